@@ -1,10 +1,14 @@
-//! Steps that nobody begins before all have ended the one before: three workers add up numbers, each its own part, step by step.
+//! Steps that nobody begins before all have ended the one before: three workers add up numbers,
+//! each its own part, step by step.
 //!
-//! `cargo run --example barrier` starts a server in this process, with its data in a temporary folder, and a client for each worker.
+//! `cargo run --example barrier` starts a server in this process, with its data in a temporary
+//! folder, and a client for each worker.
 //!
-//! What a barrier promises: at the moment at which it opens, so many stand there, and none of them is known to be gone; a double barrier closes when
-//! all have left, by themselves or with their leases. It promises nothing of what they do afterwards, so there is no token: what is written in a
-//! step carries its number here (`BarrierGuard::round` grows too), and nobody reads another step's.
+//! What a barrier promises: at the moment at which it opens, so many stand there, and none of them
+//! is known to be gone; a double barrier closes when all have left, by themselves or with their
+//! leases. It promises nothing of what they do afterwards, so there is no token: what is written in
+//! a step carries its number here (`BarrierGuard::round` grows too), and nobody reads another
+//! step's.
 
 use leasehold_client_cache::{Client, NodePath, Options};
 use leasehold_server::{Server, ServerConfig};

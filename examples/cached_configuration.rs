@@ -1,8 +1,10 @@
-//! Strongly consistent client caching: many programs read one configuration from their own memory, and never an old one.
+//! Strongly consistent client caching: many programs read one configuration from their own memory,
+//! and never an old one.
 //!
-//! `cargo run --example cached_configuration` starts a server in this process, with its data in a temporary folder, and two
-//! clients of it. One reads a setting over and over; the other changes it. Each write returns only after the reader
-//! has dropped its copy, so the reader's next read has the new value.
+//! `cargo run --example cached_configuration` starts a server in this process, with its data in a
+//! temporary folder, and two clients of it. One reads a setting over and over; the other changes
+//! it. Each write returns only after the reader has dropped its copy, so the reader's next read has
+//! the new value.
 
 use leasehold_client_cache::{Client, NodePath, Options};
 use leasehold_server::{Server, ServerConfig};

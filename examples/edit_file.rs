@@ -1,13 +1,16 @@
 //! A file that several processes edit, each in its own memory: write leases.
 //!
-//! `cargo run --example edit_file` starts a server in this process, with its data in a temporary folder, and four processes, as of two machines,
-//! that append lines to one file. Each takes a write lease on the file, appends some lines in memory, has them flushed, and goes on. One of them is killed
-//! with SIGKILL in the middle. In the end every line that was flushed is there, once and in its writer's order; of the one that was killed, at
-//! most the lines are missing that it had not flushed.
+//! `cargo run --example edit_file` starts a server in this process, with its data in a temporary
+//! folder, and four processes, as of two machines, that append lines to one file. Each takes a
+//! write lease on the file, appends some lines in memory, has them flushed, and goes on. One of
+//! them is killed with SIGKILL in the middle. In the end every line that was flushed is there, once
+//! and in its writer's order; of the one that was killed, at most the lines are missing that it had
+//! not flushed.
 //!
-//! What a write lease promises: while a process has it, nobody else reads or writes the file, and what it reads there is what it wrote. What only `flush`
-//! and `release` can: make what was written as safe as any other write. And what only the fencing token can: keep a process out that stood still past its
-//! lease and goes on writing; what is flushed is written under it.
+//! What a write lease promises: while a process has it, nobody else reads or writes the file, and
+//! what it reads there is what it wrote. What only `flush` and `release` can: make what was written
+//! as safe as any other write. And what only the fencing token can: keep a process out that stood
+//! still past its lease and goes on writing; what is flushed is written under it.
 
 use std::{
     env,

@@ -1,11 +1,14 @@
-//! One leads at a time, and chooses who leads next: a scheduler hands over to a named successor before it stops for maintenance.
+//! One leads at a time, and chooses who leads next: a scheduler hands over to a named successor
+//! before it stops for maintenance.
 //!
-//! `cargo run --example election` starts a server in this process, with its data in a temporary folder, and three clients of it.
+//! `cargo run --example election` starts a server in this process, with its data in a temporary
+//! folder, and three clients of it.
 //!
-//! What an election promises: while a leadership is certain (`certain_for`), nobody else leads; `over` tells the leader of its end by its
-//! own clock, before anybody else can be elected. Handing over ends one leadership and begins the next in one step: nobody leads in between, past
-//! those in front in the line. What only the token can: keep out what a leader sent before its end and what arrives after it, as the
-//! transaction here does by comparing it.
+//! What an election promises: while a leadership is certain (`certain_for`), nobody else leads;
+//! `over` tells the leader of its end by its own clock, before anybody else can be elected. Handing
+//! over ends one leadership and begins the next in one step: nobody leads in between, past those in
+//! front in the line. What only the token can: keep out what a leader sent before its end and what
+//! arrives after it, as the transaction here does by comparing it.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
-//! A mirrored directory: a program keeps all flags of a service in memory and acts on each change of them, once and in order.
+//! A mirrored directory: a program keeps all flags of a service in memory and acts on each change
+//! of them, once and in order.
 //!
-//! `cargo run --example mirror` starts a server in this process, with its data in a temporary folder, and two clients of it. One mirrors
-//! `/flags`; the other changes flags. What the mirror tells is enough to follow along: nothing is read again.
+//! `cargo run --example mirror` starts a server in this process, with its data in a temporary
+//! folder, and two clients of it. One mirrors `/flags`; the other changes flags. What the mirror
+//! tells is enough to follow along: nothing is read again.
 
 use leasehold_client_cache::{Client, DeleteOptions, EventKind, Mirrored, NodePath, Options};
 use leasehold_server::{Server, ServerConfig};

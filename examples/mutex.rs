@@ -1,17 +1,22 @@
-//! One at a time: two workers append to a ledger that a third program keeps, which knows nothing of locks but refuses old tokens.
+//! One at a time: two workers append to a ledger that a third program keeps, which knows nothing of
+//! locks but refuses old tokens.
 //!
-//! `cargo run --example mutex` starts a server in this process, with its data in a temporary folder, and two clients of it.
+//! `cargo run --example mutex` starts a server in this process, with its data in a temporary
+//! folder, and two clients of it.
 //!
-//! What the mutex promises: while a guard is certain (`certain_for`), nobody else has the mutex; `over` tells its holder of the end by the
-//! holder's own clock, before anybody else can have it. What only the token can: refuse what a worker sent before that and
-//! what arrives after it. Here a worker goes on writing with the token of a lock that it has given back, and the ledger refuses that.
+//! What the mutex promises: while a guard is certain (`certain_for`), nobody else has the mutex;
+//! `over` tells its holder of the end by the holder's own clock, before anybody else can have it.
+//! What only the token can: refuse what a worker sent before that and what arrives after it. Here a
+//! worker goes on writing with the token of a lock that it has given back, and the ledger refuses
+//! that.
 
 use leasehold_client_cache::{Client, MutexGuard, NodePath, Options, Token};
 use leasehold_server::{Server, ServerConfig};
 
 const TURNS: u32 = 5;
 
-/// What the lock protects. It accepts what comes with a token that is not lower than the highest that it has seen.
+/// What the lock protects. It accepts what comes with a token that is not lower than the highest
+/// that it has seen.
 #[derive(Default)]
 struct Ledger {
     highest: Token,

@@ -1,11 +1,13 @@
-//! Who is there, each as the how-manieth: a dispatcher follows who joins and leaves, and a worker that was replaced is told apart from the one
-//! that replaced it.
+//! Who is there, each as the how-manieth: a dispatcher follows who joins and leaves, and a worker
+//! that was replaced is told apart from the one that replaced it.
 //!
-//! `cargo run --example registry` starts a server in this process, with its data in a temporary folder, and a client for each program.
-//! (`service_registry` shows the same from below, with a crash, and reads from memory.)
+//! `cargo run --example registry` starts a server in this process, with its data in a temporary
+//! folder, and a client for each program. (`service_registry` shows the same from below, with a
+//! crash, and reads from memory.)
 //!
-//! What the registry promises: a member is there as long as its own clock says that it is certain (`certain_for`), and who comes and goes is
-//! told once and in order. What is told may be over when it is heard. What keeps out a worker that was replaced and does not know it is its epoch: the
+//! What the registry promises: a member is there as long as its own clock says that it is certain
+//! (`certain_for`), and who comes and goes is told once and in order. What is told may be over when
+//! it is heard. What keeps out a worker that was replaced and does not know it is its epoch: the
 //! transaction here compares it.
 
 use leasehold_client_cache::{

@@ -1,10 +1,13 @@
-//! Many read or one writes: a reader that finds something to be changed becomes the writer without letting another in between.
+//! Many read or one writes: a reader that finds something to be changed becomes the writer without
+//! letting another in between.
 //!
-//! `cargo run --example rw_lock` starts a server in this process, with its data in a temporary folder, and three clients of it.
+//! `cargo run --example rw_lock` starts a server in this process, with its data in a temporary
+//! folder, and three clients of it.
 //!
-//! What the lock promises: while a guard is certain (`certain_for`), nobody writes who does not hold it alone, and nobody reads beside a writer. What
-//! only the token can: keep out what a writer sent before the end of its lock and what arrives after it. Here the write is a transaction that compares
-//! the token, and the one with a token that is over changes nothing.
+//! What the lock promises: while a guard is certain (`certain_for`), nobody writes who does not
+//! hold it alone, and nobody reads beside a writer. What only the token can: keep out what a writer
+//! sent before the end of its lock and what arrives after it. Here the write is a transaction that
+//! compares the token, and the one with a token that is over changes nothing.
 
 use leasehold_client_cache::{Client, Compare, LockWait, NodePath, Operation, Options, Transaction};
 use leasehold_server::{Server, ServerConfig};

@@ -1,10 +1,14 @@
-//! At most three at a time: eight workers share three licences; one of them dies with one, and the licence is free when its lease has ended.
+//! At most three at a time: eight workers share three licences; one of them dies with one, and the
+//! licence is free when its lease has ended.
 //!
-//! `cargo run --example semaphore` starts a server in this process, with its data in a temporary folder, and a client for each worker.
+//! `cargo run --example semaphore` starts a server in this process, with its data in a temporary
+//! folder, and a client for each worker.
 //!
-//! What the semaphore promises: no more than three have a permit, each as long as its own clock says that it is certain (`certain_for`, `over`), in the
-//! order in which they came. What only the token can: keep out what was sent under a permit and arrives after its end. Permits
-//! overlap, so the order of tokens does not tell; whoever has to know asks whether the token is good, as the transaction here does.
+//! What the semaphore promises: no more than three have a permit, each as long as its own clock
+//! says that it is certain (`certain_for`, `over`), in the order in which they came. What only the
+//! token can: keep out what was sent under a permit and arrives after its end. Permits overlap, so
+//! the order of tokens does not tell; whoever has to know asks whether the token is good, as the
+//! transaction here does.
 
 use std::{
     sync::{
@@ -86,8 +90,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A program that takes all permits, and whose tasks all end at one moment, as in a crash: nobody tells the server. Returns a token that
-/// it had.
+/// A program that takes all permits, and whose tasks all end at one moment, as in a crash: nobody
+/// tells the server. Returns a token that it had.
 fn take_all_and_die(address: String, path: &NodePath) -> Result<Token, Box<dyn std::error::Error + Send + Sync>> {
     let program = Runtime::new()?;
     let permits: Vec<Permit> = program.block_on(async {

@@ -1,9 +1,10 @@
 //! Who is alive: services register themselves, and who has crashed is missed.
 //!
-//! `cargo run --example service_registry` starts a server in this process, with its data in a temporary folder, and a client for
-//! each service. A service's node goes with its client's lease: it is there for as long as the client is heard of. One service
-//! leaves; another is dropped without leaving, as in a crash, and disappears when its lease has ended. A third client looks at the
-//! list all the time: it reads from its own memory, until a service comes or goes.
+//! `cargo run --example service_registry` starts a server in this process, with its data in a
+//! temporary folder, and a client for each service. A service's node goes with its client's lease:
+//! it is there for as long as the client is heard of. One service leaves; another is dropped
+//! without leaving, as in a crash, and disappears when its lease has ended. A third client looks at
+//! the list all the time: it reads from its own memory, until a service comes or goes.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let database_registration = database.register(&database_node, "10.0.0.2:5432", RegisterOptions::default()).await?;
     println!("registered: {}", list(&watcher, &services).await?.join(", "));
 
-    // Longer than a term: who is alive stays. Whoever acts as the service can ask for how long that is certain.
+    // Longer than a term: who is alive stays. Whoever acts as the service can ask for how long that
+    // is certain.
     let began = Instant::now();
     wait(|| async { Ok(began.elapsed() > TERM + TERM / 2) }).await?;
     println!("{:.1} s later: {}", began.elapsed().as_secs_f64(), list(&watcher, &services).await?.join(", "));

@@ -83,7 +83,8 @@ impl Global {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Show it all on real files: a cluster of its own, its leader killed, a client killed, each read checked
+    /// Show it all on real files: a cluster of its own, its leader killed, a client killed, each
+    /// read checked
     Demo(demo::DemoArgs),
     /// Put load on a running cluster, or on one started for it, and measure
     Bench(bench::BenchArgs),

@@ -1,4 +1,5 @@
-//! What a command runs in: one session, opened when the first command needs it, and where its output goes.
+//! What a command runs in: one session, opened when the first command needs it, and where its
+//! output goes.
 
 use std::{
     sync::{Mutex, PoisonError},

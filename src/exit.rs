@@ -1,8 +1,9 @@
 //! How a command can fail, and the exit status that says so.
 //!
-//! Scripts rely on the statuses: 0 done, 1 refused, 2 wrong usage, 3 no server or no quorum, 4 timed out and not known
-//! whether it took effect. What is malformed in itself (a path, a duration, an option) is wrong usage; what the server
-//! would have to be asked about (a condition, a limit, a volume's settings) is refused.
+//! Scripts rely on the statuses: 0 done, 1 refused, 2 wrong usage, 3 no server or no quorum, 4
+//! timed out and not known whether it took effect. What is malformed in itself (a path, a duration,
+//! an option) is wrong usage; what the server would have to be asked about (a condition, a limit, a
+//! volume's settings) is refused.
 
 use leasehold_protocol::{command::WriteRefusal, message::Refusal};
 
@@ -49,7 +50,8 @@ pub(crate) struct CommandFailure {
     pub(crate) status: CliStatus,
     /// A word that scripts can compare.
     pub(crate) kind: &'static str,
-    /// What was wrong and what was expected, in one line. What was asked stands before it: [`CommandFailure::of`].
+    /// What was wrong and what was expected, in one line. What was asked stands before it:
+    /// [`CommandFailure::of`].
     pub(crate) message: String,
 }
 

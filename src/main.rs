@@ -1,7 +1,7 @@
 //! The front door of Leasehold: a server, and every client command, in one binary.
 //!
-//! It decides nothing: arguments in, tables or JSON out. The rules are in `leasehold-protocol`, carried out by
-//! `leasehold-server` and `leasehold-client-cache`.
+//! It decides nothing: arguments in, tables or JSON out. The rules are in `leasehold-protocol`,
+//! carried out by `leasehold-server` and `leasehold-client-cache`.
 
 mod bench;
 mod child;
@@ -17,8 +17,9 @@ mod shell;
 mod transfer;
 mod words;
 
-/// Keeps allocations of one size together. A hit among 100,000 copies takes two thirds of the time that it takes with the C
-/// library's allocator, which mixes them with all else (measured with `bench cached`).
+/// Keeps allocations of one size together. A hit among 100,000 copies takes two thirds of the time
+/// that it takes with the C library's allocator, which mixes them with all else (measured with
+/// `bench cached`).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

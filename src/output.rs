@@ -1,7 +1,7 @@
 //! What goes to standard output and standard error.
 //!
-//! An answer is either JSON, one document on a line and nothing else, or text for people. Errors are one line on
-//! standard error; with JSON, on standard output too.
+//! An answer is either JSON, one document on a line and nothing else, or text for people. Errors
+//! are one line on standard error; with JSON, on standard output too.
 
 use std::io::{self, IsTerminal, Write};
 

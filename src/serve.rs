@@ -1,7 +1,7 @@
 //! `leasehold serve`: a replica, until it is told to stop or cannot go on.
 //!
-//! Options override the file, the file overrides the defaults. A replica of a cluster that is not told where to listen
-//! listens at the address that the cluster knows it by.
+//! Options override the file, the file overrides the defaults. A replica of a cluster that is not
+//! told where to listen listens at the address that the cluster knows it by.
 
 use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf};
 

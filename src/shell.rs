@@ -1,12 +1,13 @@
 //! `leasehold shell`: the same commands, one a line, in one session with its cache.
 //!
-//! Each line is cut into words as a shell would ([`words`]) and parsed like the command line. After each line its
-//! answer is printed and flushed, or its error; an error does not end the shell. Empty lines and comments (`# …`) have no
-//! answer. Beside what people read, standard error tells for each value where it came from. The exit status is that
-//! of the last line that failed, 0 if none did: a script that runs to its end without a failure is done.
+//! Each line is cut into words as a shell would ([`words`]) and parsed like the command line. After
+//! each line its answer is printed and flushed, or its error; an error does not end the shell.
+//! Empty lines and comments (`# …`) have no answer. Beside what people read, standard error tells
+//! for each value where it came from. The exit status is that of the last line that failed, 0 if
+//! none did: a script that runs to its end without a failure is done.
 //!
-//! Lines are read on a thread of their own, so that the session is renewed, and recalls are consented to, while the
-//! shell waits for the next one.
+//! Lines are read on a thread of their own, so that the session is renewed, and recalls are
+//! consented to, while the shell waits for the next one.
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -154,7 +155,8 @@ async fn run_line(context: &Context, line: &str) -> ShellOutcome {
     answer.map_or_else(ShellOutcome::Failed, ShellOutcome::Answer)
 }
 
-/// A line as it was typed. The next one is read when this one is done: then is the time for the next prompt.
+/// A line as it was typed. The next one is read when this one is done: then is the time for the
+/// next prompt.
 struct Typed {
     line: io::Result<String>,
     done: oneshot::Sender<()>,
@@ -317,7 +319,8 @@ mod tests {
         assert!(parse("serve").is_err());
     }
 
-    /// What the fuzzer kept of what can be typed (`tests/fuzz`), by itself and as the arguments of each command.
+    /// What the fuzzer kept of what can be typed (`tests/fuzz`), by itself and as the arguments of
+    /// each command.
     #[test]
     fn whatever_is_typed_is_a_command_or_an_error_of_one_line() {
         let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/text");

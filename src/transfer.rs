@@ -9,11 +9,13 @@
 //! | a directory with nothing in it | a node with the child [`DIRECTORY_MARK`], which has an empty value |
 //! | a file named [`VALUE_FILE`] | the value of the node that stands for its directory |
 //!
-//! So a node without children is a file, one with children is a directory, and a node that has both children and a value
-//! comes out as a directory with a [`VALUE_FILE`] in it, which goes in again as what it was. The two names mean
-//! nothing else: where they are used otherwise, import and export refuse, and say so.
+//! So a node without children is a file, one with children is a directory, and a node that has both
+//! children and a value comes out as a directory with a [`VALUE_FILE`] in it, which goes in again
+//! as what it was. The two names mean nothing else: where they are used otherwise, import and
+//! export refuse, and say so.
 //!
-//! Kept are names and contents; not kept are permissions, owners and times. Symbolic links go in as what they point to.
+//! Kept are names and contents; not kept are permissions, owners and times. Symbolic links go in as
+//! what they point to.
 
 pub(crate) mod export;
 pub(crate) mod import;
@@ -31,8 +33,8 @@ pub(crate) const DIRECTORY_MARK: &str = ".leasehold-directory";
 /// The file with the value of a node that stands for a directory.
 pub(crate) const VALUE_FILE: &str = ".leasehold-value";
 
-/// Files under way at the same time: enough to hide the round trips and to share fsyncs. With the longest values that is
-/// 64 MiB of memory.
+/// Files under way at the same time: enough to hide the round trips and to share fsyncs. With the
+/// longest values that is 64 MiB of memory.
 const FILES_AT_ONCE: usize = 64;
 
 /// How often a bar moves although nothing else happens.

@@ -1,7 +1,8 @@
 //! A line cut into words, as a shell would: blanks separate, quotes and backslashes keep together.
 //!
-//! Within `'…'` everything stands for itself. Within `"…"` a backslash escapes `"` and `\`; outside of quotes, anything.
-//! There is nothing else: no variables, no patterns. A word that begins with `#` begins a comment.
+//! Within `'…'` everything stands for itself. Within `"…"` a backslash escapes `"` and `\`; outside
+//! of quotes, anything. There is nothing else: no variables, no patterns. A word that begins with
+//! `#` begins a comment.
 
 /// A line that cannot be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,46 +1,52 @@
 //! The copies, where readers find them.
 //!
-//! Two concurrent maps, one for data and one for children, from the code that a path carries to a slot of half a line of a
-//! processor's cache: when the object lease ends, a pointer to the [`VolumeLeaseCell`] that says when the volume lease does, and a
-//! pointer to the content. The path itself is with the content, and is compared after all else.
+//! Two concurrent maps, one for data and one for children, from the code that a path carries to a
+//! slot of half a line of a processor's cache: when the object lease ends, a pointer to the
+//! [`VolumeLeaseCell`] that says when the volume lease does, and a pointer to the content. The path
+//! itself is with the content, and is compared after all else.
 //!
-//! The deadlines are in the slot, not with the content, because the clock is what a hit waits at: reading it waits until
-//! all earlier loads have ended, so what is loaded before it adds up, while what is loaded after it overlaps with what
-//! the reader does next. Slots are small because what is loaded at random is cheap only as long as all of it fits into the processor's
-//! caches: some megabytes. (Measured with 100,000 copies, in scratch programs of the same shape: 64 bytes a slot 270 to 390 ns, 32
-//! bytes 215 to 275; everything in one allocation behind a pointer 340 to 450.)
+//! The deadlines are in the slot, not with the content, because the clock is what a hit waits at:
+//! reading it waits until all earlier loads have ended, so what is loaded before it adds up, while
+//! what is loaded after it overlaps with what the reader does next. Slots are small because what is
+//! loaded at random is cheap only as long as all of it fits into the processor's caches: some
+//! megabytes. (Measured with 100,000 copies, in scratch programs of the same shape: 64 bytes a slot
+//! 270 to 390 ns, 32 bytes 215 to 275; everything in one allocation behind a pointer 340 to 450.)
 //!
 //! # A hit
 //!
-//! Look up the slot and keep its shard locked for reading; read the two deadlines; *then* read the clock; compare (S1, as
-//! [`may_use`](leasehold_protocol::holder::validity::may_use) has it); compare the path; take a pointer to the content; unlock.
-//! Nothing is allocated, nobody is waited for but a driver that is changing this very shard, which takes it some tens of
-//! nanoseconds.
+//! Look up the slot and keep its shard locked for reading; read the two deadlines; *then* read the
+//! clock; compare (S1, as [`may_use`](leasehold_protocol::holder::validity::may_use) has it);
+//! compare the path; take a pointer to the content; unlock. Nothing is allocated, nobody is waited
+//! for but a driver that is changing this very shard, which takes it some tens of nanoseconds.
 //!
 //! # Why that is linearizable
 //!
 //! Let *t* be the moment at which the volume's deadline was loaded.
 //!
-//! - *The copy had not been dropped at t.* The driver drops a copy by taking it out of the map, for which it needs the shard to
-//!   itself; the reader has it from the lookup until after *t*. A copy is dropped before the consent that names it is sent
-//!   (the driver carries effects out in order), so no write that needed this consent had taken effect at *t*. There is no flag
-//!   in the copy that says *dropped*: a reader never judges a copy that is out of the map.
-//! - *The volume lease had not been given up at t*: the driver ends the cell before it sends anything that lets a server forget
-//!   the lease.
-//! - *Both leases held at t* (S1): the clock was read after *t*, and the deadlines had not come even then. A thread, a process
-//!   or a machine that is suspended between the lookup and the clock sees, when it reads the clock, that the time is over.
+//! - *The copy had not been dropped at t.* The driver drops a copy by taking it out of the map, for
+//!   which it needs the shard to itself; the reader has it from the lookup until after *t*. A copy
+//!   is dropped before the consent that names it is sent (the driver carries effects out in order),
+//!   so no write that needed this consent had taken effect at *t*. There is no flag in the copy
+//!   that says *dropped*: a reader never judges a copy that is out of the map.
+//! - *The volume lease had not been given up at t*: the driver ends the cell before it sends
+//!   anything that lets a server forget the lease.
+//! - *Both leases held at t* (S1): the clock was read after *t*, and the deadlines had not come
+//!   even then. A thread, a process or a machine that is suspended between the lookup and the clock
+//!   sees, when it reads the clock, that the time is over.
 //!
-//! So at *t* the content was the object's, and *t* lies between the beginning and the end of the read. What happens
-//! between *t* and the return makes no difference: a reader that is suspended there for an hour returns a value that was
-//! current during its call.
+//! So at *t* the content was the object's, and *t* lies between the beginning and the end of the
+//! read. What happens between *t* and the return makes no difference: a reader that is suspended
+//! there for an hour returns a value that was current during its call.
 //!
-//! An installation is seen whole or not at all, as it is put into the map under the shard's lock; that it is not older than
-//! a recall is the driver's care (S4): it installs, revalidates and drops under one lock of its own, and it alone changes the maps.
+//! An installation is seen whole or not at all, as it is put into the map under the shard's lock;
+//! that it is not older than a recall is the driver's care (S4): it installs, revalidates and drops
+//! under one lock of its own, and it alone changes the maps.
 //!
 //! # Two paths of one code
 //!
-//! Codes have 64 bits, and two paths may have the same. The map then has the one that was installed last: the other is read
-//! from a server, as if it had been evicted. No answer depends on it, since no copy is served whose path was not compared.
+//! Codes have 64 bits, and two paths may have the same. The map then has the one that was installed
+//! last: the other is read from a server, as if it had been evicted. No answer depends on it, since
+//! no copy is served whose path was not compared.
 
 use std::sync::{
     Arc,
@@ -65,11 +71,12 @@ use crate::{
     volume_leases::VolumeLeaseCell,
 };
 
-/// What a copy is counted with beside its content and its path: the map's entry, moka's, and what the rules remember, as
-/// measured by allocated bytes, rounded up.
+/// What a copy is counted with beside its content and its path: the map's entry, moka's, and what
+/// the rules remember, as measured by allocated bytes, rounded up.
 pub const ENTRY_OVERHEAD_BYTES: u64 = 512;
 
-/// The parts that each map is locked in: enough that two threads rarely meet in one on the machines of today.
+/// The parts that each map is locked in: enough that two threads rarely meet in one on the machines
+/// of today.
 const SHARDS: usize = 256;
 
 type CopyMap = DashMap<u64, CopySlot, PathHashState>;

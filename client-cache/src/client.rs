@@ -27,10 +27,12 @@ use crate::{
 
 /// A client of a cluster: a session, its leases, and the cache that they keep valid.
 ///
-/// Cheap to clone; all clones are one client. All methods can be called from any task or thread at any time.
+/// Cheap to clone; all clones are one client. All methods can be called from any task or thread at
+/// any time.
 ///
-/// [`Client::close`] gives everything back. Dropping the last clone stops all tasks at once and tells nobody, as a crash would:
-/// writes of what was cached may then have to wait for a volume term.
+/// [`Client::close`] gives everything back. Dropping the last clone stops all tasks at once and
+/// tells nobody, as a crash would: writes of what was cached may then have to wait for a volume
+/// term.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,11 +66,13 @@ impl Drop for Handle {
 }
 
 impl Client {
-    /// Connects, and opens a session. Its tasks run on the current tokio runtime, and end with the client.
+    /// Connects, and opens a session. Its tasks run on the current tokio runtime, and end with the
+    /// client.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if there is no session within the options' timeout, with what was found instead.
+    /// [`ConnectError`] if there is no session within the options' timeout, with what was found
+    /// instead.
     ///
     /// # Panics
     ///
@@ -111,10 +115,11 @@ impl Client {
         given.unwrap_or(self.driver().options.timeout)
     }
 
-    /// A node's value and stat; none if it does not exist. From memory if the cache has a copy that may be used; then it
-    /// allocates nothing and waits for nobody.
+    /// A node's value and stat; none if it does not exist. From memory if the cache has a copy that
+    /// may be used; then it allocates nothing and waits for nobody.
     ///
-    /// The read is linearizable: it sees every write that was acknowledged to anybody before it began.
+    /// The read is linearizable: it sees every write that was acknowledged to anybody before it
+    /// began.
     ///
     /// # Errors
     ///
@@ -128,15 +133,15 @@ impl Client {
         Ok(NodeData::of(read.content))
     }
 
-    /// A node's data, if the cache has a copy that may be used now; [`Content::Data`]`(None)` if that says that the node does
-    /// not exist. As linearizable as [`Client::get`], and not bound to any runtime: allocates nothing, waits for nobody,
-    /// asks nobody.
+    /// A node's data, if the cache has a copy that may be used now; [`Content::Data`]`(None)` if
+    /// that says that the node does not exist. As linearizable as [`Client::get`], and not bound to
+    /// any runtime: allocates nothing, waits for nobody, asks nobody.
     pub fn cached(&self, path: &NodePath) -> Option<SharedContent> {
         self.driver().cache.hit(ObjectKind::Data, path).map(|hit| hit.content)
     }
 
-    /// A node's data, with everything that is known about the answer: who gave it, and how long it stays valid. As
-    /// linearizable as [`Client::get`].
+    /// A node's data, with everything that is known about the answer: who gave it, and how long it
+    /// stays valid. As linearizable as [`Client::get`].
     ///
     /// # Errors
     ///
@@ -154,7 +159,8 @@ impl Client {
         self.driver().get(options.kind, path, self.timeout(options.timeout)).await
     }
 
-    /// The names of a node's children; none if the node does not exist. Cached and linearizable as [`Client::get`] is.
+    /// The names of a node's children; none if the node does not exist. Cached and linearizable as
+    /// [`Client::get`] is.
     ///
     /// # Errors
     ///
@@ -166,9 +172,10 @@ impl Client {
 
     /// Everything about a node but its value, as of one moment; none if the node does not exist.
     ///
-    /// Data and children are two objects. The data is read before the children and again after them: if it has not been
-    /// modified in between, it was the same at the moment when the children were read. (Revisions are never used again,
-    /// so it has not been removed and made anew either.) Otherwise it begins anew, until the client's timeout.
+    /// Data and children are two objects. The data is read before the children and again after
+    /// them: if it has not been modified in between, it was the same at the moment when the
+    /// children were read. (Revisions are never used again, so it has not been removed and made
+    /// anew either.) Otherwise it begins anew, until the client's timeout.
     ///
     /// # Errors
     ///
@@ -187,12 +194,14 @@ impl Client {
         }
     }
 
-    /// Sets a node's value; makes the node, and those above it, if they do not exist. When it returns, no client will read the
-    /// value from before any more; the next read of the node here comes from memory, as a rule.
+    /// Sets a node's value; makes the node, and those above it, if they do not exist. When it
+    /// returns, no client will read the value from before any more; the next read of the node here
+    /// comes from memory, as a rule.
     ///
     /// # Errors
     ///
-    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
+    /// [`WriteError`], which says whether the write [may still
+    /// happen](WriteError::may_still_happen).
     pub async fn put(&self, path: &NodePath, value: impl Into<Value>) -> Result<Written, WriteError> {
         self.put_with(path, value, PutOptions::default()).await
     }
@@ -201,7 +210,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
+    /// [`WriteError`], which says whether the write [may still
+    /// happen](WriteError::may_still_happen).
     pub async fn put_with(
         &self,
         path: &NodePath,
@@ -221,7 +231,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen).
+    /// [`WriteError`], which says whether the write [may still
+    /// happen](WriteError::may_still_happen).
     pub async fn delete(&self, path: &NodePath, options: DeleteOptions) -> Result<Written, WriteError> {
         let DeleteOptions { recursive, condition, timeout } = options;
         self.write(Write::Delete { path: path.clone(), recursive, condition }, timeout).await
@@ -231,7 +242,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if it is a volume already, or if the servers' clocks cannot keep what the settings promise.
+    /// [`WriteError`]; refused if it is a volume already, or if the servers' clocks cannot keep
+    /// what the settings promise.
     pub async fn create_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
         self.write(Write::CreateVolume { path: path.clone(), settings }, None).await
     }
@@ -240,7 +252,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if it is no volume, or if the servers' clocks cannot keep what the settings promise.
+    /// [`WriteError`]; refused if it is no volume, or if the servers' clocks cannot keep what the
+    /// settings promise.
     pub async fn set_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
         self.write(Write::SetVolume { path: path.clone(), settings }, None).await
     }
@@ -258,13 +271,15 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`], which says whether the write [may still happen](WriteError::may_still_happen). Dropping the future gives the
-    /// write up: if it had been sent, it may still happen.
+    /// [`WriteError`], which says whether the write [may still
+    /// happen](WriteError::may_still_happen). Dropping the future gives the write up: if it had
+    /// been sent, it may still happen.
     pub async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
         self.driver().execute_write(change, self.timeout(timeout)).await
     }
 
-    /// The sessions that hold leases on the node's objects, or may, with what remains of them. From the leader.
+    /// The sessions that hold leases on the node's objects, or may, with what remains of them. From
+    /// the leader.
     ///
     /// # Errors
     ///
@@ -288,8 +303,8 @@ impl Client {
         }
     }
 
-    /// Which reads of the node wait right now until holders of write leases have flushed, and lists that begin there; and at most how much
-    /// longer. From the leader.
+    /// Which reads of the node wait right now until holders of write leases have flushed, and lists
+    /// that begin there; and at most how much longer. From the leader.
     ///
     /// # Errors
     ///
@@ -335,15 +350,16 @@ impl Client {
         self.driver().status.state()
     }
 
-    /// Each change of the session's state from now on, once, in order; told by this client's own clock, at the latest when a lease
-    /// ends there, whatever the connection does.
+    /// Each change of the session's state from now on, once, in order; told by this client's own
+    /// clock, at the latest when a lease ends there, whatever the connection does.
     pub fn events(&self) -> Events {
         self.driver().status.events()
     }
 
-    /// Whether this machine's clock and the leading server's are known to differ by more than they are allowed to, always the
-    /// latest; none while they are not. While they do, no read is served from memory: each goes to the server. One of the two
-    /// clocks is wrong. Deadlines of locks and key leases are by this clock too: rely on fencing tokens.
+    /// Whether this machine's clock and the leading server's are known to differ by more than they
+    /// are allowed to, always the latest; none while they are not. While they do, no read is served
+    /// from memory: each goes to the server. One of the two clocks is wrong. Deadlines of locks and
+    /// key leases are by this clock too: rely on fencing tokens.
     ///
     /// ```no_run
     /// # async fn show(client: leasehold_client_cache::Client) {
@@ -359,13 +375,15 @@ impl Client {
         self.driver().status.clock()
     }
 
-    /// How long the cached copies of a volume, that which the path is believed to belong to, are certain to stay valid as far
-    /// as its lease goes, if nothing more is heard: zero without a lease. A recall can end any one of them before.
+    /// How long the cached copies of a volume, that which the path is believed to belong to, are
+    /// certain to stay valid as far as its lease goes, if nothing more is heard: zero without a
+    /// lease. A recall can end any one of them before.
     pub fn volume_remaining(&self, path: &NodePath) -> Duration {
         self.driver().volume_remaining(path)
     }
 
-    /// How long reads of the node's data will be answered from memory if nothing more is heard; none if they are not now.
+    /// How long reads of the node's data will be answered from memory if nothing more is heard;
+    /// none if they are not now.
     pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
         self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
     }
@@ -381,9 +399,9 @@ impl Client {
         self.driver().session()
     }
 
-    /// Closes the session: drops all copies, ends what is under way, gives everything back to the server, and stops all tasks. Waits
-    /// for the server to know, but no longer than an operation may take. Every later operation of any clone says that
-    /// the client is closed.
+    /// Closes the session: drops all copies, ends what is under way, gives everything back to the
+    /// server, and stops all tasks. Waits for the server to know, but no longer than an operation
+    /// may take. Every later operation of any clone says that the client is closed.
     pub async fn close(&self) {
         let driver = self.driver();
         driver.close();

@@ -14,8 +14,8 @@ pub(crate) fn now() -> Instant {
     Instant::from_micros(reading.tv_sec() as u64 * 1_000_000 + reading.tv_nsec() as u64 / 1_000)
 }
 
-/// The longest time that a call waits. Timers and the deadlines of requests overflow with much more;
-/// a longer timeout, such as [`Duration::MAX`], counts as this.
+/// The longest time that a call waits. Timers and the deadlines of requests overflow with much
+/// more; a longer timeout, such as [`Duration::MAX`], counts as this.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// When a call is given up that begins now: after the timeout, or after [`TIMEOUT_MAX`].

@@ -1,9 +1,10 @@
 //! The connection to the server that may lead: found, used, given up, found again.
 //!
-//! One connection at a time. Servers are tried in turn, beginning with the one that the last server named as leader. While none
-//! that leads is found, each round through the endpoints is followed by a longer pause, so that the clients of a
-//! cluster without a leader do not keep it from finding one. A dead connection is not waited for: the rules say when a
-//! server has been silent for too long.
+//! One connection at a time. Servers are tried in turn, beginning with the one that the last server
+//! named as leader. While none that leads is found, each round through the endpoints is followed by
+//! a longer pause, so that the clients of a cluster without a leader do not keep it from finding
+//! one. A dead connection is not waited for: the rules say when a server has been silent for too
+//! long.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -32,8 +33,8 @@ use crate::{
     own_cluster::OwnCluster,
 };
 
-/// How long a connection and its handshake may take. A packet that is lost once would take longer; then another server is
-/// as good.
+/// How long a connection and its handshake may take. A packet that is lost once would take longer;
+/// then another server is as good.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the first connection waits for the other endpoints to name their clusters: a healthy
@@ -46,10 +47,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How long one answer may take that waits for nobody's lease. The rules look for another server long before.
+/// How long one answer may take that waits for nobody's lease. The rules look for another server
+/// long before.
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How long the answer may take that waits for others' leases: the longest volume term and the largest margin, and then some.
+/// How long the answer may take that waits for others' leases: the longest volume term and the
+/// largest margin, and then some.
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(26 * 3600);
 
 /// Finds the leader, is its connection, and begins anew when that ends, until the client is over.
@@ -211,7 +214,8 @@ impl LeaderSearch {
 
     fn ended(&mut self, end: ConnectionEnd) {
         if end.had_leader {
-            // The round goes on, and so there is a pause before the same server is tried again, if a short one.
+            // The round goes on, and so there is a pause before the same server is tried again, if
+            // a short one.
             self.pause = None;
             self.dead.clear();
             self.hints = 0;
@@ -223,7 +227,8 @@ impl LeaderSearch {
     }
 }
 
-/// Serves recalls in place: they wait for nothing but the driver's lock, and the next request of ours may depend on them.
+/// Serves recalls in place: they wait for nothing but the driver's lock, and the next request of
+/// ours may depend on them.
 #[derive(Clone)]
 struct RecallService(Arc<Driver>);
 
@@ -273,7 +278,8 @@ async fn call(leasehold: LeaseholdClient, ticket: SendId, request: Request) -> (
     let response = match leasehold.call(context, request).await {
         Ok(response) => Some(response),
         Err(RpcError::Shutdown | RpcError::Channel(_)) => None,
-        // This request alone failed: as if the server had asked to try again, under the same number.
+        // This request alone failed: as if the server had asked to try again, under the same
+        // number.
         Err(error @ (RpcError::Send(_) | RpcError::DeadlineExceeded | RpcError::Server(_))) => {
             tracing::warn!(%error, "a request failed: it is sent again");
             Some(Response {

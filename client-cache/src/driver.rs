@@ -1,8 +1,8 @@
 //! The shell around the rules: carries out what the holder says, and decides nothing.
 //!
-//! One lock, [`Driver::core`], is held around each step and its effects, in order. So a copy is dropped before the consent leaves, and
-//! checking the epoch, installing and registering are one step each (S4). It is never held across an await. Readers of
-//! cached copies do not take it.
+//! One lock, [`Driver::core`], is held around each step and its effects, in order. So a copy is
+//! dropped before the consent leaves, and checking the epoch, installing and registering are one
+//! step each (S4). It is never held across an await. Readers of cached copies do not take it.
 
 mod housekeeping;
 mod key_leases;
@@ -46,7 +46,8 @@ use crate::{
     write_lease::LostChange,
 };
 
-/// Copies taken out of the cache with each one put in, at most: more than one, so that the cache shrinks to its bound.
+/// Copies taken out of the cache with each one put in, at most: more than one, so that the cache
+/// shrinks to its bound.
 const EVICTIONS_PER_INSTALLATION: usize = 4;
 
 /// What a waiting read gets.
@@ -221,8 +222,8 @@ impl Driver {
         }
     }
 
-    /// Nobody wants the write any longer. If it has not been sent, it never will be. If it has, it may have happened, so its answer is
-    /// still waited for.
+    /// Nobody wants the write any longer. If it has not been sent, it never will be. If it has, it
+    /// may have happened, so its answer is still waited for.
     pub(crate) fn cancel_unsent_write(&self, write: WriteId) {
         let mut core = self.core.lock();
         if core.holder.is_unsent(write) {
@@ -256,8 +257,8 @@ impl Driver {
         self.status.heard(refusal, had_session);
     }
 
-    /// A recall has come. The copies are dropped when this returns. A recall from another session of this client is answered by
-    /// a consent to no recall.
+    /// A recall has come. The copies are dropped when this returns. A recall from another session
+    /// of this client is answered by a consent to no recall.
     pub(crate) fn recalled(&self, recall: Recall) -> Consent {
         count(&self.cache.counters.recalls);
         count(&self.cache.counters.messages_sent);
@@ -266,7 +267,8 @@ impl Driver {
         self.step(&mut core, HolderInput::Recalled(recall)).unwrap_or(nothing)
     }
 
-    /// Has the rules ask the server for a sign of life, because a question that they do not know of is unanswered.
+    /// Has the rules ask the server for a sign of life, because a question that they do not know of
+    /// is unanswered.
     pub(crate) fn probe(&self) {
         self.step(&mut self.core.lock(), HolderInput::Probe);
     }
@@ -281,13 +283,15 @@ impl Driver {
         self.core.lock().holder.session()
     }
 
-    /// How long the lease on the volume that the path belongs to, as far as is known, is certain to hold.
+    /// How long the lease on the volume that the path belongs to, as far as is known, is certain to
+    /// hold.
     pub(crate) fn volume_remaining(&self, path: &NodePath) -> Duration {
         let core = self.core.lock();
         core.holder.volume_remaining(&core.holder.volume_of(path), clock::now())
     }
 
-    /// Takes a step of the rules and carries out its effects, in order. Returns the consent among them.
+    /// Takes a step of the rules and carries out its effects, in order. Returns the consent among
+    /// them.
     fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<Consent> {
         let mut step = StepOrigin::default();
         let mut next = Some(input);
@@ -402,7 +406,8 @@ impl Driver {
     }
 
     fn drop_all(&self, core: &mut DriverCore) {
-        // Nothing is served between the first copy's end and the last's that could not have been served before it.
+        // Nothing is served between the first copy's end and the last's that could not have been
+        // served before it.
         core.leases.end_all();
         self.cache.clear();
         core.forgotten.clear();

@@ -1,13 +1,15 @@
 //! Elections: one of several leads, as long as it holds a node; its name is there to be read.
 //!
-//! A thin layer over [`Client::lock`]: who leads holds the node exclusively, those who campaign wait in its queue, and only the next in
-//! line is woken. When it is elected it writes the node: the fencing token of its hold, a space, and what it has to say. The
-//! write is a transaction that compares the token, and the node goes with the session's lease on its volume, which the hold lives under
-//! as well: both end together.
+//! A thin layer over [`Client::lock`]: who leads holds the node exclusively, those who campaign
+//! wait in its queue, and only the next in line is woken. When it is elected it writes the node:
+//! the fencing token of its hold, a space, and what it has to say. The write is a transaction that
+//! compares the token, and the node goes with the session's lease on its volume, which the hold
+//! lives under as well: both end together.
 //!
-//! So three things say together whether somebody leads: the *token*, which grows from leader to leader and is good only while the
-//! hold is there; the *lease* that the node goes with ([`ElectedLeader::session`]); and the *revision*, the place of the announcement in the order of all
-//! changes. The name alone says nothing: what is read may be the leader of a moment ago.
+//! So three things say together whether somebody leads: the *token*, which grows from leader to
+//! leader and is good only while the hold is there; the *lease* that the node goes with
+//! ([`ElectedLeader::session`]); and the *revision*, the place of the announcement in the order of
+//! all changes. The name alone says nothing: what is read may be the leader of a moment ago.
 
 use std::time::Duration;
 
@@ -36,9 +38,11 @@ use crate::{
 pub struct CampaignOptions {
     /// How long to wait for one's turn: candidates are elected in the order in which they came.
     pub wait: LockWait,
-    /// If the leadership is lost with its lease, nobody is elected for so long; see [`LockOptions::delay`].
+    /// If the leadership is lost with its lease, nobody is elected for so long; see
+    /// [`LockOptions::delay`].
     pub lock_delay: Duration,
-    /// How long each request may take to be answered, the waiting aside; as long as the client's operations do unless told otherwise.
+    /// How long each request may take to be answered, the waiting aside; as long as the client's
+    /// operations do unless told otherwise.
     pub timeout: Option<Duration>,
 }
 
@@ -72,17 +76,20 @@ fn written(token: Token, value: &[u8]) -> Value {
     [token.to_string().as_bytes(), b" ", value].concat().into()
 }
 
-/// This client leads, until it [resigns](Leadership::resign), [hands over](Leadership::hand_over), is dropped, or loses the hold.
+/// This client leads, until it [resigns](Leadership::resign), [hands over](Leadership::hand_over),
+/// is dropped, or loses the hold.
 ///
 /// # What it promises
 ///
-/// Nobody else leads while [`Leadership::certain_for`] says more than zero: it is the hold's promise (see [`LockGuard`]). By
-/// [`Leadership::over`] the leader learns of its end by its own clock, before anybody else can be elected.
+/// Nobody else leads while [`Leadership::certain_for`] says more than zero: it is the hold's
+/// promise (see [`LockGuard`]). By [`Leadership::over`] the leader learns of its end by its own
+/// clock, before anybody else can be elected.
 ///
 /// # What only its token can
 ///
-/// What the leader sent before its end may arrive after it. Only whoever it arrives at can refuse it, by the [`Leadership::token`] that
-/// goes with it; in a transaction, by comparing with [`Compare::held`].
+/// What the leader sent before its end may arrive after it. Only whoever it arrives at can refuse
+/// it, by the [`Leadership::token`] that goes with it; in a transaction, by comparing with
+/// [`Compare::held`].
 #[derive(Debug)]
 pub struct Leadership {
     /// None once it has been given back.
@@ -107,7 +114,8 @@ impl Leadership {
         &self.path
     }
 
-    /// The fencing token: it grows from leader to leader, and stays the same when the leadership is over.
+    /// The fencing token: it grows from leader to leader, and stays the same when the leadership is
+    /// over.
     pub fn token(&self) -> Token {
         self.token
     }
@@ -117,7 +125,8 @@ impl Leadership {
         self.lock.as_ref().map_or(Duration::ZERO, LockGuard::remaining)
     }
 
-    /// Cancelled when the leadership is over, or can no longer be relied on: by this client's own clock at the latest. Once for all.
+    /// Cancelled when the leadership is over, or can no longer be relied on: by this client's own
+    /// clock at the latest. Once for all.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
@@ -143,7 +152,8 @@ impl Leadership {
         if outcome.succeeded() { Ok(outcome.revision) } else { Err(LockError::Lost { path: self.path.clone() }) }
     }
 
-    /// Who waits to be elected, in the order in which they came: to whom it can be [handed over](Leadership::hand_over).
+    /// Who waits to be elected, in the order in which they came: to whom it can be [handed
+    /// over](Leadership::hand_over).
     ///
     /// # Errors
     ///
@@ -153,14 +163,17 @@ impl Leadership {
         Ok(holds.into_iter().filter(|hold| hold.token.is_none()).collect())
     }
 
-    /// Lets one of the [candidates](Leadership::candidates) lead, past those that came before it, with nobody in between: one entry of the log
-    /// ends this leadership and begins the next, under a larger token. From the call on this one leads no more.
+    /// Lets one of the [candidates](Leadership::candidates) lead, past those that came before it,
+    /// with nobody in between: one entry of the log ends this leadership and begins the next, under
+    /// a larger token. From the call on this one leads no more.
     ///
     /// # What the application may count on
     ///
-    /// It stops acting as the leader before the call; while that is under way [`Leadership::certain_for`] is zero. If it is refused (the
-    /// candidate may have gone) this one leads as before, as [`HandOverError::Unchanged`] says, and can hand over to another. If nobody answered in time
-    /// it does not, and either the successor leads or whoever is next in line. Either way nobody else did while this one was certain.
+    /// It stops acting as the leader before the call; while that is under way
+    /// [`Leadership::certain_for`] is zero. If it is refused (the candidate may have gone) this one
+    /// leads as before, as [`HandOverError::Unchanged`] says, and can hand over to another. If
+    /// nobody answered in time it does not, and either the successor leads or whoever is next in
+    /// line. Either way nobody else did while this one was certain.
     ///
     /// # Errors
     ///
@@ -179,12 +192,13 @@ impl Leadership {
         }
     }
 
-    /// Leads no more: removes the node and lets the next in line be elected. Dropping it does so too, and waits for nothing.
+    /// Leads no more: removes the node and lets the next in line be elected. Dropping it does so
+    /// too, and waits for nothing.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered in time: then all of it ends with the client's
-    /// lease at the latest.
+    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered
+    /// in time: then all of it ends with the client's lease at the latest.
     pub async fn resign(mut self) -> Result<(), LockError> {
         let Some(hold) = self.lock.take() else { return Ok(()) };
         release_leadership(self.client.clone(), hold, self.token, self.timeout).await
@@ -205,7 +219,8 @@ impl Drop for Leadership {
     }
 }
 
-/// Removes what the leader with this token has said, unless the next has said something since. If nobody hears of it, that comes in its place.
+/// Removes what the leader with this token has said, unless the next has said something since. If
+/// nobody hears of it, that comes in its place.
 async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, timeout: Option<Duration>) {
     if let Ok(Some(leader)) = client.leader(path).await
         && leader.token == token
@@ -216,8 +231,8 @@ async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, tim
     }
 }
 
-/// The node goes first: else the next leader's could be found there. Of one that is over the hold has been given back; the node may still be
-/// there, if the lease that it goes with lives on.
+/// The node goes first: else the next leader's could be found there. Of one that is over the hold
+/// has been given back; the node may still be there, if the lease that it goes with lives on.
 async fn release_leadership(
     client: Client,
     hold: LockGuard,
@@ -249,8 +264,9 @@ pub struct ElectedLeaders {
 }
 
 impl ElectedLeaders {
-    /// The next leader, and each thing that it proclaims: the one that there is at first. Each is told once, in order of tokens. Who led while
-    /// this was too far behind to know (see [`WatchError::Compacted`]) is left out. Nothing is lost if the future is dropped.
+    /// The next leader, and each thing that it proclaims: the one that there is at first. Each is
+    /// told once, in order of tokens. Who led while this was too far behind to know (see
+    /// [`WatchError::Compacted`]) is left out. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
@@ -291,8 +307,9 @@ impl ElectedLeaders {
 }
 
 impl Client {
-    /// Waits to be elected, and says so to others by writing `value` to the node: a name, as a rule. The node must not be a volume, or have
-    /// children. Dropping the future withdraws the candidate.
+    /// Waits to be elected, and says so to others by writing `value` to the node: a name, as a
+    /// rule. The node must not be a volume, or have children. Dropping the future withdraws the
+    /// candidate.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -325,9 +342,11 @@ impl Client {
         Ok(leadership)
     }
 
-    /// Who leads, as the node says: through the cache. None if nobody does, or nobody has said so yet.
+    /// Who leads, as the node says: through the cache. None if nobody does, or nobody has said so
+    /// yet.
     ///
-    /// It may be over already, as far as the leader itself is concerned: whoever acts for a leader checks the token.
+    /// It may be over already, as far as the leader itself is concerned: whoever acts for a leader
+    /// checks the token.
     ///
     /// # Errors
     ///

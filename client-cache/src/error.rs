@@ -1,8 +1,8 @@
 //! What can go wrong, by operation.
 //!
-//! Three things are kept apart that mean different things to whoever decides what to do next: a server *refused*; nobody was
-//! there who could have answered ([`Unavailable`]: no server, or servers without a leader, that is without a quorum); a
-//! leader was there and the time ran out.
+//! Three things are kept apart that mean different things to whoever decides what to do next: a
+//! server *refused*; nobody was there who could have answered ([`Unavailable`]: no server, or
+//! servers without a leader, that is without a quorum); a leader was there and the time ran out.
 
 use std::time::Duration;
 
@@ -120,7 +120,8 @@ pub enum LockError {
         /// How long it was waited for.
         after: Duration,
     },
-    /// The session lost its lease on the node's volume, and the hold or the place in the queue with it.
+    /// The session lost its lease on the node's volume, and the hold or the place in the queue with
+    /// it.
     #[error("the hold on {path} is lost: no server was heard of in time, or the session is over")]
     Lost {
         /// The node.
@@ -131,7 +132,8 @@ pub enum LockError {
 /// Why something did not come of a write lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteLeaseError {
-    /// Something that was set before is not on the servers, and will not be: the hold was over first, or the servers refused it. Told once.
+    /// Something that was set before is not on the servers, and will not be: the hold was over
+    /// first, or the servers refused it. Told once.
     #[error("{0}")]
     Lost(LostChange),
     /// The node is not held, or not any more.
@@ -179,11 +181,12 @@ pub enum WriteError {
         /// How long it was waited for.
         after: Duration,
     },
-    /// It was sent, and then the session ended: it may have taken effect. (It is never sent under another session, where it could
-    /// take effect twice.)
+    /// It was sent, and then the session ended: it may have taken effect. (It is never sent under
+    /// another session, where it could take effect twice.)
     #[error("the session ended before the write was acknowledged: it may have taken effect, or may still")]
     OutcomeUnknown,
-    /// The session ended, or the client was closed, before it was sent: it changed nothing and never will.
+    /// The session ended, or the client was closed, before it was sent: it changed nothing and
+    /// never will.
     #[error("the session ended before the write was sent: it changed nothing")]
     SessionEnded,
 }
@@ -226,7 +229,8 @@ pub enum LeaseError {
 /// Why a watch is over, or was not begun.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// It is not known any more what happened: read anew, and watch from there. Nothing was left out without this being said.
+    /// It is not known any more what happened: read anew, and watch from there. Nothing was left
+    /// out without this being said.
     #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch from there on")]
     Compacted {
         /// The last change that was told, or the one before the first that was to be told.

@@ -1,5 +1,5 @@
-//! Looking at the servers' state: for people, and in lists. Answers are not cached, and a question needs no lease. Only if its answer
-//! is late is a keep-alive sent.
+//! Looking at the servers' state: for people, and in lists. Answers are not cached, and a question
+//! needs no lease. Only if its answer is late is a keep-alive sent.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,13 @@ use crate::{
 /// The pause before a server that could not answer is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How often an unanswered question has the rules look whether the server is silent. If it is they look for another server.
+/// How often an unanswered question has the rules look whether the server is silent. If it is they
+/// look for another server.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Asks the server that the session is connected to, again and again until it can answer, for at most `after`.
+    /// Asks the server that the session is connected to, again and again until it can answer, for
+    /// at most `after`.
     pub(crate) async fn inspect(&self, inspect: Inspect, after: Duration) -> Result<Answer, InspectError> {
         self.ask(Body::Inspect(inspect), after).await
     }
@@ -58,7 +60,8 @@ impl Driver {
         }
     }
 
-    /// None if the connection was given up or ended before the answer came, or if the server failed.
+    /// None if the connection was given up or ended before the answer came, or if the server
+    /// failed.
     async fn ask_while_up(
         &self,
         connection: &LeaseholdClient,

@@ -1,4 +1,5 @@
-//! Key leases: granted, kept alive, looked at, revoked; and nodes that show by a lease that somebody lives.
+//! Key leases: granted, kept alive, looked at, revoked; and nodes that show by a lease that
+//! somebody lives.
 
 use std::{sync::Arc, time::Duration};
 
@@ -62,12 +63,13 @@ impl KeyLeaseShared {
     }
 }
 
-/// A key lease that this client keeps alive, until the last handle of it is dropped or the client closed. Then it ends by itself after
-/// its term; [`KeyLease::revoke`] ends it at once.
+/// A key lease that this client keeps alive, until the last handle of it is dropped or the client
+/// closed. Then it ends by itself after its term; [`KeyLease::revoke`] ends it at once.
 ///
-/// It can be lost: if no server is heard of in time, or if somebody revokes it. [`KeyLease::over`] is cancelled then, by this client's
-/// own clock at the latest and before any server counts the lease as over: whoever acts on the strength of the lease stops in time by
-/// listening to that. What is in the middle of an act then can be kept from doing harm only by whoever it acts on.
+/// It can be lost: if no server is heard of in time, or if somebody revokes it. [`KeyLease::over`]
+/// is cancelled then, by this client's own clock at the latest and before any server counts the
+/// lease as over: whoever acts on the strength of the lease stops in time by listening to that.
+/// What is in the middle of an act then can be kept from doing harm only by whoever it acts on.
 #[derive(Debug)]
 pub struct KeyLease {
     client: Client,
@@ -91,8 +93,8 @@ impl KeyLease {
         }
     }
 
-    /// Waits until more is known of how long the lease is certain to last, and says how long that is; none when it is over.
-    /// Nothing is lost if the future is dropped.
+    /// Waits until more is known of how long the lease is certain to last, and says how long that
+    /// is; none when it is over. Nothing is lost if the future is dropped.
     pub async fn renewed(&mut self) -> Option<Duration> {
         if self.state.changed().await.is_ok()
             && let KeyLeaseState::Until(until) = *self.state.borrow_and_update()
@@ -104,7 +106,8 @@ impl KeyLease {
         None
     }
 
-    /// Cancelled when the lease is over, or can no longer be relied on; never before, and once for all.
+    /// Cancelled when the lease is over, or can no longer be relied on; never before, and once for
+    /// all.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
@@ -145,10 +148,11 @@ pub enum RegisterCondition {
     Any,
 }
 
-/// A node that goes with this session's lease on its volume: it is there for as long as the client lives and is heard of (a service's
-/// liveness by heartbeat; ZooKeeper's ephemeral node).
+/// A node that goes with this session's lease on its volume: it is there for as long as the client
+/// lives and is heard of (a service's liveness by heartbeat; ZooKeeper's ephemeral node).
 ///
-/// Dropping it leaves the node where it is until the client closes or dies; [`Registration::leave`] removes it.
+/// Dropping it leaves the node where it is until the client closes or dies; [`Registration::leave`]
+/// removes it.
 #[derive(Debug)]
 pub struct Registration {
     client: Client,
@@ -179,7 +183,8 @@ impl Registration {
         &self.path
     }
 
-    /// Which registration this is: it grows from one to the next, whoever registers (Kafka's registration epoch).
+    /// Which registration this is: it grows from one to the next, whoever registers (Kafka's
+    /// registration epoch).
     pub fn epoch(&self) -> Revision {
         self.epoch
     }
@@ -211,10 +216,11 @@ impl Registration {
         if self.owner_lease.lost.is_cancelled() { Duration::ZERO } else { self.client.volume_remaining(&self.path) }
     }
 
-    /// Cancelled when the lease is over that the node went with, for good: as a server says, or when the session has expired. Before that
-    /// this client's own clock may say that the lease is not certain any more ([`Registration::certain_for`] is zero, and the session in
-    /// *jeopardy*, see [`Client::events`]); it may still be renewed then. (A node that somebody removes or replaces is another
-    /// matter: that can be read.)
+    /// Cancelled when the lease is over that the node went with, for good: as a server says, or
+    /// when the session has expired. Before that this client's own clock may say that the lease is
+    /// not certain any more ([`Registration::certain_for`] is zero, and the session in *jeopardy*,
+    /// see [`Client::events`]); it may still be renewed then. (A node that somebody removes or
+    /// replaces is another matter: that can be read.)
     pub fn on_lost(&self) -> CancellationToken {
         self.owner_lease.lost.clone()
     }
@@ -232,19 +238,22 @@ impl Registration {
 }
 
 impl Client {
-    /// Grants a key lease, as etcd does: nodes can be [attached](PutOptions::attach) to it, and go when it ends. It ends after its
-    /// term unless it is [kept alive](Client::keep_lease_alive), by anybody.
+    /// Grants a key lease, as etcd does: nodes can be [attached](PutOptions::attach) to it, and go
+    /// when it ends. It ends after its term unless it is [kept alive](Client::keep_lease_alive), by
+    /// anybody.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if the name is taken or the term is out of bounds (200 ms to 366 days), and as
-    /// [busy](leasehold_protocol::message::Refusal::Busy), with the limit, if the servers could not keep one more lease.
+    /// [`WriteError`]; refused if the name is taken or the term is out of bounds (200 ms to 366
+    /// days), and as [busy](leasehold_protocol::message::Refusal::Busy), with the limit, if the
+    /// servers could not keep one more lease.
     pub async fn grant_lease(&self, ttl: Duration, options: LeaseOptions) -> Result<LeaseId, WriteError> {
         let written = self.write(Write::GrantLease { id: options.id, ttl }, options.timeout).await?;
         written.lease.map(|granted| granted.id).ok_or(WriteError::OutcomeUnknown)
     }
 
-    /// Keeps a key lease alive from now on, for as long as the handle lives. All leases that one client keeps are renewed together.
+    /// Keeps a key lease alive from now on, for as long as the handle lives. All leases that one
+    /// client keeps are renewed together.
     ///
     /// # Errors
     ///
@@ -278,8 +287,8 @@ impl Client {
         self.write(Write::RevokeLease { id }, None).await
     }
 
-    /// A key lease, with what remains of it by the leader's clock; none if there is none. Without its nodes: see
-    /// [`Client::lease_with_keys`].
+    /// A key lease, with what remains of it by the leader's clock; none if there is none. Without
+    /// its nodes: see [`Client::lease_with_keys`].
     ///
     /// # Errors
     ///
@@ -288,8 +297,8 @@ impl Client {
         self.lease_page(id, None).await
     }
 
-    /// A key lease with all nodes that go with it, in the order of paths. They are fetched in several pieces if they are many, each
-    /// as of its own moment.
+    /// A key lease with all nodes that go with it, in the order of paths. They are fetched in
+    /// several pieces if they are many, each as of its own moment.
     ///
     /// # Errors
     ///
@@ -312,7 +321,8 @@ impl Client {
         }
     }
 
-    /// All key leases, in the order of their names, without their nodes. They are fetched in several pieces if they are many.
+    /// All key leases, in the order of their names, without their nodes. They are fetched in
+    /// several pieces if they are many.
     ///
     /// # Errors
     ///
@@ -329,8 +339,9 @@ impl Client {
         }
     }
 
-    /// The nodes at and below a path that go with leases, and those that did and are gone, as far as that is known: who is alive. In the
-    /// order of paths, as the leader sees it. They are fetched in several pieces if they are many, each as of its own moment.
+    /// The nodes at and below a path that go with leases, and those that did and are gone, as far
+    /// as that is known: who is alive. In the order of paths, as the leader sees it. They are
+    /// fetched in several pieces if they are many, each as of its own moment.
     ///
     /// # Errors
     ///
@@ -355,15 +366,17 @@ impl Client {
         }
     }
 
-    /// Puts a node that goes with this session's lease on its volume, which is kept alive from then on.
+    /// Puts a node that goes with this session's lease on its volume, which is kept alive from then
+    /// on.
     ///
-    /// A node at that path which goes with this session's own lease is replaced, whatever the options say: it is this client's,
-    /// from a registration whose handle was dropped, or from an attempt whose outcome it did not learn.
+    /// A node at that path which goes with this session's own lease is replaced, whatever the
+    /// options say: it is this client's, from a registration whose handle was dropped, or from an
+    /// attempt whose outcome it did not learn.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if somebody else is registered there and the options do not allow for it, or if the node has
-    /// children or is a volume.
+    /// [`WriteError`]; refused if somebody else is registered there and the options do not allow
+    /// for it, or if the node has children or is a volume.
     pub async fn register(
         &self,
         path: &NodePath,
@@ -414,7 +427,8 @@ impl Client {
         }
     }
 
-    /// The modify revision of a node that goes with this session; none if it does not, or if that is not known in time.
+    /// The modify revision of a node that goes with this session; none if it does not, or if that
+    /// is not known in time.
     async fn own_revision(&self, path: &NodePath, within: Duration) -> Option<Revision> {
         let node = self.get_within(path, within).await.ok()??;
         let own = self.session().map(NodeOwner::Session)?;

@@ -1,8 +1,9 @@
 //! Linearizable reads from the client's own memory.
 //!
-//! A [`Client`] keeps copies of what it reads and answers from them, for as long as its leases say that nobody has
-//! changed them. Reading a cached copy costs no message and no lock of its own, and is still linearizable; writes wait until
-//! every copy that they make stale has been given up or can no longer be used.
+//! A [`Client`] keeps copies of what it reads and answers from them, for as long as its leases say
+//! that nobody has changed them. Reading a cached copy costs no message and no lock of its own, and
+//! is still linearizable; writes wait until every copy that they make stale has been given up or
+//! can no longer be used.
 //!
 //! ```text
 //!              get ──► cache ── hit ──► content                       any thread, no waiting
@@ -15,9 +16,9 @@
 //!                     connection ◄──► the leader                       found again when it is lost
 //! ```
 //!
-//! What is guaranteed, and what each layer owes for it, is written where it is done: `cache` (why a hit is
-//! linearizable), `driver` (atomic steps), `connection` (which server), `policy` (what is kept), and
-//! [`leasehold_protocol::holder`] for all rules.
+//! What is guaranteed, and what each layer owes for it, is written where it is done: `cache` (why a
+//! hit is linearizable), `driver` (atomic steps), `connection` (which server), `policy` (what is
+//! kept), and [`leasehold_protocol::holder`] for all rules.
 //!
 //! What this crate does not know: Raft, replication, disks. It decides nothing about leases.
 

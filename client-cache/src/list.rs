@@ -2,11 +2,12 @@
 //!
 //! # Why a list that comes in pages is consistent
 //!
-//! A page is what was there in its part of the subtree at its revision, which was current when it was asked for. Later pages are of later
-//! revisions, so together they are no state that ever was. A watch that begins after the *first* page's revision is told everything
-//! that happened since. Of that, a node is changed only by what is later than the page that it is on, or would be on: what happened up to
-//! the page's revision is in the page. When the watch has come to the revision of the last page, every node is as it was then. From
-//! there on every change applies to all.
+//! A page is what was there in its part of the subtree at its revision, which was current when it
+//! was asked for. Later pages are of later revisions, so together they are no state that ever was.
+//! A watch that begins after the *first* page's revision is told everything that happened since. Of
+//! that, a node is changed only by what is later than the page that it is on, or would be on: what
+//! happened up to the page's revision is in the page. When the watch has come to the revision of
+//! the last page, every node is as it was then. From there on every change applies to all.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -88,8 +89,9 @@ impl ListPages {
 }
 
 impl Client {
-    /// All that lies at and below a path, with data, as of one revision; and a watch of what happens to it from there on. Linearizable: it
-    /// has every write that was acknowledged to anybody before the call. Nothing of it is cached.
+    /// All that lies at and below a path, with data, as of one revision; and a watch of what
+    /// happens to it from there on. Linearizable: it has every write that was acknowledged to
+    /// anybody before the call. Nothing of it is cached.
     ///
     /// # Errors
     ///

@@ -46,7 +46,8 @@ pub enum HandOverError<T> {
     /// It has not happened, and will not: it is held as before, under the same token.
     #[error("{1}: it is held as before")]
     Unchanged(T, LockError),
-    /// It may have happened. It is given back in any case: whoever has it now or gets it next, this client has it no more.
+    /// It may have happened. It is given back in any case: whoever has it now or gets it next, this
+    /// client has it no more.
     #[error("{0}: it is given back")]
     Released(LockError),
 }
@@ -58,11 +59,12 @@ pub struct LockOptions {
     pub mode: LockMode,
     /// How long to wait in the node's queue, which is in order of arrival.
     pub wait: LockWait,
-    /// If the hold is lost with its lease, nobody gets the node for so long: time for what its holder has under way to come to an end,
-    /// where nobody checks tokens (Chubby's lock delay). None unless told otherwise; 60 s at most.
+    /// If the hold is lost with its lease, nobody gets the node for so long: time for what its
+    /// holder has under way to come to an end, where nobody checks tokens (Chubby's lock delay).
+    /// None unless told otherwise; 60 s at most.
     pub lock_delay: Duration,
-    /// How long the request may take to be answered, the waiting in the queue aside; as long as the client's operations do unless told
-    /// otherwise.
+    /// How long the request may take to be answered, the waiting in the queue aside; as long as the
+    /// client's operations do unless told otherwise.
     pub timeout: Option<Duration>,
 }
 
@@ -96,22 +98,26 @@ impl LockCell {
     }
 }
 
-/// A node that is held by this client: a lock, until it is [released](LockGuard::release) or dropped.
+/// A node that is held by this client: a lock, until it is [released](LockGuard::release) or
+/// dropped.
 ///
 /// # What it promises
 ///
-/// Nobody holds the node exclusively, or at all if this hold is exclusive, while [`LockGuard::certain_for`] says more than zero. It lives under the
-/// session's lease on the volume that the node belongs to, which the client keeps alive. If no server is heard of in time, this
-/// client's own clock ends it: [`LockGuard::over`] is cancelled then, before any server gives the node to somebody else, by the volume's
-/// skew margin at least. It does not come back.
+/// Nobody holds the node exclusively, or at all if this hold is exclusive, while
+/// [`LockGuard::certain_for`] says more than zero. It lives under the session's lease on the volume
+/// that the node belongs to, which the client keeps alive. If no server is heard of in time, this
+/// client's own clock ends it: [`LockGuard::over`] is cancelled then, before any server gives the
+/// node to somebody else, by the volume's skew margin at least. It does not come back.
 ///
 /// # What only its token can
 ///
-/// A message, or a write to a disk, that was sent while the node was held may arrive when it is not any more. Only whoever it arrives at
-/// can refuse it, by the [`LockGuard::token`] that goes with it: tokens grow from holder to holder.
+/// A message, or a write to a disk, that was sent while the node was held may arrive when it is not
+/// any more. Only whoever it arrives at can refuse it, by the [`LockGuard::token`] that goes with
+/// it: tokens grow from holder to holder.
 #[derive(Debug)]
 pub struct LockGuard {
-    /// While there is a hold, its client lives: else nobody would renew its lease, or look at the clock.
+    /// While there is a hold, its client lives: else nobody would renew its lease, or look at the
+    /// clock.
     client: Client,
     path: NodePath,
     id: LockId,
@@ -132,7 +138,8 @@ impl LockGuard {
         self.id
     }
 
-    /// The fencing token of its last grant: another when it has been made exclusive. Zero once it is over.
+    /// The fencing token of its last grant: another when it has been made exclusive. Zero once it
+    /// is over.
     pub fn token(&self) -> Token {
         match *self.status.borrow() {
             LockStatus::Granted { token, .. } => token,
@@ -153,7 +160,8 @@ impl LockGuard {
         self.client.driver().lock_remaining(self.id)
     }
 
-    /// Cancelled when the hold is over, or can no longer be relied on: by this client's own clock at the latest. Once for all.
+    /// Cancelled when the hold is over, or can no longer be relied on: by this client's own clock
+    /// at the latest. Once for all.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
@@ -163,8 +171,8 @@ impl LockGuard {
         matches!(*self.status.borrow(), LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended)
     }
 
-    /// Waits until somebody else waits for the node, or the hold is over. Giving it back then is a kindness, not a duty. Nothing is
-    /// lost if the future is dropped.
+    /// Waits until somebody else waits for the node, or the hold is over. Giving it back then is a
+    /// kindness, not a duty. Nothing is lost if the future is dropped.
     pub async fn contended(&mut self) {
         let is_wanted =
             |status: &LockStatus| matches!(status, LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended);
@@ -172,20 +180,23 @@ impl LockGuard {
         let _ = self.status.wait_for(is_wanted).await;
     }
 
-    /// Makes a shared hold exclusive when all others have left; it is held shared until then, and gets a new token.
+    /// Makes a shared hold exclusive when all others have left; it is held shared until then, and
+    /// gets a new token.
     ///
     /// # Errors
     ///
-    /// [`LockError`]; refused if another holder waits for the same already: one of the two has to give its hold back. After an error, or if
-    /// the future is dropped, the request is withdrawn: the hold stays shared, unless it is over. It may have been exclusive at the servers
-    /// for a moment; then its [token](Self::token) is a new one.
+    /// [`LockError`]; refused if another holder waits for the same already: one of the two has to
+    /// give its hold back. After an error, or if the future is dropped, the request is withdrawn:
+    /// the hold stays shared, unless it is over. It may have been exclusive at the servers for a
+    /// moment; then its [token](Self::token) is a new one.
     pub async fn upgrade(&mut self, wait: LockWait) -> Result<Token, LockError> {
         self.wait_for_pending_releases(wait).await?;
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // Made before the request is sent, so that one that may have been sent is always withdrawn after an error; and dropped after what
-        // waits for the answer, or the rules would still count the request as one that waits.
+        // Made before the request is sent, so that one that may have been sent is always withdrawn
+        // after an error; and dropped after what waits for the answer, or the rules would still
+        // count the request as one that waits.
         let upgrading =
             UpgradeRequest { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
         let result = self.become_exclusive(wait).await;
@@ -197,7 +208,8 @@ impl LockGuard {
         result
     }
 
-    /// Waits until an upgrade of it that was withdrawn is gone: nothing else can be asked of it meanwhile.
+    /// Waits until an upgrade of it that was withdrawn is gone: nothing else can be asked of it
+    /// meanwhile.
     async fn wait_for_pending_releases(&self, wait: LockWait) -> Result<(), LockError> {
         let driver = self.client.driver();
         let after =
@@ -217,12 +229,13 @@ impl LockGuard {
 
     /// Makes an exclusive hold shared. Others who wait to share the node get it then.
     ///
-    /// The hold is shared from the call on. If nobody answers in time, or the future is dropped, the client
-    /// goes on asking until a server answers or the hold is over.
+    /// The hold is shared from the call on. If nobody answers in time, or the future is dropped,
+    /// the client goes on asking until a server answers or the hold is over.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if the hold was over already; [`LockError::Write`] if nobody answered in time.
+    /// [`LockError::CopyEvicted`] if the hold was over already; [`LockError::Write`] if nobody
+    /// answered in time.
     pub async fn downgrade(&mut self) -> Result<(), LockError> {
         if self.mode() == LockMode::Shared {
             self.wait_for_pending_releases(LockWait::Forever).await?;
@@ -265,20 +278,21 @@ impl LockGuard {
         if is_not_found { LockError::Lost { path: self.path.clone() } } else { LockError::Write(error) }
     }
 
-    /// Gives the node back, and waits for the server to know. It is not held any more from the call on, whatever comes of it. (Dropping
-    /// it gives it back too, and waits for nothing.)
+    /// Gives the node back, and waits for the server to know. It is not held any more from the call
+    /// on, whatever comes of it. (Dropping it gives it back too, and waits for nothing.)
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered in time: then it ends with the client's lease at
-    /// the latest.
+    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered
+    /// in time: then it ends with the client's lease at the latest.
     pub async fn release(mut self) -> Result<(), LockError> {
         let outcome = self.begin_release();
         self.confirmed(outcome).await
     }
 
-    /// Gives the node to another that waits for it (see [`Client::holds`]), past those that came before it: nobody has it in between, and its
-    /// token is larger. It has to be held by nobody else. It is not held any more from the call on.
+    /// Gives the node to another that waits for it (see [`Client::holds`]), past those that came
+    /// before it: nobody has it in between, and its token is larger. It has to be held by nobody
+    /// else. It is not held any more from the call on.
     ///
     /// # Errors
     ///
@@ -301,14 +315,16 @@ impl LockGuard {
             Ok(_) => self.is_released = true,
             // It is as it was.
             Err(LockError::Write(error)) if !error.may_still_happen() => return result.map(|_| ()),
-            // If it has been done it is another's, and nothing comes of this; if not, nobody is to count on it.
+            // If it has been done it is another's, and nothing comes of this; if not, nobody is to
+            // count on it.
             Err(_) => drop(self.begin_release()),
         }
         self.lost.cancel();
         result.map(|_| ())
     }
 
-    /// Gives the node back. That goes on until it is known to be done, or the session is over, whoever waits for it.
+    /// Gives the node back. That goes on until it is known to be done, or the session is over,
+    /// whoever waits for it.
     pub(crate) fn begin_release(&mut self) -> oneshot::Receiver<WriteOutcome> {
         self.is_released = true;
         let change = Write::Unlock { path: self.path.clone(), lock: self.id };
@@ -326,7 +342,8 @@ impl Drop for LockGuard {
     }
 }
 
-/// A shared hold that asks to be exclusive. If this is dropped before `done`, the request is withdrawn.
+/// A shared hold that asks to be exclusive. If this is dropped before `done`, the request is
+/// withdrawn.
 struct UpgradeRequest {
     client: Client,
     path: NodePath,
@@ -339,7 +356,8 @@ impl UpgradeRequest {
         self.is_done = true;
     }
 
-    /// Withdraws the request. Waits for the answer, but no longer than the client's timeout; the withdrawal itself goes on.
+    /// Withdraws the request. Waits for the answer, but no longer than the client's timeout; the
+    /// withdrawal itself goes on.
     async fn cancel(mut self) {
         self.is_done = true;
         let after = self.client.driver().options.timeout;
@@ -389,20 +407,22 @@ async fn granted(
 impl Client {
     /// Takes a hold on a node: a lock. The node need not exist, and nothing is written.
     ///
-    /// Dropping the future withdraws the request. One client can hold a node several times if the modes go together; it waits for
-    /// itself otherwise. If it does not want to wait ([`LockWait::No`]) it asks when what it has given up on the node before, by dropping a hold or a
-    /// request, is gone.
+    /// Dropping the future withdraws the request. One client can hold a node several times if the
+    /// modes go together; it waits for itself otherwise. If it does not want to wait
+    /// ([`LockWait::No`]) it asks when what it has given up on the node before, by dropping a hold
+    /// or a request, is gone.
     ///
     /// # Errors
     ///
-    /// [`LockError`]; [`LockError::Write`] with [`WriteRefusal::KeyLeaseState`] if it cannot be had now and was not to be waited for.
+    /// [`LockError`]; [`LockError::Write`] with [`WriteRefusal::KeyLeaseState`] if it cannot be had
+    /// now and was not to be waited for.
     pub async fn lock(&self, path: &NodePath, options: LockOptions) -> Result<LockGuard, LockError> {
         let LockOptions { mode, wait, lock_delay, timeout } = options;
         let after = timeout.unwrap_or(self.driver().options.timeout);
         let after = if let LockWait::For(most) = wait { after.min(most) } else { after };
         let change = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
-        // A request that was sent is never given up, else the node might stay held by a hold that nobody knows. If nobody wants the hold
-        // when it is granted, it is given back.
+        // A request that was sent is never given up, else the node might stay held by a hold that
+        // nobody knows. If nobody wants the hold when it is granted, it is given back.
         let taken = async {
             if wait == LockWait::No {
                 self.driver().pending_releases.wait(path).await;
@@ -438,7 +458,8 @@ impl Client {
         }
     }
 
-    /// The holds on a node, those that are held and those that wait, in the order of arrival. From the leader.
+    /// The holds on a node, those that are held and those that wait, in the order of arrival. From
+    /// the leader.
     ///
     /// # Errors
     ///

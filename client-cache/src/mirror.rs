@@ -1,7 +1,9 @@
-//! A subtree that is kept in memory as it changes, for programs that want all of it at hand and hear of each change.
+//! A subtree that is kept in memory as it changes, for programs that want all of it at hand and
+//! hear of each change.
 //!
-//! Unlike the cache, a mirror promises no more than that it shows what was there at one revision, and that this grows: it may be behind.
-//! Reads of it ask nobody and wait for nobody. It needs no leases, so nobody waits for it either.
+//! Unlike the cache, a mirror promises no more than that it shows what was there at one revision,
+//! and that this grows: it may be behind. Reads of it ask nobody and wait for nobody. It needs no
+//! leases, so nobody waits for it either.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,9 +30,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub enum Mirrored {
     /// The mirror has changed by this.
     Change(Arc<Change>),
-    /// What happened up to this revision cannot be told one by one: what the mirror shows is to be looked at anew. Either the mirror itself
-    /// had to start over, because it was cut off for so long that the servers have forgotten what it missed, or the listener was
-    /// too slow.
+    /// What happened up to this revision cannot be told one by one: what the mirror shows is to be
+    /// looked at anew. Either the mirror itself had to start over, because it was cut off for so
+    /// long that the servers have forgotten what it missed, or the listener was too slow.
     StartOver(Revision),
 }
 
@@ -85,8 +87,8 @@ impl Mirror {
         })
     }
 
-    /// Looks at all of it as of one revision. It stands still meanwhile: what takes long is better done with a
-    /// [copy](Mirror::snapshot).
+    /// Looks at all of it as of one revision. It stands still meanwhile: what takes long is better
+    /// done with a [copy](Mirror::snapshot).
     pub fn read<T>(&self, look: impl FnOnce(&Subtree) -> T) -> T {
         look(&self.shared.snapshot.read())
     }
@@ -101,8 +103,8 @@ impl Mirror {
         *self.shared.revision.borrow()
     }
 
-    /// Waits until it shows the change of a revision, such as one of this program's own writes. True when it does, false if the client is
-    /// closed before.
+    /// Waits until it shows the change of a revision, such as one of this program's own writes.
+    /// True when it does, false if the client is closed before.
     pub async fn wait_for_revision(&self, revision: Revision) -> bool {
         let mut shown = self.shared.revision.subscribe();
         tokio::select! {
@@ -114,7 +116,8 @@ impl Mirror {
 
     /// What the mirror shows now, and each change of it from there on, once, in order.
     pub fn changes(&self) -> (Subtree, MirrorChanges) {
-        // Whoever changes it has let go of the lock before telling so: what is told twice is known by its revision.
+        // Whoever changes it has let go of the lock before telling so: what is told twice is known
+        // by its revision.
         let snapshot = self.shared.snapshot.read();
         let told = self.shared.told.subscribe();
         (snapshot.clone(), MirrorChanges { after: snapshot.revision, told, shared: Arc::clone(&self.shared) })
@@ -136,7 +139,8 @@ pub struct MirrorChanges {
 }
 
 impl MirrorChanges {
-    /// What happened next; none when the mirror changes no more. Nothing is lost if the future is dropped.
+    /// What happened next; none when the mirror changes no more. Nothing is lost if the future is
+    /// dropped.
     pub async fn next(&mut self) -> Option<Mirrored> {
         loop {
             let told = tokio::select! {
@@ -164,8 +168,9 @@ impl MirrorChanges {
 }
 
 impl Client {
-    /// Keeps a node and all that lies below it in memory, as it changes, until the mirror is dropped. Returns when it is there: it has
-    /// every write that was acknowledged before the call. It counts as a clone of the client, which goes on for as long.
+    /// Keeps a node and all that lies below it in memory, as it changes, until the mirror is
+    /// dropped. Returns when it is there: it has every write that was acknowledged before the call.
+    /// It counts as a clone of the client, which goes on for as long.
     ///
     /// # Errors
     ///

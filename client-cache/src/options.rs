@@ -35,8 +35,8 @@ impl Options {
     /// How long one operation may take unless told otherwise: 5 s.
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
-    /// A client of the cluster that these servers belong to, each written `host:port`. They are tried in this order; one
-    /// that answers tells where the leader is.
+    /// A client of the cluster that these servers belong to, each written `host:port`. They are
+    /// tried in this order; one that answers tells where the leader is.
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Self {
         Self {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
@@ -47,25 +47,26 @@ impl Options {
         }
     }
 
-    /// What the session calls itself, for people who ask who holds a lease. Servers refuse names beyond their limit, 256
-    /// bytes unless configured.
+    /// What the session calls itself, for people who ask who holds a lease. Servers refuse names
+    /// beyond their limit, 256 bytes unless configured.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// How many bytes the cached copies may take, counted as the lengths of values, names and paths and
-    /// [`ENTRY_OVERHEAD_BYTES`](crate::ENTRY_OVERHEAD_BYTES) for each copy. It is exceeded for moments, while what has to go is
-    /// being found. 0 keeps nothing for long.
+    /// How many bytes the cached copies may take, counted as the lengths of values, names and paths
+    /// and [`ENTRY_OVERHEAD_BYTES`](crate::ENTRY_OVERHEAD_BYTES) for each copy. It is exceeded for
+    /// moments, while what has to go is being found. 0 keeps nothing for long.
     #[must_use]
     pub fn cache_capacity_bytes(mut self, bytes: u64) -> Self {
         self.cache_capacity_bytes = bytes;
         self
     }
 
-    /// How far this machine's clock may run from true time; 0.1 % by default. Every lease is counted shorter by it (T2).
-    /// It must not be less than what the servers were told about clients' clocks.
+    /// How far this machine's clock may run from true time; 0.1 % by default. Every lease is
+    /// counted shorter by it (T2). It must not be less than what the servers were told about
+    /// clients' clocks.
     #[must_use]
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;

@@ -1,8 +1,9 @@
 //! How the cache's maps find a path: by the code that it carries, without touching its text.
 //!
-//! A hit among many copies costs what it touches of memory that no processor's cache holds. A path's text would be one such
-//! place, so the maps have the code for a key, and the text is compared only when a copy has been found, and only if the
-//! reader's path and the cache's are not clones of each other.
+//! A hit among many copies costs what it touches of memory that no processor's cache holds. A
+//! path's text would be one such place, so the maps have the code for a key, and the text is
+//! compared only when a copy has been found, and only if the reader's path and the cache's are not
+//! clones of each other.
 
 use std::hash::{BuildHasher, Hasher};
 

@@ -1,9 +1,10 @@
-//! What this client does not want any more, and the servers may still count: requests for holds that nobody waits for, holds and places in a
-//! line that were dropped.
+//! What this client does not want any more, and the servers may still count: requests for holds
+//! that nobody waits for, holds and places in a line that were dropped.
 //!
-//! Dropping waits for nothing, so what is given up leaves the servers later, and requests overtake each other on the way. Whoever asked for the
-//! same node again before that would find it taken by this client's own ghost: a lock that was dropped could not be tried for again. So
-//! whoever would not wait for it in a line waits here until what was given up there before is gone.
+//! Dropping waits for nothing, so what is given up leaves the servers later, and requests overtake
+//! each other on the way. Whoever asked for the same node again before that would find it taken by
+//! this client's own ghost: a lock that was dropped could not be tried for again. So whoever would
+//! not wait for it in a line waits here until what was given up there before is gone.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -43,7 +44,8 @@ impl PendingReleases {
         PendingRelease { all: self.clone(), path: path.clone(), number }
     }
 
-    /// Waits until all is gone that is being withdrawn at the node now. Not for what is given up later, by others who use this client.
+    /// Waits until all is gone that is being withdrawn at the node now. Not for what is given up
+    /// later, by others who use this client.
     pub(crate) async fn wait(&self, path: &NodePath) {
         let under_way: Vec<_> = self.0.lock().at.get(path).into_iter().flat_map(BTreeMap::values).cloned().collect();
         for gone in under_way {

@@ -1,16 +1,18 @@
 //! What is worth keeping: moka, as an engine that decides and never serves.
 //!
-//! moka knows each copy's object, its weight and the number of its installation, and is told of installations, of a sample of
-//! hits, and of what has been dropped. When it wants something gone, that is queued here; the driver takes the copy out of the
-//! cache if it is still that installation, and the server is told with the next request.
+//! moka knows each copy's object, its weight and the number of its installation, and is told of
+//! installations, of a sample of hits, and of what has been dropped. When it wants something gone,
+//! that is queued here; the driver takes the copy out of the cache if it is still that
+//! installation, and the server is told with the next request.
 //!
-//! **Why it does not answer the hits.** With 100,000 objects a hit in moka costs 840 ns on one thread; in the hash map that
-//! serves here, 77 ns. **Why a sample.** Its sketch of frequencies only ranks objects, and a sixty-fourth of the hits ranks
-//! them too. **Why the sample is queued.** Telling moka may make it do its housekeeping on the spot, on a reader's
-//! thread; a reader here puts the object into a buffer if that is free and has room, and else forgets it.
+//! **Why it does not answer the hits.** With 100,000 objects a hit in moka costs 840 ns on one
+//! thread; in the hash map that serves here, 77 ns. **Why a sample.** Its sketch of frequencies
+//! only ranks objects, and a sixty-fourth of the hits ranks them too. **Why the sample is queued.**
+//! Telling moka may make it do its housekeeping on the spot, on a reader's thread; a reader here
+//! puts the object into a buffer if that is free and has room, and else forgets it.
 //!
-//! moka's own idea of what it holds may lag: it may want gone what is gone, or has been installed anew since. Installations
-//! have numbers for that reason, and both mistakes have no effect.
+//! moka's own idea of what it holds may lag: it may want gone what is gone, or has been installed
+//! anew since. Installations have numbers for that reason, and both mistakes have no effect.
 
 use std::{
     collections::VecDeque,
@@ -29,8 +31,9 @@ use parking_lot::Mutex;
 /// About one hit in so many is told: 1 in 2^6.
 const SAMPLE_BITS: u32 = 6;
 
-/// Samples that wait to be told. The rest is forgotten until the next housekeeping, a quarter of a second later at most
-/// while the cache is in use: some thousand samples a second rank the objects well enough.
+/// Samples that wait to be told. The rest is forgotten until the next housekeeping, a quarter of a
+/// second later at most while the cache is in use: some thousand samples a second rank the objects
+/// well enough.
 const SAMPLES_MAX: usize = 1024;
 
 /// What moka keeps for a copy.
@@ -100,7 +103,8 @@ impl Policy {
         self.moka.invalidate_all();
     }
 
-    /// A copy was served, the `count`th by the thread or so. Allocates nothing and waits for nobody.
+    /// A copy was served, the `count`th by the thread or so. Allocates nothing and waits for
+    /// nobody.
     #[inline]
     pub(crate) fn served(&self, kind: ObjectKind, path: &NodePath, count: u64) {
         // Fibonacci hashing: which hits are taken has no period that reads could have too.

@@ -47,7 +47,8 @@ impl Deref for NodeData {
     }
 }
 
-/// The sorted names of a node's children. Cheap to clone: all copies share one memory with the cache.
+/// The sorted names of a node's children. Cheap to clone: all copies share one memory with the
+/// cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing(SharedContent);
 
@@ -141,9 +142,9 @@ pub struct Read {
     pub revision: Option<Revision>,
     /// Who answered.
     pub source: ReadSource,
-    /// How long, from now on and at most, reads of the object are answered from memory with this if nothing more is heard:
-    /// until its leases end on this client's clock, or until a recall, which can come at any time. None if it came without
-    /// leases that hold.
+    /// How long, from now on and at most, reads of the object are answered from memory with this if
+    /// nothing more is heard: until its leases end on this client's clock, or until a recall, which
+    /// can come at any time. None if it came without leases that hold.
     pub valid_for: Option<Duration>,
     /// The lease that the node goes with, for a node that does.
     pub owner: Option<NodeOwner>,

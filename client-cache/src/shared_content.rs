@@ -1,7 +1,8 @@
-//! A content that the cache and its readers share, in one allocation with what the cache has to know of it.
+//! A content that the cache and its readers share, in one allocation with what the cache has to
+//! know of it.
 //!
-//! One allocation, and not a pointer to the content beside a pointer to the rest: with more copies than a processor's cache holds,
-//! each place in memory that a hit touches is what it costs.
+//! One allocation, and not a pointer to the content beside a pointer to the rest: with more copies
+//! than a processor's cache holds, each place in memory that a hit touches is what it costs.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -41,7 +42,8 @@ impl SharedContent {
         Self(Arc::new(ContentAllocation { path, content: Arc::unwrap_or_clone(content), copy }))
     }
 
-    /// Whether it is of an object of this path. Does not look at the text if the paths are clones of each other.
+    /// Whether it is of an object of this path. Does not look at the text if the paths are clones
+    /// of each other.
     #[inline]
     pub(crate) fn is_of(&self, path: &NodePath) -> bool {
         self.0.path == *path

@@ -1,20 +1,25 @@
 //! Several nodes as of one moment.
 //!
-//! All are read, then all are read again (a *double collect*; Afek, Attiya, Dolev, Gafni, Merritt, Shavit 1993). If each was found to be
-//! the same both times, and was the same all the time in between, then any moment between the two collects is one at which all
-//! of them were as they were found. It lies between the call and its return: the snapshot is linearizable.
+//! All are read, then all are read again (a *double collect*; Afek, Attiya, Dolev, Gafni, Merritt,
+//! Shavit 1993). If each was found to be the same both times, and was the same all the time in
+//! between, then any moment between the two collects is one at which all of them were as they were
+//! found. It lies between the call and its return: the snapshot is linearizable.
 //!
 //! # Why the same both times means the same in between
 //!
-//! - A node that exists and has the same modify revision both times has not changed: each change of its data gives it a new revision,
-//!   and revisions are never used again, not even for a node that was removed and made anew.
-//! - That a node does *not* exist has no revision: it may have come and gone. It counts only if it was the same copy both times, by
-//!   the number of its installation. The copy was not dropped in between, since what is installed anew has another number; and a
-//!   copy is dropped before anything takes effect that makes it stale (`cache`). A copy whose leases were over for a while is
-//!   good again only if the server says that nothing has changed since they held (DESIGN section 5), which is after the first collect.
+//! - A node that exists and has the same modify revision both times has not changed: each change of
+//!   its data gives it a new revision, and revisions are never used again, not even for a node that
+//!   was removed and made anew.
+//! - That a node does *not* exist has no revision: it may have come and gone. It counts only if it
+//!   was the same copy both times, by the number of its installation. The copy was not dropped in
+//!   between, since what is installed anew has another number; and a copy is dropped before
+//!   anything takes effect that makes it stale (`cache`). A copy whose leases were over for a while
+//!   is good again only if the server says that nothing has changed since they held (DESIGN section
+//!   5), which is after the first collect.
 //!
-//! With all nodes in the cache both collects are reads from memory, and no message is sent. Else what is missing is asked for, all of it
-//! at the same time. If something has changed, the second collect is the first of another try.
+//! With all nodes in the cache both collects are reads from memory, and no message is sent. Else
+//! what is missing is asked for, all of it at the same time. If something has changed, the second
+//! collect is the first of another try.
 
 use std::time::Duration;
 
@@ -34,15 +39,16 @@ use crate::{
 pub struct Snapshot {
     /// The nodes, in the order that they were asked for; none for one that did not exist.
     pub entries: Vec<Option<NodeData>>,
-    /// The last change of any of them. Those that exist have not changed from this revision to the moment of the snapshot.
+    /// The last change of any of them. Those that exist have not changed from this revision to the
+    /// moment of the snapshot.
     pub revision: Revision,
     /// How many times it was tried: 1 if nobody wrote in between.
     pub tries: u32,
 }
 
 impl Client {
-    /// Several nodes' values and stats as of one moment between the call and its return. From memory, without any message, if the
-    /// cache has copies of all of them.
+    /// Several nodes' values and stats as of one moment between the call and its return. From
+    /// memory, without any message, if the cache has copies of all of them.
     ///
     /// Whatever a [transaction](Client::transaction) writes is in it whole or not at all.
     ///

@@ -1,8 +1,8 @@
 //! Counts of what the client has done.
 //!
-//! Hits are counted by every reader, so each thread counts in a place of its own as far as there are places: two threads
-//! that wrote to one cache line would take turns at it. The other counts are of things that cost a round trip, or a lock, and
-//! share one place.
+//! Hits are counted by every reader, so each thread counts in a place of its own as far as there
+//! are places: two threads that wrote to one cache line would take turns at it. The other counts
+//! are of things that cost a round trip, or a lock, and share one place.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 

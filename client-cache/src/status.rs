@@ -6,7 +6,8 @@ use tokio::sync::{broadcast, watch};
 
 use crate::error::Unavailable;
 
-/// Changes that a subscriber may be behind. They come once in a volume term or so; one who is further behind is told so.
+/// Changes that a subscriber may be behind. They come once in a volume term or so; one who is
+/// further behind is told so.
 const EVENTS_MAX: usize = 256;
 
 /// The state of the client's session (Chubby's states).
@@ -19,8 +20,8 @@ pub enum ConnectionState {
         /// The session that it knows.
         session: SessionId,
     },
-    /// Leases have ended on this client's clock because nothing was heard in time. Reads from memory are refused where
-    /// they did. The session may be alive or not.
+    /// Leases have ended on this client's clock because nothing was heard in time. Reads from
+    /// memory are refused where they did. The session may be alive or not.
     Jeopardy,
     /// The session is gone, and all that depended on it. Reads go on under a new one, of which
     /// [`ConnectionState::Connected`] tells.
@@ -67,7 +68,8 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// [`EventsError::Missed`] if more than 256 changes were waiting, [`EventsError::Ended`] after the last.
+    /// [`EventsError::Missed`] if more than 256 changes were waiting, [`EventsError::Ended`] after
+    /// the last.
     pub async fn next(&mut self) -> Result<ConnectionState, EventsError> {
         self.receiver.recv().await.map_err(|error| match error {
             broadcast::error::RecvError::Lagged(missed) => EventsError::Missed { missed },
@@ -148,8 +150,9 @@ impl Status {
         }
     }
 
-    /// The state of the session has changed. The event goes out while the state is being replaced: whoever sees the new state and then
-    /// subscribes is not told of it again, and whoever has the event sees the new state.
+    /// The state of the session has changed. The event goes out while the state is being replaced:
+    /// whoever sees the new state and then subscribes is not told of it again, and whoever has the
+    /// event sees the new state.
     pub(crate) fn changed(&self, state: ConnectionState) {
         self.state.send_modify(|current| {
             *current = state;

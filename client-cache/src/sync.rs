@@ -1,5 +1,6 @@
-//! What threads share without the driver's lock, and by what: named in this one place, because a test puts other primitives here
-//! and explores every order in which threads can use them (`tests/interleavings`).
+//! What threads share without the driver's lock, and by what: named in this one place, because a
+//! test puts other primitives here and explores every order in which threads can use them
+//! (`tests/interleavings`).
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 

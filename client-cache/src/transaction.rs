@@ -1,4 +1,5 @@
-//! Several nodes at once: transactions, and reading, changing and writing one node until nobody comes in between.
+//! Several nodes at once: transactions, and reading, changing and writing one node until nobody
+//! comes in between.
 
 use std::time::Duration;
 
@@ -19,16 +20,16 @@ use crate::{
     write::PutOptions,
 };
 
-/// The least and the greatest bound of the random time that an update waits before it tries again: the least is about a write on a fast
-/// disk, the greatest lets some tens of writers in turn.
+/// The least and the greatest bound of the random time that an update waits before it tries again:
+/// the least is about a write on a fast disk, the greatest lets some tens of writers in turn.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
 /// What a transaction did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransactionOutcome {
-    /// The one change that it was. If the branch that was chosen has no operations it changed nothing, and this is the last change
-    /// that the comparisons saw.
+    /// The one change that it was. If the branch that was chosen has no operations it changed
+    /// nothing, and this is the last change that the comparisons saw.
     pub revision: Revision,
     /// The first comparison that did not hold, and what was there instead; none if all held.
     pub failed: Option<FailedCompare>,
@@ -51,9 +52,11 @@ impl TransactionOutcome {
 /// How to update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpdateOptions {
-    /// The lease that the node goes with from then on; the one that it goes with already unless told otherwise.
+    /// The lease that the node goes with from then on; the one that it goes with already unless
+    /// told otherwise.
     pub attach: Attach,
-    /// How long it may take with all its tries; as long as the client's operations do unless told otherwise.
+    /// How long it may take with all its tries; as long as the client's operations do unless told
+    /// otherwise.
     pub timeout: Option<Duration>,
 }
 
@@ -74,8 +77,9 @@ pub struct Updated {
 }
 
 impl Client {
-    /// Compares, and does one thing or the other, at one moment for everybody: all of it as one change, or none of it. When it
-    /// returns, no client will read any of what was there before any more.
+    /// Compares, and does one thing or the other, at one moment for everybody: all of it as one
+    /// change, or none of it. When it returns, no client will read any of what was there before any
+    /// more.
     ///
     /// It brings no leases: the next read here of something that it wrote asks a server.
     ///
@@ -101,9 +105,10 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`], which says whether it [may still happen](WriteError::may_still_happen). Refused, with the operation that is to
-    /// blame, if one of the chosen branch cannot be done, or if two of a branch [depend on each
-    /// other](leasehold_protocol::transaction). Comparisons that do not hold are no error.
+    /// [`WriteError`], which says whether it [may still happen](WriteError::may_still_happen).
+    /// Refused, with the operation that is to blame, if one of the chosen branch cannot be done, or
+    /// if two of a branch [depend on each other](leasehold_protocol::transaction). Comparisons that
+    /// do not hold are no error.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionOutcome, WriteError> {
         self.transaction_with(transaction, None).await
     }
@@ -124,10 +129,11 @@ impl Client {
         Ok(TransactionOutcome { revision, failed: done.failed, results: done.results })
     }
 
-    /// Reads a node, lets `change` say what it is to become, and writes that if nobody has written it since; else begins anew.
+    /// Reads a node, lets `change` say what it is to become, and writes that if nobody has written
+    /// it since; else begins anew.
     ///
-    /// `change` is given none if the node does not exist, and gives none to leave it as it is. It is called once for each try.
-    /// Between tries it waits for a random time, longer with each.
+    /// `change` is given none if the node does not exist, and gives none to leave it as it is. It
+    /// is called once for each try. Between tries it waits for a random time, longer with each.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

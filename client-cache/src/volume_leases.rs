@@ -1,11 +1,13 @@
 //! The volume leases, as the copies in the cache see them.
 //!
-//! What a copy's volume has to say to it is one number: until when copies that were granted under its volume lease may be
-//! used ([`VolumeValidity::until_for`]). All copies granted under one volume lease share that number, in a [`VolumeLeaseCell`]; a
-//! renewal is one store for all of them, and so is the end of a lease, or the border between copies that are good again and
-//! copies that wait to be validated. As it is one number, a reader cannot see half of a change.
+//! What a copy's volume has to say to it is one number: until when copies that were granted under
+//! its volume lease may be used ([`VolumeValidity::until_for`]). All copies granted under one
+//! volume lease share that number, in a [`VolumeLeaseCell`]; a renewal is one store for all of
+//! them, and so is the end of a lease, or the border between copies that are good again and copies
+//! that wait to be validated. As it is one number, a reader cannot see half of a change.
 //!
-//! Readers write nothing but the `used` flag, and that only when it is not set: a few times in a term.
+//! Readers write nothing but the `used` flag, and that only when it is not set: a few times in a
+//! term.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -27,7 +29,8 @@ pub(crate) struct VolumeLeaseCell {
 }
 
 impl VolumeLeaseCell {
-    /// Until when the copies may be used as far as their volume is concerned; the origin of the clock when they may not be.
+    /// Until when the copies may be used as far as their volume is concerned; the origin of the
+    /// clock when they may not be.
     #[inline]
     pub(crate) fn until(&self) -> Instant {
         Instant::from_micros(self.until.load(Acquire))
@@ -46,8 +49,8 @@ impl VolumeLeaseCell {
     }
 }
 
-/// A volume: what it is valid by, and the leases that copies were granted under. That is the lease held now, and earlier ones
-/// that copies still wait under.
+/// A volume: what it is valid by, and the leases that copies were granted under. That is the lease
+/// held now, and earlier ones that copies still wait under.
 #[derive(Debug, Default)]
 struct CachedVolume {
     validity: VolumeValidity,
@@ -78,7 +81,8 @@ pub(crate) struct VolumeLeases {
 }
 
 impl VolumeLeases {
-    /// The cell for a copy that is granted under this volume lease. To be put into the cache before the next change.
+    /// The cell for a copy that is granted under this volume lease. To be put into the cache before
+    /// the next change.
     pub(crate) fn cell(&mut self, top: &NodePath, incarnation: Incarnation) -> Arc<VolumeLeaseCell> {
         let volume = self.volumes.entry(top.clone()).or_default();
         let until = volume.validity.until_for(incarnation);

@@ -17,14 +17,16 @@ use crate::{client::Client, driver::Driver, error::WatchError};
 /// What to watch, and from where on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchOptions {
-    /// The first change that is to be told; it may be one that is still to come. None, the default: from now on.
+    /// The first change that is to be told; it may be one that is still to come. None, the default:
+    /// from now on.
     pub from: Option<Revision>,
     /// Everything below the node too. The default.
     pub recursive: bool,
-    /// About how many bytes of changes are held for the application at one time: no more is asked for before it has taken those. One
-    /// change is held in any case, whole.
+    /// About how many bytes of changes are held for the application at one time: no more is asked
+    /// for before it has taken those. One change is held in any case, whole.
     pub buffer_bytes: u32,
-    /// How long it may take to find out what *now* is; as long as the client's operations do unless told otherwise.
+    /// How long it may take to find out what *now* is; as long as the client's operations do unless
+    /// told otherwise.
     pub timeout: Option<Duration>,
 }
 
@@ -58,10 +60,12 @@ impl WatchItem {
     }
 }
 
-/// A watch. It goes on whatever becomes of connections, leaders and sessions, until it is dropped, the client is closed, or it is so far
-/// behind that what it has yet to hear is not known any more ([`WatchError::Compacted`]).
+/// A watch. It goes on whatever becomes of connections, leaders and sessions, until it is dropped,
+/// the client is closed, or it is so far behind that what it has yet to hear is not known any more
+/// ([`WatchError::Compacted`]).
 ///
-/// A watch that nobody reads from asks for nothing and costs the servers nothing; it holds up nobody.
+/// A watch that nobody reads from asks for nothing and costs the servers nothing; it holds up
+/// nobody.
 #[derive(Debug)]
 pub struct Watch {
     driver: Arc<Driver>,
@@ -74,13 +78,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What happened next. Waits until something has, or until it is known that nothing has: a progress mark comes every few seconds
-    /// at least, as long as a server answers. Nothing is lost if the future is dropped.
+    /// What happened next. Waits until something has, or until it is known that nothing has: a
+    /// progress mark comes every few seconds at least, as long as a server answers. Nothing is lost
+    /// if the future is dropped.
     ///
     /// # Errors
     ///
-    /// [`WatchError::Compacted`] if it is not known any more: read anew and watch from there, as [`Client::list_and_watch`] does.
-    /// [`WatchError`] otherwise if there is nothing to wait for; then and from then on.
+    /// [`WatchError::Compacted`] if it is not known any more: read anew and watch from there, as
+    /// [`Client::list_and_watch`] does. [`WatchError`] otherwise if there is nothing to wait for;
+    /// then and from then on.
     pub async fn next(&mut self) -> Result<WatchItem, WatchError> {
         loop {
             if let Some(told) = self.buffer.pop_front() {
@@ -135,15 +141,17 @@ impl Drop for Watch {
 }
 
 impl Client {
-    /// Watches a node and all that lies below it, or the node alone: every change from a revision on, or from now on, once, whole, in
-    /// order.
+    /// Watches a node and all that lies below it, or the node alone: every change from a revision
+    /// on, or from now on, once, whole, in order.
     ///
-    /// *Now* is a moment between the call and its return: what was acknowledged before the call is not told, and what is begun after it
-    /// has returned is. Any number of watches can be open at one time; they share the client's connection.
+    /// *Now* is a moment between the call and its return: what was acknowledged before the call is
+    /// not told, and what is begun after it has returned is. Any number of watches can be open at
+    /// one time; they share the client's connection.
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if it cannot be found out what *now* is. A watch from a given revision on is begun without asking anybody.
+    /// [`WatchError`] if it cannot be found out what *now* is. A watch from a given revision on is
+    /// begun without asking anybody.
     pub async fn watch(&self, path: &NodePath, options: WatchOptions) -> Result<Watch, WatchError> {
         let watched = if options.recursive { Watched::Subtree(path.clone()) } else { Watched::Node(path.clone()) };
         // The last change that is known. From the first on is from the origin on.

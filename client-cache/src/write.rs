@@ -15,7 +15,8 @@ use crate::{driver::Driver, error::WriteError};
 pub struct PutOptions {
     /// What must hold for the write to take effect.
     pub condition: Condition,
-    /// The lease that the node goes with from then on; none unless told otherwise, even if it had one.
+    /// The lease that the node goes with from then on; none unless told otherwise, even if it had
+    /// one.
     pub attach: Attach,
     /// How long it may take; as long as the client's operations do unless told otherwise.
     pub timeout: Option<Duration>,
@@ -65,7 +66,8 @@ impl Driver {
     }
 }
 
-/// What no server takes: it would not fit into a frame, or can be told without looking at what is stored.
+/// What no server takes: it would not fit into a frame, or can be told without looking at what is
+/// stored.
 fn check(change: &Write) -> Result<(), WriteError> {
     let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, depth_max: Limits::DEPTH_MAX, ..Limits::default() };
     match change {

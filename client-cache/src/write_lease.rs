@@ -1,4 +1,5 @@
-//! Write leases: a node's value is read and written in this client's memory, and written back later.
+//! Write leases: a node's value is read and written in this client's memory, and written back
+//! later.
 
 use std::{
     fmt,
@@ -34,9 +35,11 @@ pub struct LostChange {
     pub path: NodePath,
     /// What was set last. What was set before and not flushed either is not told.
     pub value: Value,
-    /// It was sent, and what came of that was never heard: this value, or one that was set before it, may be there.
+    /// It was sent, and what came of that was never heard: this value, or one that was set before
+    /// it, may be there.
     pub may_be_written: bool,
-    /// Why the servers have refused it, if they have: the node is held all the same. None: the hold was over first.
+    /// Why the servers have refused it, if they have: the node is held all the same. None: the hold
+    /// was over first.
     pub refusal: Option<Box<Refusal>>,
 }
 
@@ -55,27 +58,32 @@ pub(crate) struct WriteLeaseCell {
     pub(crate) lost: Option<(u64, LostChange)>,
 }
 
-/// A node that this client has to itself: it reads and writes the node's value in its own memory, until it is [released](WriteLease::release) or
-/// dropped. Made by [`Client::write_lease`].
+/// A node that this client has to itself: it reads and writes the node's value in its own memory,
+/// until it is [released](WriteLease::release) or dropped. Made by [`Client::write_lease`].
 ///
 /// # What it promises
 ///
-/// While [`get`](WriteLease::get) and [`set`](WriteLease::set) come from memory, nobody else has a copy of the node's value, and nobody's read of it is answered, nor a write of it done:
-/// whoever wants it has this client asked for it. Then what was set is flushed, and the node is everybody's again; the next `get` or `set` waits for
-/// its turn and has it to itself once more. It is *held* all the time ([`LockGuard`]), so nobody who locks it comes between; who writes it without locking it can, between
-/// a `get` and the `set` that follows, too.
+/// While [`get`](WriteLease::get) and [`set`](WriteLease::set) come from memory, nobody else has a
+/// copy of the node's value, and nobody's read of it is answered, nor a write of it done: whoever
+/// wants it has this client asked for it. Then what was set is flushed, and the node is everybody's
+/// again; the next `get` or `set` waits for its turn and has it to itself once more. It is *held*
+/// all the time ([`LockGuard`]), so nobody who locks it comes between; who writes it without
+/// locking it can, between a `get` and the `set` that follows, too.
 ///
-/// What was set is flushed (a) when somebody reads or writes the node, (b) by [`flush`](WriteLease::flush) and [`release`](WriteLease::release), (c) when a renewal of the lease is late, before it can
-/// end; dropping it flushes in the background (closing the client does not). Until then it is in this process's memory only: **if the process dies, it is gone**, and nobody else has
-/// ever seen it. Only what `flush` or `release` have confirmed is as safe as any other write.
+/// What was set is flushed (a) when somebody reads or writes the node, (b) by
+/// [`flush`](WriteLease::flush) and [`release`](WriteLease::release), (c) when a renewal of the
+/// lease is late, before it can end; dropping it flushes in the background (closing the client does
+/// not). Until then it is in this process's memory only: **if the process dies, it is gone**, and
+/// nobody else has ever seen it. Only what `flush` or `release` have confirmed is as safe as any
+/// other write.
 ///
-/// If the lease ends by this client's clock, or the servers refuse what is flushed, that is never silent: the next call, or
-/// [`lost`](WriteLease::lost), hands back the value that was set last.
+/// If the lease ends by this client's clock, or the servers refuse what is flushed, that is never
+/// silent: the next call, or [`lost`](WriteLease::lost), hands back the value that was set last.
 ///
 /// # What its token does
 ///
-/// What is flushed is written under the hold's fencing token, and refused under an older one. So a client that stood still past its lease cannot overwrite
-/// what others have written since.
+/// What is flushed is written under the hold's fencing token, and refused under an older one. So a
+/// client that stood still past its lease cannot overwrite what others have written since.
 #[derive(Debug)]
 pub struct WriteLease {
     /// None only while it is being given back.
@@ -88,8 +96,9 @@ pub struct WriteLease {
 }
 
 impl Client {
-    /// Takes an exclusive hold on a node, and has the node to itself from then on: a write lease. A node that does not exist is made, with an
-    /// empty value. The `mode` of the options does not count.
+    /// Takes an exclusive hold on a node, and has the node to itself from then on: a write lease. A
+    /// node that does not exist is made, with an empty value. The `mode` of the options does not
+    /// count.
     ///
     /// # Errors
     ///
@@ -130,8 +139,9 @@ impl Deref for WriteLease {
 }
 
 impl WriteLease {
-    /// The node's value: what was [set](Self::set) last, or else what was there. From memory, unless somebody has asked for the node meanwhile. If somebody has removed
-    /// it meanwhile it is made again, with an empty value.
+    /// The node's value: what was [set](Self::set) last, or else what was there. From memory,
+    /// unless somebody has asked for the node meanwhile. If somebody has removed it meanwhile it is
+    /// made again, with an empty value.
     ///
     /// # Errors
     ///
@@ -147,13 +157,14 @@ impl WriteLease {
         }
     }
 
-    /// Sets the node's value. In memory, unless somebody has asked for the node meanwhile: then when it is this client's again, over whatever has
-    /// been written in between.
+    /// Sets the node's value. In memory, unless somebody has asked for the node meanwhile: then
+    /// when it is this client's again, over whatever has been written in between.
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]; [`WriteLeaseError::CopyEvicted`] hands back what was set last, once: what was set before, or this value if the lease ended this very
-    /// moment. If the future is dropped it was set or was not.
+    /// [`WriteLeaseError`]; [`WriteLeaseError::CopyEvicted`] hands back what was set last, once:
+    /// what was set before, or this value if the lease ended this very moment. If the future is
+    /// dropped it was set or was not.
     pub async fn set(&self, value: impl Into<Value>) -> Result<(), WriteLeaseError> {
         let value = value.into();
         let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
@@ -168,8 +179,8 @@ impl WriteLease {
         }
     }
 
-    /// Waits until what was set is on the servers, as safe as any other write there. Returns what they say of the node; none if nothing of it was ever
-    /// heard.
+    /// Waits until what was set is on the servers, as safe as any other write there. Returns what
+    /// they say of the node; none if nothing of it was ever heard.
     ///
     /// # Errors
     ///
@@ -199,7 +210,8 @@ impl WriteLease {
         status.is_some_and(|status| status.set_count > status.flushed_count)
     }
 
-    /// Waits until something that was set is lost, and hands it back, once. Nothing is lost if the future is dropped.
+    /// Waits until something that was set is lost, and hands it back, once. Nothing is lost if the
+    /// future is dropped.
     pub async fn lost_change(&self) -> LostChange {
         let mut kept = self.cell.clone();
         loop {
@@ -240,8 +252,8 @@ impl WriteLease {
         FlushDeadline::new(self.client().driver().options.timeout)
     }
 
-    /// Asks for the node to be this client's own, and waits for that. `losses`: what [`check_lost`](Self::check_lost) returned when the
-    /// caller began.
+    /// Asks for the node to be this client's own, and waits for that. `losses`: what
+    /// [`check_lost`](Self::check_lost) returned when the caller began.
     async fn begin(&self, losses: u64, deadline: FlushDeadline) -> Result<(), WriteLeaseError> {
         let driver = self.client().driver();
         loop {
@@ -289,8 +301,9 @@ impl WriteLease {
 
     /// Waits until `stands` says yes. It is asked again after each change of the write lease.
     ///
-    /// `losses` is the number of losses when the caller began ([`check_lost`](Self::check_lost)). A loss after that is an error, even if
-    /// another call has reported it. (The lease may end on another thread between the caller's first look and this one.)
+    /// `losses` is the number of losses when the caller began ([`check_lost`](Self::check_lost)). A
+    /// loss after that is an error, even if another call has reported it. (The lease may end on
+    /// another thread between the caller's first look and this one.)
     async fn wait_until(
         &self,
         losses: u64,

@@ -1,5 +1,5 @@
-//! What users see of the cache: reads from memory, recalls, sharing, eviction, what closing gives back; of what goes with
-//! leases; and of recipes.
+//! What users see of the cache: reads from memory, recalls, sharing, eviction, what closing gives
+//! back; of what goes with leases; and of recipes.
 
 mod common;
 #[path = "elections/mod.rs"]

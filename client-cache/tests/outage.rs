@@ -24,7 +24,8 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     client.put(&node, "one").await.unwrap();
     client.get(&node).await.unwrap();
     server.stop().await;
-    // Cached reads go on without a server, and end by this client's own clock: not earlier and not later.
+    // Cached reads go on without a server, and end by this client's own clock: not earlier and not
+    // later.
     let before = Instant::now();
     let certain = client.volume_remaining(&node);
     let began = Instant::now();

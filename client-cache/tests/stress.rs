@@ -1,4 +1,5 @@
-//! Many threads read from memory while others write: no read is older than a write that was acknowledged before it began.
+//! Many threads read from memory while others write: no read is older than a write that was
+//! acknowledged before it began.
 
 // A helper fails as a test does.
 #![allow(clippy::unwrap_used)]
@@ -26,13 +27,16 @@ const TROUBLES: usize = 5;
 const HITS_BETWEEN: u64 = 5_000;
 /// and acknowledged writes, many of them of each node.
 const WRITES_BETWEEN: u64 = 24;
-/// While the server is away, so many reads from memory are waited for, or that no lease is left to read under.
+/// While the server is away, so many reads from memory are waited for, or that no lease is left to
+/// read under.
 const HITS_WITHOUT_SERVER: u64 = 1_000;
-/// In so many outages they must have been made. Where writers have just had all copies recalled, there is none to read.
+/// In so many outages they must have been made. Where writers have just had all copies recalled,
+/// there is none to read.
 const OUTAGES_WITH_HITS: usize = 3;
 /// So many outages are made at most.
 const OUTAGES_MAX: usize = 30;
-/// A reader that waits for a server goes on with the next node after so long: that one may be in memory.
+/// A reader that waits for a server goes on with the next node after so long: that one may be in
+/// memory.
 const READ_MAX: Duration = Duration::from_millis(20);
 /// How often it is looked whether enough has happened.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -46,7 +50,8 @@ struct Counter {
     acknowledged: AtomicU64,
 }
 
-/// Ends everything when it is dropped, by a failure too: nobody waits in vain for those that have ended.
+/// Ends everything when it is dropped, by a failure too: nobody waits in vain for those that have
+/// ended.
 struct EndsAll<'a>(&'a AtomicBool);
 
 impl Drop for EndsAll<'_> {
@@ -129,8 +134,8 @@ fn no_read_is_stale_while_the_leader_is_killed_and_comes_back() {
     println!("in {with_hits} of {outages} outages copies were read at least {HITS_WITHOUT_SERVER} times");
 }
 
-/// Readers and writers, while `trouble` is made for as long as it asks for more; after each the server is made to lead if
-/// it does not.
+/// Readers and writers, while `trouble` is made for as long as it asks for more; after each the
+/// server is made to lead if it does not.
 fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>) -> bool) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (mut server, clients) = runtime.block_on(async {
@@ -174,7 +179,8 @@ fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>) -> bool) {
     });
 }
 
-/// Counts up the nodes that are this writer's. A write that failed may have happened: its number is not used again.
+/// Counts up the nodes that are this writer's. A write that failed may have happened: its number is
+/// not used again.
 async fn write(
     client: Client,
     counters: Arc<[Counter]>,

@@ -1,13 +1,14 @@
 //! What watchers are told: changes, and the events that each is made of.
 //!
-//! A [`Change`] is what happened at one revision. It is told whole or not at all, but for the events outside of what is
-//! [`Watched`].
+//! A [`Change`] is what happened at one revision. It is told whole or not at all, but for the
+//! events outside of what is [`Watched`].
 //!
 //! # The order of events in a change
 //!
-//! It is the same on every replica and for every watcher. What is put comes in the order of paths, and so a node after the nodes above it
-//! that were made with it. What is removed comes in the opposite order, and so a node after all that lay below it. A change that is made
-//! of several steps has the events of each step in the order of the steps.
+//! It is the same on every replica and for every watcher. What is put comes in the order of paths,
+//! and so a node after the nodes above it that were made with it. What is removed comes in the
+//! opposite order, and so a node after all that lay below it. A change that is made of several
+//! steps has the events of each step in the order of the steps.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,8 @@ use crate::{id::Revision, object::Data, path::NodePath};
 pub struct Change {
     /// Its place in the order of all changes.
     pub revision: Revision,
-    /// What happened, in order. Never empty when it is told: a change without events, as of a volume's settings, is told to nobody.
+    /// What happened, in order. Never empty when it is told: a change without events, as of a
+    /// volume's settings, is told to nobody.
     pub events: Vec<Event>,
 }
 
@@ -36,7 +38,8 @@ pub struct Event {
 /// What happened to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EventKind {
-    /// It was made or written, and is this now. A node that was made because one below it was has an event of its own.
+    /// It was made or written, and is this now. A node that was made because one below it was has
+    /// an event of its own.
     Put(Data),
     /// It was removed.
     Delete,
@@ -49,7 +52,8 @@ pub enum ChangeReason {
     Request,
     /// The lease that the node went with was over.
     Expired,
-    /// The lease that the node went with was ended on purpose: it was revoked, or its session was closed.
+    /// The lease that the node went with was ended on purpose: it was revoked, or its session was
+    /// closed.
     Revoked,
 }
 
@@ -100,7 +104,8 @@ impl Watched {
 pub struct Changes {
     /// Changes of what is watched, in order, each whole.
     pub changes: Vec<Change>,
-    /// Everything has been told up to this revision: the progress mark, from which the watch can be resumed.
+    /// Everything has been told up to this revision: the progress mark, from which the watch can be
+    /// resumed.
     pub through: Revision,
 }
 

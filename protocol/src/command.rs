@@ -1,7 +1,7 @@
 //! What goes into the Raft log, and what comes of it.
 //!
-//! A [`Proposal`] is one log entry: several [`Command`]s that were ready at the same moment share it, and with it one
-//! fsync. Each command has one [`Outcome`], the same on every replica.
+//! A [`Proposal`] is one log entry: several [`Command`]s that were ready at the same moment share
+//! it, and with it one fsync. Each command has one [`Outcome`], the same on every replica.
 
 mod refusal;
 mod size;
@@ -25,8 +25,8 @@ use crate::{
 /// One log entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {
-    /// The leadership that proposes. If another has begun by the time the entry is applied, none of its commands
-    /// changes anything (S2).
+    /// The leadership that proposes. If another has begun by the time the entry is applied, none of
+    /// its commands changes anything (S2).
     pub epoch: Epoch,
     /// Counts the proposals of this epoch, so that the proposer knows its own when it is applied.
     pub number: u64,
@@ -39,8 +39,8 @@ pub struct Proposal {
 /// One change of the replicated state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Command {
-    /// A replica has become leader: from here on only commands of this leadership count. The index of the entry is
-    /// the epoch. The only command that the epoch of its proposal does not bind.
+    /// A replica has become leader: from here on only commands of this leadership count. The index
+    /// of the entry is the epoch. The only command that the epoch of its proposal does not bind.
     BeginEpoch {
         /// The replica that leads.
         replica: u64,
@@ -52,14 +52,15 @@ pub enum Command {
         /// What it calls itself, for people who look.
         name: String,
     },
-    /// A client has no more use for its identity, and has dropped all its copies. Nodes that go with its leases are
-    /// [removed](Command::Purge) after that.
+    /// A client has no more use for its identity, and has dropped all its copies. Nodes that go
+    /// with its leases are [removed](Command::Purge) after that.
     CloseSession {
         /// The client.
         session: SessionId,
     },
-    /// A session wants a lease on the volume that a path belongs to. It has stopped using any that it had there. If that one
-    /// carries nodes it is not replaced: the session gets it again, with more time.
+    /// A session wants a lease on the volume that a path belongs to. It has stopped using any that
+    /// it had there. If that one carries nodes it is not replaced: the session gets it again, with
+    /// more time.
     AcquireVolume {
         /// The session.
         session: SessionId,
@@ -71,8 +72,9 @@ pub enum Command {
         /// The leases that were renewed since the last tick.
         renewals: Vec<Renewal>,
     },
-    /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here. The nodes that it carries are still there:
-    /// they are [removed](Command::Purge) when everyone has consented who may hold copies of them.
+    /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here. The
+    /// nodes that it carries are still there: they are [removed](Command::Purge) when everyone has
+    /// consented who may hold copies of them.
     Expire {
         /// The lease.
         lease: LeaseKey,
@@ -81,8 +83,9 @@ pub enum Command {
         /// The horizon that the proposer saw pass.
         horizon: ClusterTime,
     },
-    /// Removes the nodes that went with leases which have ended, those of each lease with one change. Consents were gathered for all
-    /// of them, and for the lists that they are in (S2, S8); nothing can have been attached to such a lease since.
+    /// Removes the nodes that went with leases which have ended, those of each lease with one
+    /// change. Consents were gathered for all of them, and for the lists that they are in (S2, S8);
+    /// nothing can have been attached to such a lease since.
     Purge {
         /// The leases.
         leases: Vec<Incarnation>,
@@ -93,32 +96,39 @@ pub enum Command {
         session: SessionId,
         /// The request's number in the session.
         sequence: Sequence,
-        /// All requests of the session below this have been answered: their outcomes can be forgotten.
+        /// All requests of the session below this have been answered: their outcomes can be
+        /// forgotten.
         unanswered_from: Sequence,
         /// The write.
         write: Write,
-        /// The objects that consents were gathered for. If it would change another, it changes nothing.
+        /// The objects that consents were gathered for. If it would change another, it changes
+        /// nothing.
         consented: Vec<ObjectSet>,
-        /// Which leases and which volume the write names (S7b). If one of them has been replaced, it changes nothing.
+        /// Which leases and which volume the write names (S7b). If one of them has been replaced,
+        /// it changes nothing.
         intended: IntendedLeases,
-        /// Of a [revocation](Write::RevokeLease): consents were gathered for each node that was attached to the lease that is
-        /// meant up to this change, and the lists that it is in. If the lease carries another, it changes nothing.
+        /// Of a [revocation](Write::RevokeLease): consents were gathered for each node that was
+        /// attached to the lease that is meant up to this change, and the lists that it is in. If
+        /// the lease carries another, it changes nothing.
         attached_through: Revision,
     },
 }
 
-/// What a write means by the names in it that can be given to another lease or volume (S7b). [`State::meant`] says it when the
-/// request arrives at the lessor; a request that arrives again, and had no outcome, may mean others.
+/// What a write means by the names in it that can be given to another lease or volume (S7b).
+/// [`State::meant`] says it when the request arrives at the lessor; a request that arrives again,
+/// and had no outcome, may mean others.
 ///
-/// Not named here, because they are never used again: sessions, holds, tokens, incarnations, revisions.
+/// Not named here, because they are never used again: sessions, holds, tokens, incarnations,
+/// revisions.
 ///
 /// [`State::meant`]: crate::state::State::meant
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IntendedLeases {
-    /// The leases that the write revokes, attaches nodes to or places a hold under. Each incarnation belongs to one name. A name
-    /// whose lease is not among them had none.
+    /// The leases that the write revokes, attaches nodes to or places a hold under. Each
+    /// incarnation belongs to one name. A name whose lease is not among them had none.
     pub leases: BTreeSet<Incarnation>,
-    /// The volume that the write changes or removes: the generation that it was made with. None if there was no such volume.
+    /// The volume that the write changes or removes: the generation that it was made with. None if
+    /// there was no such volume.
     pub volume: Option<VolumeGeneration>,
 }
 
@@ -131,8 +141,8 @@ pub enum LeaseKey {
     Volume(SessionId, NodePath),
     /// A key lease, which is nobody's but whoever keeps it alive (etcd).
     Key(LeaseId),
-    /// What is left of a hold whose session lost its lease: until it ends, nobody gets the node (Chubby's lock delay). It is never
-    /// renewed.
+    /// What is left of a hold whose session lost its lease: until it ends, nobody gets the node
+    /// (Chubby's lock delay). It is never renewed.
     LockDelay(LockId),
 }
 
@@ -202,7 +212,8 @@ pub enum Write {
         /// What it promises from now on.
         settings: VolumeSettings,
     },
-    /// Lets the subtree belong to the volume above again. The nodes stay. Refused while a lease on the volume carries nodes.
+    /// Lets the subtree belong to the volume above again. The nodes stay. Refused while a lease on
+    /// the volume carries nodes.
     RemoveVolume {
         /// The top of the volume.
         path: NodePath,
@@ -219,8 +230,8 @@ pub enum Write {
         /// The lease.
         id: LeaseId,
     },
-    /// Asks for a hold on a node, under the writer's lease on the volume that the node belongs to. The node need not exist, and
-    /// no node changes.
+    /// Asks for a hold on a node, under the writer's lease on the volume that the node belongs to.
+    /// The node need not exist, and no node changes.
     Lock {
         /// The node.
         path: NodePath,
@@ -228,10 +239,12 @@ pub enum Write {
         mode: LockMode,
         /// To wait in the node's queue if it cannot be had now; otherwise it is refused.
         wait: bool,
-        /// How long nobody gets the node if the lease ends under which it is held (Chubby's lock delay). Not if it is given back.
+        /// How long nobody gets the node if the lease ends under which it is held (Chubby's lock
+        /// delay). Not if it is given back.
         delay: Duration,
     },
-    /// Makes a shared hold exclusive, or the other way round. One that waits to be exclusive is held shared until then.
+    /// Makes a shared hold exclusive, or the other way round. One that waits to be exclusive is
+    /// held shared until then.
     ChangeLockMode {
         /// The node.
         path: NodePath,
@@ -251,17 +264,19 @@ pub enum Write {
     },
     /// Compares, and does one thing or the other: all of it as one change, or none of it.
     Transaction(Transaction),
-    /// Lets the holder of an exclusive hold keep the node's data to itself from now on: a write lease. It reads and writes in its own
-    /// memory; others' reads and writes of the data wait until it [ends](Write::Flush) that, or its lease. The node has to exist, and to go
-    /// with no lease. Its data does not change, yet all copies of it are recalled, as if it did (S2).
+    /// Lets the holder of an exclusive hold keep the node's data to itself from now on: a write
+    /// lease. It reads and writes in its own memory; others' reads and writes of the data wait
+    /// until it [ends](Write::Flush) that, or its lease. The node has to exist, and to go with no
+    /// lease. Its data does not change, yet all copies of it are recalled, as if it did (S2).
     TakeWriteLease {
         /// The node.
         path: NodePath,
         /// The hold.
         lock: LockId,
     },
-    /// What the holder of a write lease has written in its own memory. Waits for nobody's consent, and for no other write: nobody else
-    /// has a copy of the node's data, or can write it, while the write lease is there (S10).
+    /// What the holder of a write lease has written in its own memory. Waits for nobody's consent,
+    /// and for no other write: nobody else has a copy of the node's data, or can write it, while
+    /// the write lease is there (S10).
     Flush {
         /// The node.
         path: NodePath,
@@ -274,7 +289,8 @@ pub enum Write {
         /// The holder keeps the data to itself no longer. It goes on holding the node.
         ends_write_lease: bool,
     },
-    /// Gives a hold, which nobody else has a part in, to one that waits in the node's queue, past those that came before it.
+    /// Gives a hold, which nobody else has a part in, to one that waits in the node's queue, past
+    /// those that came before it.
     HandOver {
         /// The node.
         path: NodePath,
@@ -285,10 +301,12 @@ pub enum Write {
     },
 }
 
-/// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries any number of nodes.
+/// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries
+/// any number of nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Attach {
-    /// None: the node stays until it is removed. A put that says nothing of leases means this, as in etcd.
+    /// None: the node stays until it is removed. A put that says nothing of leases means this, as
+    /// in etcd.
     #[default]
     Nothing,
     /// The one that it goes with already, or none.
@@ -373,10 +391,11 @@ pub enum Outcome {
         /// Where it is now.
         horizon: ClusterTime,
     },
-    /// The write took effect, or was refused: remembered, and repeated to whoever sends the request again (S9).
+    /// The write took effect, or was refused: remembered, and repeated to whoever sends the request
+    /// again (S9).
     Written(Result<Written, WriteRefusal>),
-    /// The write would change objects that its consents do not cover, and changed nothing. The proposer gathers
-    /// consents for those too and tries again (S2).
+    /// The write would change objects that its consents do not cover, and changed nothing. The
+    /// proposer gathers consents for those too and tries again (S2).
     MissingConsents,
     /// The nodes are gone.
     Purged {
@@ -411,21 +430,22 @@ pub struct GrantedKeyLease {
 /// A write that took effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Written {
-    /// Its place in the order of all changes. Of what changed no node, that of the last change before it.
+    /// Its place in the order of all changes. Of what changed no node, that of the last change
+    /// before it.
     pub revision: Revision,
     /// The node's stat after a put; none after other writes.
     pub stat: Option<Stat>,
     /// How many nodes were removed.
     pub removed: u64,
-    /// The key lease that was granted. Remembered with the outcome, so that a repeated answer is about this one, whoever has its
-    /// name by then (S9).
+    /// The key lease that was granted. Remembered with the outcome, so that a repeated answer is
+    /// about this one, whoever has its name by then (S9).
     pub lease: Option<GrantedKeyLease>,
     /// The hold that was asked for, or made another.
     pub lock: Option<Box<LockGrant>>,
     /// What a transaction did.
     pub transaction: Option<Box<Transacted>>,
-    /// The writer's volume leases that nodes were attached to by [`Attach::Session`], each once (S7b). A node goes with the
-    /// one whose volume is nearest above it.
+    /// The writer's volume leases that nodes were attached to by [`Attach::Session`], each once
+    /// (S7b). A node goes with the one whose volume is nearest above it.
     pub attached: Vec<VolumeLease>,
 }
 

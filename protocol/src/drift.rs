@@ -1,17 +1,21 @@
-//! Drift supervision: whether two clocks run within their allowances, by what each counted between two exchanges.
+//! Drift supervision: whether two clocks run within their allowances, by what each counted between
+//! two exchanges.
 //!
-//! Every bound on stale reads assumes that clocks keep to their [`DriftAllowance`]. This module notices when they do not.
-//! A client and a leader take part in two exchanges, a request with its answer each. The leader counts from dealing with
-//! the first to dealing with the second. The client knows two bounds for the same span: it is no shorter than from the
-//! first answer's arrival to the second request's sending, and no longer than from the first sending to the second
-//! arrival. Delays only widen the client's bounds, so a slow network, a stopped process or a suspended machine never
-//! raises an alarm: the clock counts all of that time (T1).
+//! Every bound on stale reads assumes that clocks keep to their [`DriftAllowance`]. This module
+//! notices when they do not. A client and a leader take part in two exchanges, a request with its
+//! answer each. The leader counts from dealing with the first to dealing with the second. The
+//! client knows two bounds for the same span: it is no shorter than from the first answer's arrival
+//! to the second request's sending, and no longer than from the first sending to the second
+//! arrival. Delays only widen the client's bounds, so a slow network, a stopped process or a
+//! suspended machine never raises an alarm: the clock counts all of that time (T1).
 //!
-//! Only durations and the numbers of exchanges cross the wire (T1). The client judges, because it alone knows both
-//! bounds. The comparison shows that one of the two clocks is wrong, not which one.
+//! Only durations and the numbers of exchanges cross the wire (T1). The client judges, because it
+//! alone knows both bounds. The comparison shows that one of the two clocks is wrong, not which
+//! one.
 //!
-//! The difficulty: the obvious comparison, of the spans between two sendings and two arrivals, takes a slow packet for a
-//! slow clock. The bounds above are those of Marzullo and Owicki (1983) and of NTP, for rates instead of offsets.
+//! The difficulty: the obvious comparison, of the spans between two sendings and two arrivals,
+//! takes a slow packet for a slow clock. The bounds above are those of Marzullo and Owicki (1983)
+//! and of NTP, for rates instead of offsets.
 
 use std::{fmt, time::Duration};
 
@@ -22,26 +26,31 @@ use crate::{
     time::{DriftAllowance, Instant},
 };
 
-/// Differences up to this long are never held against a clock: readings on different processors, and their rounding.
+/// Differences up to this long are never held against a clock: readings on different processors,
+/// and their rounding.
 pub const GRAIN: Duration = Duration::from_millis(1);
 
-/// The earlier exchanges that a client compares each exchange with. Their ages differ by powers, so that a small drift
-/// shows over the oldest and a sudden one over the youngest.
+/// The earlier exchanges that a client compares each exchange with. Their ages differ by powers, so
+/// that a small drift shows over the oldest and a sudden one over the youngest.
 pub const REFERENCES_MAX: usize = 4;
 
-/// A client forgets a reference of this age: what the clock did that long ago says little about now.
+/// A client forgets a reference of this age: what the clock did that long ago says little about
+/// now.
 pub const REFERENCE_AGE_MAX: Duration = Duration::from_secs(300);
 
-/// After an excess, the clock has to be within the allowance over one window of this length before copies are used again.
+/// After an excess, the clock has to be within the allowance over one window of this length before
+/// copies are used again.
 pub const RESUME_WINDOW: Duration = Duration::from_secs(10);
 
-/// What a client wants to know about the leader's clock. Rides in [`Body::Heartbeat`](crate::message::Body::Heartbeat).
+/// What a client wants to know about the leader's clock. Rides in
+/// [`Body::Heartbeat`](crate::message::Body::Heartbeat).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClockQuestion {
-    /// The number of this exchange; numbers rise within a session. The leader notes when it dealt with it. 0: not to be
-    /// noted.
+    /// The number of this exchange; numbers rise within a session. The leader notes when it dealt
+    /// with it. 0: not to be noted.
     pub mark: u64,
-    /// The earlier exchanges that the client counts from; 0 for none. The leader forgets all others.
+    /// The earlier exchanges that the client counts from; 0 for none. The leader forgets all
+    /// others.
     pub references: [u64; REFERENCES_MAX],
     /// The excess that the client has found, while it serves nothing from memory.
     pub excess: Option<Excess>,
@@ -79,7 +88,8 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// By how much the client's clock is fast compared with the server's, in parts per million; negative if it is slow.
+    /// By how much the client's clock is fast compared with the server's, in parts per million;
+    /// negative if it is slow.
     pub fn ppm(&self) -> i64 {
         let (client, server) = (signed(self.client), signed(self.server).max(1));
         i64::try_from((client - server).saturating_mul(MILLION as i128) / server).unwrap_or(i64::MAX)
@@ -119,9 +129,10 @@ pub enum DriftVerdict {
 impl ElapsedPair {
     /// Judges the client's clock and the server's by what each of them is allowed.
     ///
-    /// [`DriftVerdict::Beyond`] is certain: two clocks within their allowances never get it, whatever the delays. Let `D` be the
-    /// true time between the leader's dealings. Then `server <= D (1 + server allowance)` and
-    /// `D (1 - client allowance) <= client_most`; and the other way round for `client_least`.
+    /// [`DriftVerdict::Beyond`] is certain: two clocks within their allowances never get it,
+    /// whatever the delays. Let `D` be the true time between the leader's dealings. Then
+    /// `server <= D (1 + server allowance)` and `D (1 - client allowance) <= client_most`; and the
+    /// other way round for `client_least`.
     pub fn judge(&self, client: DriftAllowance, server: DriftAllowance) -> DriftVerdict {
         let (least, most, counted) = (micros(self.client_least), micros(self.client_most), micros(self.server));
         let grain = micros(GRAIN);
@@ -192,8 +203,9 @@ impl References {
         self.entries.clear();
     }
 
-    /// What was counted from each reference that the leader knows to an exchange that was sent and answered at these times,
-    /// from the oldest on. References that the leader does not know are forgotten.
+    /// What was counted from each reference that the leader knows to an exchange that was sent and
+    /// answered at these times, from the oldest on. References that the leader does not know are
+    /// forgotten.
     pub fn elapsed_pairs(&mut self, answer: &ClockAnswer, sent: Instant, answered: Instant) -> Vec<ElapsedPair> {
         let span_of = |mark| answer.since.iter().find(|since| since.mark == mark).map(|since| since.span);
         self.entries.retain(|reference| span_of(reference.mark).is_some());
@@ -207,7 +219,8 @@ impl References {
         self.entries.iter().filter_map(counted).collect()
     }
 
-    /// Keeps an exchange. If there are too many, the one goes that lies closest to its elder, compared with its age.
+    /// Keeps an exchange. If there are too many, the one goes that lies closest to its elder,
+    /// compared with its age.
     pub fn remember(&mut self, mark: u64, sent: Instant, answered: Instant) {
         let kept = self.entries.len();
         self.entries.retain(|reference| answered.since(reference.sent) <= REFERENCE_AGE_MAX);
@@ -221,7 +234,8 @@ impl References {
         if self.entries.len() > REFERENCES_MAX {
             reached(Bound::References);
             let age = |reference: &Reference| answered.since(reference.sent).as_micros().max(1);
-            // The oldest sees the smallest drift, and the newest is the only one that its successors can grow old from.
+            // The oldest sees the smallest drift, and the newest is the only one that its
+            // successors can grow old from.
             let interior = 1..self.entries.len() - 1;
             let closeness = |at: &usize| age(&self.entries[*at]) * 1_000 / age(&self.entries[*at - 1]);
             if let Some(at) = interior.max_by_key(closeness) {
@@ -231,14 +245,16 @@ impl References {
     }
 }
 
-/// What a leader remembers of one session's exchanges: those that the client counts from, the last, and a new one.
+/// What a leader remembers of one session's exchanges: those that the client counts from, the last,
+/// and a new one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Marks {
     noted: Vec<(u64, Instant)>,
 }
 
 impl Marks {
-    /// Notes when an exchange was dealt with. One that comes again, or late, was or would be noted too late to count from.
+    /// Notes when an exchange was dealt with. One that comes again, or late, was or would be noted
+    /// too late to count from.
     pub fn note(&mut self, mark: u64, now: Instant) {
         if self.noted.last().map_or(0, |(last, _)| *last) < mark {
             self.noted.push((mark, now));

@@ -27,14 +27,14 @@ macro_rules! number {
 }
 
 number! {
-    /// A client's identity: what its requests are deduplicated by and what its leases belong to (Chubby, ZooKeeper).
-    /// Assigned from a counter in the replicated state and never used again.
+    /// A client's identity: what its requests are deduplicated by and what its leases belong to
+    /// (Chubby, ZooKeeper). Assigned from a counter in the replicated state and never used again.
     SessionId
 }
 
 number! {
-    /// One leadership of one server process: the log index of the first entry that it committed as leader
-    /// (Yin et al. 1999 count server restarts). 0 before any leadership.
+    /// One leadership of one server process: the log index of the first entry that it committed as
+    /// leader (Yin et al. 1999 count server restarts). 0 before any leadership.
     Epoch
 }
 
@@ -44,8 +44,8 @@ number! {
 }
 
 number! {
-    /// Names a key lease (etcd). Chosen by whoever asks for the lease, or by the state, which never chooses one that it has
-    /// chosen before. Written in hexadecimal, as etcd does.
+    /// Names a key lease (etcd). Chosen by whoever asks for the lease, or by the state, which never
+    /// chooses one that it has chosen before. Written in hexadecimal, as etcd does.
     LeaseId
 }
 
@@ -65,30 +65,34 @@ number! {
 }
 
 number! {
-    /// Names one covering of one session's volume lease, so that an old list cannot end a newer covering (S7).
+    /// Names one covering of one session's volume lease, so that an old list cannot end a newer
+    /// covering (S7).
     CoveringNumber
 }
 
 number! {
-    /// Names a hold on a node, from the moment that it is asked for to its end: the order of arrival in the node's queue. From the
-    /// same counter as [`Token`]s.
+    /// Names a hold on a node, from the moment that it is asked for to its end: the order of
+    /// arrival in the node's queue. From the same counter as [`Token`]s.
     LockId
 }
 
 number! {
-    /// A fencing token: grows from each grant of a hold to the next, on whatever node, over all leaders and restarts (Chubby's
-    /// sequencer). Whoever is asked to act for a holder refuses a token that is lower than one that it has seen.
+    /// A fencing token: grows from each grant of a hold to the next, on whatever node, over all
+    /// leaders and restarts (Chubby's sequencer). Whoever is asked to act for a holder refuses a
+    /// token that is lower than one that it has seen.
     Token
 }
 
 number! {
-    /// Names one write lease, from its grant to its end: the next one, of the same hold too, has a higher number. Assigned from a
-    /// counter in the replicated state and never used again. 0 before any.
+    /// Names one write lease, from its grant to its end: the next one, of the same hold too, has a
+    /// higher number. Assigned from a counter in the replicated state and never used again. 0
+    /// before any.
     WriteLeaseId
 }
 
 number! {
-    /// Names one request that a lessor has been asked and has not answered yet. Local to the server.
+    /// Names one request that a lessor has been asked and has not answered yet. Local to the
+    /// server.
     RequestId
 }
 

@@ -22,8 +22,8 @@ pub struct Limits {
     pub component_max_bytes: usize,
     /// The longest path, in bytes; at most [`PATH_MAX_BYTES`].
     pub path_max_bytes: usize,
-    /// The most components of a path; at most [`Limits::DEPTH_MAX`]. A put makes every node above its own that is missing,
-    /// so depth is what it may cost.
+    /// The most components of a path; at most [`Limits::DEPTH_MAX`]. A put makes every node above
+    /// its own that is missing, so depth is what it may cost.
     pub depth_max: usize,
     /// The objects of one volume that one session may hold before it is tracked as covering.
     pub session_objects_max: usize,
@@ -162,8 +162,8 @@ impl Limits {
     /// The greatest `value_max_bytes`: what still fits into a frame with everything around it.
     pub const VALUE_MAX_BYTES: usize = 4 << 20;
 
-    /// The greatest `depth_max`: a transaction whose parents are removed while it waits makes at most this many nodes for
-    /// each of its operations.
+    /// The greatest `depth_max`: a transaction whose parents are removed while it waits makes at
+    /// most this many nodes for each of its operations.
     pub const DEPTH_MAX: usize = 256;
 
     /// Checks the limits themselves.
@@ -284,7 +284,8 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// [`LimitError::Transaction`] with the numbers, or [`LimitError::Path`] of the first path that is too long.
+    /// [`LimitError::Transaction`] with the numbers, or [`LimitError::Path`] of the first path that
+    /// is too long.
     pub fn check_transaction(&self, transaction: &Transaction) -> Result<(), LimitError> {
         let Transaction { compares, then, otherwise } = transaction;
         let operations = then.len().max(otherwise.len());

@@ -1,8 +1,9 @@
-//! Holds: read and write leases on single nodes that are taken on purpose. A hold is a lock, and touches no data; an exclusive one can be made a
-//! write lease, whose holder keeps the node's data to itself.
+//! Holds: read and write leases on single nodes that are taken on purpose. A hold is a lock, and
+//! touches no data; an exclusive one can be made a write lease, whose holder keeps the node's data
+//! to itself.
 //!
-//! A hold belongs to a session and lives under its lease on the node's volume: when that ends, it ends. It names a node by its path,
-//! whether or not the node exists.
+//! A hold belongs to a session and lives under its lease on the node's volume: when that ends, it
+//! ends. It names a node by its path, whether or not the node exists.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,15 +65,17 @@ pub struct LockGrant {
     pub incarnation: Incarnation,
 }
 
-/// How a write lease stands: what its holder has set in its own memory, and how much of that is on the servers.
+/// How a write lease stands: what its holder has set in its own memory, and how much of that is on
+/// the servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct WriteLeaseStatus {
-    /// The application may read and write in memory. If not, the hold is an ordinary one, or about to become one.
+    /// The application may read and write in memory. If not, the hold is an ordinary one, or about
+    /// to become one.
     pub is_open: bool,
     /// How often the value was set.
     pub set_count: u64,
-    /// How many of these are on the servers, or overwritten by one that is. Or lost: that is told by
-    /// [`Effect::FlushLost`](crate::holder::Effect::FlushLost).
+    /// How many of these are on the servers, or overwritten by one that is. Or lost: that is told
+    /// by [`Effect::FlushLost`](crate::holder::Effect::FlushLost).
     pub flushed_count: u64,
     /// What the servers said of the node last.
     pub stat: Option<Stat>,

@@ -65,8 +65,8 @@ impl fmt::Display for Object {
 pub enum ObjectSet {
     /// One object.
     One(Object),
-    /// Both objects of each node at and below the path, whether it exists or not. A recall of a subtree is a recall
-    /// of each object in it (S8).
+    /// Both objects of each node at and below the path, whether it exists or not. A recall of a
+    /// subtree is a recall of each object in it (S8).
     Subtree(NodePath),
 }
 
@@ -110,8 +110,9 @@ impl ObjectSet {
 /// Sets beyond this many are taken together by [`compact`]: a command that names them stays small.
 pub const SETS_MAX: usize = 16;
 
-/// At most [`SETS_MAX`] sets that include all of these. More, as of a put that makes a long chain of nodes, are taken
-/// together as the subtrees of their topmost nodes, but for the children lists that only gain a name.
+/// At most [`SETS_MAX`] sets that include all of these. More, as of a put that makes a long chain
+/// of nodes, are taken together as the subtrees of their topmost nodes, but for the children lists
+/// that only gain a name.
 pub fn compact_sets(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if sets.len() <= SETS_MAX {
         return sets;
@@ -172,12 +173,14 @@ pub struct Stat {
     pub owner: Option<NodeOwner>,
 }
 
-/// The lease that a node goes with: it is there until the lease ends, or until it is written without one.
+/// The lease that a node goes with: it is there until the lease ends, or until it is written
+/// without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeOwner {
     /// A key lease (etcd).
     Lease(LeaseId),
-    /// The volume lease of a session: the node shows that the session lives (ZooKeeper's ephemeral nodes).
+    /// The volume lease of a session: the node shows that the session lives (ZooKeeper's ephemeral
+    /// nodes).
     Session(SessionId),
 }
 
@@ -201,7 +204,8 @@ pub struct Children {
     pub modify_revision: Revision,
 }
 
-/// What a read of an object found. `None` is the fact that the node does not exist; it is cacheable like any other.
+/// What a read of an object found. `None` is the fact that the node does not exist; it is cacheable
+/// like any other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
     /// Of a data object.
@@ -211,7 +215,8 @@ pub enum Content {
 }
 
 impl Content {
-    /// The revision of the last change, by which a copy is revalidated. `None` for a node that does not exist.
+    /// The revision of the last change, by which a copy is revalidated. `None` for a node that does
+    /// not exist.
     pub fn modify_revision(&self) -> Option<Revision> {
         match self {
             Self::Data(data) => data.as_ref().map(|data| data.stat.modify_revision),

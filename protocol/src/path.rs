@@ -1,11 +1,12 @@
 //! Absolute paths of nodes: parsed once, valid for as long as they exist.
 //!
-//! A path is `/`, or one or more components each led by `/`. A component is any UTF-8 text without `/` and NUL that is
-//! neither empty, `.` nor `..`. Lengths are bounded by [`COMPONENT_MAX_BYTES`] and [`PATH_MAX_BYTES`] here and may be
-//! bounded further by a server's [`Limits`](crate::limits::Limits).
+//! A path is `/`, or one or more components each led by `/`. A component is any UTF-8 text without
+//! `/` and NUL that is neither empty, `.` nor `..`. Lengths are bounded by [`COMPONENT_MAX_BYTES`]
+//! and [`PATH_MAX_BYTES`] here and may be bounded further by a server's
+//! [`Limits`](crate::limits::Limits).
 //!
-//! Paths are ordered by their bytes. That puts all nodes below `/a` between `/a/` and `/a0`, in one run that holds
-//! nothing else, which is how subtrees are walked.
+//! Paths are ordered by their bytes. That puts all nodes below `/a` between `/a/` and `/a0`, in one
+//! run that holds nothing else, which is how subtrees are walked.
 
 use std::{
     cmp::Ordering,
@@ -26,7 +27,8 @@ pub const COMPONENT_MAX_BYTES: usize = 255;
 /// The longest path, in bytes.
 pub const PATH_MAX_BYTES: usize = 4096;
 
-/// The absolute path of a node. Cheap to clone, and two words: a server keeps several for each lease, and there may be millions.
+/// The absolute path of a node. Cheap to clone, and two words: a server keeps several for each
+/// lease, and there may be millions.
 ///
 /// It carries a hash code of its text, so that looking it up in a cache need not touch the text.
 #[derive(Clone)]
@@ -118,7 +120,8 @@ impl NodePath {
         Self { text, code }
     }
 
-    /// A hash code of the text: the same for equal paths in one process, and of no meaning beyond it.
+    /// A hash code of the text: the same for equal paths in one process, and of no meaning beyond
+    /// it.
     pub fn code(&self) -> u64 {
         self.code
     }
@@ -179,12 +182,14 @@ impl NodePath {
         if self.is_root() { "/".to_owned() } else { format!("{}/", self.text) }
     }
 
-    /// A bound for ordered searches: at or before every path strictly below this one, and after this one. Not a path itself.
+    /// A bound for ordered searches: at or before every path strictly below this one, and after
+    /// this one. Not a path itself.
     pub(crate) fn bound_below(&self) -> NodePath {
         Self::of(&self.prefix_below())
     }
 
-    /// A bound for ordered searches: after every path below this one, and at or before what follows. Not a path itself.
+    /// A bound for ordered searches: after every path below this one, and at or before what
+    /// follows. Not a path itself.
     pub(crate) fn bound_after(&self) -> NodePath {
         let mut text = self.prefix_below();
         text.pop();

@@ -1,7 +1,7 @@
 //! Which named bounds were reached: counted in tests, nothing at all elsewhere.
 //!
-//! A bound that no test reaches is one that nobody has tried. Where a bound takes effect, the code says so here; the simulation
-//! counts over many worlds, and fails if one is never reached.
+//! A bound that no test reaches is one that nobody has tried. Where a bound takes effect, the code
+//! says so here; the simulation counts over many worlds, and fails if one is never reached.
 
 /// Makes the enum, the list of all of it, and the names from one list.
 macro_rules! bounds {
@@ -89,7 +89,8 @@ bounds! {
     RecallSets: "recall_sets_max",
     /// As above.
     Claims: "claims_max",
-    /// Of [`Request::check_lengths`](crate::message::Request::check_lengths), as all up to [`Bound::Heartbeat`].
+    /// Of [`Request::check_lengths`](crate::message::Request::check_lengths), as all up to
+    /// [`Bound::Heartbeat`].
     Renewals: "RENEWALS_MAX",
     /// As above.
     Consents: "CONSENTS_MAX",
@@ -217,9 +218,10 @@ bounds! {
     LocksPerNode: "LOCKS_PER_NODE_MAX",
 }
 
-/// The bounds that no world of the simulation has to reach, with the test of this crate that does. They are constants that a few clients
-/// cannot come near; or, as with sessions, worlds in which nobody finds room heal only when what is abandoned is forgotten. Any
-/// other bound is drawn low in some worlds, and has to be reached in some of them.
+/// The bounds that no world of the simulation has to reach, with the test of this crate that does.
+/// They are constants that a few clients cannot come near; or, as with sessions, worlds in which
+/// nobody finds room heal only when what is abandoned is forgotten. Any other bound is drawn low in
+/// some worlds, and has to be reached in some of them.
 pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::full::sessions_beyond_the_bound_are_busy"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),

@@ -1,4 +1,5 @@
-//! Runs a test of this binary once more, alone in a process that is told something by its environment.
+//! Runs a test of this binary once more, alone in a process that is told something by its
+//! environment.
 
 use std::process::Command;
 

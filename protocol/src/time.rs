@@ -1,8 +1,9 @@
 //! Time as a value.
 //!
-//! Nothing in this crate reads a clock (T7). Two kinds of time come in from outside and are never mixed:
-//! [`Instant`], a reading of one machine's own clock that counts suspended time (T1), and [`ClusterTime`], the
-//! replicated clock that the ends of replicated leases are kept in (T4). Only durations cross the wire.
+//! Nothing in this crate reads a clock (T7). Two kinds of time come in from outside and are never
+//! mixed: [`Instant`], a reading of one machine's own clock that counts suspended time (T1), and
+//! [`ClusterTime`], the replicated clock that the ends of replicated leases are kept in (T4). Only
+//! durations cross the wire.
 //!
 //! All arithmetic saturates: no sequence of inputs makes a remaining time negative or wrap.
 
@@ -57,18 +58,20 @@ macro_rules! time {
 }
 
 time! {
-    /// A reading of this machine's own clock, in microseconds. The clock counts the time that the machine is suspended
-    /// (`CLOCK_BOOTTIME` on Linux) and is never compared with another machine's (T1).
+    /// A reading of this machine's own clock, in microseconds. The clock counts the time that the
+    /// machine is suspended (`CLOCK_BOOTTIME` on Linux) and is never compared with another
+    /// machine's (T1).
     Instant
 }
 
 time! {
-    /// The replicated clock, in microseconds that a leader was there to count (T4; LogCabin's cluster clock).
+    /// The replicated clock, in microseconds that a leader was there to count (T4; LogCabin's
+    /// cluster clock).
     ClusterTime
 }
 
-/// A length of time in whole microseconds, the greatest there is if it is longer: half the size of a [`Duration`], for what there may be
-/// millions of.
+/// A length of time in whole microseconds, the greatest there is if it is longer: half the size of
+/// a [`Duration`], for what there may be millions of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Span(u64);
 
@@ -89,7 +92,8 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// How far a machine's clock may run from true time, in parts per million. The same bound in both directions.
+/// How far a machine's clock may run from true time, in parts per million. The same bound in both
+/// directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DriftAllowance {
     ppm: u32,

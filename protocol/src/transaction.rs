@@ -1,17 +1,21 @@
-//! Transactions: what must hold of some nodes, and what is done if it does or does not (etcd's `Txn`).
+//! Transactions: what must hold of some nodes, and what is done if it does or does not (etcd's
+//! `Txn`).
 //!
-//! All comparisons are judged, and all operations of the branch that they choose are done, at one place in the order of all changes:
-//! nobody sees some of it. A transaction that changes anything is one change, with one revision.
+//! All comparisons are judged, and all operations of the branch that they choose are done, at one
+//! place in the order of all changes: nobody sees some of it. A transaction that changes anything
+//! is one change, with one revision.
 //!
 //! # What a branch may not do
 //!
-//! Its operations are independent of each other, so that their order means nothing: no node is written twice, nothing is written at or
-//! below a node that is removed, and nothing below one that is attached to a lease. Both branches are held to that, whichever is
-//! chosen, so that what is refused does not depend on what is stored.
+//! Its operations are independent of each other, so that their order means nothing: no node is
+//! written twice, nothing is written at or below a node that is removed, and nothing below one that
+//! is attached to a lease. Both branches are held to that, whichever is chosen, so that what is
+//! refused does not depend on what is stored.
 //!
 //! # What it does not know
 //!
-//! What is stored: see [`State::footprint`](crate::state::State::footprint) for what a branch needs of it.
+//! What is stored: see [`State::footprint`](crate::state::State::footprint) for what a branch needs
+//! of it.
 
 use std::{cmp::Ordering, fmt};
 
@@ -24,8 +28,8 @@ use crate::{
     path::NodePath,
 };
 
-/// Comparisons, and an operation list for either result. Empty lists are allowed: no comparisons always hold, and a branch without
-/// operations changes nothing and takes no revision.
+/// Comparisons, and an operation list for either result. Empty lists are allowed: no comparisons
+/// always hold, and a branch without operations changes nothing and takes no revision.
 ///
 /// ```
 /// use leasehold_protocol::{path::Path, transaction::{Compare, Operation, Relation, Transaction}};
@@ -67,8 +71,9 @@ pub struct Compare {
     pub target: CompareTarget,
 }
 
-/// What of a node is compared, how, and with what. As in etcd, a node that does not exist has version 0 and revisions 0, and no
-/// value: a comparison with its value does not hold, whichever it is.
+/// What of a node is compared, how, and with what. As in etcd, a node that does not exist has
+/// version 0 and revisions 0, and no value: a comparison with its value does not hold, whichever it
+/// is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CompareTarget {
     /// The bytes, in the order of bytes.
@@ -81,8 +86,8 @@ pub enum CompareTarget {
     CreateRevision(Relation, Revision),
     /// Whether there is such a node.
     Exists(bool),
-    /// Whether this node, or one below it, is held under this fencing token (S10). Tokens are never used again: the root says whether it
-    /// is good at all.
+    /// Whether this node, or one below it, is held under this fencing token (S10). Tokens are never
+    /// used again: the root says whether it is good at all.
     Locked(bool, Token),
 }
 
@@ -115,7 +120,8 @@ pub enum Operation {
     Delete {
         /// The node.
         path: NodePath,
-        /// With all that lies below it; otherwise a node with children is not removed, and the whole transaction is refused.
+        /// With all that lies below it; otherwise a node with children is not removed, and the
+        /// whole transaction is refused.
         recursive: bool,
     },
 }
@@ -123,7 +129,8 @@ pub enum Operation {
 /// What a transaction did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Transacted {
-    /// The first comparison that did not hold. None: all held, and the operations of [`Branch::Then`] were done.
+    /// The first comparison that did not hold. None: all held, and the operations of
+    /// [`Branch::Then`] were done.
     pub failed: Option<FailedCompare>,
     /// What each operation of the chosen branch did, in their order.
     pub results: Vec<OperationResult>,
@@ -152,13 +159,16 @@ impl Transaction {
     pub const COMPARES_MAX: usize = 128;
     /// The most operations in each branch (etcd's `max-txn-ops`).
     pub const OPERATIONS_MAX: usize = 128;
-    /// The most bytes of all paths together. With the objects that a write names beside itself, each path comes at most five times
-    /// in a message or entry: with the largest values it still fits.
+    /// The most bytes of all paths together. With the objects that a write names beside itself,
+    /// each path comes at most five times in a message or entry: with the largest values it still
+    /// fits.
     pub const PATHS_MAX_BYTES: usize = 256 << 10;
-    /// The most nodes that either branch may make, with those above them that are missing when the request arrives: each is
-    /// a row, and an event for watchers. Nodes that exist count for nothing.
+    /// The most nodes that either branch may make, with those above them that are missing when the
+    /// request arrives: each is a row, and an event for watchers. Nodes that exist count for
+    /// nothing.
     pub const NODES_MADE_MAX: usize = 4096;
-    /// The most bytes that the paths of these nodes have: they come in a row each, and once more in the history.
+    /// The most bytes that the paths of these nodes have: they come in a row each, and once more in
+    /// the history.
     pub const MADE_PATHS_MAX_BYTES: usize = 2 << 20;
 
     /// Compares nothing and does nothing.
@@ -314,7 +324,8 @@ impl Compare {
         Self { path, target: CompareTarget::Locked(true, token) }
     }
 
-    /// Whether it holds, given what is stored of the node, and whether the token that it names is good there.
+    /// Whether it holds, given what is stored of the node, and whether the token that it names is
+    /// good there.
     pub fn matches(&self, data: Option<&Data>, is_held: impl FnOnce(Token) -> bool) -> bool {
         let stat = data.map(|data| data.stat);
         match &self.target {

@@ -1,4 +1,5 @@
-//! Volumes: subtrees whose objects share volume leases, the unit of failure delay (Yin et al. 1999).
+//! Volumes: subtrees whose objects share volume leases, the unit of failure delay (Yin et al.
+//! 1999).
 
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use crate::{
 pub enum Tracking {
     /// One by one, up to a bound on their number for each session.
     Objects,
-    /// Not at all: each session with a volume lease is assumed to hold all of them, so that the server's state does
-    /// not depend on the number of objects (Gray and Cheriton's one lease for many installed files).
+    /// Not at all: each session with a volume lease is assumed to hold all of them, so that the
+    /// server's state does not depend on the number of objects (Gray and Cheriton's one lease for
+    /// many installed files).
     Covering,
 }
 
@@ -80,7 +82,8 @@ pub enum VolumeError {
 }
 
 impl VolumeSettings {
-    /// The shortest volume term. A tick, a tenth of it, must still be longer than a commit usually takes.
+    /// The shortest volume term. A tick, a tenth of it, must still be longer than a commit usually
+    /// takes.
     pub const TERM_MIN: Duration = Duration::from_millis(200);
     /// The longest volume term: what a write may have to wait for a client that died.
     pub const TERM_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -89,7 +92,8 @@ impl VolumeSettings {
     /// The largest margin.
     pub const SKEW_MARGIN_MAX: Duration = Duration::from_secs(3600);
 
-    /// Volumes for 10 s with a margin of 100 ms (Gray and Cheriton's conclusion and their ε), objects for an hour.
+    /// Volumes for 10 s with a margin of 100 ms (Gray and Cheriton's conclusion and their ε),
+    /// objects for an hour.
     pub const DEFAULT: Self = Self {
         term: Duration::from_secs(10),
         object_term: Duration::from_secs(3600),
@@ -99,8 +103,9 @@ impl VolumeSettings {
 
     /// Settings, checked against the drift that the cluster allows for (T3).
     ///
-    /// The margin must exceed twice the allowance over a volume term and a tick. Object terms, which can be much
-    /// longer, are lengthened on the server by [`VolumeSettings::object_wait`] instead.
+    /// The margin must exceed twice the allowance over a volume term and a tick. Object terms,
+    /// which can be much longer, are lengthened on the server by [`VolumeSettings::object_wait`]
+    /// instead.
     ///
     /// # Errors
     ///
@@ -181,8 +186,8 @@ impl VolumeSettings {
         self.tracking
     }
 
-    /// How long after a grant the server counts an object lease as over: the object term, what two clocks can drift
-    /// apart in it, and the margin (T3).
+    /// How long after a grant the server counts an object lease as over: the object term, what two
+    /// clocks can drift apart in it, and the margin (T3).
     pub fn object_wait(&self, drift: DriftAllowance) -> Duration {
         self.object_term + drift.over(self.object_term) * 2 + self.skew_margin
     }
@@ -201,11 +206,12 @@ impl VolumeSettings {
 /// is prolonged by two of them at most.
 pub const TICKS_PER_TERM: u32 = 10;
 
-/// The longest tick. After a failover an abandoned lease lives for two ticks beyond its term and the
-/// outage, whatever the terms of the volumes are: half a second.
+/// The longest tick. After a failover an abandoned lease lives for two ticks beyond its term and
+/// the outage, whatever the terms of the volumes are: half a second.
 ///
 /// A cluster with leases writes an entry for each tick, so a shorter one costs more commits while
-/// nothing else happens: four a second (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
+/// nothing else happens: four a second
+/// (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
 pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
@@ -218,7 +224,8 @@ impl From<VolumeSettings> for RawSettings {
 impl TryFrom<RawSettings> for VolumeSettings {
     type Error = VolumeError;
 
-    /// Checks the bounds. The drift is checked by who knows the allowance: the server that is asked.
+    /// Checks the bounds. The drift is checked by who knows the allowance: the server that is
+    /// asked.
     fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
         let RawSettings { term, object_term, skew_margin, tracking } = raw;
         let settings = Self { term, object_term, skew_margin, tracking };
@@ -283,10 +290,12 @@ mod tests {
                 continue;
             };
             accepted += 1;
-            // A clock that says `span` when as much true time has passed, in millionths of a microsecond.
+            // A clock that says `span` when as much true time has passed, in millionths of a
+            // microsecond.
             let slow = |span: Duration| micros(span) * MILLION * MILLION / (MILLION - u128::from(ppm));
             let fast = |span: Duration| micros(span) * MILLION * MILLION / (MILLION + u128::from(ppm));
-            // The request takes no time: that is the worst for the client, which counts from its sending.
+            // The request takes no time: that is the worst for the client, which counts from its
+            // sending.
             let promised = term + settings.tick();
             let spare = fast(promised + margin).checked_sub(slow(drift.shorten(promised)));
             assert!(spare.is_some(), "{settings:?} at {ppm} ppm");

@@ -1,8 +1,9 @@
 //! How much a step looks at: counted in tests, nothing at all elsewhere.
 //!
-//! The work of a step of the rules is bounded by what the step answers, never by how many sessions, leases, waits or changes exist
-//! (S10b). Loops and searches of [`lessor`](crate::lessor) and [`state`](crate::state) whose length is not bounded by their input
-//! count here what they look at; tests compare the counts of small and large worlds.
+//! The work of a step of the rules is bounded by what the step answers, never by how many sessions,
+//! leases, waits or changes exist (S10b). Loops and searches of [`lessor`](crate::lessor) and
+//! [`state`](crate::state) whose length is not bounded by their input count here what they look at;
+//! tests compare the counts of small and large worlds.
 
 #[cfg(any(test, feature = "count-work"))]
 mod counted {

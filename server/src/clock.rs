@@ -3,8 +3,8 @@
 use leasehold_protocol::time::Instant;
 use nix::time::{ClockId, clock_gettime};
 
-/// Now, on a clock that counts the time that the machine is suspended (T1). Read through libc, so that tools which skew
-/// clocks for tests reach it.
+/// Now, on a clock that counts the time that the machine is suspended (T1). Read through libc, so
+/// that tools which skew clocks for tests reach it.
 pub fn now() -> Instant {
     #[cfg(test)]
     if let Some(stopped) = tests::STOPPED.get() {
@@ -27,7 +27,8 @@ pub(crate) mod tests {
         pub(super) static STOPPED: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// From now on the clock of this thread, and so of this test, stands still: nothing becomes due.
+    /// From now on the clock of this thread, and so of this test, stands still: nothing becomes
+    /// due.
     pub(crate) fn stop() {
         STOPPED.set(Some(now()));
     }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::raft::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings};
 
-/// The longest election time. Who waits for longer than an hour has no cluster; and Raft counts with multiples of it, on timers
-/// that have an end.
+/// The longest election time. Who waits for longer than an hour has no cluster; and Raft counts
+/// with multiples of it, on timers that have an end.
 pub const ELECTION_MAX_MS: u64 = 3_600_000;
 
 /// A replica's configuration. In a file: TOML with these names.
@@ -21,7 +21,8 @@ pub struct ServerConfig {
     pub data: PathBuf,
     /// Where it listens, for clients and for its peers: `host:port`. Port 0 for any that is free.
     pub listen: String,
-    /// All replicas, by number, with the addresses at which the others and the clients reach them. Empty for a cluster of one.
+    /// All replicas, by number, with the addresses at which the others and the clients reach them.
+    /// Empty for a cluster of one.
     #[serde(with = "by_number")]
     pub cluster: BTreeMap<u64, String>,
     /// How far the clocks of servers and clients may drift, in parts per million.
@@ -38,7 +39,8 @@ pub struct ServerConfig {
 pub struct RaftConfig {
     /// How often a leader shows itself, in milliseconds.
     pub heartbeat_ms: u64,
-    /// Without a sign of a leader for this long at least, a replica stands for election; in milliseconds.
+    /// Without a sign of a leader for this long at least, a replica stands for election; in
+    /// milliseconds.
     pub election_min_ms: u64,
     /// The same, at most.
     pub election_max_ms: u64,

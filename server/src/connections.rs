@@ -1,7 +1,7 @@
 //! The listener, and what becomes of each connection.
 //!
-//! Clients and peers come in at the same address and say in their first bytes what they are. A connection that breaks the
-//! protocol is told why and closed; the server goes on.
+//! Clients and peers come in at the same address and say in their first bytes what they are. A
+//! connection that breaks the protocol is told why and closed; the server goes on.
 
 use std::{
     net::SocketAddr,
@@ -34,11 +34,13 @@ use crate::{
     raft::{Replica, ReplicaInfo},
 };
 
-/// How long a recall is waited for on its connection before it is given up there; it is sent again with the
-/// session's next request, and the write that recalls goes on at the end of the volume lease in any case.
+/// How long a recall is waited for on its connection before it is given up there; it is sent again
+/// with the session's next request, and the write that recalls goes on at the end of the volume
+/// lease in any case.
 const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The recalls of one connection that are sent or being sent, and not answered: each has a task. More wait in the queue before.
+/// The recalls of one connection that are sent or being sent, and not answered: each has a task.
+/// More wait in the queue before.
 const RECALLS_OUT_MAX: usize = 1 << 12;
 
 /// How long to wait when the process has no file descriptor left for another connection.
@@ -129,8 +131,8 @@ impl Drop for RegisteredOn {
     }
 }
 
-/// Quick requests are answered in place; those that have to wait get a task of their own, so that a consent never waits
-/// behind a write.
+/// Quick requests are answered in place; those that have to wait get a task of their own, so that a
+/// consent never waits behind a write.
 async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
     let mut call = Box::pin(call);
     if call.as_mut().now_or_never().is_none() {
@@ -149,7 +151,8 @@ async fn send_recalls(
     while let Some(recall) = recalls.recv().await {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let (core, callbacks) = (Arc::clone(&core), callbacks.clone());
-        // Spawned if it has to wait, and it always has; by then it is on its way, so that recalls keep their order.
+        // Spawned if it has to wait, and it always has; by then it is on its way, so that recalls
+        // keep their order.
         spawn_if_slow(async move {
             let mut context = context::current();
             context.deadline = Instant::now() + RECALL_TIMEOUT;

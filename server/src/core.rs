@@ -1,12 +1,13 @@
-//! The server's core: the replicated state and, while this replica leads, the lessor, behind one lock.
+//! The server's core: the replicated state and, while this replica leads, the lessor, behind one
+//! lock.
 //!
-//! Everything that happens comes in here as an input of the rules, and every effect of theirs is carried out here, in
-//! order, under the lock: replies go to the calls that wait for them, recalls to the connections that sessions
-//! registered on, proofs and proposals to the tasks that see to them. The core decides nothing, and nothing that takes
-//! time is done under its lock.
+//! Everything that happens comes in here as an input of the rules, and every effect of theirs is
+//! carried out here, in order, under the lock: replies go to the calls that wait for them, recalls
+//! to the connections that sessions registered on, proofs and proposals to the tasks that see to
+//! them. The core decides nothing, and nothing that takes time is done under its lock.
 //!
-//! It does not know Raft: what is committed comes in through [`Machine`], whether this replica leads through
-//! [`ServerCore::lead`] and [`ServerCore::follow`].
+//! It does not know Raft: what is committed comes in through [`Machine`], whether this replica
+//! leads through [`ServerCore::lead`] and [`ServerCore::follow`].
 
 mod registrations;
 #[cfg(test)]
@@ -42,8 +43,9 @@ pub struct ConnectionId(pub u64);
 /// Where the recalls for one connection go.
 pub type RecallSender = mpsc::Sender<Recall>;
 
-/// The recalls that wait to be sent on one connection. One more is dropped, and nothing is lost by that: the lessor sends each
-/// unanswered recall again, and a write that waits for one goes on when the session's lease has ended.
+/// The recalls that wait to be sent on one connection. One more is dropped, and nothing is lost by
+/// that: the lessor sends each unanswered recall again, and a write that waits for one goes on when
+/// the session's lease has ended.
 pub const RECALLS_WAITING_MAX: usize = 1 << 13;
 
 /// Names one lessor of this process.
@@ -65,8 +67,8 @@ pub struct ServerCore {
     abandoned: Notify,
     /// A proof of leadership is wanted.
     proofs: mpsc::UnboundedSender<u64>,
-    /// Counts the leaderships that have ended here: clients' connections are closed then, so that they look for the next
-    /// leader at once.
+    /// Counts the leaderships that have ended here: clients' connections are closed then, so that
+    /// they look for the next leader at once.
     leaderships_ended: watch::Sender<u64>,
 }
 
@@ -105,7 +107,8 @@ impl ServerCore {
         (Arc::new(core), wanted)
     }
 
-    /// Takes a request that came in on a connection. The answer comes at once, or later, or never if the core is dropped.
+    /// Takes a request that came in on a connection. The answer comes at once, or later, or never
+    /// if the core is dropped.
     pub fn request(&self, request: Request, connection: ConnectionId, recalls: &RecallSender) -> ResponseReceiver {
         let (sender, answer) = oneshot::channel();
         let mut inner = self.inner.lock();
@@ -147,7 +150,8 @@ impl ServerCore {
         self.input(if is_proven { LessorInput::Proven { round } } else { LessorInput::NotProven { round } });
     }
 
-    /// The lessor's deadline has come. Returns when the next one does; none while this replica does not lead.
+    /// The lessor's deadline has come. Returns when the next one does; none while this replica does
+    /// not lead.
     pub fn timeout(&self) -> Option<Duration> {
         let mut inner = self.inner.lock();
         self.step(&mut inner, LessorInput::Timeout);
@@ -155,7 +159,8 @@ impl ServerCore {
         inner.lessor.as_ref().map(|lessor| lessor.next_deadline(now).since(now))
     }
 
-    /// Waits until there is something to propose, and says for whom. Nothing is lost if the future is dropped.
+    /// Waits until there is something to propose, and says for whom. Nothing is lost if the future
+    /// is dropped.
     pub async fn next_proposal(&self) -> (LessorId, Proposal) {
         loop {
             match self.take_proposal_if(Lessor::has_proposal) {
@@ -182,8 +187,8 @@ impl ServerCore {
         lessor.take_proposal(clock::now()).map(|proposal| (lessor_id, proposal))
     }
 
-    /// This replica has become leader, or has been elected anew. It has heard from the leader of the latest entry for so long since
-    /// that came in ([`Lessor::new`]).
+    /// This replica has become leader, or has been elected anew. It has heard from the leader of
+    /// the latest entry for so long since that came in ([`Lessor::new`]).
     pub fn become_leader(&self, config: lessor::LessorConfig, heard: Duration) {
         let mut inner = self.inner.lock();
         self.step_down(&mut inner);
@@ -201,8 +206,9 @@ impl ServerCore {
         inner.leader = leader;
     }
 
-    /// A proposal of this lessor did not go through: it no longer knows what is in the log, and ends. If this replica leads
-    /// still, it begins another epoch. Nothing happens if that lessor has ended: its successor has proposed nothing of the kind.
+    /// A proposal of this lessor did not go through: it no longer knows what is in the log, and
+    /// ends. If this replica leads still, it begins another epoch. Nothing happens if that lessor
+    /// has ended: its successor has proposed nothing of the kind.
     pub fn abandon_lessor(&self, lessor_id: LessorId) {
         let mut inner = self.inner.lock();
         if inner.lessor_id == lessor_id && inner.lessor.is_some() {
@@ -212,7 +218,8 @@ impl ServerCore {
         }
     }
 
-    /// Waits until a lessor is given up. It may have been succeeded since ([`ServerCore::has_lessor`]).
+    /// Waits until a lessor is given up. It may have been succeeded since
+    /// ([`ServerCore::has_lessor`]).
     pub async fn lessor_abandoned(&self) {
         self.abandoned.notified().await;
     }
@@ -233,13 +240,15 @@ impl ServerCore {
         self.inner.lock().lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some())
     }
 
-    /// The last epoch and the index of the last entry that were applied, with the revision that they led to.
+    /// The last epoch and the index of the last entry that were applied, with the revision that
+    /// they led to.
     pub fn applied(&self) -> (Epoch, u64, leasehold_protocol::id::Revision) {
         let inner = self.inner.lock();
         (inner.state.epoch(), inner.state.applied_index(), inner.state.revision())
     }
 
-    /// How many clients' clocks and this server's are beyond their allowances, as far as this server leads, and some of them.
+    /// How many clients' clocks and this server's are beyond their allowances, as far as this
+    /// server leads, and some of them.
     pub fn clock_infos(&self) -> (u64, Vec<ClockInfo>) {
         let inner = self.inner.lock();
         inner.lessor.as_ref().map(|lessor| lessor.clock_infos(&inner.state)).unwrap_or_default()
@@ -321,7 +330,8 @@ impl ServerCore {
 }
 
 impl Machine for ServerCore {
-    /// Applies a committed proposal and, if it is the lessor's, tells it. Another replica's leadership ends the lessor at once.
+    /// Applies a committed proposal and, if it is the lessor's, tells it. Another replica's
+    /// leadership ends the lessor at once.
     fn apply(&self, index: u64, proposal: &Proposal) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut inner = self.inner.lock();
         let applied = inner.state.apply(index, proposal);
@@ -335,7 +345,8 @@ impl Machine for ServerCore {
         if is_mine {
             self.step(&mut inner, LessorInput::committed(proposal.number, applied));
         } else if begins_epoch(proposal) && inner.lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some()) {
-            // A lessor that has not begun is still to come: what is applied until then is older than it.
+            // A lessor that has not begun is still to come: what is applied until then is older
+            // than it.
             self.step_down(&mut inner);
             self.abandoned.notify_one();
         }

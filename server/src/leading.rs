@@ -13,8 +13,8 @@ const IDLE: Duration = Duration::from_millis(100);
 /// A lessor that had to be given up is not made anew at once.
 const ANEW_AFTER: Duration = Duration::from_millis(20);
 
-/// Makes a lessor whenever this replica becomes leader, or leads still when its lessor had to be given up, and ends it when it
-/// leads no more. Returns when Raft has stopped.
+/// Makes a lessor whenever this replica becomes leader, or leads still when its lessor had to be
+/// given up, and ends it when it leads no more. Returns when Raft has stopped.
 pub(crate) async fn follow_leaderships(core: Arc<ServerCore>, replica: Replica, config: ServerConfig) {
     let mut leaderships = replica.leadership();
     let mut led = None;

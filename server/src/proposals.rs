@@ -1,15 +1,18 @@
 //! Proposals on their way into the log.
 //!
-//! What the lessor has ready goes in as soon as the last proposal is applied: everything that came up meanwhile, so that the load itself decides
-//! how many commands share an fsync. What fills a proposal gains nothing by waiting. It goes in behind the last one at once, and is written while
+//! What the lessor has ready goes in as soon as the last proposal is applied: everything that came
+//! up meanwhile, so that the load itself decides how many commands share an fsync. What fills a
+//! proposal gains nothing by waiting. It goes in behind the last one at once, and is written while
 //! that is applied.
 //!
 //! # What Raft does not take
 //!
-//! The lessor relies on the order of its proposals, and on hearing of each. A leader that was just elected, or has not heard of its followers for a
-//! while, refuses for a moment, and takes the next one when it has. So what was refused goes in again, if nothing was taken that went in behind it,
-//! and that follows when it is applied: one at a time, and nothing else before all are. If something behind it was taken, or it goes on being
-//! refused, the lessor is given up: it can no longer tell what is in the log.
+//! The lessor relies on the order of its proposals, and on hearing of each. A leader that was just
+//! elected, or has not heard of its followers for a while, refuses for a moment, and takes the next
+//! one when it has. So what was refused goes in again, if nothing was taken that went in behind it,
+//! and that follows when it is applied: one at a time, and nothing else before all are. If
+//! something behind it was taken, or it goes on being refused, the lessor is given up: it can no
+//! longer tell what is in the log.
 
 use std::{collections::VecDeque, future, pin::Pin, sync::Arc, task::Poll};
 
@@ -20,7 +23,8 @@ use crate::{
     raft::{ProposeError, ProposedEntry, Replica},
 };
 
-/// Proposals that are on their way at one time: one that is written, one that is applied. With more, whoever comes next would wait longer.
+/// Proposals that are on their way at one time: one that is written, one that is applied. With
+/// more, whoever comes next would wait longer.
 const PROPOSALS_MAX: usize = 2;
 
 type ProposalOutcome = Result<u64, ProposeError>;
@@ -33,7 +37,8 @@ pub(crate) trait ProposalLog: Send + Sync {
     /// Hands a proposal over, behind all others.
     fn submit(&self, proposal: Proposal) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
 
-    /// Hands over again what was refused with [`ProposeError::Retry`], a little later, or refuses it for good.
+    /// Hands over again what was refused with [`ProposeError::Retry`], a little later, or refuses
+    /// it for good.
     fn resubmit(&self, refused: Self::Proposed) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
 }
 
@@ -79,7 +84,8 @@ struct Pipeline<L: ProposalLog> {
     core: Arc<ServerCore>,
     log: L,
     submitted: VecDeque<Submitted<L::Proposed>>,
-    /// What was refused with [`ProposeError::Retry`], in order: goes in again when nothing is on its way, one at a time.
+    /// What was refused with [`ProposeError::Retry`], in order: goes in again when nothing is on
+    /// its way, one at a time.
     refused: VecDeque<(LessorId, L::Proposed)>,
 }
 
@@ -87,7 +93,8 @@ struct Pipeline<L: ProposalLog> {
 struct RaftEnded;
 
 impl<L: ProposalLog> Pipeline<L> {
-    /// Waits for what comes next, and sees to it: a proposal that can go in, or what has become of those that are on their way.
+    /// Waits for what comes next, and sees to it: a proposal that can go in, or what has become of
+    /// those that are on their way.
     async fn advance(&mut self) -> Result<(), RaftEnded> {
         if self.submitted.is_empty()
             && let Some((generation, proposed)) = self.refused.pop_front()
@@ -133,7 +140,8 @@ impl<L: ProposalLog> Pipeline<L> {
         }
     }
 
-    /// The first was refused with [`ProposeError::Retry`]. It is to go in again, and what is behind it too, if that was refused as well.
+    /// The first was refused with [`ProposeError::Retry`]. It is to go in again, and what is behind
+    /// it too, if that was refused as well.
     async fn requeue_refused(&mut self, first: Submitted<L::Proposed>) -> Result<(), RaftEnded> {
         let lessor_id = first.lessor_id;
         let mut refused = VecDeque::from([(lessor_id, first.proposed)]);
@@ -289,8 +297,8 @@ mod tests {
     }
 
     impl World {
-        /// A leader whose epoch has begun, with a lease and the tick that follows from that. Its clock stands still from
-        /// then on, so that no other tick is due.
+        /// A leader whose epoch has begun, with a lease and the tick that follows from that. Its
+        /// clock stands still from then on, so that no other tick is due.
         async fn new() -> Self {
             let (core, _proofs) = ServerCore::new();
             let (sender, log) = mpsc::unbounded_channel();

@@ -17,7 +17,8 @@ use crate::{
 /// How long a graceful stop waits for connections to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A replica that listens. Dropping it without [`Server::stop`] is like a crash: nothing acknowledged is lost.
+/// A replica that listens. Dropping it without [`Server::stop`] is like a crash: nothing
+/// acknowledged is lost.
 pub struct Server {
     core: Arc<ServerCore>,
     replica: Replica,
@@ -93,7 +94,8 @@ impl Server {
         self.core.is_serving()
     }
 
-    /// Resolves when the replica can no longer go on, with the reason: its store failed, or Raft stopped.
+    /// Resolves when the replica can no longer go on, with the reason: its store failed, or Raft
+    /// stopped.
     pub async fn failed(&self) -> Arc<str> {
         self.replica.fatal().await
     }

@@ -1,6 +1,8 @@
-//! Nodes that begin to go with a lease, and cease to, of leases that carry few nodes and of leases that carry very many.
+//! Nodes that begin to go with a lease, and cease to, of leases that carry few nodes and of leases
+//! that carry very many.
 //!
-//! All leases take turns in one loop, operation by operation: whatever else the machine does is the same for each of them.
+//! All leases take turns in one loop, operation by operation: whatever else the machine does is the
+//! same for each of them.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -50,7 +52,8 @@ impl Carrying {
 }
 
 impl Bench {
-    /// For each number in flight a row for each lease, and one of the quotients of the last and the first.
+    /// For each number in flight a row for each lease, and one of the quotients of the last and the
+    /// first.
     pub(super) async fn attach(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let client = self.client("attach").await?;
         let mut leases = Vec::new();

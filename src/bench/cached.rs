@@ -1,8 +1,9 @@
-//! Reads from memory, beside the bare maps that programs use today, in the same run and by the same loop.
+//! Reads from memory, beside the bare maps that programs use today, in the same run and by the same
+//! loop.
 //!
-//! Each thread goes through all keys in an order of its own, drawn beforehand. Its keys lie in that order: a caller has its key at
-//! hand, and what is measured is the map. The time of the whole loop is divided by the number of reads, so no clock is read
-//! in between.
+//! Each thread goes through all keys in an order of its own, drawn beforehand. Its keys lie in that
+//! order: a caller has its key at hand, and what is measured is the map. The time of the whole loop
+//! is divided by the number of reads, so no clock is read in between.
 
 use std::{
     hint::black_box,

@@ -1,8 +1,9 @@
-//! The end of very much at one time: many leases that end in the same moment, and one lease that very many nodes go with; and what those
-//! notice of it who write meanwhile.
+//! The end of very much at one time: many leases that end in the same moment, and one lease that
+//! very many nodes go with; and what those notice of it who write meanwhile.
 //!
-//! *Gone* is what a watcher sees: the time until it has been told of the last node. Of more nodes than the history remembers changes a watcher can
-//! be told to start over: then *gone* is what a reader sees who asks for some of them until they are not there, from the leader.
+//! *Gone* is what a watcher sees: the time until it has been told of the last node. Of more nodes
+//! than the history remembers changes a watcher can be told to start over: then *gone* is what a
+//! reader sees who asks for some of them until they are not there, from the leader.
 
 use std::{
     sync::{
@@ -63,11 +64,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Of how many nodes it is asked whether they are left. They are spread over all.
 const SAMPLES: u64 = 500;
 
-/// Of so many leases at most a watcher is told: with what others write meanwhile the history has room for them.
+/// Of so many leases at most a watcher is told: with what others write meanwhile the history has
+/// room for them.
 const TOLD_MAX: u64 = 50_000;
 
 impl Bench {
-    /// One lease with many nodes, revoked; then many leases with a node each, which end together. Or many that end one after the other.
+    /// One lease with many nodes, revoked; then many leases with a node each, which end together.
+    /// Or many that end one after the other.
     pub(super) async fn expiry(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         if let Some(spread) = self.args.spread {
             return Ok(vec![self.one_after_the_other(self.args.leases as u64, spread).await?]);
@@ -109,7 +112,8 @@ impl Bench {
         self.meter.say(|| format!("{leases} leases are about to end"));
         let watcher = async {
             match carry && leases <= TOLD_MAX {
-                // What is told is taken from the beginning on: a watcher that does not listen falls behind.
+                // What is told is taken from the beginning on: a watcher that does not listen falls
+                // behind.
                 true => self.told_of(self.watch_of(&client, "many").await?, leases, end).await.map(Some),
                 false => Ok(None),
             }
@@ -245,7 +249,8 @@ fn samples(leases: u64) -> impl Iterator<Item = u64> {
     (0..samples).map(move |sample| (sample + 1) * leases / samples - 1)
 }
 
-/// Clients that have nothing to do with what ends, each writing a node of its own, one write at a time.
+/// Clients that have nothing to do with what ends, each writing a node of its own, one write at a
+/// time.
 #[derive(Debug)]
 pub(super) struct Writers {
     tasks: JoinSet<Result<(), CommandFailure>>,

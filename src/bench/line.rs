@@ -1,6 +1,7 @@
 //! A connection without a cache: what the server itself answers.
 //!
-//! It has a session but no volume lease, so its reads are linearizable and take no lease, and nothing is ever recalled from it.
+//! It has a session but no volume lease, so its reads are linearizable and take no lease, and
+//! nothing is ever recalled from it.
 
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,8 @@ impl LoadLine {
         }
     }
 
-    /// Renews key leases: for each how long its term is from when the leader got to know, in their order.
+    /// Renews key leases: for each how long its term is from when the leader got to know, in their
+    /// order.
     pub(crate) async fn keep(&self, leases: Vec<KeyLeaseRenewal>) -> Result<Vec<KeyLeasePromise>, CommandFailure> {
         match self.ask(Body::KeepAlive { leases }).await?.1 {
             Answer::KeptAlive(kept) => Ok(kept),

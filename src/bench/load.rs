@@ -110,8 +110,9 @@ impl Meter {
         }
     }
 
-    /// Runs `op` with so many under way. It is given the worker's number and the operation's. Fails if an operation does, or if none
-    /// ended in the time that is measured: there is nothing to be said of it.
+    /// Runs `op` with so many under way. It is given the worker's number and the operation's. Fails
+    /// if an operation does, or if none ended in the time that is measured: there is nothing to be
+    /// said of it.
     pub(crate) async fn run<F, O>(
         &self,
         what: &str,

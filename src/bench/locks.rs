@@ -46,8 +46,8 @@ impl Bench {
         Ok(load.row("lock and unlock, pairs, uncontended", vec![("inflight", inflight as u64)]))
     }
 
-    /// So many clients want one node, each again as soon as it has given it back. Each hold is given back at once. What is measured
-    /// is the time from there until the next has it.
+    /// So many clients want one node, each again as soon as it has given it back. Each hold is
+    /// given back at once. What is measured is the time from there until the next has it.
     async fn handed_over(&self, contenders: usize) -> Result<BenchRow, CommandFailure> {
         let clients = self.clients("contender", contenders).await?;
         let path = self.node("contended", 0);
@@ -67,7 +67,8 @@ impl Bench {
         let load = self.meter.run(&what, contenders, Until::Elapsed(self.seconds()), op).await?;
         close(clients).await;
         let latency = latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Those of the first tenth are among them: nothing is warmed up by then that was not before.
+        // Those of the first tenth are among them: nothing is warmed up by then that was not
+        // before.
         let elapsed = load.elapsed + load.elapsed / 10;
         measured(&what, &latency)?;
         let load = Load { count: latency.len(), elapsed, latency };

@@ -1,6 +1,8 @@
-//! The server's memory for each object lease, and for each key lease with its node: the difference that they make to its resident memory.
+//! The server's memory for each object lease, and for each key lease with its node: the difference
+//! that they make to its resident memory.
 //!
-//! Everything is read once without a lease before, so that what reading itself brings into memory is there already.
+//! Everything is read once without a lease before, so that what reading itself brings into memory
+//! is there already.
 
 use std::{
     sync::Arc,
@@ -59,8 +61,9 @@ impl Bench {
         Ok(rows)
     }
 
-    /// Bytes for each key lease with the one node that goes with it. As many are made before: they fill what has a bound however many there
-    /// are, such as the history and what the store keeps in memory. The writers' object leases on the nodes are in it.
+    /// Bytes for each key lease with the one node that goes with it. As many are made before: they
+    /// fill what has a bound however many there are, such as the history and what the store keeps
+    /// in memory. The writers' object leases on the nodes are in it.
     async fn memory_of_key_leases(&self, replicas: &Replicas, leases: u64) -> Result<BenchRow, CommandFailure> {
         self.make("key-leases-before", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
         let before = self.at_rest(replicas).await?;

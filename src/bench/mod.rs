@@ -1,8 +1,9 @@
 //! `leasehold bench`: load on a running cluster, or on one of its own, and what came of it.
 //!
-//! Loads are closed loops: so many operations under way, the next begun when one has ended. Latencies are those of single
-//! operations, from call to return, in histograms of three digits. Everything runs in this process, on the same machine as the
-//! servers if they were started by it: then both share the cores, and the figures are lower than between machines.
+//! Loads are closed loops: so many operations under way, the next begun when one has ended.
+//! Latencies are those of single operations, from call to return, in histograms of three digits.
+//! Everything runs in this process, on the same machine as the servers if they were started by it:
+//! then both share the cores, and the figures are lower than between machines.
 //!
 //! What is written goes below a node of its own and is removed at the end.
 
@@ -60,7 +61,8 @@ enum BenchKind {
     Cached,
     /// Writes of what clients hold
     Holders,
-    /// The server's memory for each object lease, and for each key lease with a node (needs --spawn 1)
+    /// The server's memory for each object lease, and for each key lease with a node (needs
+    /// --spawn 1)
     Memory,
     /// Key leases, granted and revoked
     Leases,
@@ -72,7 +74,8 @@ enum BenchKind {
     Watch,
     /// Sessions that only renew their leases, and the processor time of the leader (needs --spawn)
     Renewals,
-    /// Very much that ends at one time: a lease with very many nodes, very many leases (needs --spawn)
+    /// Very much that ends at one time: a lease with very many nodes, very many leases (needs
+    /// --spawn)
     Expiry,
     /// All of them but expiry, which takes minutes
     All,

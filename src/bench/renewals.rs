@@ -11,11 +11,13 @@ use crate::{commands::write_failure, demo::replicas::Replicas, exit::CommandFail
 /// Sessions opened, or closed, at one time.
 const AT_ONCE: usize = 64;
 
-/// The least that is looked at: as long as the root volume's term, in which each lease is renewed about twice.
+/// The least that is looked at: as long as the root volume's term, in which each lease is renewed
+/// about twice.
 const SPAN_MIN: Duration = Duration::from_secs(10);
 
 impl Bench {
-    /// Each session is registered at a node: it keeps its lease on the volume for as long as it lives.
+    /// Each session is registered at a node: it keeps its lease on the volume for as long as it
+    /// lives.
     pub(super) async fn renewals(&self, replicas: &mut Replicas) -> Result<Vec<BenchRow>, CommandFailure> {
         let leader = replicas.leader(None).await?;
         let idle = self.core_of(replicas, leader).await?.0;

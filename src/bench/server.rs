@@ -43,7 +43,8 @@ impl Bench {
         for &inflight in &self.args.inflight {
             let clients = self.clients("put", inflight.min(self.args.clients)).await?;
             let set = format!("put-{overwrite}-{inflight}");
-            // Workers have nodes of their own: what is measured is not how they wait for each other.
+            // Workers have nodes of their own: what is measured is not how they wait for each
+            // other.
             let slots = (OVERWRITTEN / inflight as u64).max(1);
             let (top, shared) = (self.top.clone(), clients.clone());
             let nodes = move |worker: usize, number: u64| {

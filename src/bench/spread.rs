@@ -1,8 +1,9 @@
 //! Very many leases that end one after the other, and how late each is.
 //!
-//! When a lease is due is known here to a message's way: all are renewed before any ends, and a term counts from when the leader gets to know of the
-//! renewal. *Due* is the term and the margin (T3) after the renewal was sent, so that no lag is told too short. In it are the commit of the end, the removal of
-//! the node and the way to the watcher.
+//! When a lease is due is known here to a message's way: all are renewed before any ends, and a
+//! term counts from when the leader gets to know of the renewal. *Due* is the term and the margin
+//! (T3) after the renewal was sent, so that no lag is told too short. In it are the commit of the
+//! end, the removal of the node and the way to the watcher.
 
 use std::{
     sync::Arc,
@@ -37,7 +38,8 @@ const SET: &str = "spread";
 /// How many leases are renewed with one message: few enough for the leader to be back in a moment.
 const RENEWED_AT_ONCE: u64 = KEEP_ALIVES_MAX as u64 / 4;
 
-/// So many renewals at least get into the log in a second (65,536 with each tick, which comes once in it).
+/// So many renewals at least get into the log in a second (65,536 with each tick, which comes once
+/// in it).
 const RENEWED_PER_SECOND: u64 = 50_000;
 
 /// When each lease is due.

@@ -11,8 +11,8 @@
 //!
 //! A process group of its own, in the holder's session, is not enough. As the command's parent, the
 //! guard would then tie the holder's group to its session. When it exits, the kernel sends a hangup
-//! to the whole group, if nothing else ties it and a process in it is stopped (see *orphaned process
-//! group* in setpgid(2)).
+//! to the whole group, if nothing else ties it and a process in it is stopped (see *orphaned
+//! process group* in setpgid(2)).
 //!
 //! When the command has exited by itself and left something running, the guard asks the holder. If
 //! the holder lives, that runs on, as it does without a guard.

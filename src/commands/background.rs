@@ -1,7 +1,9 @@
-//! What goes on after a command has answered: a lease that is kept alive, a service that is registered, a node that is held.
+//! What goes on after a command has answered: a lease that is kept alive, a service that is
+//! registered, a node that is held.
 //!
-//! On the command line it goes on until it is lost, which is a failure, or until the process is told to stop, which is not. In the
-//! shell it goes on until the shell ends; if it is lost before, that is said on standard error.
+//! On the command line it goes on until it is lost, which is a failure, or until the process is
+//! told to stop, which is not. In the shell it goes on until the shell ends; if it is lost before,
+//! that is said on standard error.
 
 use std::{fmt, time::Duration};
 
@@ -24,7 +26,8 @@ use crate::{
     output::{Output, visible},
 };
 
-/// How often it is looked whether a registered node is still the one that was put. It is read from memory unless somebody changed it.
+/// How often it is looked whether a registered node is still the one that was put. It is read from
+/// memory unless somebody changed it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Something that goes on.
@@ -114,7 +117,8 @@ impl RegisteredNode {
         CommandFailure::refused("registration_lost", text)
     }
 
-    /// Says when it is not certain any more. It is not lost by that: without servers, no lease ends. Goes on until there is no client.
+    /// Says when it is not certain any more. It is not lost by that: without servers, no lease
+    /// ends. Goes on until there is no client.
     async fn report_jeopardy(&self, client: &Client) {
         let mut events = client.events();
         loop {
@@ -229,7 +233,8 @@ impl StopSignal {
     }
 }
 
-/// Goes on until it is lost, which is a failure, or until it is to stop. Renewals are told to `output`, if there is one.
+/// Goes on until it is lost, which is a failure, or until it is to stop. Renewals are told to
+/// `output`, if there is one.
 pub(crate) async fn run_until_stopped(
     mut kept: BackgroundTask,
     client: &Client,

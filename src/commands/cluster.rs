@@ -1,4 +1,5 @@
-//! The servers. Each is asked by itself, so that they answer without a leader too, and those that do not are seen.
+//! The servers. Each is asked by itself, so that they answer without a leader too, and those that
+//! do not are seen.
 //!
 //! Endpoints may belong to two clusters. The one that most of the servers name is shown; the others
 //! are named with theirs.
@@ -102,7 +103,8 @@ pub(crate) struct StatusAnswer {
     clocks: Vec<ClockRow>,
 }
 
-/// A client whose clock and the leader's differ by more than they are allowed to: it serves nothing from memory.
+/// A client whose clock and the leader's differ by more than they are allowed to: it serves nothing
+/// from memory.
 #[derive(Debug, Serialize)]
 struct ClockRow {
     session: u64,
@@ -208,7 +210,8 @@ fn reason(error: InspectError) -> String {
     }
 }
 
-/// One picture from what each said: of the members from whoever has come furthest, of each from itself.
+/// One picture from what each said: of the members from whoever has come furthest, of each from
+/// itself.
 fn merge(
     endpoints: &[String],
     cluster: Option<ClusterId>,

@@ -1,8 +1,10 @@
 //! `edit PATH`: a node's value in a file, for as long as an editor runs on it.
 //!
-//! In the manner of `crontab -e` and `kubectl edit`, but under a hold: nobody else who locks the node, or edits it, comes between. Each save is written when
-//! it is seen, not only the last one, by one transaction that takes effect only if the hold is not over and the node is as it was read, or saved last. So
-//! who writes or removes it without locking it is not undone, and what a process writes that stood still past its lease is refused. Readers never wait for a person.
+//! In the manner of `crontab -e` and `kubectl edit`, but under a hold: nobody else who locks the
+//! node, or edits it, comes between. Each save is written when it is seen, not only the last one,
+//! by one transaction that takes effect only if the hold is not over and the node is as it was
+//! read, or saved last. So who writes or removes it without locking it is not undone, and what a
+//! process writes that stood still past its lease is refused. Readers never wait for a person.
 //!
 //! The editor is not killed when the hold is over, as a command of `lock` is, but only when this
 //! process dies: it touches nothing but the file, and what it has yet to save would be gone with
@@ -34,7 +36,8 @@ use crate::{
     output::visible,
 };
 
-/// How often it is looked whether something has been saved. What has not changed from one look to the next is a whole save.
+/// How often it is looked whether something has been saved. What has not changed from one look to
+/// the next is a whole save.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `edit PATH [-- COMMAND…]`
@@ -52,7 +55,8 @@ pub(crate) struct EditArgs {
     /// Wait no longer than this for whoever holds it: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     wait: Option<Duration>,
-    /// The editor, which gets the file as its last argument, and as LEASEHOLD_FILE; $VISUAL, $EDITOR or vi without one
+    /// The editor, which gets the file as its last argument, and as LEASEHOLD_FILE; $VISUAL,
+    /// $EDITOR or vi without one
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -139,11 +143,13 @@ struct WorkingCopy<'a> {
     seen: Option<NodeLook>,
 }
 
-/// What changes with each save: when the file was modified, in seconds and nanoseconds, its length, and which file it is.
+/// What changes with each save: when the file was modified, in seconds and nanoseconds, its length,
+/// and which file it is.
 type NodeLook = (i64, i64, u64, u64);
 
 impl WorkingCopy<'_> {
-    /// Writes each save when it is seen. What goes wrong is not told while somebody edits; what is left to be written at the end is.
+    /// Writes each save when it is seen. What goes wrong is not told while somebody edits; what is
+    /// left to be written at the end is.
     async fn follow(&mut self) -> Infallible {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         let mut last = None;
@@ -188,7 +194,8 @@ impl WorkingCopy<'_> {
         Ok(())
     }
 
-    /// Puts the node if the hold is not over and nobody has written or removed the node meanwhile; none if somebody has.
+    /// Puts the node if the hold is not over and nobody has written or removed the node meanwhile;
+    /// none if somebody has.
     async fn put(&self, value: Value) -> Result<Option<Revision>, CommandFailure> {
         let path = self.lock.path().clone();
         let unchanged = match self.there {
@@ -205,7 +212,8 @@ impl WorkingCopy<'_> {
         }
     }
 
-    /// The node is not as it was: by what was sent from here, of which nothing was heard, or by somebody else.
+    /// The node is not as it was: by what was sent from here, of which nothing was heard, or by
+    /// somebody else.
     async fn find_sent(&mut self) -> Result<(), CommandFailure> {
         let path = self.lock.path().clone();
         let found = self.client.get(&path).await.map_err(|error| read_failure(&error))?;

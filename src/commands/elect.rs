@@ -1,6 +1,8 @@
-//! `elect PATH NAME`: one of several leads while a command runs, or until this is told to stop. `--observe` says who leads.
+//! `elect PATH NAME`: one of several leads while a command runs, or until this is told to stop.
+//! `--observe` says who leads.
 //!
-//! Leading is holding the node: what [`super::lock`] says of commands, signals and tokens goes for leaders too.
+//! Leading is holding the node: what [`super::lock`] says of commands, signals and tokens goes for
+//! leaders too.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -37,11 +39,13 @@ pub(crate) struct ElectArgs {
     /// The candidate's name
     #[arg(required_unless_present = "observe")]
     name: Option<OsString>,
-    /// Campaign for nothing: say who leads, and each leader after that, a line each, until this is stopped
+    /// Campaign for nothing: say who leads, and each leader after that, a line each, until this is
+    /// stopped
     #[arg(long, conflicts_with_all = ["name", "tries", "wait", "delay", "command"])]
     observe: bool,
-    /// In the end let this candidate lead, past those in front: its name, or the number or name of its session, as `holders` shows them. If
-    /// it does not stand in line then, the next in line leads
+    /// In the end let this candidate lead, past those in front: its name, or the number or name of
+    /// its session, as `holders` shows them. If it does not stand in line then, the next in line
+    /// leads
     #[arg(long, value_name = "TO", conflicts_with = "observe")]
     hand_over: Option<String>,
     #[command(flatten)]

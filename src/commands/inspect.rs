@@ -1,4 +1,5 @@
-//! Who holds leases on a node, and what its reads and writes wait for: as the leader sees it at this moment.
+//! Who holds leases on a node, and what its reads and writes wait for: as the leader sees it at
+//! this moment.
 
 use clap::Args;
 use leasehold_protocol::{
@@ -269,7 +270,8 @@ impl From<PendingWriteInfo> for WaitRow {
     }
 }
 
-/// A session as people see it. One that has ended has no name any more; its writes may still happen.
+/// A session as people see it. One that has ended has no name any more; its writes may still
+/// happen.
 fn who(session: SessionId, name: &str) -> String {
     let name = if name.is_empty() { "a client that has gone".to_owned() } else { visible(name) };
     format!("{name} (session {session})")

@@ -1,4 +1,5 @@
-//! Key leases: granted, kept alive, looked at, revoked. Commands, names and lines are those of etcdctl.
+//! Key leases: granted, kept alive, looked at, revoked. Commands, names and lines are those of
+//! etcdctl.
 
 use std::{num::NonZeroU64, time::Duration};
 

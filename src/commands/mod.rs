@@ -1,4 +1,5 @@
-//! The commands that work on a cluster: each a set of arguments, what it does in a [`Context`], and its answer.
+//! The commands that work on a cluster: each a set of arguments, what it does in a [`Context`], and
+//! its answer.
 
 pub(crate) mod background;
 pub(crate) mod cluster;
@@ -35,7 +36,8 @@ pub(crate) enum CommandRequest {
     Tree(tree::TreeArgs),
     /// Remove a node
     Rm(node::RmArgs),
-    /// Compare several nodes, then write several nodes, all at one moment; reads what from standard input, as etcdctl does
+    /// Compare several nodes, then write several nodes, all at one moment; reads what from standard
+    /// input, as etcdctl does
     Txn(txn::TxnArgs),
     /// Put the files below a directory into the tree
     Import(transfer::import::ImportArgs),
@@ -47,11 +49,13 @@ pub(crate) enum CommandRequest {
     /// Key leases: nodes that are put with one go when it ends
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
-    /// Keep a service registered while this runs: its node goes when this is stopped, or is not heard of for a term
+    /// Keep a service registered while this runs: its node goes when this is stopped, or is not
+    /// heard of for a term
     Register(register::RegisterArgs),
     /// Show who is registered at and below a node: live, in jeopardy, gone, and when last seen
     Services(services::ServicesArgs),
-    /// Hold a node, alone or shared with others who read, while a command runs or until this is stopped
+    /// Hold a node, alone or shared with others who read, while a command runs or until this is
+    /// stopped
     Lock(lock::LockArgs),
     /// Edit a node's value with an editor; what it saves is written under a write lease
     Edit(edit::EditArgs),
@@ -186,7 +190,8 @@ impl CommandRequest {
     }
 }
 
-/// A read that was not answered changed nothing: the servers are not there, whichever way that shows.
+/// A read that was not answered changed nothing: the servers are not there, whichever way that
+/// shows.
 pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
     match error {
         ReadError::Refused(refusal) => CommandFailure::from_refusal(refusal),

@@ -40,7 +40,8 @@ pub(crate) struct PutArgs {
     /// Only if the value was last changed at this revision
     #[arg(long, value_name = "N")]
     if_revision: Option<u64>,
-    /// With this lease, in hexadecimal: the node goes when the lease ends. Without, it stays, even if it went with one
+    /// With this lease, in hexadecimal: the node goes when the lease ends. Without, it stays, even
+    /// if it went with one
     #[arg(long, value_name = "ID", value_parser = lease::id)]
     lease: Option<LeaseId>,
     /// Only while a node is held under this fencing token

@@ -33,7 +33,8 @@ pub(crate) struct RegisterArgs {
     /// Take the place of whoever is registered there
     #[arg(long)]
     replace: bool,
-    /// How long the node outlives a crash, if not as long as the term of its volume: seconds, or 500ms, 10s, 2m, 1h
+    /// How long the node outlives a crash, if not as long as the term of its volume: seconds, or
+    /// 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "D", value_parser = duration::seconds)]
     term: Option<Duration>,
 }
@@ -104,7 +105,8 @@ async fn with_lease(
     match client.put_with(path, value, options).await {
         Ok(written) => Ok(RegisteredNode::Lease { path: path.clone(), revision: written.revision, lease: kept }),
         Err(error) => {
-            // If this is not heard of, the lease ends by itself, and with it what the put may still do.
+            // If this is not heard of, the lease ends by itself, and with it what the put may still
+            // do.
             let _ = kept.revoke().await;
             Err(write_failure(&error))
         }

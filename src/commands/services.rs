@@ -1,4 +1,5 @@
-//! `services PATH`: who is registered at and below a node, and how well, as the leader sees it at this moment.
+//! `services PATH`: who is registered at and below a node, and how well, as the leader sees it at
+//! this moment.
 
 use std::time::Duration;
 

@@ -43,16 +43,19 @@ pub(crate) struct VolumeChangeArgs {
     /// The top of the volume
     #[arg(value_parser = cli::path)]
     path: NodePath,
-    /// How long a volume lease is promised for: what a write may wait for a client that died [new volumes: 10s]
+    /// How long a volume lease is promised for: what a write may wait for a client that died [new
+    /// volumes: 10s]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     term: Option<Duration>,
     /// How long an object lease is promised for [new volumes: 1h]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     object_term: Option<Duration>,
-    /// What the server waits beyond a term; more than clocks can drift apart in it [new volumes: 100ms]
+    /// What the server waits beyond a term; more than clocks can drift apart in it [new volumes:
+    /// 100ms]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     skew_margin: Option<Duration>,
-    /// Whether the server knows which objects a session holds, or assumes all [new volumes: objects]
+    /// Whether the server knows which objects a session holds, or assumes all [new volumes:
+    /// objects]
     #[arg(long)]
     tracking: Option<TrackingName>,
 }

@@ -21,13 +21,15 @@ pub(crate) struct WatchArgs {
     /// The node; what lies below it is watched too
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// The first revision that is told: one that was, or one to come; from now on unless told otherwise
+    /// The first revision that is told: one that was, or one to come; from now on unless told
+    /// otherwise
     #[arg(long, value_name = "N")]
     from: Option<u64>,
     /// The node alone
     #[arg(long)]
     node: bool,
-    /// Say how far everything has been told: when it begins, and every few seconds while nothing happens
+    /// Say how far everything has been told: when it begins, and every few seconds while nothing
+    /// happens
     #[arg(long)]
     progress: bool,
 }
@@ -94,7 +96,8 @@ impl Text for ProgressLine {
 }
 
 impl WatchArgs {
-    /// Goes on until it is told to stop, which is no failure, or until it is not known any more what happened, which is.
+    /// Goes on until it is told to stop, which is no failure, or until it is not known any more
+    /// what happened, which is.
     pub(crate) async fn run(self, context: &Context) -> Result<(), CommandFailure> {
         let stop = StopSignal::listen()?;
         let watching = async {

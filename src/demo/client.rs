@@ -1,7 +1,8 @@
-//! `demo-client`: one client of the demo, a process of its own, so that it can be killed as a whole.
+//! `demo-client`: one client of the demo, a process of its own, so that it can be killed as a
+//! whole.
 //!
-//! It does what it is told on standard input, says what came of it on standard output, and ends when the input does: whoever
-//! started it may have been killed.
+//! It does what it is told on standard input, says what came of it on standard output, and ends
+//! when the input does: whoever started it may have been killed.
 
 use std::{
     sync::{

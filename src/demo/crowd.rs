@@ -20,7 +20,8 @@ use super::{
 };
 use crate::exit::CommandFailure;
 
-/// How long clients may take for what they do between two orders, beside what they wait for in the servers.
+/// How long clients may take for what they do between two orders, beside what they wait for in the
+/// servers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a process may take to be gone once it was killed.
@@ -194,7 +195,8 @@ impl Crowd {
     pub(crate) async fn kill(&mut self, member: usize) -> Result<(), CommandFailure> {
         let killed = &mut self.members[member];
         killed.may_end = true;
-        // Only then: whoever hears that there are no more orders closes its session, and gives back what it holds.
+        // Only then: whoever hears that there are no more orders closes its session, and gives back
+        // what it holds.
         killed.child.kill().await.map_err(|error| CommandFailure::io("cannot kill a client", &error))?;
         killed.orders = None;
         Ok(())

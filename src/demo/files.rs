@@ -1,7 +1,7 @@
 //! Which files the demo is about, and what they become in the tree.
 //!
-//! The files that git tracks, or, where git knows nothing, all. Symbolic links become what they point to. Whatever cannot be
-//! imported is named, with the reason; nothing is left out in silence.
+//! The files that git tracks, or, where git knows nothing, all. Symbolic links become what they
+//! point to. Whatever cannot be imported is named, with the reason; nothing is left out in silence.
 
 use std::{
     fs,
@@ -13,7 +13,8 @@ use leasehold_protocol::{limits::Limits, path::NodePath};
 
 use crate::exit::CommandFailure;
 
-/// At least so many files: one that is written all the time cannot be read from memory without a gap while there is no leader.
+/// At least so many files: one that is written all the time cannot be read from memory without a
+/// gap while there is no leader.
 const FILES_MIN: usize = 2;
 
 /// At most so many files: what is shown does not get clearer with more.
@@ -77,8 +78,8 @@ fn tracked(dir: &FilePath) -> Option<Vec<PathBuf>> {
 }
 
 impl Found {
-    /// Takes what a name stands for. `within` are the directories that we are in, as they really are: a link to one of them
-    /// would have no end.
+    /// Takes what a name stands for. `within` are the directories that we are in, as they really
+    /// are: a link to one of them would have no end.
     fn take(&mut self, dir: &FilePath, name: &FilePath, top: &NodePath, within: &mut Vec<PathBuf>) {
         let source = dir.join(name);
         match fs::metadata(&source) {

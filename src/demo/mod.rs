@@ -1,8 +1,9 @@
 //! `leasehold demo`: the main job on real files, with real processes, in about half a minute.
 //!
-//! Replicas, readers and writers are processes of their own; this one starts them, kills some with SIGKILL, listens, and judges all reads
-//! at the end ([`oracle`]). Whatever happens, no process of it is left, nor any file, unless the cluster is to be kept: not even if it
-//! is killed itself ([`replica`]).
+//! Replicas, readers and writers are processes of their own; this one starts them, kills some with
+//! SIGKILL, listens, and judges all reads at the end ([`oracle`]). Whatever happens, no process of
+//! it is left, nor any file, unless the cluster is to be kept: not even if it is killed itself
+//! ([`replica`]).
 //!
 //! What it does not show: that data survive the loss of power; what several machines would do.
 
@@ -90,7 +91,8 @@ async fn demonstrate(args: &DemoArgs, output: Output) -> Result<DemoReport, Comm
     Ok(report)
 }
 
-/// Does something that holds processes and folders; drops it, and with it them, when this process is told to end.
+/// Does something that holds processes and folders; drops it, and with it them, when this process
+/// is told to end.
 pub(crate) async fn unless_interrupted<T>(
     work: impl Future<Output = Result<T, CommandFailure>>,
 ) -> Result<T, CommandFailure> {

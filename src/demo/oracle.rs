@@ -1,13 +1,14 @@
 //! Judges reads after the fact: was each at least as new as what was known when it began?
 //!
-//! All processes note times by one clock. A change is *known* from the moment at which its write was acknowledged, or at which
-//! some read that returned it had ended, whichever comes first: both follow from linearizability. A read is stale if
-//! a later change of the same node was known before the read began. (A write that was never acknowledged and never
-//! read obliges nobody.)
+//! All processes note times by one clock. A change is *known* from the moment at which its write
+//! was acknowledged, or at which some read that returned it had ended, whichever comes first: both
+//! follow from linearizability. A read is stale if a later change of the same node was known before
+//! the read began. (A write that was never acknowledged and never read obliges nobody.)
 //!
-//! Readers do millions of reads, so they note runs of them: reads of one node that returned one revision. A run has a stale read
-//! if and only if the last one to begin is stale, so no stale read goes unnoticed. How many of a noticed run are stale is exact
-//! if all are; otherwise it is at least one, and one is what is counted.
+//! Readers do millions of reads, so they note runs of them: reads of one node that returned one
+//! revision. A run has a stale read if and only if the last one to begin is stale, so no stale read
+//! goes unnoticed. How many of a noticed run are stale is exact if all are; otherwise it is at
+//! least one, and one is what is counted.
 
 use std::collections::HashMap;
 

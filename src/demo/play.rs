@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{commands::write_failure, exit::CommandFailure};
 
-/// The term of the files' volume. Clients renew at a third of it, so two thirds are left at least when the leader dies: longer
-/// than the outage may be. And short enough to be waited for.
+/// The term of the files' volume. Clients renew at a third of it, so two thirds are left at least
+/// when the leader dies: longer than the outage may be. And short enough to be waited for.
 const TERM: Duration = Duration::from_secs(4);
 
 /// How long copies are good for as long as the volume lease is renewed.
@@ -196,7 +196,8 @@ impl<'a> Play<'a> {
         self.story.tell(&format!("replica {leader} led and was killed"));
         let has_gone_on = |part: &CrowdPart| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
         self.crowd.until("writes to go on", |crowd| crowd.tally.members.iter().all(has_gone_on)).await?;
-        // A write that was under way may have been acknowledged before the kill and heard after it: the next one counts.
+        // A write that was under way may have been acknowledged before the kill and heard after it:
+        // the next one counts.
         let first = |part: &CrowdPart| part.acks.iter().find(|ack| ack.begin > from).map(|ack| ack.end);
         let to = self.crowd.tally.members.iter().filter_map(first).max().unwrap_or(from);
         let next = self.replicas.leader(Some(leader)).await?;
@@ -205,7 +206,8 @@ impl<'a> Play<'a> {
         Ok((leader, Outage { from, to }))
     }
 
-    /// Returns how long the write waited, and how long the client that was killed could have used its copy still, both in nanoseconds.
+    /// Returns how long the write waited, and how long the client that was killed could have used
+    /// its copy still, both in nanoseconds.
     async fn kill_client(&mut self) -> Result<(u64, u64), CommandFailure> {
         let written = written(&self.files);
         let left = (0..self.files.len() as u32).find(|place| !written.contains(place));
@@ -247,8 +249,8 @@ impl<'a> Play<'a> {
     }
 }
 
-/// A follower lets the leader's time run out first, then stands for election when it is its turn; each takes the longer election
-/// time at most. A second is for the recall and all the rest.
+/// A follower lets the leader's time run out first, then stands for election when it is its turn;
+/// each takes the longer election time at most. A second is for the recall and all the rest.
 fn outage_bound() -> Duration {
     Duration::from_millis(RaftConfig::default().election_max_ms) * 2 + Duration::from_secs(1)
 }

@@ -1,8 +1,9 @@
-//! A client that reads: as an application would that has everything it needs in memory, and never waits for what it has not.
+//! A client that reads: as an application would that has everything it needs in memory, and never
+//! waits for what it has not.
 //!
-//! Reads come in bursts with short pauses, so that two cores have time for the servers too. What is not in memory is asked for in the
-//! background while reading goes on with other files, so the time between two cached reads says whether *any* cached read
-//! was possible.
+//! Reads come in bursts with short pauses, so that two cores have time for the servers too. What is
+//! not in memory is asked for in the background while reading goes on with other files, so the time
+//! between two cached reads says whether *any* cached read was possible.
 
 use std::{
     sync::{
@@ -28,14 +29,15 @@ use super::{
 /// Reads in a burst.
 const BURST: usize = 256;
 
-/// The pause after a burst: a tenth of the longest gap that a cached read may have at most, so that the pauses are not what is
-/// measured.
+/// The pause after a burst: a tenth of the longest gap that a cached read may have at most, so that
+/// the pauses are not what is measured.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// One cached read in so many is timed: the clock costs a fair part of what is measured.
 const SAMPLE_EVERY: u64 = 61;
 
-/// What is read from servers at the same time, at most: the rest is left for later, as a reader has enough else to do.
+/// What is read from servers at the same time, at most: the rest is left for later, as a reader has
+/// enough else to do.
 const ASKED_MAX: usize = 64;
 
 /// How often reports are made.
@@ -158,7 +160,8 @@ impl Reader {
         Self { client, runtime, words, stop, log, asked, asked_count: 0, answers: mpsc::channel(), files }
     }
 
-    /// Reads until it is told to stop, and reports. What was asked for and not answered by then was not read.
+    /// Reads until it is told to stop, and reports. What was asked for and not answered by then was
+    /// not read.
     pub(crate) fn run(mut self, seed: u64) {
         let mut random = SmallRng::seed_from_u64(seed);
         let Some(zipf) = Zipf::new(self.files.len(), zipf::EXPONENT) else { return };

@@ -1,7 +1,8 @@
 //! `demo-replica`: one replica of the demo, a process of its own that does not outlive the demo.
 //!
-//! Its input is a pipe whose other end nobody has but the demo. When that ends, the demo is gone, however it went: the replica
-//! removes what it had on disk and ends where it is. Unless it was told to stay.
+//! Its input is a pipe whose other end nobody has but the demo. When that ends, the demo is gone,
+//! however it went: the replica removes what it had on disk and ends where it is. Unless it was
+//! told to stay.
 
 use std::{io::Read, path::Path};
 
@@ -36,8 +37,8 @@ pub(super) fn log_of(data: &Path) -> std::path::PathBuf {
     data.with_extension("log")
 }
 
-/// Removes what a replica has on disk; and the folder that it is in, if it is the last there. Nobody is left to be told of what
-/// cannot be removed.
+/// Removes what a replica has on disk; and the folder that it is in, if it is the last there.
+/// Nobody is left to be told of what cannot be removed.
 fn remove(data: &Path) {
     let _ = std::fs::remove_dir_all(data);
     let _ = std::fs::remove_file(log_of(data));

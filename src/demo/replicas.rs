@@ -1,7 +1,9 @@
-//! A cluster of its own: replicas as processes on free loopback ports, with their data in a temporary folder.
+//! A cluster of its own: replicas as processes on free loopback ports, with their data in a
+//! temporary folder.
 //!
-//! Each process is killed by its own id when this is dropped, however that comes about, and the folder is removed; unless the cluster
-//! is to be [kept](Replicas::keep). If this process is killed, they end by themselves ([`replica`]).
+//! Each process is killed by its own id when this is dropped, however that comes about, and the
+//! folder is removed; unless the cluster is to be [kept](Replicas::keep). If this process is
+//! killed, they end by themselves ([`replica`]).
 
 use std::{
     fs::File,
@@ -155,7 +157,8 @@ impl Replicas {
         child.ok_or_else(|| CommandFailure::refused("replica", format!("replica {id} is not running")))
     }
 
-    /// Lets the cluster run on, and leaves its data. Returns the folder and the ids of the processes.
+    /// Lets the cluster run on, and leaves its data. Returns the folder and the ids of the
+    /// processes.
     pub(crate) fn keep(mut self) -> (PathBuf, Vec<u32>) {
         let children = self.processes.iter_mut().flatten().filter_map(|process| process.0.take());
         let ids = children.map(stay).collect();

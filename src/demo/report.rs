@@ -8,7 +8,8 @@ use super::{
 };
 use crate::output::{Table, Text};
 
-/// The longest time that may pass between two cached reads in a row while the leader is dead, in milliseconds.
+/// The longest time that may pass between two cached reads in a row while the leader is dead, in
+/// milliseconds.
 pub(crate) const READ_GAP_MAX_MS: f64 = 50.0;
 
 /// What was measured. The names are what scripts rely on.

@@ -1,4 +1,5 @@
-//! What happens, told as it happens: to people at a terminal with a live line below, to others line by line.
+//! What happens, told as it happens: to people at a terminal with a live line below, to others line
+//! by line.
 
 use std::{
     io::Write,

@@ -1,4 +1,5 @@
-//! What the demo and its clients say to each other: one JSON document a line, on the client's standard input and output.
+//! What the demo and its clients say to each other: one JSON document a line, on the client's
+//! standard input and output.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,8 @@ pub(crate) enum WorkerOrder {
     Task(Task),
     /// Begin.
     Go,
-    /// Stop reading, keep the leases, and say what they are: the last order to a client that is going to be killed.
+    /// Stop reading, keep the leases, and say what they are: the last order to a client that is
+    /// going to be killed.
     Hold {
         /// Have a copy of this file for certain, by its place in the list.
         file: u32,
@@ -73,7 +75,8 @@ pub(crate) struct WorkerReport {
     pub(crate) acks: Vec<Ack>,
     /// How long cached reads took, by sample: nanoseconds, and how many.
     pub(crate) cached_ns: Vec<(u64, u64)>,
-    /// The longest times between two cached reads in a row, from and to in nanoseconds: one for each tenth of a second.
+    /// The longest times between two cached reads in a row, from and to in nanoseconds: one for
+    /// each tenth of a second.
     pub(crate) gaps: Vec<(u64, u64)>,
     /// Requests and consents sent since the client was made.
     pub(crate) messages_sent: u64,

@@ -1,4 +1,5 @@
-//! A client that writes: one write after the other, a short pause between, whatever happens to the servers.
+//! A client that writes: one write after the other, a short pause between, whatever happens to the
+//! servers.
 
 use std::{
     sync::{
@@ -20,7 +21,8 @@ use super::{
 };
 use crate::{commands::read_failure, exit::CommandFailure};
 
-/// The pause between two writes: some hundred writes a second, which leaves the machine to the readers.
+/// The pause between two writes: some hundred writes a second, which leaves the machine to the
+/// readers.
 const PAUSE: Duration = Duration::from_millis(3);
 
 /// How often reports are made.

@@ -1,4 +1,5 @@
-//! Zipf's distribution: the item of rank *k* is as likely as 1 / (*k* + 1)^*s*. What people read is about like that.
+//! Zipf's distribution: the item of rank *k* is as likely as 1 / (*k* + 1)^*s*. What people read is
+//! about like that.
 
 use rand::Rng;
 

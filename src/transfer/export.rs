@@ -1,7 +1,8 @@
 //! `export PATH DIR`: a subtree into a directory.
 //!
-//! Each file has the value that its node had at some moment during the export, and is there as a whole or not at all. Files of
-//! an earlier export that have no node any more stay. Nothing is written through symbolic links.
+//! Each file has the value that its node had at some moment during the export, and is there as a
+//! whole or not at all. Files of an earlier export that have no node any more stay. Nothing is
+//! written through symbolic links.
 
 use std::{
     fs,

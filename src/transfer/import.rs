@@ -1,8 +1,9 @@
 //! `import DIR PATH`: a directory into the tree.
 //!
-//! Everything that can be known beforehand is checked before anything is written: names, links, and that the server takes
-//! values and paths as long as these. What is written after that is written even if a later file fails: files are nodes of their
-//! own, and importing again is harmless. Nodes that are there already get new values; none is removed.
+//! Everything that can be known beforehand is checked before anything is written: names, links, and
+//! that the server takes values and paths as long as these. What is written after that is written
+//! even if a later file fails: files are nodes of their own, and importing again is harmless. Nodes
+//! that are there already get new values; none is removed.
 
 use std::{fs, io, path::PathBuf};
 
@@ -94,7 +95,8 @@ async fn put(client: &Client, entry: ScannedNode, bar: &ProgressBar) -> Result<u
     Ok(bytes)
 }
 
-/// Asks the server whether it takes the longest value, path and component that there are, by writes whose condition cannot hold.
+/// Asks the server whether it takes the longest value, path and component that there are, by writes
+/// whose condition cannot hold.
 async fn check_limits(client: &Client, scan: &Scan) -> Result<(), CommandFailure> {
     let component = |entry: &&ScannedNode| entry.path.as_str().split('/').map(str::len).max();
     let longest = [

@@ -11,7 +11,8 @@ use leasehold_protocol::path::NodePath;
 use super::{DIRECTORY_MARK, VALUE_FILE};
 use crate::exit::CommandFailure;
 
-/// More than this is refused: the list is kept in memory, and links can make a small directory endless.
+/// More than this is refused: the list is kept in memory, and links can make a small directory
+/// endless.
 const ENTRIES_MAX: usize = 1_000_000;
 
 /// A node to be written.

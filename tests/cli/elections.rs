@@ -8,7 +8,8 @@ use crate::{
     running::Running,
 };
 
-/// A volume whose leaders are missed soon, but not as soon as a busy machine keeps one from renewing.
+/// A volume whose leaders are missed soon, but not as soon as a busy machine keeps one from
+/// renewing.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(1);
     cluster.cli().done(["volume", "create", "/jobs", "--term", "4s"]);
@@ -120,7 +121,8 @@ fn stopped_leader_hands_over_to_named_candidate_past_queue() {
     first.process.signal(Signal::SIGTERM);
     assert_eq!(first.process.ended().code(), Some(0));
     tokens.push(token(&third.json(), "three"));
-    // One who does not stand there cannot be handed over to: the next in line leads, and that is said.
+    // One who does not stand there cannot be handed over to: the next in line leads, and that is
+    // said.
     third.process.signal(Signal::SIGTERM);
     let mut errors = third.errors();
     assert_eq!(third.process.ended().code(), Some(1));

@@ -230,7 +230,8 @@ fn keep_alive_exits_with_1_when_lease_is_lost() {
 /// How a key was put: first, and then again or not.
 type Puts = (Option<usize>, Option<Option<usize>>);
 
-/// etcd had its keys attached to the wrong lease after a restart: all ways of putting one, and putting it again.
+/// etcd had its keys attached to the wrong lease after a restart: all ways of putting one, and
+/// putting it again.
 #[test]
 fn keys_stay_attached_to_last_lease_after_restart() {
     let mut cluster = Cluster::start(1);

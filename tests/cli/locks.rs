@@ -21,8 +21,8 @@ use crate::{
 const TERM: Duration = Duration::from_secs(4);
 const MARGIN: Duration = Duration::from_millis(50);
 
-/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until its end is (T6). A tick is
-/// a tenth of the term, and a quarter of a second at most.
+/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until
+/// its end is (T6). A tick is a tenth of the term, and a quarter of a second at most.
 const TICKS: Duration = Duration::from_millis(2 * 250);
 
 /// A volume whose holds are missed soon, but not as soon as a busy machine keeps one from renewing.

@@ -11,7 +11,8 @@ use crate::{
 };
 
 const TERM: Duration = Duration::from_secs(1);
-/// Of services that are to live on: a loaded machine may keep one from renewing for longer than a second.
+/// Of services that are to live on: a loaded machine may keep one from renewing for longer than a
+/// second.
 const LONG_TERM: Duration = Duration::from_secs(4);
 /// The margin and two ticks; then what a loaded machine takes for a few processes.
 const SLACK: Duration = Duration::from_secs(5);

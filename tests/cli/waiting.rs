@@ -1,4 +1,5 @@
-//! Reads and writes that wait for a client that died: seen by holders and why, bounded by its lease.
+//! Reads and writes that wait for a client that died: seen by holders and why, bounded by its
+//! lease.
 
 use std::{
     process::Stdio,

@@ -105,7 +105,8 @@ fn what_goes_with_a_lease_is_told_with_why() {
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// The servers' allowance for clocks: twice what a clock may drift in the term and a tick of 250 ms, and 1 ms.
+/// The servers' allowance for clocks: twice what a clock may drift in the term and a tick of 250
+/// ms, and 1 ms.
 fn margin() -> Duration {
     DriftAllowance::DEFAULT.over(TTL + Duration::from_millis(250)) * 2 + Duration::from_millis(1)
 }

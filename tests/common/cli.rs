@@ -71,7 +71,8 @@ impl Cli {
         ran.json()
     }
 
-    /// Runs a command that is expected to fail, and gives its status, the error's kind and its message.
+    /// Runs a command that is expected to fail, and gives its status, the error's kind and its
+    /// message.
     pub fn fails(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> (i32, String, String) {
         self.run(with_json(arguments)).error()
     }

@@ -46,7 +46,8 @@ impl Cluster {
         Self::start_at((0..count).map(|_| site()).collect(), Place::default(), config)
     }
 
-    /// Starts a server at each of these sites, and waits until they serve; commands for the cluster run at `place`.
+    /// Starts a server at each of these sites, and waits until they serve; commands for the cluster
+    /// run at `place`.
     pub fn start_at(sites: Vec<Site>, place: Place, config: Option<&str>) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = config.map(|text| {

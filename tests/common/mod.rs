@@ -1,5 +1,6 @@
-//! Real processes for tests: clusters of servers with data in temporary directories, the commands that talk to them, and
-//! waiting. Everything that a test starts is killed, by its id, when the test lets go of it.
+//! Real processes for tests: clusters of servers with data in temporary directories, the commands
+//! that talk to them, and waiting. Everything that a test starts is killed, by its id, when the
+//! test lets go of it.
 //!
 //! For the test binaries that want it: `#[path = "../common/mod.rs"] mod common;`
 
@@ -27,7 +28,8 @@ pub use self::{
     tools::{ALLOW_SKIPS, SKIPPED_FILE, Tool, require},
 };
 
-/// How long anything may take that is expected to happen: far more than it does on a loaded machine.
+/// How long anything may take that is expected to happen: far more than it does on a loaded
+/// machine.
 pub const SOON: Duration = Duration::from_secs(90);
 
 /// How often to look whether something has happened.
@@ -61,7 +63,8 @@ impl<T> Look for Result<T, String> {
     }
 }
 
-/// How long has been waited. A look that took long, because the machine stood still perhaps, counts as [`LOOK_MAX`].
+/// How long has been waited. A look that took long, because the machine stood still perhaps, counts
+/// as [`LOOK_MAX`].
 struct Patience {
     waited: Duration,
     last: Instant,

@@ -1,14 +1,15 @@
 //! Ports for servers that are stopped and started again.
 //!
-//! The kernel's own choice would be one that it also gives to outgoing connections: while a server is down, its port could
-//! be taken. So ports are chosen below that range, each once in a process.
+//! The kernel's own choice would be one that it also gives to outgoing connections: while a server
+//! is down, its port could be taken. So ports are chosen below that range, each once in a process.
 
 use std::{
     net::TcpListener,
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Below the ports that Linux gives to outgoing connections (32768 on), above those of well-known services.
+/// Below the ports that Linux gives to outgoing connections (32768 on), above those of well-known
+/// services.
 const PORTS: std::ops::Range<u16> = 12_000..30_000;
 
 static NEXT: AtomicU16 = AtomicU16::new(0);

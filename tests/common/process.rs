@@ -26,7 +26,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where programs are started through this command line; it has to become the program, under its own process id.
+    /// Where programs are started through this command line; it has to become the program, under
+    /// its own process id.
     pub fn through(words: &[&str]) -> Self {
         Self { words: words.iter().map(|word| (*word).to_owned()).collect(), binary: None }
     }
@@ -86,7 +87,8 @@ impl Process {
         Self { child, log: None }
     }
 
-    /// Starts a process; what it says is appended to a file, whose end is printed if the test fails.
+    /// Starts a process; what it says is appended to a file, whose end is printed if the test
+    /// fails.
     pub fn start(mut command: Command, log: &Path) -> Self {
         let open = || File::options().create(true).append(true).open(log).expect("a log file");
         let child = command.stdout(open()).stderr(open()).spawn().expect("the binary starts");
@@ -147,7 +149,8 @@ impl Drop for Process {
     }
 }
 
-/// Whether all threads of a process are stopped. The signal is taken by one of them, and the others go on until it is.
+/// Whether all threads of a process are stopped. The signal is taken by one of them, and the others
+/// go on until it is.
 fn is_stopped(id: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("a child of ours");
     threads.flatten().all(|thread| {

@@ -1,8 +1,9 @@
 //! How long the machine stood still while a test measured time.
 //!
-//! What a test promises of time has a bound that follows from the configuration, and an [`ALLOWANCE`] for the machine. A
-//! machine that stands still for longer than that shows nothing, neither that the promise is kept nor that it is broken: a
-//! test that measures is repeated then, and fails if the machine never runs well enough. Nothing widens the bound.
+//! What a test promises of time has a bound that follows from the configuration, and an
+//! [`ALLOWANCE`] for the machine. A machine that stands still for longer than that shows nothing,
+//! neither that the promise is kept nor that it is broken: a test that measures is repeated then,
+//! and fails if the machine never runs well enough. Nothing widens the bound.
 
 use std::{
     sync::{
@@ -19,7 +20,8 @@ pub const ALLOWANCE: Duration = Duration::from_secs(1);
 /// How often a thread of the test wakes, to see how late it is.
 const WAKE_EVERY: Duration = Duration::from_millis(10);
 
-/// A thread that is late by less was woken in time: timers and the scheduler are no finer on a busy machine.
+/// A thread that is late by less was woken in time: timers and the scheduler are no finer on a busy
+/// machine.
 const LATE_MIN: Duration = Duration::from_millis(10);
 
 /// How often a measurement is made at most.
@@ -99,7 +101,8 @@ impl Drop for Stalls {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missed(pub String);
 
-/// What is promised of a duration: no less than `least`, and no more than `most` and the [`ALLOWANCE`].
+/// What is promised of a duration: no less than `least`, and no more than `most` and the
+/// [`ALLOWANCE`].
 ///
 /// # Panics
 ///
@@ -109,8 +112,8 @@ pub fn check(what: &str, took: Duration, least: Duration, most: Duration) -> Res
     check_while(ALLOWANCE, what, took, least, most)
 }
 
-/// The same, of a bound with room for a machine that runs: it may add only the time that it was seen to stand still, and the
-/// [`ALLOWANCE`] at most.
+/// The same, of a bound with room for a machine that runs: it may add only the time that it was
+/// seen to stand still, and the [`ALLOWANCE`] at most.
 ///
 /// # Panics
 ///
@@ -131,7 +134,8 @@ pub fn check_while(
     Err(Missed(format!("{what} after {took:.3?}: expected at most {most:.3?}, and {allowance:.3?} for the machine")))
 }
 
-/// Makes a measurement, again if it missed a bound while the machine stood still for longer than the [`ALLOWANCE`].
+/// Makes a measurement, again if it missed a bound while the machine stood still for longer than
+/// the [`ALLOWANCE`].
 ///
 /// # Panics
 ///

@@ -1,5 +1,6 @@
-//! What a test needs that a machine may lack. A test that lacks something fails and says what. Only with
-//! `LEASEHOLD_ALLOW_SKIPS=1` it is skipped instead, and noted in a file whose lines `.ci/test` counts at the end.
+//! What a test needs that a machine may lack. A test that lacks something fails and says what. Only
+//! with `LEASEHOLD_ALLOW_SKIPS=1` it is skipped instead, and noted in a file whose lines `.ci/test`
+//! counts at the end.
 
 use std::{
     fmt,
@@ -62,8 +63,8 @@ impl fmt::Display for Tool {
     }
 }
 
-/// Gives what was found of a tool. None if there is nothing and skips are allowed: then the skip has been noted, and the
-/// test goes on without the tool, or returns.
+/// Gives what was found of a tool. None if there is nothing and skips are allowed: then the skip
+/// has been noted, and the test goes on without the tool, or returns.
 ///
 /// # Panics
 ///

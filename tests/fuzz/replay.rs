@@ -1,4 +1,5 @@
-//! Every input that the fuzzer has kept, given to its target again: what it found once is found at once if it comes back.
+//! Every input that the fuzzer has kept, given to its target again: what it found once is found at
+//! once if it comes back.
 
 #[path = "src/lib.rs"]
 mod drivers;

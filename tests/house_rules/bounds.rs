@@ -1,4 +1,5 @@
-//! Every named bound of the rules is counted where it takes effect, or listed with the reason why it cannot be.
+//! Every named bound of the rules is counted where it takes effect, or listed with the reason why
+//! it cannot be.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! House rules that no compiler checks (as TigerBeetle's `tidy.zig` does it): what the rules crate may not know, what every
-//! file begins with, and what the documents must name.
+//! House rules that no compiler checks (as TigerBeetle's `tidy.zig` does it): what the rules crate
+//! may not know, what every file begins with, and what the documents must name.
 
 mod bounds;
 mod glossary;

@@ -1,5 +1,5 @@
-//! Names: a type's name means one type in the whole workspace, and a function's name is short enough
-//! to be read in a list of tests.
+//! Names: a type's name means one type in the whole workspace, and a function's name is short
+//! enough to be read in a list of tests.
 
 use std::collections::BTreeMap;
 

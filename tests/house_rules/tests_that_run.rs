@@ -1,10 +1,11 @@
 //! The tests that `cargo test --workspace` runs, read from the sources.
 //!
-//! Cargo names the targets that are tested, and `mod` leads from each to its files. A test there is a
-//! function with a test attribute, or a line of a macro of that file that makes one. What depends on a
-//! feature, or is ignored, does not count. The gate fails if a test was skipped (`.ci/test`).
+//! Cargo names the targets that are tested, and `mod` leads from each to its files. A test there is
+//! a function with a test attribute, or a line of a macro of that file that makes one. What depends
+//! on a feature, or is ignored, does not count. The gate fails if a test was skipped (`.ci/test`).
 //!
-//! Not `--list` of the test binaries: whoever runs the house rules alone would have to build them all.
+//! Not `--list` of the test binaries: whoever runs the house rules alone would have to build them
+//! all.
 
 use std::{
     collections::BTreeSet,

@@ -1,7 +1,9 @@
-//! Key leases through changes of the leader (A14, T4): one that is kept alive is not cut short; those that nobody keeps end
-//! after their term and not much later, however often there was no leader meanwhile.
+//! Key leases through changes of the leader (A14, T4): one that is kept alive is not cut short;
+//! those that nobody keeps end after their term and not much later, however often there was no
+//! leader meanwhile.
 //!
-//! `LEASEHOLD_HALF_TERMS=40 LEASEHOLD_ABANDONED=20 cargo test --test processes abandoned -- --nocapture` goes on for longer.
+//! `LEASEHOLD_HALF_TERMS=40 LEASEHOLD_ABANDONED=20 cargo test --test processes abandoned -- --nocapture`
+//! goes on for longer.
 
 use std::{
     sync::{Arc, Mutex},
@@ -37,7 +39,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// What a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(2);
 
-/// What the rule says that a lease may last beyond its term, apart from the times without a leader: two ticks, and the margin.
+/// What the rule says that a lease may last beyond its term, apart from the times without a leader:
+/// two ticks, and the margin.
 fn beyond() -> Duration {
     2 * TICK + DriftAllowance::DEFAULT.over(TTL + TICK) * 2 + Duration::from_millis(1)
 }
@@ -87,12 +90,12 @@ const ROUNDS: u64 = 1;
 
 const ABANDONED_TTL: Duration = Duration::from_secs(5);
 
-/// When the leader is killed: in the last fifth of the term, so that a cluster clock which lost the time since the last
-/// entry of an idle log would show.
+/// When the leader is killed: in the last fifth of the term, so that a cluster clock which lost the
+/// time since the last entry of an idle log would show.
 const KILLED_AFTER: Duration = Duration::from_secs(4);
 
-/// What an abandoned lease may last beyond its term and the time in which no reads were answered: two ticks of a quarter of a
-/// second at most (T6), the margin of 11 ms, and the commit of its end.
+/// What an abandoned lease may last beyond its term and the time in which no reads were answered:
+/// two ticks of a quarter of a second at most (T6), the margin of 11 ms, and the commit of its end.
 const BEYOND_OUTAGE: Duration = Duration::from_millis(700);
 
 /// Reads that take no longer are answered by a leader that has a majority.
@@ -124,8 +127,8 @@ impl Unanswered {
     }
 }
 
-/// Kills the leader while a lease that nobody keeps is 4 s old. Returns for how long no reads were answered, and what the
-/// lease lasted beyond its term and that.
+/// Kills the leader while a lease that nobody keeps is 4 s old. Returns for how long no reads were
+/// answered, and what the lease lasted beyond its term and that.
 async fn abandon(changes: &mut Changes, ends: &Ends, at: &str) -> Result<(Duration, Duration), Missed> {
     let all = changes.cluster.ids();
     changes.cluster.caught_up(&all);

@@ -1,4 +1,5 @@
-//! Garbage on the port, and nonsense on the command line: nothing changes, and who sent it is told what was wrong.
+//! Garbage on the port, and nonsense on the command line: nothing changes, and who sent it is told
+//! what was wrong.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,8 @@ fn garbage(random: &mut SmallRng, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends these bytes, keeps its own half open, and returns all that is answered until the server closes.
+/// Sends these bytes, keeps its own half open, and returns all that is answered until the server
+/// closes.
 async fn answer_to(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let mut answer = Vec::new();

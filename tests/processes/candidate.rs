@@ -1,5 +1,6 @@
-//! A candidate in a process of its own: it campaigns for a node again and again. While it leads it does, at a pace, what only the leader
-//! does, and writes down when, and until when it was certain to lead then.
+//! A candidate in a process of its own: it campaigns for a node again and again. While it leads it
+//! does, at a pace, what only the leader does, and writes down when, and until when it was certain
+//! to lead then.
 
 use std::{
     convert::Infallible,
@@ -150,7 +151,8 @@ impl Work {
         let mut acts = interval(PACE);
         acts.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // The clock first: if the process is stopped in between, this says too little, and never too much.
+            // The clock first: if the process is stopped in between, this says too little, and
+            // never too much.
             let at = boottime_ns();
             let left = leadership.remaining();
             if left.is_zero() {

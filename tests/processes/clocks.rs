@@ -1,10 +1,10 @@
-//! Clocks that are wrong: wall clocks, which must not matter, and clocks of elapsed time, within the allowance and beyond it
-//! (A2, A3, A38).
+//! Clocks that are wrong: wall clocks, which must not matter, and clocks of elapsed time, within
+//! the allowance and beyond it (A2, A3, A38).
 //!
-//! Debian's `libfaketime` bends what libc says to a process. With a rate it bends all clocks alike, CLOCK_BOOTTIME,
-//! CLOCK_MONOTONIC, the timeouts of waits and the wall clock: the process lives faster or slower. With
-//! FAKETIME_DONT_FAKE_MONOTONIC and no rate it bends the wall clock alone (tried with 0.9.10). The notes of clients are
-//! by a clock that it does not reach.
+//! Debian's `libfaketime` bends what libc says to a process. With a rate it bends all clocks alike,
+//! CLOCK_BOOTTIME, CLOCK_MONOTONIC, the timeouts of waits and the wall clock: the process lives
+//! faster or slower. With FAKETIME_DONT_FAKE_MONOTONIC and no rate it bends the wall clock alone
+//! (tried with 0.9.10). The notes of clients are by a clock that it does not reach.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -98,7 +98,8 @@ fn wall_clocks_that_are_hours_off_and_jump_change_nothing() {
     assert_eq!(world.history.tally().expired, 0, "an application was told that its session is gone");
 }
 
-/// A client whose clock runs at one rate, cut off from servers whose clocks run at another, several times; another writes.
+/// A client whose clock runs at one rate, cut off from servers whose clocks run at another, several
+/// times; another writes.
 fn cut_off(world: &mut World, library: &std::path::Path, client: f64, servers: f64, times: u32) {
     move_servers(world, |world, id| at_rate(library, &world.place(&server(id)), servers));
     let bent = at_rate(library, &world.place("c1"), client);
@@ -127,7 +128,8 @@ fn cut_off(world: &mut World, library: &std::path::Path, client: f64, servers: f
 fn drift_within_allowance_causes_no_stale_read() {
     let _alone = alone();
     let Some(library) = faketime() else { return };
-    // The client thinks that its lease still lasts when it has ended for servers that hurry; and the other way round.
+    // The client thinks that its lease still lasts when it has ended for servers that hurry; and
+    // the other way round.
     for (client, servers) in [(0.955, 1.045), (1.045, 0.955)] {
         let Some(mut world) = World::with_drift(2, ALLOWANCE_PPM, WIDE_MARGIN) else { return };
         cut_off(&mut world, &library, client, servers, 3);
@@ -136,7 +138,8 @@ fn drift_within_allowance_causes_no_stale_read() {
     }
 }
 
-/// Whether a client at a tenth of the speed reads stale data, cut off right after its first read from memory.
+/// Whether a client at a tenth of the speed reads stale data, cut off right after its first read
+/// from memory.
 fn reads_stale_when_cut_off_at_once(world: &mut World, library: &std::path::Path) -> bool {
     world.start("c2");
     world.goes_on("c2");
@@ -162,8 +165,9 @@ fn stale_reads_by_a_clock_that_nobody_could_check_are_found() {
     let _alone = alone();
     let Some(library) = faketime() else { return };
     assert!(MARGIN < TERM / 10);
-    // This shows that stale reads would be found where none are. The client compares clocks after 5 s: where the machine is too
-    // busy to have cut it off by then, it reads nothing from memory, and this is tried again.
+    // This shows that stale reads would be found where none are. The client compares clocks after 5
+    // s: where the machine is too busy to have cut it off by then, it reads nothing from memory,
+    // and this is tried again.
     for _ in 0..3 {
         let Some(mut world) = World::of(2) else { return };
         if reads_stale_when_cut_off_at_once(&mut world, &library) {

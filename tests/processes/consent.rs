@@ -15,16 +15,16 @@ use crate::{
 const TERM: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until its end is (T6). A tick is
-/// a tenth of the term, and a quarter of a second at most.
+/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until
+/// its end is (T6). A tick is a tenth of the term, and a quarter of a second at most.
 const TICKS: Duration = Duration::from_millis(2 * 250);
 
 fn is_from(answer: &Value, source: &str, value: &str) -> bool {
     answer["source"] == source && answer["value"] == value
 }
 
-/// Reads until the answer comes from memory: a lease that is granted while a write is under way is none. Returns how long
-/// the copy may be used, and when that was asked.
+/// Reads until the answer comes from memory: a lease that is granted while a write is under way is
+/// none. Returns how long the copy may be used, and when that was asked.
 fn cache(shell: &mut Shell, value: &str) -> (Instant, Duration) {
     loop {
         let asked = Instant::now();
@@ -60,7 +60,8 @@ impl Pair {
         assert_eq!(self.writer.close().code(), Some(0));
     }
 
-    /// A put by another returns only after the holder has consented, which its cache tells; and as soon as it has.
+    /// A put by another returns only after the holder has consented, which its cache tells; and as
+    /// soon as it has.
     fn consent(&mut self) -> Result<(), Missed> {
         self.writer.ask("put /v/a one");
         let (_, valid) = cache(&mut self.holder, "one");
@@ -74,12 +75,13 @@ impl Pair {
         let next = self.holder.ask("get /v/a");
         assert!(is_from(&next, "server", "two"), "{next}");
         println!("a live holder, valid for {valid:?}, consented within {consented:?}");
-        // A round trip and a commit, for which the machine's allowance is far more than enough; it is less than any wait for a
-        // lease that is renewed when half of it has passed.
+        // A round trip and a commit, for which the machine's allowance is far more than enough; it
+        // is less than any wait for a lease that is renewed when half of it has passed.
         check("a write of what a live holder has is done", consented, Duration::ZERO, Duration::ZERO)
     }
 
-    /// Stopped, the holder cannot consent: the put waits for as long as the holder was promised, and `why` tells.
+    /// Stopped, the holder cannot consent: the put waits for as long as the holder was promised,
+    /// and `why` tells.
     fn wait_for_a_stopped_holder(&mut self) -> Result<(), Missed> {
         self.writer.ask("put /v/a two");
         let (asked, valid) = cache(&mut self.holder, "two");

@@ -27,7 +27,8 @@ const CRASHES: u64 = 3;
 /// Writes that have to be acknowledged between one crash and the next.
 const PROGRESS: u64 = 150;
 
-/// Longer than any outage here: a write that is under way in a crash is sent again and gets its outcome.
+/// Longer than any outage here: a write that is under way in a crash is sent again and gets its
+/// outcome.
 const PATIENT: Duration = Duration::from_secs(120);
 
 /// What a writer knows of one of its nodes.

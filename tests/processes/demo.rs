@@ -78,7 +78,8 @@ fn demo_with_stale_reads_reports_them_and_fails() {
     let directory = tempfile::tempdir().expect("a directory");
     let (temporary, files) = (directory.path().join("tmp"), directory.path().join("files"));
     fs::create_dir(&temporary).and_then(|()| fs::create_dir(&files)).expect("made");
-    // Readers, who have no writes to tell of, tell of nothing but the first change there ever was: as if no recall had reached them.
+    // Readers, who have no writes to tell of, tell of nothing but the first change there ever was:
+    // as if no recall had reached them.
     let program = directory.path().join("liar");
     let lies = r#"sed -u '/"acks":\[\]/s/"revision":[0-9]*/"revision":1/g'"#;
     let script = format!("#!/bin/sh\n{} \"$@\" | {lies}\n", env!("CARGO_BIN_EXE_leasehold"));

@@ -1,7 +1,8 @@
 //! Clocks beyond the drift allowance are noticed, and nothing is served from memory by them (A38).
 //!
-//! The clocks run at other rates from the start of their processes (`clocks.rs` says how). The client's log is that of its
-//! process; the servers' log and `cluster status` are what an operator sees.
+//! The clocks run at other rates from the start of their processes (`clocks.rs` says how). The
+//! client's log is that of its process; the servers' log and `cluster status` are what an operator
+//! sees.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,9 @@ use crate::{
     world::{TERM, World, server},
 };
 
-/// From a client's first read from memory to its last, if its clock or the leader's runs at twice the other's speed: half a
-/// second by the client's clock, which is a second if that is the slow one, and three seconds more on a busy machine.
+/// From a client's first read from memory to its last, if its clock or the leader's runs at twice
+/// the other's speed: half a second by the client's clock, which is a second if that is the slow
+/// one, and three seconds more on a busy machine.
 const FOUND_WITHIN: Duration = Duration::from_secs(4);
 
 /// What a log says of a clock beyond the allowance.

@@ -1,8 +1,11 @@
-//! Elections among many candidates, each a process, whose leaders are killed one after the other, and servers with them (A16).
+//! Elections among many candidates, each a process, whose leaders are killed one after the other,
+//! and servers with them (A16).
 //!
-//! A leader is replaced within its term and a second, apart from the time in which no server led (A21).
+//! A leader is replaced within its term and a second, apart from the time in which no server led
+//! (A21).
 //!
-//! `LEASEHOLD_ELECTION_KILLS=1000 cargo test --test processes elections -- --nocapture` kills more of them.
+//! `LEASEHOLD_ELECTION_KILLS=1000 cargo test --test processes elections -- --nocapture` kills more
+//! of them.
 
 use std::{
     cell::RefCell,
@@ -38,8 +41,8 @@ const TERM: Duration = Duration::from_secs(2);
 /// How much longer than a term nobody leads, in 99 of 100 cases.
 const VACANT_BEYOND_TERM: Duration = Duration::from_secs(1);
 
-/// So long after a leader was answered an observer has been told too, in 95 of 100 cases; in half of them it has so long after the
-/// leader asked.
+/// So long after a leader was answered an observer has been told too, in 95 of 100 cases; in half
+/// of them it has so long after the leader asked.
 const TOLD_WITHIN: Duration = Duration::from_millis(100);
 
 /// Who is killed at one time.
@@ -69,8 +72,9 @@ fn line_of(holds: &[LockInfo]) -> Vec<InLine<'_>> {
     holds.iter().map(|one| (one.lock.0, one.name.as_str())).collect()
 }
 
-/// Whether everyone gets its turn: `led` have been elected since the first of the line `before` was, and the first of the line `after`
-/// leads. Returns the place that this one had before, or `None` if nobody has kept its place and all have queued anew.
+/// Whether everyone gets its turn: `led` have been elected since the first of the line `before`
+/// was, and the first of the line `after` leads. Returns the place that this one had before, or
+/// `None` if nobody has kept its place and all have queued anew.
 fn turn(before: &[InLine<'_>], after: &[InLine<'_>], led: &[&str]) -> Result<Option<usize>, String> {
     if !after.is_sorted_by_key(|(hold, _)| *hold) {
         return Err("the line is not in the order of arrival".to_owned());
@@ -100,14 +104,16 @@ struct Election {
     told: Told,
     cluster: Cluster,
     stalls: Stalls,
-    /// From a leader's death to the beginning of the next, without the time in which no server led, and what the machine was
-    /// seen to add.
+    /// From a leader's death to the beginning of the next, without the time in which no server led,
+    /// and what the machine was seen to add.
     vacant: Vec<Duration>,
     /// From when to when no server led.
     out: Vec<(u64, u64)>,
-    /// Of so many elections the next in line was elected, and not a later one because those before were gone too.
+    /// Of so many elections the next in line was elected, and not a later one because those before
+    /// were gone too.
     next_in_line: u64,
-    /// So often everyone in line had lost its place, as the machine stood still and no process could renew.
+    /// So often everyone in line had lost its place, as the machine stood still and no process
+    /// could renew.
     lost_lines: u64,
 }
 
@@ -149,8 +155,8 @@ impl Election {
         }
     }
 
-    /// Waits until everyone is in line, and the first leads, by this token at least, and has done what only the leader does since that
-    /// time. Returns the line.
+    /// Waits until everyone is in line, and the first leads, by this token at least, and has done
+    /// what only the leader does since that time. Returns the line.
     async fn line(&mut self, least: u64, since: u64) -> Vec<LockInfo> {
         let (client, node) = (self.client.clone(), path(NODE));
         let election = RefCell::new(self);
@@ -166,7 +172,8 @@ impl Election {
         .await
     }
 
-    /// Kills the leader, or the leading server, or both, and waits until someone leads again. Returns the line.
+    /// Kills the leader, or the leading server, or both, and waits until someone leads again.
+    /// Returns the line.
     async fn strike(&mut self, strike: Strike, line: &[LockInfo]) -> Vec<LockInfo> {
         let (token, name) = (line[0].token.expect("it leads").0, line[0].name.clone());
         let all = self.cluster.ids();
@@ -210,7 +217,8 @@ impl Election {
         self.stalls.during(ago(from), ago(to))
     }
 
-    /// Who leads is the first of those who are left of the line that there was, and nobody behind it has led.
+    /// Who leads is the first of those who are left of the line that there was, and nobody behind
+    /// it has led.
     fn check_turn(&mut self, token: u64, before: &[LockInfo], after: &[LockInfo], stall: Duration) {
         self.gather();
         // Others may have led since that line was read.

@@ -12,7 +12,8 @@ use leasehold_client_cache::{
 
 use crate::{common::soon, path, worker::boottime_ns};
 
-/// What a watcher of `/n` is told. Times are in nanoseconds on the clock by which leases are counted.
+/// What a watcher of `/n` is told. Times are in nanoseconds on the clock by which leases are
+/// counted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ends(Arc<Mutex<BTreeMap<NodePath, u64>>>);
 

@@ -16,14 +16,15 @@ use crate::{
     path,
 };
 
-/// A live holder's consent ends the wait of a write after a failover: if it took this long, the write has waited for the end of
-/// a lease of [`TERM`] instead.
+/// A live holder's consent ends the wait of a write after a failover: if it took this long, the
+/// write has waited for the end of a lease of [`TERM`] instead.
 const WRITE_OUTAGE_MAX: Duration = Duration::from_secs(25);
 
 /// So long that a write which waits for a lease to end is not taken for one that was consented to.
 const TERM: Duration = Duration::from_secs(60);
 
-/// Longer than the root's volume term: reads that go on for so long live on leases that the new leader has renewed.
+/// Longer than the root's volume term: reads that go on for so long live on leases that the new
+/// leader has renewed.
 const READS_GO_ON: Duration = Duration::from_secs(11);
 
 /// Reads a node from memory as fast as it can, from a thread of its own, until it is told to stop.

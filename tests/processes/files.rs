@@ -30,8 +30,9 @@ pub(crate) fn tree(top: &Path) -> Tree {
     tree
 }
 
-/// Makes a directory with files of all kinds: empty, long, of bytes that are no text, with names that want quoting, and
-/// directories with much, something and nothing in them. Returns what is in it.
+/// Makes a directory with files of all kinds: empty, long, of bytes that are no text, with names
+/// that want quoting, and directories with much, something and nothing in them. Returns what is in
+/// it.
 pub(crate) fn make(top: &Path) -> Tree {
     let mut random = SmallRng::seed_from_u64(7);
     let mut bytes = |length: usize| {

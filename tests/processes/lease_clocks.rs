@@ -1,8 +1,9 @@
-//! The clock that leases are counted by: it counts the time for which a machine is suspended (T1, A3), and no server minds
-//! what another's says (A2).
+//! The clock that leases are counted by: it counts the time for which a machine is suspended (T1,
+//! A3), and no server minds what another's says (A2).
 //!
-//! A time namespace sets CLOCK_BOOTTIME of a process ahead and leaves CLOCK_MONOTONIC alone, as a suspension does. It does so
-//! once, when the process starts. Debian's `libfaketime` moves both while a process runs.
+//! A time namespace sets CLOCK_BOOTTIME of a process ahead and leaves CLOCK_MONOTONIC alone, as a
+//! suspension does. It does so once, when the process starts. Debian's `libfaketime` moves both
+//! while a process runs.
 
 use std::{
     fs,
@@ -151,10 +152,12 @@ const BEYOND_TERM: Duration = Duration::from_millis(700);
 
 const TTL: Duration = Duration::from_secs(4);
 
-/// Of a lease that is kept while leaders are killed: so long that a busy machine does not end it, and short beside an hour.
+/// Of a lease that is kept while leaders are killed: so long that a busy machine does not end it,
+/// and short beside an hour.
 const KEPT_TTL: Duration = Duration::from_secs(30);
 
-/// A key lease that nobody keeps lasts for its term, and for the time without a leader if that changes meanwhile.
+/// A key lease that nobody keeps lasts for its term, and for the time without a leader if that
+/// changes meanwhile.
 async fn abandon(
     changes: &mut Changes,
     ends: &Ends,
@@ -190,8 +193,9 @@ async fn servers_with_clocks_hours_apart_end_no_lease_early() {
     let kept = grant(&keeper, "/n/kept", KEPT_TTL).await;
     let lease = keeper.keep_lease_alive(kept.id).await.expect("it has only just begun");
     let (mut tries, mut led) = (0, vec![changes.cluster.leader()]);
-    // With the followers' clocks off, and then with one of them leading after another clock.
-    // The first leader stands still until another leads; one that is killed may be back in time to be elected again.
+    // With the followers' clocks off, and then with one of them leading after another clock. The
+    // first leader stands still until another leads; one that is killed may be back in time to be
+    // elected again.
     for change in [None, Some(How::Stopped), Some(How::Killed)] {
         measured_async(async || {
             tries += 1;

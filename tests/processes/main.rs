@@ -1,15 +1,19 @@
-//! The whole system, in real processes on this machine: what users are promised (docs, "who fails, and what users see")
-//! when processes are killed, stopped, wiped and spoken to in garbage, networks are cut, disks are full and clocks are wrong.
+//! The whole system, in real processes on this machine: what users are promised (docs, "who fails,
+//! and what users see") when processes are killed, stopped, wiped and spoken to in garbage,
+//! networks are cut, disks are full and clocks are wrong.
 //!
-//! Servers and command lines are processes of the binary, on free ports with data in temporary directories; where networks are
-//! cut, each in a network namespace of its own ([`world`]). Where a test wants to see every moment of a cache, it is a client
-//! itself, or starts clients that write down what they are told ([`workload`]), which is then checked for linearizability
-//! ([`history`]). One test runs at a time: what is measured is time, and the machine may be small. Nothing waits for a fixed
-//! time for something to happen; deadlines are generous, because the machine may be busy too.
+//! Servers and command lines are processes of the binary, on free ports with data in temporary
+//! directories; where networks are cut, each in a network namespace of its own ([`world`]). Where a
+//! test wants to see every moment of a cache, it is a client itself, or starts clients that write
+//! down what they are told ([`workload`]), which is then checked for linearizability ([`history`]).
+//! One test runs at a time: what is measured is time, and the machine may be small. Nothing waits
+//! for a fixed time for something to happen; deadlines are generous, because the machine may be
+//! busy too.
 //!
-//! `cargo test --test processes -- --nocapture` prints what was measured. A test that fails prints the ends of its
-//! servers' logs. A test that lacks what it needs (root, iproute2, libfaketime, etcd) fails, or is skipped and noted as such
-//! where `LEASEHOLD_ALLOW_SKIPS=1` allows that ([`skips`]).
+//! `cargo test --test processes -- --nocapture` prints what was measured. A test that fails prints
+//! the ends of its servers' logs. A test that lacks what it needs (root, iproute2, libfaketime,
+//! etcd) fails, or is skipped and noted as such where `LEASEHOLD_ALLOW_SKIPS=1` allows that
+//! ([`skips`]).
 
 #[path = "../common/mod.rs"]
 mod common;

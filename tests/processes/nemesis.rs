@@ -1,8 +1,10 @@
-//! Faults drawn at random, one after another and at the same time, while clients read and write; then all are healed, everything
-//! must work again, and what the clients were told must be linearizable.
+//! Faults drawn at random, one after another and at the same time, while clients read and write;
+//! then all are healed, everything must work again, and what the clients were told must be
+//! linearizable.
 //!
-//! A seed draws the faults; it is printed. What happens then depends on the machine too, so a seed repeats the faults and not
-//! the run. `LEASEHOLD_NEMESIS_SEED=7 LEASEHOLD_NEMESIS_SECONDS=3600 cargo test --test processes nemesis -- --nocapture`
+//! A seed draws the faults; it is printed. What happens then depends on the machine too, so a seed
+//! repeats the faults and not the run.
+//! `LEASEHOLD_NEMESIS_SEED=7 LEASEHOLD_NEMESIS_SECONDS=3600 cargo test --test processes nemesis -- --nocapture`
 //! goes on for an hour.
 
 use std::{
@@ -241,7 +243,8 @@ impl Nemesis {
             return Err("it does not run".to_owned());
         }
         let status = self.world.cluster.stop(id, Signal::SIGTERM);
-        // One that has only just been started may not listen for signals yet. That others exit with 0 is looked at in `stop`, too.
+        // One that has only just been started may not listen for signals yet. That others exit with
+        // 0 is looked at in `stop`, too.
         let is_too_early = status.signal() == Some(Signal::SIGTERM as i32);
         assert!(status.success() || is_too_early, "server {id} was told to stop, and ended with {status}");
         Ok(())

@@ -1,12 +1,14 @@
-//! Networks for tests: each host is a network namespace of its own with one interface, on a bridge in another one. Nothing
-//! of the machine's own network is touched.
+//! Networks for tests: each host is a network namespace of its own with one interface, on a bridge
+//! in another one. Nothing of the machine's own network is touched.
 //!
-//! A cut is in one direction: hosts know each other's hardware addresses from the beginning and for good, and a host that is
-//! to reach another no more has a wrong one for it. What it sends is lost without a word, as in a network; what comes from
-//! there still arrives. This takes iproute2 and root, and no module of the kernel. Packets are lost at random by a
-//! filter (`cls_bpf`), or else by `netem`; a link is slow by `netem`, or else by a narrow `tbf`.
+//! A cut is in one direction: hosts know each other's hardware addresses from the beginning and for
+//! good, and a host that is to reach another no more has a wrong one for it. What it sends is lost
+//! without a word, as in a network; what comes from there still arrives. This takes iproute2 and
+//! root, and no module of the kernel. Packets are lost at random by a filter (`cls_bpf`), or else
+//! by `netem`; a link is slow by `netem`, or else by a narrow `tbf`.
 //!
-//! Namespaces are removed when the test lets go of them, and those of test processes that were killed by the next one.
+//! Namespaces are removed when the test lets go of them, and those of test processes that were
+//! killed by the next one.
 
 use std::{
     collections::BTreeMap,
@@ -108,7 +110,8 @@ impl Network {
         }
         ip_in(&self.namespace("wire"), &bridge)?;
         for (host, number) in &self.hosts {
-            // One segment a packet: what is lost is then a share of packets, as in a network that has wires.
+            // One segment a packet: what is lost is then a share of packets, as in a network that
+            // has wires.
             let mut lines = format!(
                 "addr add {}/24 dev eth0\nlink set dev lo up\nlink set dev eth0 gso_max_segs 1\nlink set dev eth0 up\n",
                 ip_address(*number)
@@ -179,7 +182,8 @@ impl Network {
         ip_in(&self.namespace(from), &neighbour(self.hosts[to], at)).expect("a neighbour can be changed");
     }
 
-    /// Loses this share of the packets that reach a host, at random; 0 ends it. What cannot be done here is told.
+    /// Loses this share of the packets that reach a host, at random; 0 ends it. What cannot be done
+    /// here is told.
     pub(crate) fn lose(&self, host: &str, share: f64) -> Result<(), String> {
         let namespace = self.namespace(host);
         // There may be none yet.
@@ -188,7 +192,8 @@ impl Network {
             return Ok(());
         }
         let below = (share * f64::from(u32::MAX)) as u32;
-        // A random number; if it is not below the share, let the packet pass (-1), else drop it (2, TC_ACT_SHOT).
+        // A random number; if it is not below the share, let the packet pass (-1), else drop it (2,
+        // TC_ACT_SHOT).
         let program = format!("4,32 0 0 {RANDOM},53 1 0 {below},6 0 0 2,6 0 0 {}", u32::MAX);
         let by_filter = tc(&namespace, "qdisc add dev eth0 clsact").and_then(|_| {
             let words = ["filter", "add", "dev", "eth0", "ingress", "bpf", "bytecode", &program, "direct-action"];
@@ -202,7 +207,8 @@ impl Network {
             .map(drop)
     }
 
-    /// Has what a host sends take longer: each packet by this long, or else all of them by a narrow link. Returns by which.
+    /// Has what a host sends take longer: each packet by this long, or else all of them by a narrow
+    /// link. Returns by which.
     pub(crate) fn slow(&self, host: &str, by: Duration) -> Result<&'static str, String> {
         let (namespace, ms) = (self.namespace(host), by.as_millis());
         let netem = tc(&namespace, &format!("qdisc replace dev eth0 root netem delay {ms}ms {}ms", ms / 2));
@@ -278,7 +284,8 @@ mod tests {
 
     /// Sends so many datagrams to a port that nobody listens on.
     fn send(network: &Network, from: &str, to: &str, count: u32) {
-        // Each from a socket of its own: one that was told that nobody listens would say so instead of sending the next.
+        // Each from a socket of its own: one that was told that nobody listens would say so instead
+        // of sending the next.
         let each = format!("for i in {{1..{count}}}; do echo > /dev/udp/{}/9; done", network.address(to));
         run(network.place(from).command("bash").args(["-c", &each]), "").expect("sent");
     }

@@ -11,8 +11,8 @@ use crate::{
 /// What a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(2);
 
-/// How long writes may be out while clients reach the leader that was cut off: it sends them away when no majority has answered it
-/// for four election times, 2.4 s; by then another one is elected.
+/// How long writes may be out while clients reach the leader that was cut off: it sends them away
+/// when no majority has answered it for four election times, 2.4 s; by then another one is elected.
 pub(crate) const OUTAGE_MAX: Duration = Duration::from_secs(6);
 
 /// A world in which two clients work.

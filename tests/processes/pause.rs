@@ -78,7 +78,8 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     first.create_volume(&path("/v"), settings.expect("valid")).await.expect("created");
     first.put(&node, "old").await.expect("written");
     first.close().await;
-    // One that only knows the leader, with a copy; and one without any rules of ours between us and the leader.
+    // One that only knows the leader, with a copy; and one without any rules of ours between us and
+    // the leader.
     let pinned = cluster.client_of(vec![cluster.address(old).to_owned()], "pinned").await;
     soon("the pinned client has a copy", || async {
         let read = pinned.read(&node).await.expect("served");
@@ -99,7 +100,8 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     let stale = |content: &Content| matches!(content, Content::Data(Some(data)) if data.value == "old");
     assert!(!pinned.cached(&node).is_some_and(|content| stale(&content)), "a copy outlived its lease");
 
-    // These reads begin after the write was acknowledged, and are the first thing that the old leader finds.
+    // These reads begin after the write was acknowledged, and are the first thing that the old
+    // leader finds.
     let mut calls = futures::future::join_all((0..READS).map(|_| Box::pin(raw.call(read()))));
     let early = tokio::time::timeout(SENDING, &mut calls).await;
     assert!(early.is_err(), "a stopped server answered: {early:?}");

@@ -17,8 +17,8 @@ const TERM: Duration = Duration::from_secs(4);
 /// What a busy machine may add.
 const GENEROUS: Duration = Duration::from_secs(3);
 
-/// Two peers are tried several times a second, and a few lines are written of each try. Without a pause it would be tens of
-/// thousands a second.
+/// Two peers are tried several times a second, and a few lines are written of each try. Without a
+/// pause it would be tens of thousands a second.
 const LOG_LINES_MAX: usize = 5_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,7 +49,8 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
         move || last_hit(&client, &node, lost)
     });
 
-    // Writes are not done, and it is said whether they may still be. The shell has a session, the other gets none.
+    // Writes are not done, and it is said whether they may still be. The shell has a session, the
+    // other gets none.
     shell.types("put /v/b x");
     let (status, kind, message) = cli.fails(["--timeout", "2s", "put", "/v/c", "x"]);
     assert_eq!((status, kind.as_str()), (3, "unavailable"), "{message}");
@@ -71,7 +72,8 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     let status = cluster.status().expect("one server answers");
     assert!(status["members"].as_array().is_some_and(|members| members.len() == 3), "{status}");
 
-    // Nothing but jeopardy was told, and the server that is left has not tried to reach the others without a pause.
+    // Nothing but jeopardy was told, and the server that is left has not tried to reach the others
+    // without a pause.
     let told = tokio::time::timeout(Duration::ZERO, events.next()).await;
     assert!(told.is_err(), "without a quorum the application was told {told:?}");
     let lines = cluster.log(leader).lines().count();

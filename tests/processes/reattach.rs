@@ -1,6 +1,8 @@
-//! Which node goes with which lease after all servers were killed and started again (A48; what etcd has tests of its own for): all ways of
-//! putting one, putting it again, with or without removing it before, and putting it once more after the restart; then another restart.
-//! By a put or in a transaction; on servers that have all of it in their logs, and on one that was brought up by a snapshot.
+//! Which node goes with which lease after all servers were killed and started again (A48; what etcd
+//! has tests of its own for): all ways of putting one, putting it again, with or without removing
+//! it before, and putting it once more after the restart; then another restart. By a put or in a
+//! transaction; on servers that have all of it in their logs, and on one that was brought up by a
+//! snapshot.
 
 use std::{collections::BTreeMap, time::Duration};
 

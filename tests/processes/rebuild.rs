@@ -13,7 +13,8 @@ enum Victim {
     Leader,
 }
 
-/// Imports, has a replica lose its disk and be rebuilt, kills another so that the rebuilt one is needed, and exports.
+/// Imports, has a replica lose its disk and be rebuilt, kills another so that the rebuilt one is
+/// needed, and exports.
 fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
@@ -34,7 +35,8 @@ fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
     cluster.spawn(wiped);
     cluster.caught_up(&cluster.ids());
 
-    // Another one goes: now the rebuilt replica is one of two that have to know everything. The leader, if it can be it.
+    // Another one goes: now the rebuilt replica is one of two that have to know everything. The
+    // leader, if it can be it.
     let leader = cluster.leader();
     let other = if leader == wiped { cluster.others(wiped)[0] } else { leader };
     cluster.kill(other);

@@ -1,7 +1,8 @@
-//! Registrations while a leader has no majority (T4, T5): its clients lose nothing by that, and client and servers agree
-//! afterwards on who is registered.
+//! Registrations while a leader has no majority (T4, T5): its clients lose nothing by that, and
+//! client and servers agree afterwards on who is registered.
 //!
-//! `LEASEHOLD_REGISTRATIONS=5 cargo test --test processes registrations -- --nocapture` goes on for longer.
+//! `LEASEHOLD_REGISTRATIONS=5 cargo test --test processes registrations -- --nocapture` goes on for
+//! longer.
 
 use std::time::Duration;
 
@@ -52,7 +53,8 @@ async fn leader_without_a_majority_ends_no_registration() {
         .await;
         let found = client.get(&here).await.expect("the cluster serves").expect("it is there");
         assert_eq!(found.stat.create_revision, registration.epoch(), "the same registration");
-        // Its own node keeps nobody from registering again, as after an attempt whose outcome was not heard.
+        // Its own node keeps nobody from registering again, as after an attempt whose outcome was
+        // not heard.
         let again = within("a registration", client.register(&here, "again", RegisterOptions::default()));
         let again = again.await.expect("its own node is replaced");
         within("a farewell", again.leave()).await.expect("it is there");

@@ -1,10 +1,12 @@
-//! Who led when, by what the leaders themselves have written down, and whether ever two did at once.
+//! Who led when, by what the leaders themselves have written down, and whether ever two did at
+//! once.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::candidate::Note;
 
-/// One leadership, from its election to its end. Times are in nanoseconds on the clock by which leases are counted.
+/// One leadership, from its election to its end. Times are in nanoseconds on the clock by which
+/// leases are counted.
 #[derive(Debug, Clone)]
 pub(crate) struct Reign {
     /// Whose it was.
@@ -75,8 +77,9 @@ impl Reigns {
         self.reigns.range(token + 1..).map(|(token, reign)| (*token, reign))
     }
 
-    /// From the time until which each leader, and everyone before, was certain to lead, to the time at which the next one began. An error
-    /// if one began before: then two led at once, each by its own clock, or tokens did not grow.
+    /// From the time until which each leader, and everyone before, was certain to lead, to the time
+    /// at which the next one began. An error if one began before: then two led at once, each by its
+    /// own clock, or tokens did not grow.
     pub(crate) fn check(&self) -> Result<Vec<Duration>, String> {
         let mut until = 0;
         let gap = |(token, reign): (&u64, &Reign)| {

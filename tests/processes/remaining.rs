@@ -1,5 +1,6 @@
-//! What remains of key leases, as `lease timetolive` says, through one change of the leader, two, three and ten in a row, and a crash of
-//! all servers (A30): it goes on from where it was. Nobody gets more time by that, and no lease ends before its time.
+//! What remains of key leases, as `lease timetolive` says, through one change of the leader, two,
+//! three and ten in a row, and a crash of all servers (A30): it goes on from where it was. Nobody
+//! gets more time by that, and no lease ends before its time.
 
 use std::time::Duration;
 
@@ -75,7 +76,8 @@ impl Seen {
     fn look(&mut self, cli: &Cli, changes: &Changes) -> Duration {
         let (remaining, at_least, (asked, answered)) = self.remaining(cli);
         assert!(remaining >= at_least, "{remaining:?} remain: expected at least {at_least:?} of {self:?}");
-        // Where there was no leader time stood still, and a new one counts from the last time in the log.
+        // Where there was no leader time stood still, and a new one counts from the last time in
+        // the log.
         let (count, out) = changes.out(self.asked, answered);
         let still = out + count * (TICK + GAIN_MAX);
         let at_most = (self.ttl + 2 * TICK + GENEROUS + still).saturating_sub(since(self.answered, asked));

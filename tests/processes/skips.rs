@@ -1,4 +1,5 @@
-//! A test that lacks something fails, or is noted as skipped: this runs one in a process that finds no tools.
+//! A test that lacks something fails, or is noted as skipped: this runs one in a process that finds
+//! no tools.
 
 use std::process::{Command, Output};
 

@@ -28,7 +28,8 @@ async fn follower_behind_the_log_catches_up_by_raft_snapshot() {
     cluster.caught_up(&cluster.ids());
     assert!(cluster.log(behind).contains("replaced by a snapshot"), "the log was still long enough: nothing was shown");
 
-    // What it has is shown when it leads. It must, if only it and one who lacks an entry are there to be elected.
+    // What it has is shown when it leads. It must, if only it and one who lacks an entry are there
+    // to be elected.
     let leader = cluster.leader();
     if leader != behind {
         let third = cluster.others(leader).into_iter().find(|id| *id != behind).expect("one of three");

@@ -1,9 +1,11 @@
-//! A single consumer with stand-bys (A49): one of three works at a time. It is killed, stopped for longer than its lease lasts, or for about
-//! as long, or cut off in both directions or one; sometimes the leading server goes at the same time. By the time the next one
-//! begins, the old one has stopped, by its own deadline on its own clock: the gap between the two is measured each time.
+//! A single consumer with stand-bys (A49): one of three works at a time. It is killed, stopped for
+//! longer than its lease lasts, or for about as long, or cut off in both directions or one;
+//! sometimes the leading server goes at the same time. By the time the next one begins, the old one
+//! has stopped, by its own deadline on its own clock: the gap between the two is measured each
+//! time.
 //!
-//! `LEASEHOLD_STANDBY_ROUNDS=500 cargo test --test processes standbys -- --nocapture` has them change more often, and
-//! `LEASEHOLD_STANDBY_SEED` draws the same troubles again.
+//! `LEASEHOLD_STANDBY_ROUNDS=500 cargo test --test processes standbys -- --nocapture` has them
+//! change more often, and `LEASEHOLD_STANDBY_SEED` draws the same troubles again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -117,7 +119,8 @@ impl Queue {
         }
     }
 
-    /// Waits until one works and the others wait in line for its place. Returns its token and where it is.
+    /// Waits until one works and the others wait in line for its place. Returns its token and where
+    /// it is.
     fn settled(&mut self) -> (u64, &'static str) {
         let since = boottime_ns();
         eventually("one works and the others stand by", || {

@@ -20,8 +20,8 @@ use crate::{
 /// With a handover a successor is there within a heartbeat or two; on a busy machine later.
 const WRITE_GAP_MAX: Duration = Duration::from_secs(5);
 
-/// Writes numbers to a node, one after the other, until it is told to stop. Returns the last, and the longest time from one
-/// acknowledgement to the next.
+/// Writes numbers to a node, one after the other, until it is told to stop. Returns the last, and
+/// the longest time from one acknowledgement to the next.
 async fn write_on(client: Client, node: NodePath, last: Arc<AtomicU64>, stops: Arc<AtomicBool>) -> (u64, Duration) {
     let (mut number, mut longest, mut acknowledged) = (0, Duration::ZERO, Instant::now());
     while !stops.load(Ordering::Relaxed) {

@@ -1,8 +1,10 @@
-//! A process of a test's own that can be killed, stopped and cut off as a whole, and writes down what it did.
+//! A process of a test's own that can be killed, stopped and cut off as a whole, and writes down
+//! what it did.
 //!
-//! The process is this test binary again, told by its surroundings what to be: it runs one test of it alone, which does that instead of
-//! testing. It goes on until its input ends: whoever started it may have been killed. Its notes are a file, one JSON document on each
-//! line, and of a process that was killed all that it has written down is there.
+//! The process is this test binary again, told by its surroundings what to be: it runs one test of
+//! it alone, which does that instead of testing. It goes on until its input ends: whoever started
+//! it may have been killed. Its notes are a file, one JSON document on each line, and of a process
+//! that was killed all that it has written down is there.
 
 use std::{
     fs::File,
@@ -37,7 +39,8 @@ impl Role {
     }
 }
 
-/// Nanoseconds on the clock of all processes of this machine, which is the one that leases are counted by: `CLOCK_BOOTTIME`.
+/// Nanoseconds on the clock of all processes of this machine, which is the one that leases are
+/// counted by: `CLOCK_BOOTTIME`.
 pub(crate) fn boottime_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

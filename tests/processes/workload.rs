@@ -1,9 +1,10 @@
-//! A client in a process of its own, that can be killed, stopped and cut off as a whole: it reads, writes and deletes on a few
-//! paths, and writes down what it did.
+//! A client in a process of its own, that can be killed, stopped and cut off as a whole: it reads,
+//! writes and deletes on a few paths, and writes down what it did.
 //!
-//! All processes note times by one clock, which is read by asking the kernel and not through libc: tools that bend the clock of a
-//! process do not reach it. A read is written down when it has ended. A write is written down before it is sent, and again
-//! when it has ended: of a client that was killed it is known what it may have done.
+//! All processes note times by one clock, which is read by asking the kernel and not through libc:
+//! tools that bend the clock of a process do not reach it. A read is written down when it has
+//! ended. A write is written down before it is sent, and again when it has ended: of a client that
+//! was killed it is known what it may have done.
 
 use std::{
     io::Read,
@@ -37,7 +38,8 @@ const CLIENT: Role =
 /// How long a read may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a write may take: with the volumes' terms here, long enough for a dead client's lease to end.
+/// How long a write may take: with the volumes' terms here, long enough for a dead client's lease
+/// to end.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a client is to do.
@@ -87,7 +89,8 @@ pub(crate) enum Kind {
     Read,
     /// A put of a value that is put only once.
     Put(String),
-    /// A put of such a value, if the node was last changed by this revision; 0: if it does not exist.
+    /// A put of such a value, if the node was last changed by this revision; 0: if it does not
+    /// exist.
     Compare(String, u64),
     /// A deletion.
     Delete,

@@ -1,4 +1,5 @@
-//! Three servers and some clients, each a process in a network namespace of its own, and what the clients were told.
+//! Three servers and some clients, each a process in a network namespace of its own, and what the
+//! clients were told.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,7 +22,8 @@ pub(crate) const TERM: Duration = Duration::from_secs(2);
 /// What servers wait beyond that.
 pub(crate) const MARGIN: Duration = Duration::from_millis(150);
 
-/// How long a write can have to wait for a client that is silent (S5): a tick more after a failover.
+/// How long a write can have to wait for a client that is silent (S5): a tick more after a
+/// failover.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(2_000 + 150 + 200);
 
 /// All that a test of whole processes needs.
@@ -40,7 +42,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Three servers, and places for so many clients, "c1" on; none where the test is skipped, as that cannot be had.
+    /// Three servers, and places for so many clients, "c1" on; none where the test is skipped, as
+    /// that cannot be had.
     pub(crate) fn of(clients: usize) -> Option<Self> {
         Self::with_drift(clients, DriftAllowance::DEFAULT.ppm(), MARGIN)
     }
@@ -77,7 +80,8 @@ impl World {
         Some(world)
     }
 
-    /// What a client at a host is to do, unless told otherwise: mostly reads, of a few nodes that all share.
+    /// What a client at a host is to do, unless told otherwise: mostly reads, of a few nodes that
+    /// all share.
     pub(crate) fn task(&mut self, host: &str) -> Task {
         self.started += 1;
         let name = format!("{host}-{}", self.started);
@@ -142,7 +146,8 @@ impl World {
         self.history.progress(&self.workers[host].name)
     }
 
-    /// Waits until the client at a host has done all that it does, of what it began after this was called. Returns after how long.
+    /// Waits until the client at a host has done all that it does, of what it began after this was
+    /// called. Returns after how long.
     pub(crate) fn goes_on(&mut self, host: &str) -> Duration {
         let from = now_ns();
         eventually(&format!("the client at {host} reads and writes"), || {
@@ -162,14 +167,16 @@ impl World {
         assert!(self.progress(host).cached < from, "the client at {host} reads from memory");
     }
 
-    /// Waits until the client at a host has written, by an operation that it began after this was called. Returns after how long.
+    /// Waits until the client at a host has written, by an operation that it began after this was
+    /// called. Returns after how long.
     pub(crate) fn writes(&mut self, host: &str) -> Duration {
         let from = now_ns();
         eventually(&format!("the client at {host} writes"), || (self.progress(host).written > from).then_some(()));
         Duration::from_nanos(now_ns() - from)
     }
 
-    /// Waits until the client at a host reads from memory, by an operation that it began after this was called.
+    /// Waits until the client at a host reads from memory, by an operation that it began after this
+    /// was called.
     pub(crate) fn reads_from_memory(&mut self, host: &str) {
         let from = now_ns();
         eventually(&format!("the client at {host} reads from memory"), || {
@@ -177,7 +184,8 @@ impl World {
         });
     }
 
-    /// Heals everything and waits until all works again: every client reads and writes, every server has everything.
+    /// Heals everything and waits until all works again: every client reads and writes, every
+    /// server has everything.
     pub(crate) fn heal(&mut self) {
         self.network.heal_all();
         for host in self.clients() {

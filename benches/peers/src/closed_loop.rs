@@ -1,6 +1,8 @@
-//! The closed loop, the same for all systems: so many tasks, each with one request under way, the next begun when it has ended.
+//! The closed loop, the same for all systems: so many tasks, each with one request under way, the
+//! next begun when it has ended.
 //!
-//! Tasks are spread over the connections evenly. A tenth of the time, at the beginning, is not counted.
+//! Tasks are spread over the connections evenly. A tenth of the time, at the beginning, is not
+//! counted.
 
 use std::{
     sync::{
@@ -21,7 +23,8 @@ const LATENCY_MAX_NS: u64 = 120_000_000_000;
 /// How long a request may take: what is slow is measured, not given up.
 const REQUEST_MAX: Duration = Duration::from_secs(60);
 
-/// A step that keys are read in. It is prime, so that it goes through any number of keys that is not a multiple of it.
+/// A step that keys are read in. It is prime, so that it goes through any number of keys that is
+/// not a multiple of it.
 const STRIDE: u64 = 7_919;
 
 /// What a request does.
@@ -46,7 +49,8 @@ pub(crate) trait Line: Send + Sync {
     /// Sends one request, for the node with this number, and waits for the answer.
     fn request(&self, load: Load, node: u64) -> BoxFuture<'_, Result<()>>;
 
-    /// Gives back what the other side keeps for this connection, where others would have to wait for that.
+    /// Gives back what the other side keeps for this connection, where others would have to wait
+    /// for that.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
@@ -114,7 +118,8 @@ pub(crate) async fn run(lines: &Lines, load: Load, inflight: usize, nodes: u64, 
     Ok(Outcome::new(&latency, to.map_or_else(|| began.elapsed(), |to| to - from)))
 }
 
-/// Which node a request is for. Writers, and who locks, have nodes of their own: what is measured is not how they wait for each other.
+/// Which node a request is for. Writers, and who locks, have nodes of their own: what is measured
+/// is not how they wait for each other.
 fn node(load: Load, task: usize, inflight: usize, number: u64, nodes: u64) -> u64 {
     match load {
         Load::Fill | Load::Lease => number,

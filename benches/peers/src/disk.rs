@@ -1,4 +1,5 @@
-//! The disk that all servers write to: that it is one, and how long it takes to sync a little, which no durable write can go below.
+//! The disk that all servers write to: that it is one, and how long it takes to sync a little,
+//! which no durable write can go below.
 
 use std::{
     fs::File,

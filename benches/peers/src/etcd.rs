@@ -1,4 +1,5 @@
-//! etcd: its own gRPC, by the few messages that are needed, written down from its `rpc.proto` and `kv.proto`.
+//! etcd: its own gRPC, by the few messages that are needed, written down from its `rpc.proto` and
+//! `kv.proto`.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,7 +1,8 @@
 //! How long nobody can write after a leader was killed.
 //!
-//! A write is begun at each of the other servers every few milliseconds, whether or not earlier ones were answered, and the first answer
-//! counts: what is measured is when the servers write again, not how patient a client is.
+//! A write is begun at each of the other servers every few milliseconds, whether or not earlier
+//! ones were answered, and the first answer counts: what is measured is when the servers write
+//! again, not how patient a client is.
 
 use std::{
     sync::Arc,

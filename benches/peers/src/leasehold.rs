@@ -1,5 +1,6 @@
-//! Leasehold: writes through the client library, as applications make them; reads by a connection without a volume lease, so that they
-//! are the server's own answers, linearizable, with no lease granted and nothing kept.
+//! Leasehold: writes through the client library, as applications make them; reads by a connection
+//! without a volume lease, so that they are the server's own answers, linearizable, with no lease
+//! granted and nothing kept.
 
 use std::{
     path::Path as FilePath,

@@ -1,7 +1,9 @@
-//! Leasehold beside the systems that people use today: clusters on one machine, started one after another, driven by one closed loop.
+//! Leasehold beside the systems that people use today: clusters on one machine, started one after
+//! another, driven by one closed loop.
 //!
-//! It starts what is installed and installs nothing. Everything that it started ends with it, by its own id, on an interrupt too.
-//! What the figures mean, and what the systems promise differently, is in `benches/README.md`.
+//! It starts what is installed and installs nothing. Everything that it started ends with it, by
+//! its own id, on an interrupt too. What the figures mean, and what the systems promise
+//! differently, is in `benches/README.md`.
 
 mod cached;
 mod closed_loop;

@@ -1,4 +1,5 @@
-//! A run: rounds in which the systems take turns, so that a noisy minute hits all of them alike, each time on servers and data that are new.
+//! A run: rounds in which the systems take turns, so that a noisy minute hits all of them alike,
+//! each time on servers and data that are new.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,6 +1,7 @@
 //! Server processes: started, looked at from outside, and ended by their own ids, never by a name.
 //!
-//! A process does not outlive its [`Process`], however that comes to be dropped; its log goes to a file.
+//! A process does not outlive its [`Process`], however that comes to be dropped; its log goes to a
+//! file.
 
 use std::{
     fs::File,

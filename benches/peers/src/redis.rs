@@ -1,4 +1,5 @@
-//! Redis: one server that appends each write to its file and syncs it before it answers. Connections are multiplexed.
+//! Redis: one server that appends each write to its file and syncs it before it answers.
+//! Connections are multiplexed.
 
 use std::{
     path::{Path, PathBuf},

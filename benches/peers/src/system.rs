@@ -1,4 +1,5 @@
-//! The systems that are compared, and clusters of them: three servers on loopback (Redis: one), with defaults wherever they have them.
+//! The systems that are compared, and clusters of them: three servers on loopback (Redis: one),
+//! with defaults wherever they have them.
 
 use std::{
     path::Path,
@@ -166,7 +167,8 @@ impl Cluster {
         }
     }
 
-    /// So many connections for a load: to the leader, or, for what any server answers from its own copy, spread over all.
+    /// So many connections for a load: to the leader, or, for what any server answers from its own
+    /// copy, spread over all.
     pub(crate) async fn lines(&self, load: Load, count: usize) -> Result<Lines> {
         let mut lines = Vec::new();
         for number in 0..count {
@@ -195,7 +197,8 @@ impl Cluster {
         }
     }
 
-    /// Nanoseconds for a read from the client's memory by so many threads, where there is a client that keeps copies.
+    /// Nanoseconds for a read from the client's memory by so many threads, where there is a client
+    /// that keeps copies.
     pub(crate) async fn cached_read_ns(&self, threads: usize, nodes: u64, span: Duration) -> Result<Option<f64>> {
         match self.system {
             System::Leasehold => leasehold::cached_read_ns(&self.endpoints, threads, nodes, span).await.map(Some),
@@ -204,7 +207,8 @@ impl Cluster {
         }
     }
 
-    /// So many watches of node 0 on one connection to the leader, where there are any that tell each change.
+    /// So many watches of node 0 on one connection to the leader, where there are any that tell
+    /// each change.
     pub(crate) async fn watched(&self, watchers: usize) -> Result<Option<Watchers>> {
         match self.system {
             System::Leasehold => leasehold::watched(&self.endpoints, watchers).await.map(Some),

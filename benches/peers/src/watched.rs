@@ -22,7 +22,8 @@ pub(crate) struct Watchers {
     pub(crate) _tasks: JoinSet<Result<()>>,
 }
 
-/// The median, in milliseconds; one write after the other, each when all have been told of the last.
+/// The median, in milliseconds; one write after the other, each when all have been told of the
+/// last.
 pub(crate) async fn last_told_ms(cluster: &Cluster, watchers: usize, span: Duration) -> Result<Option<f64>> {
     let Some(mut watching) = cluster.watched(watchers).await? else { return Ok(None) };
     let lines: Lines = cluster.lines(Load::Write, 1).await?;

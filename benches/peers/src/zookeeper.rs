@@ -1,6 +1,7 @@
 //! ZooKeeper: three servers as its manual sets them up, logs synced (`forceSync`, its default).
 //!
-//! `sync` and the read that follows it are sent in one go: a session's requests are answered in order.
+//! `sync` and the read that follows it are sent in one go: a session's requests are answered in
+//! order.
 
 mod session;
 
@@ -99,7 +100,8 @@ pub(crate) async fn make_parents(endpoint: &str, nodes: u64) -> Result<()> {
     Ok(())
 }
 
-/// A session with one server, and another one when its connection has ended: servers hang up when they have lost their leader.
+/// A session with one server, and another one when its connection has ended: servers hang up when
+/// they have lost their leader.
 struct Connection {
     endpoint: String,
     session: Mutex<Session>,

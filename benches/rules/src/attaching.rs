@@ -1,4 +1,5 @@
-//! A node that is attached to a lease and detached from it: what the rules compute for it, of a lease that carries one node and of one that carries very many.
+//! A node that is attached to a lease and detached from it: what the rules compute for it, of a
+//! lease that carries one node and of one that carries very many.
 
 use std::time::Duration;
 
@@ -55,7 +56,8 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
     figures
 }
 
-/// All that go with leases, or did, as `leasehold services /` asks for them: a part at a time, and others wait while one is looked for.
+/// All that go with leases, or did, as `leasehold services /` asks for them: a part at a time, and
+/// others wait while one is looked for.
 fn services(leader: &mut Leader, are: &str) -> (String, String) {
     let (mut parts, mut count, mut after) = (Spans::default(), 0, None);
     loop {

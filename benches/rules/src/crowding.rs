@@ -1,5 +1,5 @@
-//! Very many sessions that have a lease on one volume: what each write costs, of which nobody has a copy, and what a new leader has to do until it knows what
-//! they hold.
+//! Very many sessions that have a lease on one volume: what each write costs, of which nobody has a
+//! copy, and what a new leader has to do until it knows what they hold.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use crate::{Figures, leader::Leader, spans::Spans};
 /// Writes that are measured.
 const WRITES: u64 = 2000;
 
-/// All have a lease on the root, and somebody else writes. Then another leader is elected, all find it, and tell it that they hold nothing.
+/// All have a lease on the root, and somebody else writes. Then another leader is elected, all find
+/// it, and tell it that they hold nothing.
 pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
     let mut leader = Leader::elected(State::new(settings()), commit);
     leader.begin();

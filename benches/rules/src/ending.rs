@@ -1,7 +1,8 @@
-//! Nobody keeps the leases any more: how late their ends are proposed, and how late they are applied.
+//! Nobody keeps the leases any more: how late their ends are proposed, and how late they are
+//! applied.
 //!
-//! A lease is *due* when its end and the margin (T3) have passed by the leader's own clock. That clock does not count all of a long step
-//! (T4): by how much it was held back is told, too.
+//! A lease is *due* when its end and the margin (T3) have passed by the leader's own clock. That
+//! clock does not count all of a long step (T4): by how much it was held back is told, too.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,7 +27,8 @@ pub(crate) fn measure(state: State, leases: Leases, commit: Duration) -> Figures
     leader.begin();
     leader.proposed.clear();
     let (mut proposed, mut applied, mut steps) = (Spans::default(), Spans::default(), Spans::default());
-    // The ends on their way, and when they were taken; the first and the last reading of both clocks.
+    // The ends on their way, and when they were taken; the first and the last reading of both
+    // clocks.
     let (mut on_their_way, mut begun, mut ended) = (None, None, (0, ClusterTime::ZERO));
     while (applied.len() as u64) < leases.count {
         let turn = leader.go_on();

@@ -1,4 +1,5 @@
-//! A leader without a network and without a disk. Time is virtual: it stands still while nothing is to be done, and each step takes as long as it really took.
+//! A leader without a network and without a disk. Time is virtual: it stands still while nothing is
+//! to be done, and each step takes as long as it really took.
 
 use std::{
     collections::VecDeque,
@@ -38,7 +39,8 @@ impl Leases {
     }
 }
 
-/// The replicated state with these leases, all granted at its beginning, as any replica has it when it is elected.
+/// The replicated state with these leases, all granted at its beginning, as any replica has it when
+/// it is elected.
 pub(crate) fn state_with(leases: Leases) -> State {
     let mut state = State::new(VolumeSettings::DEFAULT);
     let mut index = 0;
@@ -89,7 +91,8 @@ pub(crate) struct Leader {
     pub(crate) lessor: Lessor,
     /// Virtual time in nanoseconds: most steps take less than a microsecond.
     nanos: u64,
-    /// From when a proposal is taken until it is committed: one at a time, as the server does it with what fills none.
+    /// From when a proposal is taken until it is committed: one at a time, as the server does it
+    /// with what fills none.
     commit: Duration,
     in_flight: Option<InFlight>,
     /// What was proposed, and when by this machine's clock in nanoseconds; until somebody takes it.
@@ -161,7 +164,8 @@ impl Leader {
         }
     }
 
-    /// The next thing that happens by itself, now or later: what is on its way is committed, or the lessor's deadline comes.
+    /// The next thing that happens by itself, now or later: what is on its way is committed, or the
+    /// lessor's deadline comes.
     pub(crate) fn go_on(&mut self) -> Turn {
         self.propose();
         let deadline = self.lessor.next_deadline(self.now()).as_micros() * 1000;

@@ -1,8 +1,11 @@
-//! What the rules themselves cost with very many key leases: renewals, a new leader, ends that are spread over time, nodes attached and detached; and with very many sessions,
-//! recalls, copies, waits, changes and closed sessions.
+//! What the rules themselves cost with very many key leases: renewals, a new leader, ends that are
+//! spread over time, nodes attached and detached; and with very many sessions, recalls, copies,
+//! waits, changes and closed sessions.
 //!
-//! The lessor and the state are those that are shipped; there is no network and no disk, and a commit takes as long as it is told to. Time is virtual: it stands
-//! still while nothing is to be done, and each step takes as long as it really took (`leader.rs`). So what is late here is late because of what the rules compute.
+//! The lessor and the state are those that are shipped; there is no network and no disk, and a
+//! commit takes as long as it is told to. Time is virtual: it stands still while nothing is to be
+//! done, and each step takes as long as it really took (`leader.rs`). So what is late here is late
+//! because of what the rules compute.
 
 mod attaching;
 mod crowding;

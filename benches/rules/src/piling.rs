@@ -1,5 +1,5 @@
-//! Very many of what waits, or was: recalls that nobody answers, copies in one subtree, writes behind silent sessions, changes, closed sessions. What
-//! a single step costs beside them.
+//! Very many of what waits, or was: recalls that nobody answers, copies in one subtree, writes
+//! behind silent sessions, changes, closed sessions. What a single step costs beside them.
 
 use std::{
     collections::BTreeSet,
@@ -70,7 +70,8 @@ fn leading(state: State, commit: Duration) -> Leader {
         renewals_per_second_max: 1 << 30,
         ..LessorBounds::DEFAULT
     };
-    // A session with more objects is tracked as covering: others' writes would wait for it, for longer than they live.
+    // A session with more objects is tracked as covering: others' writes would wait for it, for
+    // longer than they live.
     let limits = Limits { session_objects_max: many, ..Limits::default() };
     let mut leader = Leader::elected_with(state, commit, bounds, limits);
     leader.begin();
@@ -121,7 +122,8 @@ fn settle(leader: &mut Leader) {
     }
 }
 
-/// Writes are recalled from one session that may hold everything; then it consents to one after the other.
+/// Writes are recalled from one session that may hold everything; then it consents to one after the
+/// other.
 fn consents(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let holder = joined(&mut leader);

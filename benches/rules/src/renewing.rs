@@ -1,4 +1,5 @@
-//! All leases are kept alive: what a renewal costs, and what a tick does, which moves the horizons of all that were renewed since the last.
+//! All leases are kept alive: what a renewal costs, and what a tick does, which moves the horizons
+//! of all that were renewed since the last.
 
 use std::time::Duration;
 
@@ -122,7 +123,8 @@ mod tests {
         let leases = Leases { count: 800, first: Duration::from_secs(20), spread: Duration::from_secs(1) };
         let figures = measure(&state_with(leases), leases, Duration::from_millis(2));
         assert_eq!(figures[0].0, "renewal, one in a request, 40 a second: p50 · p99 · max");
-        // Horizons move four times a second, a little later if a step takes long. There are 320 renewals.
+        // Horizons move four times a second, a little later if a step takes long. There are 320
+        // renewals.
         let largest = figures[2].0.split(' ').find_map(|word| word.parse::<u64>().ok());
         assert!(largest.is_some_and(|largest| (5..320).contains(&largest)), "{figures:?}");
         assert!(figures.iter().all(|(_, figure)| !figure.starts_with("0.00")), "{figures:?}");

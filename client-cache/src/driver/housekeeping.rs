@@ -7,15 +7,15 @@ use leasehold_protocol::holder::HolderInput;
 use super::Driver;
 use crate::clock;
 
-/// The timer looks at the clock at least this often: it sleeps by a clock that stands still while the machine is suspended,
-/// and after that its deadlines may be long past.
+/// The timer looks at the clock at least this often: it sleeps by a clock that stands still while
+/// the machine is suspended, and after that its deadlines may be long past.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The cache's housekeeping is done this often at most, and at least once in [`LOOK_EVERY`].
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(250);
 
-/// Objects that the policy is told to forget, or copies that are evicted, under one hold of the lock: some hundred
-/// microseconds.
+/// Objects that the policy is told to forget, or copies that are evicted, under one hold of the
+/// lock: some hundred microseconds.
 const HOUSEKEEPING_BATCH: usize = 64;
 
 /// The timer sleeps at least this long: what it can measure.

@@ -1,4 +1,5 @@
-//! Key leases that are kept alive, and nodes that go with the session's leases: who wants to know what of them.
+//! Key leases that are kept alive, and nodes that go with the session's leases: who wants to know
+//! what of them.
 
 use leasehold_protocol::{holder::HolderInput, id::LeaseId, path::NodePath};
 use tokio::sync::watch;

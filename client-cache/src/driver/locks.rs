@@ -54,7 +54,8 @@ impl Driver {
 }
 
 impl DriverCore {
-    /// A hold is to be something else. From now on one that is to be shared is not exclusive for the application either.
+    /// A hold is to be something else. From now on one that is to be shared is not exclusive for
+    /// the application either.
     pub(super) fn apply_downgrade(&self, change: &Write) {
         let Write::ChangeLockMode { lock, mode: LockMode::Shared, .. } = change else { return };
         if let Some((_, cell)) = self.locks.get(lock) {
@@ -68,8 +69,8 @@ impl DriverCore {
         }
     }
 
-    /// A write that asked for a hold, or for another kind of it, has been done: before anybody hears of it. A withdrawal tells
-    /// nothing of a hold that nobody has any more.
+    /// A write that asked for a hold, or for another kind of it, has been done: before anybody
+    /// hears of it. A withdrawal tells nothing of a hold that nobody has any more.
     pub(super) fn apply_lock_grant(&mut self, written: &Written, is_withdrawal: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
         if is_withdrawal && !self.locks.contains_key(&taken.lock) {

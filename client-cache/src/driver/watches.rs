@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 
 use super::{Driver, DriverCore};
 
-/// Where what happens is told. It holds one answer at most: no more is asked for before that is taken.
+/// Where what happens is told. It holds one answer at most: no more is asked for before that is
+/// taken.
 pub(super) type WatchSender = mpsc::UnboundedSender<Result<Changes, WatchFailure>>;
 
 impl Driver {

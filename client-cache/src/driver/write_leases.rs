@@ -14,7 +14,8 @@ impl Driver {
     /// Sets the node's value in memory. False if that may not be done now, and then it is not.
     pub(crate) fn set_under_write_lease(&self, lock: LockId, value: Value) -> bool {
         let mut core = self.core.lock();
-        // A lease that is certain now may not be when the step reads the clock: what was set is what is there after it.
+        // A lease that is certain now may not be when the step reads the clock: what was set is
+        // what is there after it.
         if core.holder.write_lease_value(lock, clock::now()).is_none() {
             return false;
         }

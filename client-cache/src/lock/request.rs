@@ -13,8 +13,8 @@ use crate::{
     pending_release::PendingRelease,
 };
 
-/// A request for a hold. If this is dropped before its answer has come, the request is withdrawn. If it has not been sent by then, it
-/// never will be.
+/// A request for a hold. If this is dropped before its answer has come, the request is withdrawn.
+/// If it has not been sent by then, it never will be.
 pub(super) struct LockRequest {
     client: Client,
     path: NodePath,
@@ -48,10 +48,12 @@ impl Drop for LockRequest {
         if self.is_answered {
             return;
         }
-        // No answer is put into the channel after this. A hold that is in it already is given back as it is dropped.
+        // No answer is put into the channel after this. A hold that is in it already is given back
+        // as it is dropped.
         self.answer.close();
         if self.answer.try_recv().is_err() {
-            // Lasts until the task has given back what is granted. If the task has ended already, it ends at once.
+            // Lasts until the task has given back what is granted. If the task has ended already,
+            // it ends at once.
             self.withdrawal.get_or_init(|| self.client.driver().pending_releases.begin(&self.path));
             self.client.driver().cancel_unsent_write(self.write);
         }
@@ -83,8 +85,8 @@ impl Drop for UnclaimedLock {
     }
 }
 
-/// Waits for the answer even if the caller has gone, because the hold may still be granted. Does not keep the client alive: when the
-/// client ends, its holds end too.
+/// Waits for the answer even if the caller has gone, because the hold may still be granted. Does
+/// not keep the client alive: when the client ends, its holds end too.
 async fn take(
     driver: Arc<Driver>,
     path: NodePath,

@@ -1,27 +1,31 @@
 //! Barriers: nobody goes on before so many have come.
 //!
-//! Who comes takes a place at the barrier's node (see `place`). Who finds N or more there opens it, by a transaction that compares
-//! that N of them are still there and puts a node that says *open*; all others watch only that node.
+//! Who comes takes a place at the barrier's node (see `place`). Who finds N or more there opens it,
+//! by a transaction that compares that N of them are still there and puts a node that says *open*;
+//! all others watch only that node.
 //!
 //! # What it promises
 //!
-//! It opens at one moment in the order of all changes, and at that moment N stand there, each with a lease that had not been found to be
-//! over. Who crashed or was cut off long enough before does not count; who does so a moment later did come. All who stand there pass, also those
-//! who hear of it when others have left already.
+//! It opens at one moment in the order of all changes, and at that moment N stand there, each with
+//! a lease that had not been found to be over. Who crashed or was cut off long enough before does
+//! not count; who does so a moment later did come. All who stand there pass, also those who hear of
+//! it when others have left already.
 //!
 //! # Why nobody waits in vain
 //!
-//! The number rises only by one who comes, and each who comes counts after that: whoever comes last finds N. If it fails before it has opened
-//! the barrier, its place goes, by its own doing or with its lease, and it has not come. An opening whose answer is lost changes nothing if it
-//! is done again.
+//! The number rises only by one who comes, and each who comes counts after that: whoever comes last
+//! finds N. If it fails before it has opened the barrier, its place goes, by its own doing or with
+//! its lease, and it has not come. An opening whose answer is lost changes nothing if it is done
+//! again.
 //!
-//! A round of a double barrier ends when all have left, by themselves or with their leases. Nobody comes while it is open, so the
-//! last one's leaving can be waited for; then whoever waits for it removes the node that says *open*, and only that round's.
+//! A round of a double barrier ends when all have left, by themselves or with their leases. Nobody
+//! comes while it is open, so the last one's leaving can be waited for; then whoever waits for it
+//! removes the node that says *open*, and only that round's.
 //!
 //! # What it does not know
 //!
-//! Whether those who have passed are still alive: that is what [`BarrierGuard::over`] tells each of itself. A barrier protects nothing, so there
-//! is no token.
+//! Whether those who have passed are still alive: that is what [`BarrierGuard::over`] tells each of
+//! itself. A barrier protects nothing, so there is no token.
 
 use std::time::Duration;
 
@@ -54,7 +58,8 @@ const OPEN: &str = "open";
 #[derive(Debug, Clone)]
 pub struct Barrier(PartyNode);
 
-/// Opens when so many have come, and closes when all have left, again and again. See [`Client::double_barrier`].
+/// Opens when so many have come, and closes when all have left, again and again. See
+/// [`Client::double_barrier`].
 #[derive(Debug, Clone)]
 pub struct DoubleBarrier(PartyNode);
 
@@ -86,8 +91,8 @@ impl Barrier {
 }
 
 impl DoubleBarrier {
-    /// Waits until so many have come, this included; and before that, until all of the round before have left. Dropping the future
-    /// withdraws.
+    /// Waits until so many have come, this included; and before that, until all of the round before
+    /// have left. Dropping the future withdraws.
     ///
     /// # Errors
     ///
@@ -108,7 +113,8 @@ impl DoubleBarrier {
 }
 
 impl BarrierGuard {
-    /// When the barrier opened: the same for all who came in together, and growing from round to round.
+    /// When the barrier opened: the same for all who came in together, and growing from round to
+    /// round.
     pub fn round(&self) -> Revision {
         self.round
     }
@@ -118,7 +124,8 @@ impl BarrierGuard {
         self.place.remaining()
     }
 
-    /// Cancelled when others may go on without waiting for this one: by this client's own clock at the latest. Once for all.
+    /// Cancelled when others may go on without waiting for this one: by this client's own clock at
+    /// the latest. Once for all.
     pub fn on_lost(&self) -> CancellationToken {
         self.place.on_lost()
     }
@@ -140,7 +147,8 @@ impl PartyNode {
         Ok(self.path.child(OPEN)?)
     }
 
-    /// Opens the barrier if so many stand there, or waits until somebody does. Returns when it opened.
+    /// Opens the barrier if so many stand there, or waits until somebody does. Returns when it
+    /// opened.
     async fn until_open(&self, place: &Party) -> Result<Revision, RecipeError> {
         let open = self.open()?;
         loop {
@@ -166,7 +174,8 @@ impl PartyNode {
         }
     }
 
-    /// Opens the barrier if all of these are still there, and it is not open. Returns when it opened.
+    /// Opens the barrier if all of these are still there, and it is not open. Returns when it
+    /// opened.
     async fn open_for(&self, open: &NodePath, nodes: &[NodePath]) -> Result<Option<Revision>, RecipeError> {
         let there = nodes.iter().cloned().map(Compare::exists);
         let transaction = Transaction {
@@ -203,8 +212,9 @@ impl PartyNode {
 }
 
 impl Client {
-    /// A barrier for so many, 127 at most. All who use it have to give the same number, which is written to the node by the first; nodes below it
-    /// are the barrier's. To close it again, remove it with all below.
+    /// A barrier for so many, 127 at most. All who use it have to give the same number, which is
+    /// written to the node by the first; nodes below it are the barrier's. To close it again,
+    /// remove it with all below.
     pub fn barrier(&self, path: &NodePath, parties: u32) -> Barrier {
         Barrier(self.gathering(path, parties))
     }

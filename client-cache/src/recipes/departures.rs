@@ -1,8 +1,10 @@
-//! Who stands at a node, and waiting until they have left: without being woken by all who come and go.
+//! Who stands at a node, and waiting until they have left: without being woken by all who come and
+//! go.
 //!
-//! Of any `keep` nodes one has gone when fewer than `keep` are left of a larger number. So it is enough to watch any `keep` of them, and
-//! another in the place of each that goes: a node that goes wakes those who watch it, which is about `keep` of those behind it,
-//! however many wait. (With `keep` = 1 it is ZooKeeper's lock, where each watches the one before it.)
+//! Of any `keep` nodes one has gone when fewer than `keep` are left of a larger number. So it is
+//! enough to watch any `keep` of them, and another in the place of each that goes: a node that goes
+//! wakes those who watch it, which is about `keep` of those behind it, however many wait. (With
+//! `keep` = 1 it is ZooKeeper's lock, where each watches the one before it.)
 
 use std::collections::BTreeSet;
 
@@ -20,7 +22,8 @@ use crate::{
     watch::{Watch, WatchItem, WatchOptions},
 };
 
-/// Up to so many nodes are watched one by one; else all at once, with everything that comes and goes.
+/// Up to so many nodes are watched one by one; else all at once, with everything that comes and
+/// goes.
 const WATCHED_EACH_MAX: usize = 8;
 
 /// Those who stand at a node, as of one revision.
@@ -36,7 +39,8 @@ pub(super) struct Parties {
 }
 
 impl Client {
-    /// Who stands at a node: has a node right below it that goes with a session. And whether there is a certain node that stays. Linearizable.
+    /// Who stands at a node: has a node right below it that goes with a session. And whether there
+    /// is a certain node that stays. Linearizable.
     pub(super) async fn parties(&self, top: &NodePath, mark: Option<&NodePath>) -> Result<Parties, WatchError> {
         let (subtree, watch) = self.list_and_watch(top).await?;
         let stands = |(path, data): &(&NodePath, &Data)| {
@@ -51,7 +55,8 @@ impl Client {
 }
 
 impl Parties {
-    /// Waits until fewer than `keep` of the first `count` are left. [`WatchError::Compacted`] if that cannot be told from here any more.
+    /// Waits until fewer than `keep` of the first `count` are left. [`WatchError::Compacted`] if
+    /// that cannot be told from here any more.
     pub(super) async fn until_fewer_than(self, keep: usize, count: usize, client: &Client) -> Result<(), WatchError> {
         let Self { revision, mut nodes, watch, .. } = self;
         nodes.truncate(count);

@@ -1,10 +1,14 @@
-//! Recipes: what programs make of locks, transactions, watches and registrations, in the forms that they know.
+//! Recipes: what programs make of locks, transactions, watches and registrations, in the forms that
+//! they know.
 //!
-//! Thin layers: everything that keeps a promise here is a promise of what lies below. A [`Mutex`] and an [`RwLock`] are
-//! [holds](crate::LockGuard) with types; a [`Registry`] is [registrations](crate::Registration) and a watch; a [`Semaphore`], a [`Barrier`] and
-//! a [`DoubleBarrier`] stand on *places*: a node for each who comes, in the order in which they came, that goes with the lease of whoever came.
+//! Thin layers: everything that keeps a promise here is a promise of what lies below. A [`Mutex`]
+//! and an [`RwLock`] are [holds](crate::LockGuard) with types; a [`Registry`] is
+//! [registrations](crate::Registration) and a watch; a [`Semaphore`], a [`Barrier`] and a
+//! [`DoubleBarrier`] stand on *places*: a node for each who comes, in the order in which they came,
+//! that goes with the lease of whoever came.
 //!
-//! Each says what it promises by the clocks of those who use it, and what only a fencing token can keep out.
+//! Each says what it promises by the clocks of those who use it, and what only a fencing token can
+//! keep out.
 
 mod barrier;
 mod departures;
@@ -24,7 +28,8 @@ pub use semaphore::{Permit, Semaphore};
 
 use crate::error::{LockError, ReadError, UpdateError, WatchError, WriteError};
 
-/// Why nobody has passed a semaphore or a barrier, or has joined a registry. Whoever asked stands there no longer.
+/// Why nobody has passed a semaphore or a barrier, or has joined a registry. Whoever asked stands
+/// there no longer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecipeError {
     /// There is no place: refused, lost, or nobody answered.

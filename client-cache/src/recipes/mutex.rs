@@ -1,6 +1,7 @@
 //! A mutex: a hold that is exclusive, with a type that says so.
 //!
-//! It promises what [`LockGuard`](crate::LockGuard) does, and nothing more. The token is what keeps out what its holder sent before the end and arrives after it.
+//! It promises what [`LockGuard`](crate::LockGuard) does, and nothing more. The token is what keeps
+//! out what its holder sent before the end and arrives after it.
 
 use std::{ops::Deref, time::Duration};
 
@@ -19,7 +20,8 @@ pub struct Mutex {
     path: NodePath,
 }
 
-/// The mutex is locked, until this is dropped or [released](MutexGuard::release), or [`LockGuard::over`] says that it is over.
+/// The mutex is locked, until this is dropped or [released](MutexGuard::release), or
+/// [`LockGuard::over`] says that it is over.
 #[derive(Debug)]
 #[must_use = "the mutex is unlocked when this is dropped"]
 pub struct MutexGuard(LockGuard);
@@ -43,8 +45,8 @@ impl Mutex {
         if_free(self.lock_with(LockWait::No).await)
     }
 
-    /// None if it was not locked within this time, counted from the call ([`LockWait::For`]). A time
-    /// shorter than a round trip to the server gives none even if the mutex is free: use
+    /// None if it was not locked within this time, counted from the call ([`LockWait::For`]). A
+    /// time shorter than a round trip to the server gives none even if the mutex is free: use
     /// [`Mutex::try_lock`] for that.
     ///
     /// # Errors

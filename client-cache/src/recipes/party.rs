@@ -1,16 +1,20 @@
 //! A place among those who stand at a node, in the order in which they came.
 //!
-//! It is two things: a node of its own below that node, which shows it to others and whose create revision is its rank; and a hold on
-//! it, which nobody else asks for. The node is put by a transaction that compares the hold, and goes with the session's lease on the
-//! volume. Under that lease the hold lives too: so both end together, and by the hold this client's own clock says when. If the lease lives on
-//! when the clock has said so, because the client stood still and the servers have waited, the node is removed.
+//! It is two things: a node of its own below that node, which shows it to others and whose create
+//! revision is its rank; and a hold on it, which nobody else asks for. The node is put by a
+//! transaction that compares the hold, and goes with the session's lease on the volume. Under that
+//! lease the hold lives too: so both end together, and by the hold this client's own clock says
+//! when. If the lease lives on when the clock has said so, because the client stood still and the
+//! servers have waited, the node is removed.
 //!
 //! # Why nobody is left standing
 //!
-//! A place of whoever is gone would be in everybody's way for ever. Whoever crashes or is cut off takes it along with the lease. Whoever
-//! lives and gives up removes it: the removal is asked for until it is known to be done or the session is over, not only while somebody
-//! waits. If it is not known whether the node was put, the hold is given back first: once that is done the node can be put no
-//! more, and what is there then can be removed. The name is new each time, so nothing that comes late is another's.
+//! A place of whoever is gone would be in everybody's way for ever. Whoever crashes or is cut off
+//! takes it along with the lease. Whoever lives and gives up removes it: the removal is asked for
+//! until it is known to be done or the session is over, not only while somebody waits. If it is not
+//! known whether the node was put, the hold is given back first: once that is done the node can be
+//! put no more, and what is there then can be removed. The name is new each time, so nothing that
+//! comes late is another's.
 
 use std::time::Duration;
 
@@ -86,7 +90,8 @@ impl PartyNode {
         }
     }
 
-    /// Waits until the places that this client has given up before are gone. They would be counted as if they were somebody else's.
+    /// Waits until the places that this client has given up before are gone. They would be counted
+    /// as if they were somebody else's.
     pub(super) async fn wait_for_pending_releases(&self) -> Result<(), RecipeError> {
         Ok(self.client.wait_for_pending_releases(&self.path).await?)
     }
@@ -130,7 +135,8 @@ impl Party {
         Self { client, lock: Some(hold), node, lost, is_put: false, runtime: Handle::current(), dropped }
     }
 
-    /// Has the node removed when the place is over, though nobody drops it: the lease that the node goes with may live on.
+    /// Has the node removed when the place is over, though nobody drops it: the lease that the node
+    /// goes with may live on.
     fn leave_when_over(&self) {
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
         let (over, dropped) = (self.on_lost(), self.dropped.clone());

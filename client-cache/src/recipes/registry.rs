@@ -1,11 +1,13 @@
 //! A registry: who is there, each with a name, a value and an epoch; and who comes and goes.
 //!
-//! A member is a [`Registration`]: a node that goes with its session's lease on the volume. A member that crashes or is cut off is gone from the
-//! registry after its term and the margin, never while it may count on being there ([`Registration::certain_for`]).
+//! A member is a [`Registration`]: a node that goes with its session's lease on the volume. A
+//! member that crashes or is cut off is gone from the registry after its term and the margin, never
+//! while it may count on being there ([`Registration::certain_for`]).
 //!
-//! What is told is what was there at one moment after the other, and may be over by the time that it is heard. Whoever acts for a
-//! member names its [epoch](Member::epoch), which grows from registration to registration under one name; whoever it acts on refuses an older one,
-//! or compares the node's modify revision with it in a transaction.
+//! What is told is what was there at one moment after the other, and may be over by the time that
+//! it is heard. Whoever acts for a member names its [epoch](Member::epoch), which grows from
+//! registration to registration under one name; whoever it acts on refuses an older one, or
+//! compares the node's modify revision with it in a transaction.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -66,7 +68,8 @@ pub struct Members {
 }
 
 impl Registry {
-    /// Registers under a name that nobody else has. What this client has registered under that name before is replaced.
+    /// Registers under a name that nobody else has. What this client has registered under that name
+    /// before is replaced.
     ///
     /// # Errors
     ///
@@ -88,13 +91,15 @@ impl Registry {
 }
 
 impl Members {
-    /// Who was there when [`Members::next`] returned last, or in the beginning; in the order of names.
+    /// Who was there when [`Members::next`] returned last, or in the beginning; in the order of
+    /// names.
     pub fn current(&self) -> impl Iterator<Item = &Member> {
         self.now.values()
     }
 
-    /// What happens next: each who comes, and each who goes, once and in order. If that is not known any more, since this was cut off for too
-    /// long, what has become of it all is told as if it happened now. Nothing is lost if the future is dropped.
+    /// What happens next: each who comes, and each who goes, once and in order. If that is not
+    /// known any more, since this was cut off for too long, what has become of it all is told as if
+    /// it happened now. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
@@ -121,7 +126,8 @@ impl Members {
         }
     }
 
-    /// What is told has been told before anything else is noted: who is known is who was there before.
+    /// What is told has been told before anything else is noted: who is known is who was there
+    /// before.
     fn note(&mut self, change: &Change) {
         for event in change.events.iter().filter(|event| self.path.is_parent_of(&event.path)) {
             let member = match &event.kind {
@@ -160,7 +166,8 @@ async fn list(client: &Client, path: &NodePath) -> Result<(BTreeMap<String, Memb
 }
 
 impl Client {
-    /// A registry. Its nodes are right below the path. Nothing is asked before somebody joins or looks.
+    /// A registry. Its nodes are right below the path. Nothing is asked before somebody joins or
+    /// looks.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

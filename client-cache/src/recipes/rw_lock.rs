@@ -1,7 +1,8 @@
 //! A read-write lock: holds that are shared or exclusive, with types that say so.
 //!
-//! It promises what [`LockGuard`](crate::LockGuard) does, and nothing more: any number of readers or one writer, in the order of arrival; a writer that waits is not
-//! starved by readers that come after it. The token is what keeps out what a holder sent before the end and arrives after it.
+//! It promises what [`LockGuard`](crate::LockGuard) does, and nothing more: any number of readers
+//! or one writer, in the order of arrival; a writer that waits is not starved by readers that come
+//! after it. The token is what keeps out what a holder sent before the end and arrives after it.
 
 use std::{ops::Deref, time::Duration};
 
@@ -21,12 +22,14 @@ pub struct RwLock {
     path: NodePath,
 }
 
-/// The lock is shared with other readers, until this is dropped or [released](ReadGuard::release), or [`LockGuard::over`] says that it is over.
+/// The lock is shared with other readers, until this is dropped or [released](ReadGuard::release),
+/// or [`LockGuard::over`] says that it is over.
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub struct ReadGuard(LockGuard);
 
-/// The lock is held alone, until this is dropped or [released](WriteGuard::release), or [`LockGuard::over`] says that it is over.
+/// The lock is held alone, until this is dropped or [released](WriteGuard::release), or
+/// [`LockGuard::over`] says that it is over.
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub struct WriteGuard(LockGuard);
@@ -92,12 +95,13 @@ impl RwLock {
 }
 
 impl ReadGuard {
-    /// Waits until all other readers have left, and writes then. It reads on until then, and nobody writes in between: what was read is
-    /// still so.
+    /// Waits until all other readers have left, and writes then. It reads on until then, and nobody
+    /// writes in between: what was read is still so.
     ///
     /// # Errors
     ///
-    /// [`LockError`], with the lock: it is shared as before, unless it is over. Refused if another reader waits for the same.
+    /// [`LockError`], with the lock: it is shared as before, unless it is over. Refused if another
+    /// reader waits for the same.
     pub async fn upgrade(mut self, wait: LockWait) -> Result<WriteGuard, (Self, LockError)> {
         match self.0.upgrade(wait).await {
             Ok(_) => Ok(WriteGuard(self.0)),

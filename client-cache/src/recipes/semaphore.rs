@@ -1,24 +1,30 @@
 //! A semaphore: up to so many at a time, in the order in which they came.
 //!
-//! Who wants a permit takes a place at the semaphore's node (see `place`): a node of its own, which goes with the session's lease. The
-//! oldest N places have permits; when one goes, the next has it. No server counts anything: what decides is the order of the log.
+//! Who wants a permit takes a place at the semaphore's node (see `place`): a node of its own, which
+//! goes with the session's lease. The oldest N places have permits; when one goes, the next has it.
+//! No server counts anything: what decides is the order of the log.
 //!
 //! # Why there are never more than N
 //!
-//! A place keeps the node that it was made with until it goes, so the number of older ones only falls: once it is below N, it stays so.
-//! At each index of the log at most N of the nodes that are there have fewer than N older ones. Whoever has a permit has seen that of its
-//! own, and its node is there for as long as it counts on it: it is removed only when its holder has given it back or its lease has ended,
-//! which the holder's own clock says first, by the volume's skew margin at least (T2, T3).
+//! A place keeps the node that it was made with until it goes, so the number of older ones only
+//! falls: once it is below N, it stays so. At each index of the log at most N of the nodes that are
+//! there have fewer than N older ones. Whoever has a permit has seen that of its own, and its node
+//! is there for as long as it counts on it: it is removed only when its holder has given it back or
+//! its lease has ended, which the holder's own clock says first, by the volume's skew margin at
+//! least (T2, T3).
 //!
 //! # What is lost if answers are
 //!
-//! Nothing: a place of which it is not known whether it was taken is given back (see `place`), and none is taken twice.
+//! Nothing: a place of which it is not known whether it was taken is given back (see `place`), and
+//! none is taken twice.
 //!
 //! # What only the token can
 //!
-//! Keep out what was sent under a permit and arrives after its end. With a semaphore it cannot be told by the order of tokens, since
-//! permits overlap: one with a smaller token may well last longer. A resource asks whether the token is good: [`Compare::held`] with the
-//! semaphore's path does, in the transaction that writes. (With one permit the order of tokens is enough, as with a mutex.)
+//! Keep out what was sent under a permit and arrives after its end. With a semaphore it cannot be
+//! told by the order of tokens, since permits overlap: one with a smaller token may well last
+//! longer. A resource asks whether the token is good: [`Compare::held`] with the semaphore's path
+//! does, in the transaction that writes. (With one permit the order of tokens is enough, as with a
+//! mutex.)
 
 use std::time::Duration;
 
@@ -43,12 +49,14 @@ const PERMITS_MAX: u32 = 1 << 16;
 #[derive(Debug, Clone)]
 pub struct Semaphore(PartyNode);
 
-/// A permit, until it is dropped or [released](Permit::release), or [`Permit::over`] says that it is over.
+/// A permit, until it is dropped or [released](Permit::release), or [`Permit::over`] says that it
+/// is over.
 ///
 /// # What it promises
 ///
-/// No more than N have permits while each counts on its own only as long as [`Permit::certain_for`] says more than zero. By
-/// [`Permit::over`] its holder learns of its end by its own clock, before another can have it.
+/// No more than N have permits while each counts on its own only as long as [`Permit::certain_for`]
+/// says more than zero. By [`Permit::over`] its holder learns of its end by its own clock, before
+/// another can have it.
 #[derive(Debug)]
 #[must_use = "the permit is given back when this is dropped"]
 pub struct Permit {
@@ -68,7 +76,8 @@ impl Semaphore {
         permit(place).await
     }
 
-    /// None if there is none to be had now. (Others who come in this moment may wait for the answer.)
+    /// None if there is none to be had now. (Others who come in this moment may wait for the
+    /// answer.)
     ///
     /// # Errors
     ///
@@ -134,7 +143,8 @@ async fn permit(mut place: Party) -> Result<Permit, RecipeError> {
 }
 
 impl Permit {
-    /// The fencing token: it grows from permit to permit, in the order in which they are granted, and stays the same when this is over.
+    /// The fencing token: it grows from permit to permit, in the order in which they are granted,
+    /// and stays the same when this is over.
     pub fn token(&self) -> Token {
         self.token
     }
@@ -149,25 +159,28 @@ impl Permit {
         self.place.remaining()
     }
 
-    /// Cancelled when it is over, or can no longer be relied on: by this client's own clock at the latest. Once for all.
+    /// Cancelled when it is over, or can no longer be relied on: by this client's own clock at the
+    /// latest. Once for all.
     pub fn on_lost(&self) -> CancellationToken {
         self.place.on_lost()
     }
 
-    /// Gives it back, and waits for the server to know. It is not held any more from the call on, whatever comes of it.
+    /// Gives it back, and waits for the server to know. It is not held any more from the call on,
+    /// whatever comes of it.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered in time: it is still given back when somebody
-    /// does, or ends with the client's lease.
+    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered
+    /// in time: it is still given back when somebody does, or ends with the client's lease.
     pub async fn release(self) -> Result<(), LockError> {
         self.place.leave().await
     }
 }
 
 impl Client {
-    /// A semaphore of so many permits. All who use it have to give the same number, which is written to the node by the first; nodes below
-    /// it are the semaphore's. Nothing is asked before a permit is.
+    /// A semaphore of so many permits. All who use it have to give the same number, which is
+    /// written to the node by the first; nodes below it are the semaphore's. Nothing is asked
+    /// before a permit is.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

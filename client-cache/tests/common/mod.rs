@@ -1,5 +1,6 @@
-//! A server for the client's tests: the real rules of the leader and of the replicated state, in memory, on a real
-//! socket. Each proposal is committed the moment that it is made, and each proof of leadership is there at once.
+//! A server for the client's tests: the real rules of the leader and of the replicated state, in
+//! memory, on a real socket. Each proposal is committed the moment that it is made, and each proof
+//! of leadership is there at once.
 //!
 //! It can be told to hold back answers, to stop, and to lead anew.
 
@@ -40,8 +41,8 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A term of leases that are to end in a test, but not because the machine stands still for a second or two: they are renewed when half of it has
-/// passed.
+/// A term of leases that are to end in a test, but not because the machine stands still for a
+/// second or two: they are renewed when half of it has passed.
 pub const SHORT_TERM: Duration = Duration::from_secs(5);
 
 /// All servers here count as one cluster's.
@@ -176,7 +177,8 @@ impl Server {
         }
     }
 
-    /// Stops as a process does that is killed: all connections end, and nothing in memory is left. What is replicated is.
+    /// Stops as a process does that is killed: all connections end, and nothing in memory is left.
+    /// What is replicated is.
     pub async fn stop(&mut self) {
         self.tasks.shutdown().await;
         let mut rules = self.shared.rules.lock();
@@ -185,7 +187,8 @@ impl Server {
         rules.replies.clear();
     }
 
-    /// A node is written so many times while nobody who is connected here can hear of it. Returns the last revision.
+    /// A node is written so many times while nobody who is connected here can hear of it. Returns
+    /// the last revision.
     pub fn write_meanwhile(&self, at: &str, times: u64) -> Revision {
         let state = &mut self.shared.rules.lock().state;
         let mut apply = |command| {
@@ -274,7 +277,8 @@ impl Rules {
         self.lessor = Some(Lessor::new(config, &self.state, Duration::ZERO, now()));
         let mut inputs = Vec::new();
         self.commit(&mut inputs);
-        // What is proposed as soon as the epoch has begun is committed too. Nobody is connected, to be recalled from.
+        // What is proposed as soon as the epoch has begun is committed too. Nobody is connected, to
+        // be recalled from.
         drop(self.step_all(inputs));
     }
 

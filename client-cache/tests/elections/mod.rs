@@ -126,8 +126,8 @@ async fn cut_off_leader_knows_before_next_election_and_cannot_write() {
     measured_async(cut_off_a_leader).await;
 }
 
-/// The server serves another candidate all the time, so that one may be elected too early. The lease lives on for the
-/// machine's allowance after its holder has to know that it is over.
+/// The server serves another candidate all the time, so that one may be elected too early. The
+/// lease lives on for the machine's allowance after its holder has to know that it is over.
 async fn cut_off_a_leader() -> Result<(), Missed> {
     let server = Server::start_with_margin(SHORT_TERM, ALLOWANCE).await;
     let proxy = Proxy::before(&server).await;

@@ -1,4 +1,5 @@
-//! What a client has given up is not in its own way when it asks again, though nobody has waited for the servers to know.
+//! What a client has given up is not in its own way when it asks again, though nobody has waited
+//! for the servers to know.
 
 use std::time::Duration;
 
@@ -185,7 +186,8 @@ async fn a_leader_that_was_dropped_can_campaign_at_once() {
     }
 }
 
-/// A client whose holds are over by its own clock while the servers still have its lease, and give it more time.
+/// A client whose holds are over by its own clock while the servers still have its lease, and give
+/// it more time.
 async fn stood_still<T>(proxy: &Proxy, held: T, over: impl Fn(&T) -> CancellationToken) -> T {
     proxy.cut(true);
     within(over(&held).cancelled()).await;

@@ -166,8 +166,8 @@ async fn a_hold_is_over_by_this_clock_before_another_has_the_node() {
     measured_async(cut_off_a_holder).await;
 }
 
-/// The server serves another client all the time, so that one may have the node too early. The lease lives on for the
-/// machine's allowance after its holder has to know that it is over.
+/// The server serves another client all the time, so that one may have the node too early. The
+/// lease lives on for the machine's allowance after its holder has to know that it is over.
 async fn cut_off_a_holder() -> Result<(), Missed> {
     let server = Server::start_with_margin(SHORT_TERM, ALLOWANCE).await;
     let proxy = Proxy::before(&server).await;

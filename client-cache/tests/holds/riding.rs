@@ -21,7 +21,8 @@ const TERM: Duration = Duration::from_secs(2);
 const LONG_TERM: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// A volume lease is renewed 2.5 times a term; once more as the first and the last are a whole distance apart.
+/// A volume lease is renewed 2.5 times a term; once more as the first and the last are a whole
+/// distance apart.
 const RENEWALS_PER_TERM: f64 = 2.5;
 
 /// What a client sends for holds beside renewals.

@@ -1,4 +1,5 @@
-//! A call that returned an error, or was dropped, is withdrawn: what it asked for does not happen later.
+//! A call that returned an error, or was dropped, is withdrawn: what it asked for does not happen
+//! later.
 
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ async fn hasty(server: &Server) -> Client {
     within(Client::connect(server.options().timeout(Duration::from_secs(2)))).await.unwrap()
 }
 
-/// Shares the node without waiting: nobody has it exclusively, and nobody waits to. What this client has withdrawn there before is
-/// gone then.
+/// Shares the node without waiting: nobody has it exclusively, and nobody waits to. What this
+/// client has withdrawn there before is gone then.
 async fn shares(client: &Client) {
     within(lock(client, shared(LockWait::No)).await.release()).await.unwrap();
 }

@@ -67,7 +67,8 @@ async fn abandon() -> Result<(), Missed> {
     client.put_with(&path("/a"), "for a while", with(id)).await.unwrap();
     let gone = gone(&watcher, &path("/a")).await;
     assert_eq!(watcher.lease(id).await.unwrap(), None);
-    // The margin of 2 ms and a step of the clock of 50 ms are within the allowance, which is all that a lease lasts longer.
+    // The margin of 2 ms and a step of the clock of 50 ms are within the allowance, which is all
+    // that a lease lasts longer.
     check("the node of an abandoned lease is gone", gone - before, TTL, TTL)
 }
 
@@ -89,7 +90,8 @@ async fn key_lease_is_lost_by_client_clock_during_server_outage() {
     assert!(!was_over && certain > Duration::ZERO, "it is not over because of the servers");
     assert!(told - stopped <= certain + SLACK, "told {:?} later: certain were {certain:?}", told - stopped);
 
-    // Nobody who leads has ended it: the next one gives it the time that it had left, and its term is not over yet.
+    // Nobody who leads has ended it: the next one gives it the time that it had left, and its term
+    // is not over yet.
     server.lead();
     let info = watcher.lease(id).await.unwrap().expect("no lease ends because of an outage");
     assert!(info.ttl == TTL && info.remaining <= 2 * TTL, "{info:?}");

@@ -14,7 +14,8 @@ const TERM: Duration = Duration::from_secs(6);
 /// Leases granted at one time.
 const AT_ONCE: usize = 256;
 
-/// A client renews when half of a term is left, and one message renews all its leases with that term.
+/// A client renews when half of a term is left, and one message renews all its leases with that
+/// term.
 const MESSAGES_PER_TERM_MAX: f64 = 2.0;
 
 async fn grant_and_keep(client: &Client) -> KeyLease {

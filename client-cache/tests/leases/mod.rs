@@ -17,7 +17,8 @@ mod many;
 mod reading;
 mod registration;
 
-/// The server's patience with clocks, its ticks, and what a loaded machine adds to an end of a lease.
+/// The server's patience with clocks, its ticks, and what a loaded machine adds to an end of a
+/// lease.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// How a node is put that goes with the lease.
@@ -40,7 +41,8 @@ async fn asked_until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> 
     .await
 }
 
-/// Waits until a server has removed the node. What goes with a lease goes soon after it, not with it.
+/// Waits until a server has removed the node. What goes with a lease goes soon after it, not with
+/// it.
 async fn gone(client: &Client, node: &NodePath) -> Instant {
     asked_until(|| async { client.get(node).await.unwrap().is_none() }).await
 }

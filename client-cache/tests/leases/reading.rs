@@ -29,7 +29,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads until it has read often enough after the end. Its thread gives what it read then that was there no more.
+    /// Reads until it has read often enough after the end. Its thread gives what it read then that
+    /// was there no more.
     fn start(client: Client, node: NodePath) -> Self {
         let is_gone = Arc::new(AtomicBool::new(false));
         let (hits, reads_after) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

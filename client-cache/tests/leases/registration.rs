@@ -27,7 +27,8 @@ async fn a_service_is_registered_until_it_leaves() {
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"here"[..], registration.epoch()));
     let stat = watcher.stat(&node).await.unwrap().unwrap();
     assert_eq!(stat.owner, service.session().map(NodeOwner::Session));
-    // Nothing else is asked of it for a term and a half: the lease is renewed because it carries a node.
+    // Nothing else is asked of it for a term and a half: the lease is renewed because it carries a
+    // node.
     asked_until(|| async { began.elapsed() > LONG_TERM * 3 / 2 }).await;
     assert!(watcher.get(&node).await.unwrap().is_some());
     let certain = registration.remaining();

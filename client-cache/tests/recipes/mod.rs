@@ -1,4 +1,5 @@
-//! Recipes: what is promised under churn, to clients that are cut off, and to those who change their minds.
+//! Recipes: what is promised under churn, to clients that are cut off, and to those who change
+//! their minds.
 
 // A helper fails as a test does.
 #![allow(clippy::unwrap_used)]

@@ -49,7 +49,8 @@ impl Proxy {
     }
 }
 
-/// Passes what comes on, until it is cut. A connection that was cut is silent, and ends when the cut does.
+/// Passes what comes on, until it is cut. A connection that was cut is silent, and ends when the
+/// cut does.
 async fn pass(mut stream: TcpStream, to: String, mut is_cut: watch::Receiver<bool>) {
     let connected = async {
         let mut server = TcpStream::connect(to).await.unwrap();

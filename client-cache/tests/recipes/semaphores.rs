@@ -1,4 +1,5 @@
-//! Semaphores: never more than so many by their own clocks, in the order of arrival, whoever changes its mind or is cut off.
+//! Semaphores: never more than so many by their own clocks, in the order of arrival, whoever
+//! changes its mind or is cut off.
 
 use std::{
     sync::{
@@ -193,7 +194,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Uses a permit for so many looks; if its client is cut off meanwhile, for as long as it lasts.
+    /// Uses a permit for so many looks; if its client is cut off meanwhile, for as long as it
+    /// lasts.
     async fn use_up(&self, permit: &Permit, looks: usize, is_cut: &AtomicBool) {
         let mut every = tokio::time::interval(Duration::from_millis(1));
         let (mut span, mut left) = (None, looks);

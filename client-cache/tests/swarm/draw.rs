@@ -156,7 +156,8 @@ impl Draw {
         RegisterOptions { condition, timeout: self.timeout() }
     }
 
-    /// Terms that end within the test mostly; among the refused ones some that only the servers refuse.
+    /// Terms that end within the test mostly; among the refused ones some that only the servers
+    /// refuse.
     pub fn settings(&mut self) -> VolumeSettings {
         let tracking = if self.chance(4) { Tracking::Covering } else { Tracking::Objects };
         let term = Duration::from_millis(*[200, 1000, 2000, 5000, 60_000].choose(&mut self.rng).expect("not empty"));

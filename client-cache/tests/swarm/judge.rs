@@ -28,7 +28,8 @@ impl Judge {
         *last = (*last).max(written.revision);
     }
 
-    /// A read is over. A node that is gone may have been deleted; one that is there is not older than the floor.
+    /// A read is over. A node that is gone may have been deleted; one that is there is not older
+    /// than the floor.
     pub fn read(&self, path: &NodePath, floor: Floor, found: Option<&Data>) {
         let Some(found) = found else { return };
         assert!(

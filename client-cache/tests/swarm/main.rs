@@ -6,7 +6,8 @@
 //! in the server, what it has dropped is not, and what it reads is what the server has.
 //!
 //! The order in which tasks run is not repeated by the seed; the calls and arguments of each caller
-//! are. `LEASEHOLD_SWARM_SEED=N cargo test -p leasehold-client-cache --test swarm` draws them again.
+//! are. `LEASEHOLD_SWARM_SEED=N cargo test -p leasehold-client-cache --test swarm` draws them
+//! again.
 
 // A helper fails as a test does.
 #![allow(clippy::unwrap_used)]
@@ -302,7 +303,8 @@ async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
     for round in 0.. {
         let mut calls = CALLS.to_vec();
         if round >= ROUNDS {
-            // What was refused each time, because a busy machine had not prepared it, is drawn until it was made.
+            // What was refused each time, because a busy machine had not prepared it, is drawn
+            // until it was made.
             calls.retain(|name| !made.lock().contains_key(name));
         }
         if calls.is_empty() || began.elapsed() > MADE_WITHIN {

@@ -47,7 +47,8 @@ async fn what_is_set_is_in_memory_until_somebody_reads_it() {
     assert_eq!(server.asked("Write"), writes, "nobody was asked");
     assert_eq!(found(&two).await, "three");
     assert_eq!(server.asked("Write"), writes + 1, "only the last was flushed");
-    // The servers answer the reader and the one who flushed on two connections: either can hear first.
+    // The servers answer the reader and the one who flushed on two connections: either can hear
+    // first.
     until(|| !lease.is_dirty()).await;
     set(&lease, "four").await;
     assert_eq!(found(&two).await, "four");
@@ -145,8 +146,8 @@ async fn a_flush_says_that_it_has_failed_whoever_was_told_of_the_loss() {
     assert!(matches!(&flushed, Err(WriteLeaseError::Lost(lost)) if lost.value == "one"), "{flushed:?}");
 }
 
-/// Closing the client ends the lease, and with many copies takes a while. The flush starts a little later in each attempt, so
-/// that it meets different parts of the close.
+/// Closing the client ends the lease, and with many copies takes a while. The flush starts a little
+/// later in each attempt, so that it meets different parts of the close.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn flush_confirms_nothing_that_ends_with_the_lease() {
     const COPIES: usize = 2_000;

@@ -57,7 +57,8 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: NodePath,
     },
-    /// The volume has taken the name of the one that there was, or was not, when the write arrived (S7b).
+    /// The volume has taken the name of the one that there was, or was not, when the write arrived
+    /// (S7b).
     #[error("volume {path}: made anew since the write was sent")]
     VolumeReplaced {
         /// Its top.
@@ -117,7 +118,8 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: NodePath,
     },
-    /// The node goes with a lease, and such a node has no children, is no volume (ZooKeeper) and under no write lease.
+    /// The node goes with a lease, and such a node has no children, is no volume (ZooKeeper) and
+    /// under no write lease.
     #[error(
         "{path} goes with a lease: expected a node that stays, to have children, be a volume or be under a write lease"
     )]
@@ -211,7 +213,8 @@ pub enum WriteRefusal {
         /// The bound.
         most: u64,
     },
-    /// An operation of the branch that a transaction's comparisons choose is refused: nothing is done.
+    /// An operation of the branch that a transaction's comparisons choose is refused: nothing is
+    /// done.
     #[error("operation {} of the branch {branch}: {refusal}", index + 1)]
     Operation {
         /// The branch.

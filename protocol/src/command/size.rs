@@ -1,7 +1,8 @@
 //! How long commands are in the log.
 //!
-//! A bound on an entry counts the bytes that the entry has (S10b): small transactions are mostly what surrounds their
-//! paths and values. So lengths are those of the encoding, and nothing here is an estimate.
+//! A bound on an entry counts the bytes that the entry has (S10b): small transactions are mostly
+//! what surrounds their paths and values. So lengths are those of the encoding, and nothing here is
+//! an estimate.
 
 use serde::Serialize;
 
@@ -15,16 +16,18 @@ fn encoded_bytes<T: Serialize>(value: &T) -> usize {
 }
 
 impl Write {
-    /// The longest encoding that the lessor takes from a client, in bytes: with [`Self::CONSENTED_BYTES_MAX`] and the rest of
-    /// its command it fits into an entry of [`Command::BYTES_MAX`].
+    /// The longest encoding that the lessor takes from a client, in bytes: with
+    /// [`Self::CONSENTED_BYTES_MAX`] and the rest of its command it fits into an entry of
+    /// [`Command::BYTES_MAX`].
     pub const BYTES_MAX: usize = Command::BYTES_MAX - Self::CONSENTED_BYTES_MAX - Self::HEAD_BYTES_MAX;
 
-    /// The longest encoding of the objects that a write's command names beside it, in bytes. Above it the lessor names the
-    /// one subtree that has them all. The 512 lists of children that a revocation may name are the most that occurs.
+    /// The longest encoding of the objects that a write's command names beside it, in bytes. Above
+    /// it the lessor names the one subtree that has them all. The 512 lists of children that a
+    /// revocation may name are the most that occurs.
     pub const CONSENTED_BYTES_MAX: usize = 2304 << 10;
 
-    /// The longest encoding of the rest of a write's command, in bytes: some numbers, and an incarnation for each operation
-    /// of both branches of a transaction.
+    /// The longest encoding of the rest of a write's command, in bytes: some numbers, and an
+    /// incarnation for each operation of both branches of a transaction.
     const HEAD_BYTES_MAX: usize = 4 << 10;
 
     /// The length of its encoding, in bytes.
@@ -34,8 +37,8 @@ impl Write {
 }
 
 impl Command {
-    /// The longest encoding of one command, in bytes: with the head of its proposal, which has 64 bytes at most, it fits
-    /// into the longest entry that Raft takes.
+    /// The longest encoding of one command, in bytes: with the head of its proposal, which has 64
+    /// bytes at most, it fits into the longest entry that Raft takes.
     pub const BYTES_MAX: usize = (8 << 20) - 64;
 
     /// The length of its encoding, in bytes.

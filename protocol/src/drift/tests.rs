@@ -246,7 +246,8 @@ fn clocks_beyond_their_allowances_are_found_in_time() {
         for rates in [[500_000, 1_000_000], [2_000_000, 1_000_000], [1_000_000, 500_000], [1_000_000, 2_000_000]] {
             assert_eq!(found_after(seed, rates, 25 * MS), Some(0), "seed {seed}: {rates:?}");
         }
-        // 1 % apart: 8,000 ppm too much outweigh two round trips of 10 ms, and the grain, after 2.7 s.
+        // 1 % apart: 8,000 ppm too much outweigh two round trips of 10 ms, and the grain, after 2.7
+        // s.
         let found = found_after(seed, [990_000, 1_000_000], 5 * MS);
         assert!(found.is_some_and(|after| after <= 7), "seed {seed}: {found:?}");
         // 0.3 % apart, of which 0.2 % are allowed: after 21 s.

@@ -1,13 +1,15 @@
 //! New leases on volumes, and which copies they make good again.
 //!
-//! Sending the request ends the old incarnation on this side: its copies may not be used and later promises for it are refused, so
-//! that the server may take it as given up the moment that it sees the request. The request names a path, and it is the
-//! server that knows which volume that belongs to: if the volume that the client believes in has been removed, it is one
-//! above. Therefore every volume that the path may belong to stands still from the sending on, until the answer says which
+//! Sending the request ends the old incarnation on this side: its copies may not be used and later
+//! promises for it are refused, so that the server may take it as given up the moment that it sees
+//! the request. The request names a path, and it is the server that knows which volume that belongs
+//! to: if the volume that the client believes in has been removed, it is one above. Therefore every
+//! volume that the path may belong to stands still from the sending on, until the answer says which
 //! one it was.
 //!
-//! DESIGN section 5: a returning client names what it was last valid at and may get a list of what changed. The copies that
-//! are not in it are good again at once, each as long as its own object lease still holds.
+//! DESIGN section 5: a returning client names what it was last valid at and may get a list of what
+//! changed. The copies that are not in it are good again at once, each as long as its own object
+//! lease still holds.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +39,8 @@ pub(super) struct Acquisition {
     pub(super) writes: BTreeSet<WriteId>,
     /// It was sent at least once: what it may replace stands still.
     pub(super) is_sent: bool,
-    /// It was sent more than once. A leader may have carried out an earlier sending, or may do so yet.
+    /// It was sent more than once. A leader may have carried out an earlier sending, or may do so
+    /// yet.
     is_repeated: bool,
     /// What the copies were last valid at, as the request says.
     valid_at: Option<LastValid>,
@@ -51,13 +54,15 @@ impl Acquisition {
 }
 
 impl Holder {
-    /// Whether the volume stands still because the new lease that was asked for may turn out to be its own.
+    /// Whether the volume stands still because the new lease that was asked for may turn out to be
+    /// its own.
     pub(super) fn is_suspended(&self, volume: &NodePath) -> bool {
         let mut sent = self.acquisitions.values().filter(|acquisition| acquisition.is_sent);
         sent.any(|acquisition| volume.contains(&acquisition.path)) && !self.planted(Bug::ServeWhileAcquiring)
     }
 
-    /// Wants a lease on the volume that the object belongs to, believed to be `volume`. One is asked for at a time.
+    /// Wants a lease on the volume that the object belongs to, believed to be `volume`. One is
+    /// asked for at a time.
     pub(super) fn acquire(&mut self, volume: NodePath, object: &Object) {
         self.acquisition(volume, &object.path).waiters.insert(object.clone());
     }
@@ -92,15 +97,16 @@ impl Holder {
             return self.stop_acquiring(top);
         }
         let is_bound = (volume.is_bound() || may_be_bound) && volume.lease.is_some();
-        // Its nodes and holds would go with it, those too that a write under way may have made, and the lease may go on at the server: that
-        // is asked first.
+        // Its nodes and holds would go with it, those too that a write under way may have made, and
+        // the lease may go on at the server: that is asked first.
         if is_bound && !is_sent {
             volume.is_used = true;
             self.send_heartbeat(now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
-        // What was sent may have been done or not, and is sent again whatever lease has come in another way since. One that nodes or holds
-        // go with is given again; its copies are not used meanwhile.
+        // What was sent may have been done or not, and is sent again whatever lease has come in
+        // another way since. One that nodes or holds go with is given again; its copies are not
+        // used meanwhile.
         if !is_bound {
             volume.end_lease();
         }
@@ -157,12 +163,14 @@ impl Holder {
         let top = answer.promise.volume.clone();
         let is_late = answer.stamp <= self.volumes.begun(&top);
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
-        // A late answer names a lease that the server has replaced, whether or not that one is still there: under the late one nobody
-        // would recall its copies.
+        // A late answer names a lease that the server has replaced, whether or not that one is
+        // still there: under the late one nobody would recall its copies.
         let is_newest = !is_late && lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
-        // The lease that there is, because nodes go with it: nothing begins, but the volume that was believed in is not there.
+        // The lease that there is, because nodes go with it: nothing begins, but the volume that
+        // was believed in is not there.
         let is_same = lease.is_some_and(|lease| lease.incarnation == answer.promise.incarnation);
-        // A lease on a volume that the path is not in is no answer to what was asked: nothing begins by it.
+        // A lease on a volume that the path is not in is no answer to what was asked: nothing
+        // begins by it.
         if is_newest && top.contains(&acquisition.path) {
             let has_new_borders = self.generation_of(&top) != Some(answer.promise.generation);
             let valid_at = acquisition.valid_at.filter(|_| top == *asked);
@@ -192,7 +200,8 @@ impl Holder {
         lease.or(volume.ended.map(|ended| ended.last.generation))
     }
 
-    /// Drops what has changed. The oldest incarnation whose copies are good again: the new one if none are.
+    /// Drops what has changed. The oldest incarnation whose copies are good again: the new one if
+    /// none are.
     fn revived_since(&mut self, top: &NodePath, valid_at: Option<LastValid>, answer: &AcquiredVolume) -> Incarnation {
         let ended = self.volumes.get(top).and_then(|volume| volume.ended);
         match (&answer.revival, valid_at, ended) {
@@ -246,10 +255,10 @@ impl Holder {
 
     /// The leader has no room for one more lease. The reads that wait for one are done without.
     ///
-    /// That says nothing of an earlier sending: it may have replaced a lease that this client still has,
-    /// and then nobody recalls the copies under that one (S2). So this client ends such a lease itself. It
-    /// cannot end one that nodes or holds go with: it keeps the lease, serves nothing under it, and asks
-    /// the leader again.
+    /// That says nothing of an earlier sending: it may have replaced a lease that this client still
+    /// has, and then nobody recalls the copies under that one (S2). So this client ends such a
+    /// lease itself. It cannot end one that nodes or holds go with: it keeps the lease, serves
+    /// nothing under it, and asks the leader again.
     pub(super) fn no_room_for_lease(&mut self, top: &NodePath, now: Instant) {
         let Some(acquisition) = self.acquisitions.get_mut(top).filter(|acquisition| acquisition.is_repeated) else {
             self.send_queue.settle(&Purpose::Acquire(top.clone()));
@@ -301,9 +310,9 @@ impl Holder {
             return;
         }
         if volume.contains(&believed) {
-            // A volume is not removed while nodes or holds go with a lease on it. So the server said this
-            // before the volume was made, or the lease has ended, and its next renewal will tell. A write
-            // under way may bind a node or a hold to the lease, too.
+            // A volume is not removed while nodes or holds go with a lease on it. So the server
+            // said this before the volume was made, or the lease has ended, and its next renewal
+            // will tell. A write under way may bind a node or a hold to the lease, too.
             let is_bound = self.volumes.get(&believed).is_some_and(KnownVolume::is_bound);
             if is_bound || self.writes.may_attach_in(&believed) {
                 return;

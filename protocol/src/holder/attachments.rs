@@ -1,10 +1,11 @@
 //! Nodes that go with this session's volume leases.
 //!
-//! While a lease carries nodes it is renewed, whether or not anything is read, and when it ends the application is told that they
-//! are gone. Which lease carries a node is what the outcome of its put says (S7b), never what this side believes when the outcome
-//! comes: the outcome may be late, and of a volume that has been made, removed or leased anew since. Outcomes may also come in another
-//! order than the writes took effect in. So a node is booked with the revision of its put, and an outcome of an earlier write changes
-//! nothing of it.
+//! While a lease carries nodes it is renewed, whether or not anything is read, and when it ends the
+//! application is told that they are gone. Which lease carries a node is what the outcome of its
+//! put says (S7b), never what this side believes when the outcome comes: the outcome may be late,
+//! and of a volume that has been made, removed or leased anew since. Outcomes may also come in
+//! another order than the writes took effect in. So a node is booked with the revision of its put,
+//! and an outcome of an earlier write changes nothing of it.
 
 use std::{
     collections::BTreeSet,
@@ -29,8 +30,9 @@ pub(super) struct AttachedNode {
     revision: Revision,
 }
 
-/// Removals that are remembered while a put may have taken effect before one of them and be answered after it. Beyond so many the
-/// earliest is forgotten: a node that it removed may then be taken for one that is there, until its lease ends.
+/// Removals that are remembered while a put may have taken effect before one of them and be
+/// answered after it. Beyond so many the earliest is forgotten: a node that it removed may then be
+/// taken for one that is there, until its lease ends.
 const REMOVALS_MAX: usize = 4096;
 
 /// What this client's own writes removed, or made to stay by itself.
@@ -57,7 +59,8 @@ impl OwnRemovals {
 }
 
 impl KnownVolume {
-    /// Forgets that nodes go with the lease, that at the path and perhaps those below it, if they were put at the revision or before.
+    /// Forgets that nodes go with the lease, that at the path and perhaps those below it, if they
+    /// were put at the revision or before.
     fn detach(&mut self, path: &NodePath, with_below: bool, revision: Revision) {
         let is_older = |node: &AttachedNode| node.revision <= revision;
         if self.attached.get(path).is_some_and(is_older) {
@@ -77,7 +80,8 @@ impl KnownVolume {
 }
 
 impl Holder {
-    /// A write has taken effect: its nodes go with a lease of this session from then on, or do not any more.
+    /// A write has taken effect: its nodes go with a lease of this session from then on, or do not
+    /// any more.
     pub(super) fn note_attachments(&mut self, change: &Write, written: &Written) {
         match (change, &written.transaction) {
             (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach, written),

@@ -1,7 +1,7 @@
 //! The copies that the cache has, as far as the rules need to know them.
 //!
-//! A superset of what the cache really keeps: it drops on its own for lack of room and says so later. The contents are
-//! not here.
+//! A superset of what the cache really keeps: it drops on its own for lack of room and says so
+//! later. The contents are not here.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -16,7 +16,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct CachedCopy {
     pub(super) validity: CopyValidity,
-    /// The volume's generation when it was granted: a copy of an older one is not valid any more (S8).
+    /// The volume's generation when it was granted: a copy of an older one is not valid any more
+    /// (S8).
     pub(super) generation: VolumeGeneration,
     /// By which it can be validated anew; none for a node that does not exist.
     pub(super) modified: Option<Revision>,
@@ -93,7 +94,8 @@ impl CachedCopies {
 
     /// The copies of objects at and below a path.
     pub(super) fn below(&self, top: &NodePath) -> impl Iterator<Item = (Object, &CachedCopy)> {
-        // The node itself first: between it and those below it others may lie, such as `/a-b` between `/a` and `/a/b`.
+        // The node itself first: between it and those below it others may lie, such as `/a-b`
+        // between `/a` and `/a/b`.
         let prefix = top.prefix_below();
         let own = if top.is_root() { None } else { self.nodes.get_key_value(top) };
         let rest = self.nodes.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));

@@ -1,11 +1,14 @@
-//! Drift supervision, the client's half: each keep-alive compares this clock with the leader's ([`crate::drift`]).
+//! Drift supervision, the client's half: each keep-alive compares this clock with the leader's
+//! ([`crate::drift`]).
 //!
-//! Beyond the allowance, S1 cannot be kept by this clock. Then no volume's copies may be used, as if no lease were held:
-//! each read goes to the server. Recalls, renewals and writes go on. Copies are used again when both clocks were within
-//! their allowances over one whole [`RESUME_WINDOW`] after the last excess.
+//! Beyond the allowance, S1 cannot be kept by this clock. Then no volume's copies may be used, as
+//! if no lease were held: each read goes to the server. Recalls, renewals and writes go on. Copies
+//! are used again when both clocks were within their allowances over one whole [`RESUME_WINDOW`]
+//! after the last excess.
 //!
-//! When clocks are compared: with each keep-alive that is sent to renew. A client that has a volume lease also compares
-//! soon after it registers, and when nothing was to be renewed by a keep-alive for most of a term.
+//! When clocks are compared: with each keep-alive that is sent to renew. A client that has a volume
+//! lease also compares soon after it registers, and when nothing was to be renewed by a keep-alive
+//! for most of a term.
 
 use std::time::Duration;
 
@@ -16,11 +19,12 @@ use crate::{
     time::Instant,
 };
 
-/// How long after registering, and then after that, a client compares clocks that has something to serve: a grossly wrong
-/// clock is found before leases that it misjudges have ended.
+/// How long after registering, and then after that, a client compares clocks that has something to
+/// serve: a grossly wrong clock is found before leases that it misjudges have ended.
 const EARLY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
-/// Comparisons for their own sake are this far apart at least, whatever a server says that its terms are.
+/// Comparisons for their own sake are this far apart at least, whatever a server says that its
+/// terms are.
 const APART_MIN: Duration = Duration::from_millis(100);
 
 /// What is known about this clock and the leader's.
@@ -42,8 +46,8 @@ impl DriftSupervision {
 }
 
 impl Holder {
-    /// What this client's clock and the leader's counted, while they are beyond their allowances: nothing is served from
-    /// memory then.
+    /// What this client's clock and the leader's counted, while they are beyond their allowances:
+    /// nothing is served from memory then.
     pub fn clock_excess(&self) -> Option<Excess> {
         self.drift.beyond
     }
@@ -71,7 +75,8 @@ impl Holder {
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
     }
 
-    /// When to compare clocks, if no keep-alive does so before. None without a lease that still holds then.
+    /// When to compare clocks, if no keep-alive does so before. None without a lease that still
+    /// holds then.
     pub(super) fn clocks_deadline(&self) -> Option<Instant> {
         let due = self.drift.due.filter(|_| self.link == LinkState::Registered)?;
         self.volumes.are_live_at(due).then_some(due)
@@ -84,8 +89,8 @@ impl Holder {
         self.drift.early = EARLY.len();
     }
 
-    /// How long after one comparison the next is due. Longer than keep-alives are apart that renew an idle client's leases:
-    /// those compare without more messages.
+    /// How long after one comparison the next is due. Longer than keep-alives are apart that renew
+    /// an idle client's leases: those compare without more messages.
     fn comparison_pace(&self) -> Duration {
         let term = self.volumes.shortest_term().unwrap_or(Duration::MAX);
         let pace = (term / 10).saturating_mul(7).max(APART_MIN);
@@ -94,7 +99,8 @@ impl Holder {
 
     /// The leader has answered a keep-alive.
     pub(super) fn clocks_compared(&mut self, ticket: SendId, sent: Instant, answer: &ClockAnswer, now: Instant) {
-        // When the leader had dealt with the exchange, at the latest: it kept the answer back for so long at least.
+        // When the leader had dealt with the exchange, at the latest: it kept the answer back for
+        // so long at least.
         let waited = self.config.drift_allowance.shorten(answer.allowance.shorten(answer.delay));
         let dealt = now.before(waited).max(sent);
         let counted = self.drift.references.elapsed_pairs(answer, sent, dealt);
@@ -121,7 +127,8 @@ impl Holder {
         }
     }
 
-    /// Stops or resumes the use of all copies, and tells the application and the leader, if that is a change.
+    /// Stops or resumes the use of all copies, and tells the application and the leader, if that is
+    /// a change.
     fn set_clock_excess(&mut self, excess: Option<Excess>, now: Instant) {
         let is_change = excess.is_some() != self.is_clock_beyond();
         self.drift.beyond = excess;

@@ -18,11 +18,12 @@ use crate::{
     time::Instant,
 };
 
-/// Something to be done by the shell, in the order given. Those that touch the cache are done before the next step
-/// begins and before any later effect of the same step.
+/// Something to be done by the shell, in the order given. Those that touch the cache are done
+/// before the next step begins and before any later effect of the same step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HolderEffect {
-    /// Send a request on the current connection; its answer is [`HolderInput::Answered`](super::HolderInput::Answered).
+    /// Send a request on the current connection; its answer is
+    /// [`HolderInput::Answered`](super::HolderInput::Answered).
     Send {
         /// What the answer is matched by.
         send_id: SendId,
@@ -38,21 +39,21 @@ pub enum HolderEffect {
         /// What it may be used by.
         validity: CopyValidity,
     },
-    /// The copy that the cache has of the object is good again by this. If the cache has lost it, it says
-    /// [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp given here.
+    /// The copy that the cache has of the object is good again by this. If the cache has lost it,
+    /// it says [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp given here.
     Revalidate {
         /// What it is a copy of.
         object: Object,
         /// What it may be used by from now on.
         validity: CopyValidity,
     },
-    /// Drop the copies of these objects: no read may be served from them from now on. The cache has none that the holder
-    /// does not know of.
+    /// Drop the copies of these objects: no read may be served from them from now on. The cache has
+    /// none that the holder does not know of.
     Drop(Vec<Object>),
     /// Drop all copies and forget all volumes: the session is over.
     DropAll,
-    /// The volume's copies may be used by this from now on. Copies that may not be used stay in the cache, to be
-    /// validated anew, until they are dropped or evicted.
+    /// The volume's copies may be used by this from now on. Copies that may not be used stay in the
+    /// cache, to be validated anew, until they are dropped or evicted.
     VolumeValidityChanged {
         /// The top of the volume.
         volume: NodePath,
@@ -71,11 +72,13 @@ pub enum HolderEffect {
         content: Arc<Content>,
         /// The revision that was applied when the server answered.
         applied: Revision,
-        /// How long it stays valid on this client's clock; none if it came without leases that hold.
+        /// How long it stays valid on this client's clock; none if it came without leases that
+        /// hold.
         valid_until: Option<Instant>,
     },
-    /// Answer these reads with the content that the cache keeps, whether or not it may be used again. If the cache has lost
-    /// it, it says [`HolderInput::Evicted`](super::HolderInput::Evicted) and puts the reads in anew.
+    /// Answer these reads with the content that the cache keeps, whether or not it may be used
+    /// again. If the cache has lost it, it says
+    /// [`HolderInput::Evicted`](super::HolderInput::Evicted) and puts the reads in anew.
     ServeCached {
         /// The reads.
         reads: Vec<ReadId>,
@@ -111,13 +114,14 @@ pub enum HolderEffect {
         /// When it ends, if it is not renewed.
         until: Instant,
     },
-    /// A key lease that was to be kept alive is over, or can no longer be relied on: told once, at the latest when this client's
-    /// clock says so. It is not kept alive any more.
+    /// A key lease that was to be kept alive is over, or can no longer be relied on: told once, at
+    /// the latest when this client's clock says so. It is not kept alive any more.
     KeyLeaseLost {
         /// The lease.
         id: LeaseId,
     },
-    /// The lease on a volume is over for good, and with it these nodes, which the session had attached to it.
+    /// The lease on a volume is over for good, and with it these nodes, which the session had
+    /// attached to it.
     AttachedNodesLost {
         /// The nodes.
         nodes: Vec<NodePath>,
@@ -129,50 +133,58 @@ pub enum HolderEffect {
         /// How it stands. Not that it is over.
         status: LockStatus,
     },
-    /// These holds are over: lost with their lease, or held under one whose time has passed on this clock. Told once of each, and not
-    /// of one that the application has given back. The server may still count them: they are to be given back to it.
+    /// These holds are over: lost with their lease, or held under one whose time has passed on this
+    /// clock. Told once of each, and not of one that the application has given back. The server may
+    /// still count them: they are to be given back to it.
     LocksLost {
         /// The holds.
         locks: Vec<LockId>,
     },
-    /// A write lease stands otherwise than was told last: from the answer to [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until it is an ordinary hold again,
-    /// or over.
+    /// A write lease stands otherwise than was told last: from the answer to
+    /// [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until it is an ordinary
+    /// hold again, or over.
     WriteLeaseChanged {
         /// The hold.
         lock: LockId,
         /// How it stands.
         status: WriteLeaseStatus,
     },
-    /// What the application has set under a write lease was not flushed, and will not be: the hold was over first, or given back, or the
-    /// servers have refused it. Comes before the [`HolderEffect::LocksLost`] that tells of the hold.
+    /// What the application has set under a write lease was not flushed, and will not be: the hold
+    /// was over first, or given back, or the servers have refused it. Comes before the
+    /// [`HolderEffect::LocksLost`] that tells of the hold.
     FlushLost {
         /// The hold.
         lock: LockId,
         /// What it set last.
         value: Value,
-        /// A flush was sent, and what came of it is not known: this value or one that it set earlier may be there.
+        /// A flush was sent, and what came of it is not known: this value or one that it set
+        /// earlier may be there.
         may_be_there: bool,
         /// Why the servers have refused it, if they have.
         refusal: Option<Refusal>,
     },
-    /// Tell the application: the state of the session has changed to this. Each change is told once.
+    /// Tell the application: the state of the session has changed to this. Each change is told
+    /// once.
     Connection(ConnectionNews),
-    /// Tell the application, and the log: this client's clock and the leader's ran further apart than they are allowed to, and
-    /// nothing is served from memory; or, none, they are within their allowances again. Each change is told once.
+    /// Tell the application, and the log: this client's clock and the leader's ran further apart
+    /// than they are allowed to, and nothing is served from memory; or, none, they are within their
+    /// allowances again. Each change is told once.
     ClockExcessChanged {
         /// What both counted.
         excess: Option<Excess>,
     },
-    /// Give up the current connection and look for the leader. [`HolderInput::Disconnected`](super::HolderInput::Disconnected)
-    /// and [`HolderInput::Connected`](super::HolderInput::Connected) follow.
+    /// Give up the current connection and look for the leader.
+    /// [`HolderInput::Disconnected`](super::HolderInput::Disconnected) and
+    /// [`HolderInput::Connected`](super::HolderInput::Connected) follow.
     FindLeader {
         /// Where it may be.
         hint: Option<String>,
     },
     /// The session is closed, as was asked for. Nothing follows.
     Closed,
-    /// Tell the application what has happened to what it watches: each change once, whole, in order. Nothing more is asked for on behalf
-    /// of the watch until [`HolderInput::WatchMore`](super::HolderInput::WatchMore).
+    /// Tell the application what has happened to what it watches: each change once, whole, in
+    /// order. Nothing more is asked for on behalf of the watch until
+    /// [`HolderInput::WatchMore`](super::HolderInput::WatchMore).
     Changes {
         /// The watch.
         watch: WatchId,
@@ -196,7 +208,8 @@ pub enum ConnectionNews {
         /// The session that it knows.
         session: SessionId,
     },
-    /// Leases have ended on this client's clock because nothing was heard in time. The session may be alive or not.
+    /// Leases have ended on this client's clock because nothing was heard in time. The session may
+    /// be alive or not.
     Jeopardy,
     /// The session is gone, and all that depended on it. Reads go on under a new one, of which
     /// [`ConnectionNews::Connected`] tells.
@@ -220,7 +233,8 @@ pub enum ReadFailure {
 /// Why a watch is over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WatchFailure {
-    /// It is not known any more what happened after the last change that was told: start over from a fresh read.
+    /// It is not known any more what happened after the last change that was told: start over from
+    /// a fresh read.
     #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch after it")]
     Compacted {
         /// The last change that was told, or from which the watch was to begin.

@@ -1,8 +1,8 @@
 //! What a client tells a leader that assumes it to hold everything (S7).
 //!
-//! The list is taken after registering, or after the answer that made the session covering, and sent in pieces, one after
-//! the other's answer. It only ever adds, and is never a consent. A list that is interrupted is thrown away: the next leader
-//! asks for its own.
+//! The list is taken after registering, or after the answer that made the session covering, and
+//! sent in pieces, one after the other's answer. It only ever adds, and is never a consent. A list
+//! that is interrupted is thrown away: the next leader asks for its own.
 
 use std::collections::VecDeque;
 

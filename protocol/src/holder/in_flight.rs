@@ -1,8 +1,9 @@
 //! Requests that are on their way: when each was sent, what for, and what rode along.
 //!
-//! Each sending has its own ticket, in rising order. A ticket ends once: answered, or abandoned because the connection
-//! ended or nobody wants the answer any more. What comes for an ended ticket is not looked at, which is what lets a recall
-//! be forgotten as soon as every ticket before it has ended (S4).
+//! Each sending has its own ticket, in rising order. A ticket ends once: answered, or abandoned
+//! because the connection ended or nobody wants the answer any more. What comes for an ended ticket
+//! is not looked at, which is what lets a recall be forgotten as soon as every ticket before it has
+//! ended (S4).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -62,7 +63,8 @@ pub(super) struct RequestInFlight {
     pub(super) returns: Vec<Return>,
 }
 
-/// Keep-alives that may be unanswered at once: more than are ever sent within one term. The oldest is abandoned.
+/// Keep-alives that may be unanswered at once: more than are ever sent within one term. The oldest
+/// is abandoned.
 const HEARTBEATS_MAX: usize = 16;
 
 /// All requests that are on their way.
@@ -72,7 +74,8 @@ pub(super) struct RequestsInFlight {
     live: BTreeMap<SendId, RequestInFlight>,
     granting: BTreeSet<SendId>,
     heartbeats: VecDeque<SendId>,
-    /// Those that are answered quickly; and watches. There may be thousands of watches, and each step asks for the oldest of the others.
+    /// Those that are answered quickly; and watches. There may be thousands of watches, and each
+    /// step asks for the oldest of the others.
     quick: BTreeSet<SendId>,
     watches: BTreeSet<SendId>,
 }

@@ -21,8 +21,9 @@ pub struct HolderConfig {
     pub name: String,
     /// How far this machine's clock may run from true time. Every span is shortened by it (T2).
     pub drift_allowance: DriftAllowance,
-    /// Where this client stands among all, from 0 to 1000: a number drawn once by whoever starts it. Renewals and repeats
-    /// of many clients are spread by it, so that they do not come all at once.
+    /// Where this client stands among all, from 0 to 1000: a number drawn once by whoever starts
+    /// it. Renewals and repeats of many clients are spread by it, so that they do not come all at
+    /// once.
     pub spread_permille: u16,
     /// How much it keeps at a time.
     pub bounds: HolderBounds,
@@ -42,7 +43,8 @@ impl HolderConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(pub u64);
 
-/// Names a write that the application waits for. Given by the shell, never twice, in rising order, and below 2^63.
+/// Names a write that the application waits for. Given by the shell, never twice, in rising order,
+/// and below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
 
@@ -50,9 +52,9 @@ pub struct WriteId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(pub u64);
 
-/// Names one sending of one request: what its answer is matched by. A request that is sent again gets a new ticket, so
-/// that a term is counted from the very sending that was answered (T2), and an answer that nobody waits for any more is
-/// known as such (S4).
+/// Names one sending of one request: what its answer is matched by. A request that is sent again
+/// gets a new ticket, so that a term is counted from the very sending that was answered (T2), and
+/// an answer that nobody waits for any more is known as such (S4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SendId(pub u64);
 
@@ -79,15 +81,17 @@ pub enum HolderInput {
         change: Write,
     },
     /// The application wants a key lease kept alive from now on. What comes of it is told by
-    /// [`HolderEffect::KeyLeaseRenewed`](super::HolderEffect::KeyLeaseRenewed) and [`HolderEffect::KeyLeaseLost`](super::HolderEffect::KeyLeaseLost).
+    /// [`HolderEffect::KeyLeaseRenewed`](super::HolderEffect::KeyLeaseRenewed) and
+    /// [`HolderEffect::KeyLeaseLost`](super::HolderEffect::KeyLeaseLost).
     KeepAlive(LeaseId),
     /// The application does not want the key lease kept alive any more.
     StopKeepAlive(LeaseId),
     /// The application does not wait for the read any more.
     CancelRead(ReadId),
-    /// The application does not wait for the write any more. Answered by [`HolderEffect::WriteDone`](super::HolderEffect::WriteDone)
-    /// with an error that says whether it may still happen. A request for a write lease, or to share a
-    /// hold, is not given up: its outcome has to be known.
+    /// The application does not wait for the write any more. Answered by
+    /// [`HolderEffect::WriteDone`](super::HolderEffect::WriteDone) with an error that says whether
+    /// it may still happen. A request for a write lease, or to share a hold, is not given up: its
+    /// outcome has to be known.
     CancelWrite(WriteId),
     /// The answer to what was sent under this ticket.
     Answered {
@@ -107,16 +111,19 @@ pub enum HolderInput {
     },
     /// The time of [`Holder::next_deadline`](super::Holder::next_deadline) has come.
     Timeout {
-        /// The volumes of which the cache served copies since it was last asked. Only those are kept renewed.
+        /// The volumes of which the cache served copies since it was last asked. Only those are
+        /// kept renewed.
         used: BTreeSet<NodePath>,
     },
-    /// A question that the rules do not know of has not been answered for a while. The server is asked for a sign of life if nothing was
-    /// heard of it meanwhile.
+    /// A question that the rules do not know of has not been answered for a while. The server is
+    /// asked for a sign of life if nothing was heard of it meanwhile.
     Probe,
     /// The application has no more use for the session.
     Close,
-    /// The application watches a node or a subtree. What it is told comes as [`HolderEffect::Changes`](super::HolderEffect::Changes): with a watch
-    /// from now on, first where it begins. The watch ends by [`HolderEffect::WatchLost`](super::HolderEffect::WatchLost), or by
+    /// The application watches a node or a subtree. What it is told comes as
+    /// [`HolderEffect::Changes`](super::HolderEffect::Changes): with a watch from now on, first
+    /// where it begins. The watch ends by
+    /// [`HolderEffect::WatchLost`](super::HolderEffect::WatchLost), or by
     /// [`HolderInput::CancelWatch`].
     Watch {
         /// The watch.
@@ -128,12 +135,14 @@ pub enum HolderInput {
         /// About how many bytes of changes the application takes at once.
         bytes_max: u32,
     },
-    /// The application has taken what it was told by [`HolderEffect::Changes`](super::HolderEffect::Changes), and wants more.
+    /// The application has taken what it was told by
+    /// [`HolderEffect::Changes`](super::HolderEffect::Changes), and wants more.
     WatchMore(WatchId),
     /// The application does not watch any more.
     CancelWatch(WatchId),
-    /// The application sets the value of a node under a write lease. Only where [`Holder::cached`](super::Holder::cached) says that it may,
-    /// at the same moment; ignored otherwise.
+    /// The application sets the value of a node under a write lease. Only where
+    /// [`Holder::cached`](super::Holder::cached) says that it may, at the same moment; ignored
+    /// otherwise.
     SetUnderWriteLease {
         /// The hold.
         lock: LockId,
@@ -143,6 +152,7 @@ pub enum HolderInput {
     /// The application wants what it has set to be on the servers: told by
     /// [`HolderEffect::WriteLeaseChanged`](super::HolderEffect::WriteLeaseChanged).
     Flush(LockId),
-    /// The application gives a write lease up, and goes on holding the node. What it has set is flushed first.
+    /// The application gives a write lease up, and goes on holding the node. What it has set is
+    /// flushed first.
     ReleaseWriteLease(LockId),
 }

@@ -1,10 +1,12 @@
 //! Key leases that the application wants kept alive.
 //!
-//! They are renewed together: one request names all that are due soon, however many there are (etcd 12106: a storm of
-//! keep-alives). T2: each counts from before the request was sent, shortened by the drift allowance. The application hears once when one
-//! is over, at the latest when its own clock says so, whatever the connection does (etcd 6922, 7357).
+//! They are renewed together: one request names all that are due soon, however many there are (etcd
+//! 12106: a storm of keep-alives). T2: each counts from before the request was sent, shortened by
+//! the drift allowance. The application hears once when one is over, at the latest when its own
+//! clock says so, whatever the connection does (etcd 6922, 7357).
 //!
-//! A key lease is no session's: it is kept on when the session is gone and another has taken its place.
+//! A key lease is no session's: it is kept on when the session is gone and another has taken its
+//! place.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -27,8 +29,8 @@ struct OwnKeyLease {
     promised: Option<(Instant, Pace)>,
     /// Which lease of its name it is, once that is known.
     incarnation: Option<Incarnation>,
-    /// The first request that can be about it. An answer to an earlier one may be about another lease
-    /// of its name, which was let go.
+    /// The first request that can be about it. An answer to an earlier one may be about another
+    /// lease of its name, which was let go.
     since: SendId,
     /// Before it is held: when to ask for it.
     ask_at: Instant,
@@ -46,14 +48,15 @@ impl OwnKeyLease {
     }
 }
 
-/// A lease that is not held yet and is not renewed now is asked for again after this: its end is applied within a commit or two, or its
-/// leader has no quorum.
+/// A lease that is not held yet and is not renewed now is asked for again after this: its end is
+/// applied within a commit or two, or its leader has no quorum.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// All that are kept.
 ///
-/// Every step of the holder asks when something is to be done, and there may be thousands: the answer is kept, and may be early. It is
-/// put right when that time comes, and whenever all are gone through.
+/// Every step of the holder asks when something is to be done, and there may be thousands: the
+/// answer is kept, and may be early. It is put right when that time comes, and whenever all are
+/// gone through.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnKeyLeases {
     by_id: BTreeMap<LeaseId, OwnKeyLease>,
@@ -160,8 +163,8 @@ impl Holder {
         self.key_leases.settle();
     }
 
-    /// The answer to a grant says how much time its lease has. A repeated answer may find it gone: that is no news of another lease
-    /// of its name, which may be kept by now.
+    /// The answer to a grant says how much time its lease has. A repeated answer may find it gone:
+    /// that is no news of another lease of its name, which may be kept by now.
     pub(super) fn granted(&mut self, ticket: SendId, kept: &KeyLeasePromise, sent: Instant, now: Instant) {
         let known = self.key_leases.by_id.get(&kept.id).and_then(|lease| lease.incarnation);
         if kept.result != KeepAliveResult::NotFound || known == Some(kept.incarnation) {
@@ -174,8 +177,8 @@ impl Holder {
         let KeyLeasePromise { id, incarnation, ttl, result } = *kept;
         let lease = self.key_leases.by_id.get(&id);
         let known = lease.and_then(|lease| lease.incarnation);
-        // A late answer, about a lease that had the name before the one that is kept. While that one's
-        // incarnation is not known, the request that was answered tells which is older (S7b).
+        // A late answer, about a lease that had the name before the one that is kept. While that
+        // one's incarnation is not known, the request that was answered tells which is older (S7b).
         let is_late = match known {
             Some(known) => incarnation < known,
             None => lease.is_some_and(|lease| ticket < lease.since),
@@ -187,7 +190,8 @@ impl Holder {
         let span = if known.is_none_or(|known| known == incarnation) { result } else { KeepAliveResult::NotFound };
         let span = match span {
             KeepAliveResult::Renewed(span) => span,
-            // One that is held is asked for again before long by its pace, while this clock says that it holds.
+            // One that is held is asked for again before long by its pace, while this clock says
+            // that it holds.
             KeepAliveResult::Unconfirmed => {
                 if let Some(lease) = self.key_leases.by_id.get_mut(&id) {
                     lease.ask_at = now.after(ASK_AGAIN);

@@ -1,12 +1,15 @@
 //! Holds that the session has, and those that it waits for.
 //!
-//! A hold lives under one incarnation of the lease on its volume. It is held only as long as that lease holds on this clock (S1, T2):
-//! what a server says of it may be long past. When the lease is over, or may be by this clock, the hold is over for the application,
-//! which is told once; what it had may still be its own at the server, and is to be given back.
+//! A hold lives under one incarnation of the lease on its volume. It is held only as long as that
+//! lease holds on this clock (S1, T2): what a server says of it may be long past. When the lease is
+//! over, or may be by this clock, the hold is over for the application, which is told once; what it
+//! had may still be its own at the server, and is to be given back.
 //!
-//! The holder learns of grants, and that somebody waits for what it holds, by leaving a request with the leader that is answered when
-//! something has changed. There is one at a time. It names all holds; if there are more than one request may name, each gets its turn.
-//! What is held is asked after only when it has been held for a while, so that a lock that is taken and given back costs two messages.
+//! The holder learns of grants, and that somebody waits for what it holds, by leaving a request
+//! with the leader that is answered when something has changed. There is one at a time. It names
+//! all holds; if there are more than one request may name, each gets its turn. What is held is
+//! asked after only when it has been held for a while, so that a lock that is taken and given back
+//! costs two messages.
 
 use std::{
     collections::BTreeMap,
@@ -35,8 +38,9 @@ use crate::{
 /// Whether anybody waits for a hold is asked when it has been held for this long.
 const ASKED_AFTER: Duration = Duration::from_millis(100);
 
-/// A request that waits at the leader is made anew after this long: whatever has become of it on the way, a grant is not missed for longer.
-/// Less than what a client and its connection give the answer to a request.
+/// A request that waits at the leader is made anew after this long: whatever has become of it on
+/// the way, a grant is not missed for longer. Less than what a client and its connection give the
+/// answer to a request.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(20);
 
 /// With more holds than one request names, the next request follows after this long and names the
@@ -64,14 +68,16 @@ pub(super) struct OwnLocks {
     pub(super) by_id: BTreeMap<LockId, OwnLock>,
     /// The request that waits at the leader.
     await_in_flight: Option<SendId>,
-    /// When the leader is to be asked, because it does not know of all holds, or knows less than this side.
+    /// When the leader is to be asked, because it does not know of all holds, or knows less than
+    /// this side.
     due: Option<Instant>,
     /// With more holds than one request names: the last that was named.
     asked_through: LockId,
 }
 
 impl OwnLock {
-    /// How it stands as far as the application may count on it: not alone any more, if it has asked for that.
+    /// How it stands as far as the application may count on it: not alone any more, if it has asked
+    /// for that.
     fn lowered(&self, status: LockStatus) -> LockStatus {
         match (status, self.requested_mode) {
             (LockStatus::Granted { token, is_contended, .. }, Some(LockMode::Shared)) => {
@@ -93,8 +99,8 @@ impl OwnLocks {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// The holds that the next request names: all, or the next ones in turn if there are too many, or their paths too long.
-    /// And how long after it the one that follows is sent.
+    /// The holds that the next request names: all, or the next ones in turn if there are too many,
+    /// or their paths too long. And how long after it the one that follows is sent.
     fn ask(&mut self) -> (Vec<AwaitedLock>, Duration) {
         let (last, again) = match self.fits_one_request() {
             true => (LockId(0), ASKED_AGAIN_AFTER),
@@ -126,8 +132,8 @@ impl OwnLocks {
 }
 
 impl Holder {
-    /// How long a hold is certain to be held, if nothing more is heard: zero if it is not. One that is being handed over is not, until it is
-    /// known that it was not.
+    /// How long a hold is certain to be held, if nothing more is heard: zero if it is not. One that
+    /// is being handed over is not, until it is known that it was not.
     pub fn lock_remaining(&self, id: LockId, now: Instant) -> Duration {
         let by_answer = self.planted(Bug::HandedOverByAnswer);
         let is_held = |hold: &&OwnLock| matches!(hold.status, LockStatus::Granted { .. });
@@ -141,13 +147,14 @@ impl Holder {
         lease.map_or(Duration::ZERO, |lease| lease.until.since(now))
     }
 
-    /// The application wants a hold to be another. One that is to be shared is not held alone from now on: others may be granted it
-    /// before the answer is here.
+    /// The application wants a hold to be another. One that is to be shared is not held alone from
+    /// now on: others may be granted it before the answer is here.
     ///
     /// One that is handed over is not held from now on either.
     ///
-    /// False if it asks for two things at once, of which nobody could tell which would be done last; or of a hold that waits, of which
-    /// nobody could tell whether it will wait then; or of one that is a write lease.
+    /// False if it asks for two things at once, of which nobody could tell which would be done
+    /// last; or of a hold that waits, of which nobody could tell whether it will wait then; or of
+    /// one that is a write lease.
     pub(super) fn begin_lock_change(&mut self, change: &Write) -> bool {
         let (hold, mode) = match change {
             Write::ChangeLockMode { lock, mode, .. } => (lock, Some(*mode)),
@@ -167,7 +174,8 @@ impl Holder {
         true
     }
 
-    /// The write has not been done, and will not be: a hold that was to be handed over by it is held as before.
+    /// The write has not been done, and will not be: a hold that was to be handed over by it is
+    /// held as before.
     pub(super) fn undo_hand_over(&mut self, change: &Write) {
         if let Write::HandOver { lock, .. } = change
             && let Some(own) = self.locks.by_id.get_mut(lock)
@@ -194,7 +202,8 @@ impl Holder {
         }
     }
 
-    /// A request for a hold has come to this, before the application hears of it. Returns whether the hold is over already.
+    /// A request for a hold has come to this, before the application hears of it. Returns whether
+    /// the hold is over already.
     pub(super) fn apply_lock_grant(&mut self, change: &Write, written: &Written, now: Instant) -> Option<LockId> {
         let LockGrant { path, lock, mode, token, volume, incarnation } = written.lock.as_deref()?.clone();
         // Given back meanwhile, while it was being made another, or over.
@@ -241,7 +250,8 @@ impl Holder {
         self.locks.await_in_flight = Some(self.send(Purpose::AwaitLocks, body, RenewalReason::NoRenewal, now));
     }
 
-    /// The leader tells how holds stand. An answer that has been overtaken by a later request says nothing.
+    /// The leader tells how holds stand. An answer that has been overtaken by a later request says
+    /// nothing.
     pub(super) fn handle_lock_statuses(&mut self, ticket: SendId, told: Vec<(LockId, LockStatus)>, now: Instant) {
         if self.locks.await_in_flight != Some(ticket) {
             return;
@@ -261,7 +271,8 @@ impl Holder {
         }
         let is_held = matches!(status, LockStatus::Granted { .. });
         if is_held && !is_live && !self.planted(Bug::LockWithoutClock) {
-            // Not by this clock. If the lease is renewed it is told again; if the lease is over so is the hold.
+            // Not by this clock. If the lease is renewed it is told again; if the lease is over so
+            // is the hold.
             return false;
         }
         let Some(own) = self.locks.by_id.get_mut(&id) else { return false };
@@ -292,7 +303,8 @@ impl Holder {
         self.notify_locks_lost(over);
     }
 
-    /// What the clock says by itself, whatever the connection does: what is held under a lease whose time has passed is held no more.
+    /// What the clock says by itself, whatever the connection does: what is held under a lease
+    /// whose time has passed is held no more.
     pub(super) fn expire_locks(&mut self, now: Instant) {
         let has_lapsed =
             |(_, volume): (&NodePath, &KnownVolume)| !volume.locks.is_empty() && volume.live(now).is_none();
@@ -310,8 +322,8 @@ impl Holder {
         self.volumes.get(volume).is_some_and(|volume| volume.live(now).is_some())
     }
 
-    /// Whether the lease is the one that there is, or may turn out to be: one that is asked for anew is given again if holds live under
-    /// it, perhaps some that this side has yet to hear of.
+    /// Whether the lease is the one that there is, or may turn out to be: one that is asked for
+    /// anew is given again if holds live under it, perhaps some that this side has yet to hear of.
     pub(super) fn may_be_current_lease(&self, volume: &NodePath, incarnation: Incarnation) -> bool {
         match self.volumes.get(volume).map(|volume| &volume.lease) {
             Some(Some(lease)) => lease.incarnation == incarnation,
@@ -349,8 +361,9 @@ impl Holder {
     }
 }
 
-/// Whether something can have become of a hold after what is known of it: it waits, then it is held, then it is over. Its token grows;
-/// under one token it may be exclusive first and shared later, never the other way round.
+/// Whether something can have become of a hold after what is known of it: it waits, then it is
+/// held, then it is over. Its token grows; under one token it may be exclusive first and shared
+/// later, never the other way round.
 pub(super) fn is_newer(known: LockStatus, told: LockStatus) -> bool {
     let place = |status: LockStatus| match status {
         LockStatus::Waiting => (0, None),

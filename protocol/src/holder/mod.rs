@@ -1,27 +1,37 @@
-//! The client's half of the rules: which copies may be used now, what to renew, what a recall does to a fetch under way.
+//! The client's half of the rules: which copies may be used now, what to renew, what a recall does
+//! to a fetch under way.
 //!
 //! One [`Holder`] is one client: its session and, when that is gone, the next. It has one way in,
-//! [`Holder::step`], and answers with a list of [`HolderEffect`]s. The shell around it owns the connection, the contents of the
-//! copies and the clock; it carries effects out in order and decides nothing.
+//! [`Holder::step`], and answers with a list of [`HolderEffect`]s. The shell around it owns the
+//! connection, the contents of the copies and the clock; it carries effects out in order and
+//! decides nothing.
 //!
 //! What it guarantees, if the shell does so and each server keeps its half:
 //!
-//! - no read is served from memory but under an object lease and a volume lease that both hold on this clock (S1), and none
-//!   with a value older than a write that had been acknowledged before the read began;
-//! - consent is given after the copy is gone, never before, and a grant that was overtaken by the recall is not cached (S4);
+//! - no read is served from memory but under an object lease and a volume lease that both hold on
+//!   this clock (S1), and none with a value older than a write that had been acknowledged before
+//!   the read began;
+//! - consent is given after the copy is gone, never before, and a grant that was overtaken by the
+//!   recall is not cached (S4);
 //! - a write takes effect at most once; when that cannot be known, it says so (S9);
-//! - what is watched is told whole, each change once, in order, none left out, whatever becomes of connections, leaders and sessions;
-//! - the application hears of each change of the session's state once, by this clock, not by the connection's (DESIGN section 2).
+//! - what is watched is told whole, each change once, in order, none left out, whatever becomes of
+//!   connections, leaders and sessions;
+//! - the application hears of each change of the session's state once, by this clock, not by the
+//!   connection's (DESIGN section 2).
 //!
-//! What it does not know: what the copies contain, which servers there are, what time it is anywhere else.
+//! What it does not know: what the copies contain, which servers there are, what time it is
+//! anywhere else.
 //!
-//! Atomic steps (S4): the shell holds one lock around a step and those of its effects that touch the cache. So checking the
-//! epoch, installing a copy and registering with a leader are each one step, and a copy is never seen half recalled.
+//! Atomic steps (S4): the shell holds one lock around a step and those of its effects that touch
+//! the cache. So checking the epoch, installing a copy and registering with a leader are each one
+//! step, and a copy is never seen half recalled.
 //!
-//! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls, S1, S4, S5 in `grants.rs` and
-//! `recalls.rs`; new incarnations and the revival of copies in `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in
-//! `writes.rs`; S7 in `held.rs`; holds in `holding.rs`, write leases in `caching.rs`, key leases in `keeping.rs`; sessions and registering in `session.rs`; watches in
-//! `watching.rs`; drift supervision in `clocks.rs`; the invariants in `check.rs`.
+//! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls,
+//! S1, S4, S5 in `grants.rs` and `recalls.rs`; new incarnations and the revival of copies in
+//! `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in `writes.rs`; S7 in `held.rs`; holds in
+//! `holding.rs`, write leases in `caching.rs`, key leases in `keeping.rs`; sessions and registering
+//! in `session.rs`; watches in `watching.rs`; drift supervision in `clocks.rs`; the invariants in
+//! `check.rs`.
 
 mod acquisitions;
 mod attachments;
@@ -198,9 +208,11 @@ impl Holder {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`HolderInput::Timeout`] is wanted, at the latest. None while there is nothing to wait for.
+    /// When [`HolderInput::Timeout`] is wanted, at the latest. None while there is nothing to wait
+    /// for.
     ///
-    /// After each step it is another, later one: a shell that calls in time is never asked twice for the same moment.
+    /// After each step it is another, later one: a shell that calls in time is never asked twice
+    /// for the same moment.
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_leader = self.link == LinkState::Registered;
         let deadlines = [
@@ -217,17 +229,20 @@ impl Holder {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether the object's copy may be used now (S1). What a cache decides by itself with [`validity::may_use`].
+    /// Whether the object's copy may be used now (S1). What a cache decides by itself with
+    /// [`validity::may_use`].
     pub fn may_serve(&self, object: &Object, now: Instant) -> bool {
         self.copies.get(object).is_some_and(|copy| self.may_use(&copy.validity, now))
     }
 
-    /// How long the volume's lease is certain to hold on this client's clock, if nothing more is heard.
+    /// How long the volume's lease is certain to hold on this client's clock, if nothing more is
+    /// heard.
     pub fn volume_remaining(&self, volume: &NodePath, now: Instant) -> Duration {
         self.validity_of(volume).until.since(now)
     }
 
-    /// The top of the volume that a path belongs to, as far as is known: the nearest one at or above it, with a lease or without.
+    /// The top of the volume that a path belongs to, as far as is known: the nearest one at or
+    /// above it, with a lease or without.
     pub fn volume_of(&self, path: &NodePath) -> NodePath {
         self.volumes.nearest(path)
     }

@@ -1,8 +1,9 @@
 //! Object leases and recalls: what is installed, what is refused, what is dropped.
 //!
-//! S4 in one place. A grant is cached only if it comes from the leader that the session has registered with, under the volume
-//! lease that the client holds now, and if nothing that the client has seen since it asked has overtaken it: a recall, a
-//! write of its own (S2w), a new incarnation of the volume lease.
+//! S4 in one place. A grant is cached only if it comes from the leader that the session has
+//! registered with, under the volume lease that the client holds now, and if nothing that the
+//! client has seen since it asked has overtaken it: a recall, a write of its own (S2w), a new
+//! incarnation of the volume lease.
 
 use std::sync::Arc;
 
@@ -98,7 +99,8 @@ impl Holder {
         self.effects.push(consent);
     }
 
-    /// Drops the copies of these sets, and refuses grants on them stamped up to `through` that are still on their way.
+    /// Drops the copies of these sets, and refuses grants on them stamped up to `through` that are
+    /// still on their way.
     pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
         let spares_lapsed = self.planted(Bug::RecallSparesLapsedCopies);
         let mut gone = Vec::new();
@@ -126,11 +128,12 @@ impl Holder {
         }
     }
 
-    /// The cache has dropped a copy of its own accord. If the server still counts it as leased, it is given back with the next
-    /// request (S2).
+    /// The cache has dropped a copy of its own accord. If the server still counts it as leased, it
+    /// is given back with the next request (S2).
     ///
-    /// A return counts as a recall (S4): the server takes it for all grants of the object up to this one, and an earlier one may still be
-    /// on its way. If that were cached, nobody would recall it.
+    /// A return counts as a recall (S4): the server takes it for all grants of the object up to
+    /// this one, and an earlier one may still be on its way. If that were cached, nobody would
+    /// recall it.
     pub(super) fn evicted(&mut self, object: Object, stamp: Stamp, now: Instant) {
         let Some(copy) = self.copies.get(&object) else { return };
         if copy.validity.stamp != stamp {

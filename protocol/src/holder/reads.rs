@@ -1,14 +1,16 @@
 //! Reads that the cache could not answer, and the fetches that they share.
 //!
-//! One request at a time is under way for an object. A read that *began before* the request was sent may use any answer to
-//! it. One that *joined* it later may use the answer only if it came with leases that hold now; an answer without, or one
-//! that a recall overtook, could be older than a write that was acknowledged before the read began (DESIGN section 6).
+//! One request at a time is under way for an object. A read that *began before* the request was
+//! sent may use any answer to it. One that *joined* it later may use the answer only if it came
+//! with leases that hold now; an answer without, or one that a recall overtook, could be older than
+//! a write that was acknowledged before the read began (DESIGN section 6).
 //!
-//! A fetch first sees to a lease on the volume, so that what it brings can be kept. It does not insist: after a few
-//! tries it reads without.
+//! A fetch first sees to a lease on the volume, so that what it brings can be kept. It does not
+//! insist: after a few tries it reads without.
 //!
-//! If the server says that another client keeps the data to itself, the fetch is sent again at once as one that waits for that: then the server
-//! owes no quick answer, and is not taken for silent ([`Body::AwaitRead`]). Whatever becomes of it but an answer, it begins anew.
+//! If the server says that another client keeps the data to itself, the fetch is sent again at once
+//! as one that waits for that: then the server owes no quick answer, and is not taken for silent
+//! ([`Body::AwaitRead`]). Whatever becomes of it but an answer, it begins anew.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -198,7 +200,8 @@ impl Holder {
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
         let known = named.map(|(revision, _)| revision);
         let (body, ride) = match waits {
-            // Answered when nobody may be there any more: a lease that was renewed with that would outlast its client by another term.
+            // Answered when nobody may be there any more: a lease that was renewed with that would
+            // outlast its client by another term.
             true => (Body::AwaitRead { object: object.clone(), known }, RenewalReason::NoRenewal),
             false => (Body::Read { object: object.clone(), known }, RenewalReason::OnPath(&object.path)),
         };
@@ -209,7 +212,8 @@ impl Holder {
         }
     }
 
-    /// Another client keeps the data to itself: the fetch is sent again, as one that waits for that.
+    /// Another client keeps the data to itself: the fetch is sent again, as one that waits for
+    /// that.
     pub(super) fn read_recalling(&mut self, object: Object, now: Instant) {
         let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
         if fetch.waits_for_flush {
@@ -263,7 +267,8 @@ impl Holder {
                 }
             }
             None if self.still_has(&object, named) => self.revalidated(object, copy, now),
-            // Recalled, evicted or replaced meanwhile: there is nothing that the answer could speak of.
+            // Recalled, evicted or replaced meanwhile: there is nothing that the answer could speak
+            // of.
             None => {
                 self.read_set_back(&object);
                 self.send_queue.push(Purpose::Read(object));
@@ -271,8 +276,8 @@ impl Holder {
         }
     }
 
-    /// Whether the object is to be read once more because there is no lease on its volume yet: then the next read of it can
-    /// come from memory.
+    /// Whether the object is to be read once more because there is no lease on its volume yet: then
+    /// the next read of it can come from memory.
     fn repeats_with_lease(&mut self, object: &Object, now: Instant) -> bool {
         let volume = self.volumes.nearest(&object.path);
         let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
@@ -305,8 +310,8 @@ impl Holder {
         self.serve_cached(reads, &object, now);
     }
 
-    /// The reads that an answer serves: all if it came with leases that hold, else those that began before it was asked for.
-    /// The others begin anew.
+    /// The reads that an answer serves: all if it came with leases that hold, else those that began
+    /// before it was asked for. The others begin anew.
     fn end_fetch(&mut self, object: &Object, serves_joined: bool) -> Vec<ReadId> {
         let Some(fetch) = self.reads.fetches.remove(object) else { return Vec::new() };
         let Fetch { began: mut reads, joined, .. } = fetch;

@@ -1,12 +1,12 @@
 //! What has been recalled, and what of it still matters.
 //!
-//! S4: a recall that overtakes a grant still wins. The hard case: a read's answer is delayed, the recall arrives first, the
-//! client says that it holds nothing, the write takes effect, then the old value arrives, with a lease. So a recall is
-//! remembered until every request sent before it has been answered or abandoned, and until then no grant stamped before it
-//! is cached.
+//! S4: a recall that overtakes a grant still wins. The hard case: a read's answer is delayed, the
+//! recall arrives first, the client says that it holds nothing, the write takes effect, then the
+//! old value arrives, with a lease. So a recall is remembered until every request sent before it
+//! has been answered or abandoned, and until then no grant stamped before it is cached.
 //!
-//! S5: recalls are numbered for each session and epoch without gaps. A gap means that recalls were lost: what they
-//! named is not known, so everything is dropped.
+//! S5: recalls are numbered for each session and epoch without gaps. A gap means that recalls were
+//! lost: what they named is not known, so everything is dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -69,8 +69,8 @@ impl RecallMemory {
         gap
     }
 
-    /// From now on no grant on the set stamped at or before `through` is cached, for as long as a ticket before `mark`
-    /// is live.
+    /// From now on no grant on the set stamped at or before `through` is cached, for as long as a
+    /// ticket before `mark` is live.
     pub(super) fn remember(&mut self, set: &ObjectSet, through: Stamp, mark: SendId) {
         let memory = match set {
             ObjectSet::One(object) => self.objects.entry(object.clone()).or_insert(RememberedRecall { through, mark }),

@@ -1,9 +1,10 @@
 //! Promises, lapses, and the time they run on.
 //!
-//! T2: a term counts from the moment before its request was sent, shortened by the drift allowance. T6: a renewal names its
-//! incarnation; if that is gone the lease is over, and only a new one, with a list of what changed, brings its copies
-//! back. Renewals ride along with other requests; one of their own is sent only after a quiet time, for all volumes in use
-//! at once, and a volume that nobody reads is left to lapse.
+//! T2: a term counts from the moment before its request was sent, shortened by the drift allowance.
+//! T6: a renewal names its incarnation; if that is gone the lease is over, and only a new one, with
+//! a list of what changed, brings its copies back. Renewals ride along with other requests; one of
+//! their own is sent only after a quiet time, for all volumes in use at once, and a volume that
+//! nobody reads is left to lapse.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,8 +20,8 @@ use crate::{
     time::Instant,
 };
 
-/// The part of the shortest term within which a server that is asked has to be heard of; after that another is looked for,
-/// while most of the term is left to find it in.
+/// The part of the shortest term within which a server that is asked has to be heard of; after that
+/// another is looked for, while most of the term is left to find it in.
 const SILENCE_PER_TERM: u32 = 3;
 
 /// The shortest silence that means something: a commit on a busy disk can take as long.
@@ -36,12 +37,14 @@ impl Holder {
         from.after(self.config.drift_allowance.shorten(span))
     }
 
-    /// A promise, of the epoch that the session has registered with. It never moves a deadline back.
+    /// A promise, of the epoch that the session has registered with. It never moves a deadline
+    /// back.
     pub(super) fn promised(&mut self, promise: &Promise, sent: Instant, now: Instant) {
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
         let Some(lease) = self.volumes.promised(promise) else { return };
         lease.revision = lease.revision.max(promise.revision);
-        // One that is less is limited by the horizon or by an unanswered recall: it is asked for again.
+        // One that is less is limited by the horizon or by an unanswered recall: it is asked for
+        // again.
         if until >= lease.until {
             lease.until = until;
             lease.has_expired = until <= now;
@@ -55,7 +58,8 @@ impl Holder {
         self.notify_validity(&promise.volume);
     }
 
-    /// The borders or settings of the volume have changed: copies from before are not valid any more (S8).
+    /// The borders or settings of the volume have changed: copies from before are not valid any
+    /// more (S8).
     pub(super) fn drop_older_generations(&mut self, volume: &NodePath) {
         let Some(lease) = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref()) else { return };
         let generation = lease.generation;
@@ -86,7 +90,8 @@ impl Holder {
         }
     }
 
-    /// What the clock says by itself, whatever the connection does (DESIGN section 2, client states).
+    /// What the clock says by itself, whatever the connection does (DESIGN section 2, client
+    /// states).
     pub(super) fn note_time(&mut self, now: Instant) {
         let lapsed = self.volumes.note_lapsed(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
@@ -125,25 +130,28 @@ impl Holder {
         if !matches!(self.link, LinkState::Up | LinkState::Registered) {
             return None;
         }
-        // A watch is answered when its wait is over on the server's clock, whether or not there is something to tell.
+        // A watch is answered when its wait is over on the server's clock, whether or not there is
+        // something to tell.
         let wait = WATCH_WAIT + self.config.drift_allowance.over(WATCH_WAIT) * 2;
         let watch = self.in_flight.oldest_watch().map(|sent| sent.after(wait));
         let owed = self.in_flight.oldest_quick().into_iter().chain(watch).min();
         owed.map(|owed| owed.max(self.heard_at).after(self.patience()))
     }
 
-    /// When to ask a server for a sign of life that owes only answers that may be long in coming: without it a write, or a read of what
-    /// another client keeps to itself, would wait for ever on a connection that is dead and does not know it.
+    /// When to ask a server for a sign of life that owes only answers that may be long in coming:
+    /// without it a write, or a read of what another client keeps to itself, would wait for ever on
+    /// a connection that is dead and does not know it.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let is_waited_for = self.link == LinkState::Registered && self.in_flight.oldest_quick().is_none();
         let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
-        // No read that is answered at once is under way then: it is a write, or a read that waits for another client.
+        // No read that is answered at once is under way then: it is a write, or a read that waits
+        // for another client.
         let sent = self.in_flight.oldest_granting_sent().filter(|_| is_waited_for)?;
         Some(sent.max(self.heard_at).after(self.patience()))
     }
 
-    /// Asks the server for a sign of life if it has been silent for a while. Not if it owes a quick answer: then that answer is waited
-    /// for anyway, and its absence is noticed.
+    /// Asks the server for a sign of life if it has been silent for a while. Not if it owes a quick
+    /// answer: then that answer is waited for anyway, and its absence is noticed.
     pub(super) fn probe(&mut self, now: Instant) {
         let is_silent = self.heard_at.after(self.patience()) <= now;
         if is_silent && self.link == LinkState::Registered && self.in_flight.oldest_quick().is_none() {

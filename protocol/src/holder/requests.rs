@@ -1,8 +1,8 @@
 //! Sending: what goes into each request's header, and what is sent when.
 //!
-//! S9: writes are numbered from 1 without gaps, and keep their number however often they are sent. Other requests need no
-//! deduplication: they carry the number that the next write will have and do not use it up, so that any number of reads
-//! can pass while one write waits.
+//! S9: writes are numbered from 1 without gaps, and keep their number however often they are sent.
+//! Other requests need no deduplication: they carry the number that the next write will have and do
+//! not use it up, so that any number of reads can pass while one write waits.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -154,8 +154,8 @@ impl Holder {
         }
     }
 
-    /// Whether the leader that the session has registered with has dealt with the request. Nothing that another says
-    /// counts (T6, S4).
+    /// Whether the leader that the session has registered with has dealt with the request. Nothing
+    /// that another says counts (T6, S4).
     fn is_from_leader(&self, response: &Response) -> bool {
         let dealt_with = !matches!(
             response.result,
@@ -179,14 +179,16 @@ impl Holder {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(leader);
             }
-            // A leader that does not know that it is deposed knows no session that was opened since.
+            // A leader that does not know that it is deposed knows no session that was opened
+            // since.
             Refusal::SessionNotFound { .. } if epoch < self.epoch => {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(None);
             }
             Refusal::SessionNotFound { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
             Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
-            // Trying again helps only if others give their leases up: that is for the application to decide, and to be told at once.
+            // Trying again helps only if others give their leases up: that is for the application
+            // to decide, and to be told at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
                 self.send_queue.settle(&flight.purpose);
                 self.refused_for_good(flight.purpose, refusal);

@@ -1,7 +1,8 @@
-//! Requests that are to be sent: as soon as there is a leader that the session has registered with, or some time
-//! later because the server asked to try again.
+//! Requests that are to be sent: as soon as there is a leader that the session has registered with,
+//! or some time later because the server asked to try again.
 //!
-//! Each setback doubles the wait, between [`WAIT_MIN`] and [`WAIT_MAX`], spread over clients by a number from outside.
+//! Each setback doubles the wait, between [`WAIT_MIN`] and [`WAIT_MAX`], spread over clients by a
+//! number from outside.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -14,7 +15,8 @@ use crate::{
     time::Instant,
 };
 
-/// The wait after the first setback: about what an election's last steps or a full queue take to clear.
+/// The wait after the first setback: about what an election's last steps or a full queue take to
+/// clear.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 
 /// The longest wait between two tries.

@@ -1,9 +1,9 @@
-//! The session: opened once, registered on each connection, in jeopardy when its time passes unheard, gone when a server
-//! says so.
+//! The session: opened once, registered on each connection, in jeopardy when its time passes
+//! unheard, gone when a server says so.
 //!
-//! S4: registering with a leader is one atomic step. Installed copies survive it; what is still on its way from an older
-//! epoch does not count any more. S9: when the session is gone, writes that were sent end as *unknown* and are never sent
-//! under another; reads go on under a new one.
+//! S4: registering with a leader is one atomic step. Installed copies survive it; what is still on
+//! its way from an older epoch does not count any more. S9: when the session is gone, writes that
+//! were sent end as *unknown* and are never sent under another; reads go on under a new one.
 
 use super::{
     ConnectionNews, Holder, HolderEffect, ReadFailure, SendId, WatchFailure, WriteFailure,
@@ -74,8 +74,8 @@ impl Holder {
         }
     }
 
-    /// The connection is over. What was sent on it is sent again on the next, under the same number; what was
-    /// answered meanwhile is not heard.
+    /// The connection is over. What was sent on it is sent again on the next, under the same
+    /// number; what was answered meanwhile is not heard.
     pub(super) fn disconnected(&mut self) {
         self.link = LinkState::Down;
         // Each leader asks for its own lists.
@@ -106,7 +106,8 @@ impl Holder {
         !(self.reads.is_empty() && self.writes.is_empty() && self.key_leases.is_empty() && self.watches.is_empty())
     }
 
-    /// Says who is there, on a connection on which nothing has been said yet: everything else waits for the answer.
+    /// Says who is there, on a connection on which nothing has been said yet: everything else waits
+    /// for the answer.
     pub(super) fn greet(&mut self, now: Instant) {
         let is_greeting = |purpose: &Purpose| matches!(purpose, Purpose::Open | Purpose::Register);
         let on_its_way = self.in_flight.iter().any(|(_, flight)| is_greeting(&flight.purpose));
@@ -181,7 +182,8 @@ impl Holder {
         self.greet(now);
     }
 
-    /// A leader knows the session from now on (S4: in one step with refusing what older ones granted).
+    /// A leader knows the session from now on (S4: in one step with refusing what older ones
+    /// granted).
     pub(super) fn registered(
         &mut self,
         ticket: SendId,
@@ -236,8 +238,9 @@ impl Holder {
         session.pace.renewed(sent, term, term, now);
     }
 
-    /// The leader has answered: the session is connected, or again. Not while leases that are in use have ended here and are
-    /// still to be renewed: a leader without a quorum answers, but it promises nothing.
+    /// The leader has answered: the session is connected, or again. Not while leases that are in
+    /// use have ended here and are still to be renewed: a leader without a quorum answers, but it
+    /// promises nothing.
     pub(super) fn notify_connected(&mut self, now: Instant) {
         let Some(session) = &self.session else { return };
         let id = session.id;
@@ -317,7 +320,8 @@ impl Holder {
         self.end_watches(&WatchFailure::Refused(refusal));
     }
 
-    /// The application has no more use for the session: everything ends, and the server is told if it can be.
+    /// The application has no more use for the session: everything ends, and the server is told if
+    /// it can be.
     pub(super) fn close(&mut self, now: Instant) {
         if self.is_closed() {
             return;

@@ -1,8 +1,10 @@
-//! May a cached copy be used now? A comparison that a cache makes by itself, without a step of the rules.
+//! May a cached copy be used now? A comparison that a cache makes by itself, without a step of the
+//! rules.
 //!
-//! It holds the whole of S1: *a cached copy is used only while its object lease and its volume lease both hold on the
-//! client's own clock*, checked at the moment of each use (T2). The deadlines come out of [`HolderEffect`](super::HolderEffect)s,
-//! already shortened by the drift allowance; nothing here adds or subtracts.
+//! It holds the whole of S1: *a cached copy is used only while its object lease and its volume
+//! lease both hold on the client's own clock*, checked at the moment of each use (T2). The
+//! deadlines come out of [`HolderEffect`](super::HolderEffect)s, already shortened by the drift
+//! allowance; nothing here adds or subtracts.
 //!
 //! It does not know about recalls: a recalled copy has to be gone from the cache, not judged here.
 
@@ -25,7 +27,8 @@ pub struct CopyValidity {
     pub until: Instant,
 }
 
-/// The part of a copy's validity that is compared at each use: small enough to lie beside a cache's key.
+/// The part of a copy's validity that is compared at each use: small enough to lie beside a cache's
+/// key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CopyLease {
     /// The volume lease that the copy was granted under.
@@ -44,17 +47,20 @@ impl CopyValidity {
 /// What a volume's copies have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct VolumeValidity {
-    /// The oldest volume lease whose copies are good under the one that is held now. Copies of older ones wait to be
-    /// validated. It stays where it is when a returning client's copies are revived (DESIGN section 5).
+    /// The oldest volume lease whose copies are good under the one that is held now. Copies of
+    /// older ones wait to be validated. It stays where it is when a returning client's copies are
+    /// revived (DESIGN section 5).
     pub since: Incarnation,
-    /// When the volume lease ends on this client's clock; the origin of the clock when there is none.
+    /// When the volume lease ends on this client's clock; the origin of the clock when there is
+    /// none.
     pub until: Instant,
 }
 
 impl VolumeValidity {
-    /// Until when copies that were granted under `incarnation` may be used as far as their volume is concerned (S1); the
-    /// origin of the clock when they wait to be validated. One number, so that a cache can publish it to readers by a single
-    /// store: it changes with the volume, not with the copies.
+    /// Until when copies that were granted under `incarnation` may be used as far as their volume
+    /// is concerned (S1); the origin of the clock when they wait to be validated. One number, so
+    /// that a cache can publish it to readers by a single store: it changes with the volume, not
+    /// with the copies.
     #[inline]
     pub fn until_for(&self, incarnation: Incarnation) -> Instant {
         if incarnation >= self.since { self.until } else { Instant::ZERO }
@@ -63,8 +69,8 @@ impl VolumeValidity {
 
 /// Whether a copy may be used at `now` (S1).
 ///
-/// `now` has to be read from the clock *after* the copy and the volume's validity were looked up: a process that is
-/// suspended in between must see that its time is over.
+/// `now` has to be read from the clock *after* the copy and the volume's validity were looked up: a
+/// process that is suspended in between must see that its time is over.
 ///
 /// ```
 /// use leasehold_protocol::holder::validity::{CopyLease, VolumeValidity, may_use};

@@ -1,8 +1,9 @@
 //! The volumes that are known, the leases on them, and when those want to be renewed.
 //!
-//! A lease's deadline only ever moves up. It stops counting in three ways: its time passes on this client's clock (a later
-//! promise may still bring it back, for the server has not ended it), the server says that it has lapsed, or the client
-//! asks for a new one, which ends it from the sending on.
+//! A lease's deadline only ever moves up. It stops counting in three ways: its time passes on this
+//! client's clock (a later promise may still bring it back, for the server has not ended it), the
+//! server says that it has lapsed, or the client asks for a new one, which ends it from the sending
+//! on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +26,8 @@ pub(super) struct OwnVolumeLease {
     /// The oldest incarnation whose copies are good under this one.
     pub(super) since: Incarnation,
     pub(super) generation: VolumeGeneration,
-    /// The applied revision of the latest promise or grant of this incarnation: what its copies are valid at.
+    /// The applied revision of the latest promise or grant of this incarnation: what its copies are
+    /// valid at.
     pub(super) revision: Revision,
     /// When it ends on this client's clock.
     pub(super) until: Instant,
@@ -48,11 +50,13 @@ pub(super) struct EndedLease {
 pub(super) struct KnownVolume {
     pub(super) lease: Option<OwnVolumeLease>,
     pub(super) ended: Option<EndedLease>,
-    /// The stamp of the answer that began its last lease. An earlier answer that comes later names a lease that the server has replaced.
+    /// The stamp of the answer that began its last lease. An earlier answer that comes later names
+    /// a lease that the server has replaced.
     pub(super) begun: Stamp,
     /// It was used since its last renewal was sent.
     pub(super) is_used: bool,
-    /// The nodes of this session that go with the lease: while there are any it is renewed whether or not anything is read.
+    /// The nodes of this session that go with the lease: while there are any it is renewed whether
+    /// or not anything is read.
     pub(super) attached: BTreeMap<NodePath, AttachedNode>,
     /// The holds of this session that live under the lease: while there are any it is renewed, too.
     pub(super) locks: BTreeSet<LockId>,
@@ -61,7 +65,8 @@ pub(super) struct KnownVolume {
 }
 
 impl KnownVolume {
-    /// Ends the lease on this side. What went with it is to be settled then: the servers may give it again.
+    /// Ends the lease on this side. What went with it is to be settled then: the servers may give
+    /// it again.
     pub(super) fn end_lease(&mut self) {
         if let Some(lease) = self.lease.take() {
             let OwnVolumeLease { incarnation, generation, revision, since, .. } = lease;
@@ -93,14 +98,15 @@ impl KnownVolume {
 /// Why renewals go into a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RenewalReason<'a> {
-    /// It is about this path. Its volume is renewed, and those that have not been for a third of a term.
+    /// It is about this path. Its volume is renewed, and those that have not been for a third of a
+    /// term.
     OnPath(&'a NodePath),
     /// It is about no path. Those are renewed that have not been for a third of a term.
     Due,
     /// It may be long in coming: a lease that it renewed would be over by then.
     NoRenewal,
-    /// It is there to renew, or the first that a leader hears: all that are in use, also those whose time has passed here but
-    /// perhaps not on the server.
+    /// It is there to renew, or the first that a leader hears: all that are in use, also those
+    /// whose time has passed here but perhaps not on the server.
     All,
 }
 
@@ -143,13 +149,14 @@ impl KnownVolumes {
         self.map.entry(top.clone()).or_insert_with(|| KnownVolume { begun, ..KnownVolume::default() })
     }
 
-    /// The stamp of the answer that began the last lease on this volume; for one that is not known, the latest that it can have been.
+    /// The stamp of the answer that began the last lease on this volume; for one that is not known,
+    /// the latest that it can have been.
     pub(super) fn begun(&self, top: &NodePath) -> Stamp {
         self.get(top).map_or(self.forgotten, |volume| volume.begun)
     }
 
-    /// If too many volumes are known: one without a lease that holds, and to whose lease no write under
-    /// way may bind a node or a hold.
+    /// If too many volumes are known: one without a lease that holds, and to whose lease no write
+    /// under way may bind a node or a hold.
     pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
         if self.map.len() < self.most {
             return None;
@@ -187,7 +194,8 @@ impl KnownVolumes {
         self.learn(&top).is_used = true;
     }
 
-    /// The renewals to put into a request. If its answer may be long in coming, they are asked for again regardless.
+    /// The renewals to put into a request. If its answer may be long in coming, they are asked for
+    /// again regardless.
     pub(super) fn renewals(&mut self, ride: RenewalReason<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
         let touched = match ride {
             RenewalReason::OnPath(path) => Some(self.nearest(path)),
@@ -227,7 +235,8 @@ impl KnownVolumes {
         for volume in self.map.values_mut() {
             let (wanted, is_counted_on) = (volume.wants_renewal(), volume.is_counted_on());
             let Some(lease) = &mut volume.lease else { continue };
-            // One that has ended here may go on there, and the application was told that it is in jeopardy.
+            // One that has ended here may go on there, and the application was told that it is in
+            // jeopardy.
             let is_over = now >= lease.until && !is_counted_on;
             if now < lease.pace.due || is_over {
                 continue;
@@ -241,8 +250,9 @@ impl KnownVolumes {
         due
     }
 
-    /// Notes the leases whose time has passed since it was last asked. True if something went with one of them, or if one was in use, and not for
-    /// want of asking: a renewal went unanswered, or there was nobody to ask.
+    /// Notes the leases whose time has passed since it was last asked. True if something went with
+    /// one of them, or if one was in use, and not for want of asking: a renewal went unanswered, or
+    /// there was nobody to ask.
     pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
         let mut endangered = false;
         for volume in self.map.values_mut() {
@@ -286,14 +296,16 @@ impl KnownVolumes {
         self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
     }
 
-    /// The lease that a promise is for; not if the promise is for another, or from before the volume's borders changed.
+    /// The lease that a promise is for; not if the promise is for another, or from before the
+    /// volume's borders changed.
     pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut OwnVolumeLease> {
         let lease = self.map.get_mut(&promise.volume)?.lease.as_mut()?;
         (lease.incarnation == promise.incarnation && promise.generation >= lease.generation).then_some(lease)
     }
 }
 
-/// A path and those above it, nearest first, as text: nothing is allocated for looking something up by them.
+/// A path and those above it, nearest first, as text: nothing is allocated for looking something up
+/// by them.
 pub(super) fn at_and_above(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| match path.rfind('/') {
         Some(0) if path.len() == 1 => None,

@@ -1,11 +1,13 @@
 //! Watches: what happened to a node or a subtree, each change once, whole, in order, none left out.
 //!
-//! A watch is asked for again and again, each time from where the last answer ended: so nothing is told twice, and nothing is skipped. The
-//! next request is sent only when the application has taken what it was told, so that a slow one is asked for no more than it takes; if
-//! it is so slow that the history has forgotten what comes next, it is told so.
+//! A watch is asked for again and again, each time from where the last answer ended: so nothing is
+//! told twice, and nothing is skipped. The next request is sent only when the application has taken
+//! what it was told, so that a slow one is asked for no more than it takes; if it is so slow that
+//! the history has forgotten what comes next, it is told so.
 //!
-//! A watch is no session's: it goes on under the next one, and with the next leader, from the same revision. Answers are taken from the
-//! sending that is under way only; what an earlier one brings is not heard.
+//! A watch is no session's: it goes on under the next one, and with the next leader, from the same
+//! revision. Answers are taken from the sending that is under way only; what an earlier one brings
+//! is not heard.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,9 +20,10 @@ use crate::{
     time::Instant,
 };
 
-/// How long a server lets a watch wait before it says that nothing has happened. A server that has been silent for so long, and for as
-/// long as any may be, is given up: the longer, the later a dead connection is noticed that carries nothing but watches; the shorter,
-/// the more messages for nothing.
+/// How long a server lets a watch wait before it says that nothing has happened. A server that has
+/// been silent for so long, and for as long as any may be, is given up: the longer, the later a
+/// dead connection is noticed that carries nothing but watches; the shorter, the more messages for
+/// nothing.
 pub const WATCH_WAIT: Duration = Duration::from_secs(5);
 
 /// How far a watch has come.
@@ -95,7 +98,8 @@ impl Holder {
         self.send_queue.settle(&Purpose::Watch(id));
     }
 
-    /// Asks what has happened since. A watch that was given up while it was in the queue is not sent.
+    /// Asks what has happened since. A watch that was given up while it was in the queue is not
+    /// sent.
     pub(super) fn send_watch(&mut self, id: WatchId, now: Instant) {
         let from_start = self.planted(Bug::WatchResumesFromStart);
         let Some(watch) = self.watches.watches.get(&id).filter(|watch| watch.stage == WatchStage::Queued) else {
@@ -126,7 +130,8 @@ impl Holder {
         self.effects.push(HolderEffect::Changes { watch: id, changes });
     }
 
-    /// The watch is to be asked for again after a while. False if the application does not want that any more.
+    /// The watch is to be asked for again after a while. False if the application does not want
+    /// that any more.
     pub(super) fn watch_set_back(&mut self, id: WatchId) -> bool {
         let Some(watch) = self.watches.watches.get_mut(&id) else { return false };
         watch.stage = WatchStage::Queued;
@@ -143,7 +148,8 @@ impl Holder {
         self.effects.push(HolderEffect::WatchLost { watch: id, error });
     }
 
-    /// The session is gone, and the queue with it: what was asked for is asked for under the next one.
+    /// The session is gone, and the queue with it: what was asked for is asked for under the next
+    /// one.
     pub(super) fn watch_on(&mut self) {
         self.watches.unsend_all();
         let forgets = self.planted(Bug::WatchEndsWithSession);

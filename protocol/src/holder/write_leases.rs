@@ -1,15 +1,19 @@
 //! Write leases: what the session keeps to itself, in its own memory.
 //!
-//! Under an exclusive hold that [caches](Write::TakeWriteLease), the application sets the node's value here, as often as it likes, and what it reads here is
-//! what it set last. Both only while the hold is certain on this clock (T2), and while nobody has asked for the data: others' reads and writes of it
-//! wait for that. What was set is *flushed* to the servers
+//! Under an exclusive hold that [caches](Write::TakeWriteLease), the application sets the node's
+//! value here, as often as it likes, and what it reads here is what it set last. Both only while
+//! the hold is certain on this clock (T2), and while nobody has asked for the data: others' reads
+//! and writes of it wait for that. What was set is *flushed* to the servers
 //!
-//! - when somebody asks for the data, by a recall: consent is given when it has been flushed and the servers have been told that it is kept no longer;
+//! - when somebody asks for the data, by a recall: consent is given when it has been flushed and
+//!   the servers have been told that it is kept no longer;
 //! - when the application asks for it;
-//! - when a renewal of the lease is late: before the lease can end, if a server can be reached at all.
+//! - when a renewal of the lease is late: before the lease can end, if a server can be reached at
+//!   all.
 //!
-//! One flush at a time is under way for a node: of two, the first could be sent again after the second (S9). What cannot be flushed any more is told to be
-//! lost, with its value, never forgotten in silence (S10).
+//! One flush at a time is under way for a node: of two, the first could be sent again after the
+//! second (S9). What cannot be flushed any more is told to be lost, with its value, never forgotten
+//! in silence (S10).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +31,8 @@ use crate::{
     time::Instant,
 };
 
-/// What is flushed is flushed when less than this part of a term is left of the lease: its renewal is late by then.
+/// What is flushed is flushed when less than this part of a term is left of the lease: its renewal
+/// is late by then.
 const LATE_PART: u32 = 3;
 
 /// What a write lease stands at.
@@ -114,7 +119,8 @@ impl WriteId {
 }
 
 impl Holder {
-    /// The node's value, if the hold is a write lease under which the application may read and write in memory now.
+    /// The node's value, if the hold is a write lease under which the application may read and
+    /// write in memory now.
     pub fn write_lease_value(&self, id: LockId, now: Instant) -> Option<&Value> {
         let own = self.locks.by_id.get(&id)?;
         let caching = own.write_lease.as_ref().filter(|caching| caching.stage == WriteLeaseStage::Open)?;
@@ -134,7 +140,8 @@ impl Holder {
         (caching.stage != WriteLeaseStage::Requested).then_some(caching.status)
     }
 
-    /// The application sets the value of a node that it has to itself. Nothing happens if it [has not](Self::cached).
+    /// The application sets the value of a node that it has to itself. Nothing happens if it [has
+    /// not](Self::cached).
     pub(super) fn set_under_write_lease(&mut self, id: LockId, value: Value, now: Instant) {
         if self.write_lease_value(id, now).is_none() {
             return;
@@ -153,7 +160,8 @@ impl Holder {
         }
     }
 
-    /// Gives a write lease up: others may read and write the node when what was set has been flushed.
+    /// Gives a write lease up: others may read and write the node when what was set has been
+    /// flushed.
     pub(super) fn release_write_lease(&mut self, id: LockId) {
         let Some(caching) = self.write_lease_mut(id).filter(|caching| caching.stage == WriteLeaseStage::Open) else {
             return;
@@ -164,7 +172,8 @@ impl Holder {
         self.start_flush(id);
     }
 
-    /// The application asks for a write lease. False if the hold is not held alone, or is one already.
+    /// The application asks for a write lease. False if the hold is not held alone, or is one
+    /// already.
     pub(super) fn request_write_lease(&mut self, id: LockId) -> bool {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return true };
         let is_alone = matches!(own.status, LockStatus::Granted { mode: LockMode::Exclusive, .. });
@@ -176,9 +185,11 @@ impl Holder {
         true
     }
 
-    /// What was asked for has been answered: the servers count it as a write lease, or do not, or not any more.
+    /// What was asked for has been answered: the servers count it as a write lease, or do not, or
+    /// not any more.
     ///
-    /// If somebody has asked for the data since, it is given up at once: the consent that was given to that does not count for it.
+    /// If somebody has asked for the data since, it is given up at once: the consent that was given
+    /// to that does not count for it.
     pub(super) fn handle_write_lease_answer(&mut self, id: LockId, data: Option<Data>, stamp: Stamp) {
         let Some(caching) = self.write_lease_mut(id) else { return };
         let Some(Data { value, stat }) = data else { return self.end_write_lease(id) };
@@ -192,8 +203,9 @@ impl Holder {
         }
     }
 
-    /// Whether a recall asks for the data of write leases. They are given up; the consent waits for them. One that is only asked for is not
-    /// among them: the recall may be of a write that comes before it. If it is not, the servers do not take the consent, and ask again.
+    /// Whether a recall asks for the data of write leases. They are given up; the consent waits for
+    /// them. One that is only asked for is not among them: the recall may be of a write that comes
+    /// before it. If it is not, the servers do not take the consent, and ask again.
     pub(super) fn defer_consent(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
         let is_kept = |id: &&LockId| {
             let own = self.locks.by_id.get(id);
@@ -234,7 +246,8 @@ impl Holder {
             self.write_leases.pending_consents.remove(stamp);
             self.piggyback.consent(*stamp);
         }
-        // The recall has been answered long ago, without a consent: that has to be carried by something.
+        // The recall has been answered long ago, without a consent: that has to be carried by
+        // something.
         if !paid.is_empty() && self.link == LinkState::Registered {
             let question = self.clock_question(now);
             self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::Due, now);

@@ -1,12 +1,13 @@
-//! Writes: numbered, sent until they are answered, never twice in effect, and never wrong about what is not known.
+//! Writes: numbered, sent until they are answered, never twice in effect, and never wrong about
+//! what is not known.
 //!
-//! S2w, the writer: each send drops the writer's own copies of what it may change, names the highest stamp that it has seen,
-//! and from then on no grant on those objects at or below that stamp is cached. So the leader need not recall the writer
-//! if its last grant to it is not newer. The answer counts as a recall of everything older, and may bring a lease on what was
-//! written.
+//! S2w, the writer: each send drops the writer's own copies of what it may change, names the
+//! highest stamp that it has seen, and from then on no grant on those objects at or below that
+//! stamp is cached. So the leader need not recall the writer if its last grant to it is not newer.
+//! The answer counts as a recall of everything older, and may bring a lease on what was written.
 //!
-//! S9: a write keeps its number until it is answered or given up. When the session is gone it is not sent again: what was sent is
-//! *unknown*.
+//! S9: a write keeps its number until it is answered or given up. When the session is gone it is
+//! not sent again: what was sent is *unknown*.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -41,7 +42,8 @@ struct UnansweredWrite {
     /// Under which it is on its way.
     ticket: Option<SendId>,
     sendings: u32,
-    /// The server will give no lease for its node to go with: it is sent all the same, to be refused.
+    /// The server will give no lease for its node to go with: it is sent all the same, to be
+    /// refused.
     goes_without_lease: bool,
     /// It was refused for want of a lease on a volume that was not known, and begun again.
     is_again: bool,
@@ -104,9 +106,9 @@ impl OwnWrites {
         self.pending.get(&write).is_some_and(|pending| pending.sendings > 0)
     }
 
-    /// Whether its outcome has to be known, so that it cannot be given up: the rest of the client counts
-    /// on it. A request for a write lease may give one that has to be flushed. A hold counts as shared as
-    /// soon as the client asks for that.
+    /// Whether its outcome has to be known, so that it cannot be given up: the rest of the client
+    /// counts on it. A request for a write lease may give one that has to be flushed. A hold counts
+    /// as shared as soon as the client asks for that.
     fn is_never_given_up(&self, write: WriteId) -> bool {
         let change = self.pending.get(&write).map(|pending| &pending.change);
         matches!(
@@ -161,7 +163,8 @@ impl OwnWrites {
         has_room
     }
 
-    /// Takes a refused write's number from it, so that it can be made another. False if it has been made another before.
+    /// Takes a refused write's number from it, so that it can be made another. False if it has been
+    /// made another before.
     fn begin_again(&mut self, write: WriteId) -> bool {
         let Some(pending) = self.pending.get_mut(&write).filter(|pending| !pending.is_again) else { return false };
         pending.is_again = true;
@@ -207,8 +210,9 @@ impl OwnWrites {
         self.pending.values().filter(|pending| pending.sendings > 0).map(|pending| &pending.change)
     }
 
-    /// Whether a write was sent and has not been answered that may attach nodes or a hold to this session's lease on the volume: until its
-    /// outcome is known, it is not known what goes with the lease.
+    /// Whether a write was sent and has not been answered that may attach nodes or a hold to this
+    /// session's lease on the volume: until its outcome is known, it is not known what goes with
+    /// the lease.
     pub(super) fn may_attach_in(&self, top: &NodePath) -> bool {
         self.sent().flat_map(attached_to_session).any(|path| top.contains(path))
     }
@@ -220,9 +224,9 @@ impl OwnWrites {
     }
 }
 
-/// What a write may change, as far as its writer can tell cheaply; what it changes beyond that is recalled like anyone's.
-/// A put of a node that is known to exist changes no list of children. Of a transaction, what either branch may: which one is chosen
-/// is not known before its answer.
+/// What a write may change, as far as its writer can tell cheaply; what it changes beyond that is
+/// recalled like anyone's. A put of a node that is known to exist changes no list of children. Of a
+/// transaction, what either branch may: which one is chosen is not known before its answer.
 fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let one = ObjectSet::One;
     let parent = |path: &NodePath| path.parent().map(|parent| one(Object::children(parent)));
@@ -261,7 +265,8 @@ fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
     may_change(&alone, false)
 }
 
-/// The nodes that are to go with leases of the writer's session, if they are written, or to be held under them.
+/// The nodes that are to go with leases of the writer's session, if they are written, or to be held
+/// under them.
 pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodePath> {
     let (own, operations) = match change {
         Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
@@ -333,8 +338,8 @@ impl Holder {
         }
     }
 
-    /// Whether the leases are held that the written nodes are to go with, or under which the hold is to live. If not the first that is missing
-    /// is asked for, and the write sent later.
+    /// Whether the leases are held that the written nodes are to go with, or under which the hold
+    /// is to live. If not the first that is missing is asked for, and the write sent later.
     fn has_lease_for(&mut self, write: WriteId, now: Instant) -> bool {
         let Some(pending) = self.writes.pending.get(&write) else { return false };
         if pending.sequence.is_some() || pending.goes_without_lease {
@@ -436,9 +441,10 @@ impl Holder {
         }
     }
 
-    /// Whether the write was refused because the node is in a volume that this client did not know of, or because its lease on the
-    /// volume has been replaced since the write arrived (S7b): then it is sent again, as another, under the lease that there is then.
-    /// Once: volumes that come and go under the client's hands are its user's business.
+    /// Whether the write was refused because the node is in a volume that this client did not know
+    /// of, or because its lease on the volume has been replaced since the write arrived (S7b): then
+    /// it is sent again, as another, under the lease that there is then. Once: volumes that come
+    /// and go under the client's hands are its user's business.
     fn is_misplaced(&mut self, write: WriteId, refusal: &Refusal) -> bool {
         let refusal = match refusal {
             Refusal::Write(WriteRefusal::Operation { refusal, .. }) => refusal,
@@ -457,13 +463,14 @@ impl Holder {
         begins_again
     }
 
-    /// A write's number is not needed any more. Writes that wait for a number get one, and the write that
-    /// has become the first is sent.
+    /// A write's number is not needed any more. Writes that wait for a number get one, and the
+    /// write that has become the first is sent.
     fn number_is_free(&mut self, sequence: Option<Sequence>) {
         for next in self.writes.take_backlog() {
             self.send_queue.push(Purpose::Write(next));
         }
-        // The first that is not answered is never refused for want of room to remember results: it need not wait to be sent again.
+        // The first that is not answered is never refused for want of room to remember results: it
+        // need not wait to be sent again.
         if let Some(first) = self.writes.first_after(sequence) {
             self.send_queue.hasten(&Purpose::Write(first));
         }
@@ -477,7 +484,8 @@ impl Holder {
         Some(pending)
     }
 
-    /// Whether each write is where something will move it on, and none is numbered beyond the window.
+    /// Whether each write is where something will move it on, and none is numbered beyond the
+    /// window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
         let OwnWrites { pending, numbered, last, backlog, bounds } = &self.writes;
         let most = bounds.writes_out_max;

@@ -15,7 +15,8 @@ use super::{
 };
 
 impl Lessor {
-    /// Checks the invariants that the lessor can see by itself, against the state that it was last stepped with.
+    /// Checks the invariants that the lessor can see by itself, against the state that it was last
+    /// stepped with.
     ///
     /// # Errors
     ///
@@ -73,7 +74,8 @@ impl Lessor {
         Ok(())
     }
 
-    /// A write or a removal counts as proposed while its command is under way, and what waits for a bound is counted.
+    /// A write or a removal counts as proposed while its command is under way, and what waits for a
+    /// bound is counted.
     fn what_is_proposed_is_under_way(&self) -> Result<(), String> {
         let turn_of = |reason: &ProposalReason| match reason {
             ProposalReason::Write(turn) | ProposalReason::Purge(turn) => Some(*turn),
@@ -106,7 +108,8 @@ impl Lessor {
         Ok(())
     }
 
-    /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead time).
+    /// No promised end goes beyond the replicated horizon (T6; DHCP failover's maximum client lead
+    /// time).
     fn promises_stay_within_horizons(&self, state: &State) -> Result<(), String> {
         for (key, end) in self.lease_ends.iter().filter(|(key, _)| !matches!(key, LeaseKey::Session(_))) {
             if let Some(lease) = state.lease(key).filter(|lease| lease.incarnation == end.incarnation)
@@ -149,8 +152,9 @@ impl Lessor {
         }
     }
 
-    /// A write that is not proposed waits for each session that was granted an object it covers, until its last lease on
-    /// one is over (S2), and for no session whose volume leases are gone. None that waits for nothing is left waiting.
+    /// A write that is not proposed waits for each session that was granted an object it covers,
+    /// until its last lease on one is over (S2), and for no session whose volume leases are gone.
+    /// None that waits for nothing is left waiting.
     fn writes_wait_for_every_known_holder(&self, state: &State) -> Result<(), String> {
         for (turn, pending) in self.writes.iter() {
             if pending.is_ready() {

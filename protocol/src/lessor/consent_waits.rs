@@ -1,4 +1,5 @@
-//! How the waits of writes are found by what ends them: a consent, the end of a volume lease, or time. Follows from the waits.
+//! How the waits of writes are found by what ends them: a consent, the end of a volume lease, or
+//! time. Follows from the waits.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +52,8 @@ impl ConsentWaits {
         found.map(|(_, _, turn)| *turn).collect()
     }
 
-    /// The writes that wait for copies under the session's leases on the volume, those of today and earlier ones.
+    /// The writes that wait for copies under the session's leases on the volume, those of today and
+    /// earlier ones.
     pub(super) fn of_volume(&self, session: SessionId, volume: &NodePath) -> Vec<PendingWriteId> {
         let first = (session, volume.clone(), Incarnation(0), 0);
         let last = (session, volume.clone(), Incarnation(u64::MAX), PendingWriteId::MAX);

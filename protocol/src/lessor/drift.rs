@@ -1,9 +1,10 @@
-//! Drift supervision, the leader's half: it notes when it dealt with exchanges, and says how long ago that was
-//! ([`crate::drift`]).
+//! Drift supervision, the leader's half: it notes when it dealt with exchanges, and says how long
+//! ago that was ([`crate::drift`]).
 //!
-//! The leader cannot judge: it does not know how long requests were on their way. The client judges, stops serving from
-//! memory by itself, and says so with each keep-alive. The leader keeps who has said so, for the log and for people. It
-//! goes on granting and recalling: it never relies on a client's word that it reads nothing from memory.
+//! The leader cannot judge: it does not know how long requests were on their way. The client
+//! judges, stops serving from memory by itself, and says so with each keep-alive. The leader keeps
+//! who has said so, for the log and for people. It goes on granting and recalling: it never relies
+//! on a client's word that it reads nothing from memory.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ use crate::{
     time::Instant,
 };
 
-/// The exchanges of all sessions, and who is beyond its allowance. Both are forgotten with the session.
+/// The exchanges of all sessions, and who is beyond its allowance. Both are forgotten with the
+/// session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct DriftReports {
     marks: BTreeMap<SessionId, Marks>,
@@ -37,7 +39,8 @@ impl DriftReports {
         self.beyond.remove(&session);
     }
 
-    /// The session has registered: its first exchange with this leader, or its first on another connection.
+    /// The session has registered: its first exchange with this leader, or its first on another
+    /// connection.
     pub(super) fn registered(&mut self, session: SessionId, registration: u64, now: Instant) {
         self.marks.entry(session).or_default().note(registration, now);
     }
@@ -68,7 +71,8 @@ impl Lessor {
         marks.answer(question, self.config.drift, turn.now)
     }
 
-    /// How many sessions have said that their clocks and this one are beyond their allowances, and some of them.
+    /// How many sessions have said that their clocks and this one are beyond their allowances, and
+    /// some of them.
     pub fn clock_infos(&self, state: &State) -> (u64, Vec<ClockInfo>) {
         let info = |(session, excess): (&SessionId, &Excess)| ClockInfo {
             session: *session,

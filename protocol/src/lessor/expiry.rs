@@ -27,8 +27,8 @@ impl Lessor {
         self.propose_tick(turn);
     }
 
-    /// Proposes the end of each lease whose end and margin have passed by the clock that is never fast (T3, T5).
-    /// A session is forgotten only after its volume leases are.
+    /// Proposes the end of each lease whose end and margin have passed by the clock that is never
+    /// fast (T3, T5). A session is forgotten only after its volume leases are.
     fn propose_expiries(&mut self, turn: &StepContext<'_>) {
         let (state, ending) = (turn.state, self.clock.expiry_time());
         let unclamped = self.clock.promise_time(turn.now).filter(|_| self.planted(Bug::PauseEndsLeases));
@@ -67,7 +67,8 @@ impl Lessor {
         self.propose(Command::Expire { lease, incarnation, horizon }, reason);
     }
 
-    /// Moves the horizons of what was renewed, and carries the cluster's time into the log (T6). One tick at a time.
+    /// Moves the horizons of what was renewed, and carries the cluster's time into the log (T6).
+    /// One tick at a time.
     fn propose_tick(&mut self, turn: &StepContext<'_>) {
         let now = self.clock.expiry_time();
         // One that could not tell of all is followed by the next as soon as it is applied (S10b).
@@ -83,13 +84,15 @@ impl Lessor {
         }
     }
 
-    /// The session is remembered for a while longer. No client is promised anything on the strength of it, so its horizon
-    /// need not follow each request: it moves when a quarter of the term is used up, and the end with it.
+    /// The session is remembered for a while longer. No client is promised anything on the strength
+    /// of it, so its horizon need not follow each request: it moves when a quarter of the term is
+    /// used up, and the end with it.
     pub(super) fn renew_session_lease(&mut self, session: SessionId, turn: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
         let now = self.clock.expiry_time();
         let horizon = turn.state.lease(&key).map_or(now, |lease| lease.horizon);
-        // A new lease on a volume moves the horizon with its own entry. The end in memory does not follow that.
+        // A new lease on a volume moves the horizon with its own entry. The end in memory does not
+        // follow that.
         let left = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
             self.lease_ends.renew(&key, now, State::SESSION_TERM, RenewalPlan { horizon, term: State::SESSION_TERM });
@@ -97,8 +100,9 @@ impl Lessor {
     }
 }
 
-/// What the server waits beyond a lease's end (T3). A key lease has no volume whose settings would say it: whoever keeps it alive
-/// counts its term on a clock of his own, and the margin is what that can be apart over a term and a tick, and a little more.
+/// What the server waits beyond a lease's end (T3). A key lease has no volume whose settings would
+/// say it: whoever keeps it alive counts its term on a clock of his own, and the margin is what
+/// that can be apart over a term and a tick, and a little more.
 pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift: DriftAllowance) -> Duration {
     match key {
         LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
@@ -106,7 +110,8 @@ pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift:
     }
 }
 
-/// What the server waits beyond the end of a key lease with this term, where horizons move once in so long (T3).
+/// What the server waits beyond the end of a key lease with this term, where horizons move once in
+/// so long (T3).
 pub fn key_lease_margin(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
     drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_MIN
 }

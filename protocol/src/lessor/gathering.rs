@@ -7,10 +7,10 @@
 //! more. If it asks for subtrees, it may ask even a writer that dropped every copy.
 //!
 //! While the claims are few, it names each set. One write can have thousands of sets, such as the
-//! removal of the nodes that are attached to many leases, and thousands of sessions can hold
-//! them. Their product would stop the leader (S10b). With more claims than
-//! [`claims_max`](super::LessorBounds::claims_max) it names a few subtrees that include the sets. It
-//! does not know when a write gets its turn, or what becomes of consents.
+//! removal of the nodes that are attached to many leases, and thousands of sessions can hold them.
+//! Their product would stop the leader (S10b). With more claims than
+//! [`claims_max`](super::LessorBounds::claims_max) it names a few subtrees that include the sets.
+//! It does not know when a write gets its turn, or what becomes of consents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,8 +44,8 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Adds a volume lease that copies are held under. `over`: when the last known copy ends; `None`
-    /// for a covering holder.
+    /// Adds a volume lease that copies are held under. `over`: when the last known copy ends;
+    /// `None` for a covering holder.
     pub(super) fn add(&mut self, volume: NodePath, incarnation: Incarnation, over: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
         self.is_covering |= over.is_none();
@@ -85,9 +85,9 @@ struct ChangedSets {
 type KnownHolder = (SessionId, NodePath, ClusterTime, ObjectSet);
 
 impl Lessor {
-    /// Asks each session that may hold an object of the write for its consent (S2), and proposes the
-    /// write if it need not wait. A flush needs no consents: nobody else has had a copy since the
-    /// write lease was applied (S10).
+    /// Asks each session that may hold an object of the write for its consent (S2), and proposes
+    /// the write if it need not wait. A flush needs no consents: nobody else has had a copy since
+    /// the write lease was applied (S10).
     pub(super) fn gather(&mut self, waiting: PendingWriteId, turn: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
         pending.gathered_at = turn.state.revision();
@@ -126,7 +126,8 @@ impl Lessor {
             }
             changed.large.push(*lease);
             for list in state.attached_parent_counts(*lease).into_keys() {
-                // No node that goes with a lease is the top of a volume, so each is in the volume of its parent.
+                // No node that goes with a lease is the top of a volume, so each is in the volume
+                // of its parent.
                 let volume = state.volume_of(&list).0.clone();
                 changed.by_volume.entry(volume).or_default().insert(ObjectSet::Subtree(list));
             }
@@ -145,7 +146,8 @@ impl Lessor {
             reached(Bound::Claims);
             let few = merge_sets_to(changed.by_volume.values().flatten().cloned(), SETS_MAX);
             let known = few.iter().filter_map(|set| self.known_in(set, usize::MAX)).flat_map(|(_, known)| known);
-            // The write waits for nobody who holds copies in other volumes only: their leases may last for longer.
+            // The write waits for nobody who holds copies in other volumes only: their leases may
+            // last for longer.
             known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
         });
         for (holder, volume, over, set) in known {

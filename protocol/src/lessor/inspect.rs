@@ -106,8 +106,8 @@ impl Lessor {
         rows
     }
 
-    /// At most how much longer a write waits for this holder: until its volume leases have ended, with their margins, or
-    /// its object leases are over.
+    /// At most how much longer a write waits for this holder: until its volume leases have ended,
+    /// with their margins, or its object leases are over.
     fn at_most(&self, holder: SessionId, wait: &ConsentWait, state: &State) -> Duration {
         let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Key leases: granted and revoked through the log like any write, kept alive in the leader's memory (T6).
+//! Key leases: granted and revoked through the log like any write, kept alive in the leader's
+//! memory (T6).
 
 use std::time::Duration;
 
@@ -29,9 +30,9 @@ impl Lessor {
         self.answer_renewal(asker, RenewalAnswer::KeepAlive(kept), turn);
     }
 
-    /// Renews a key lease in memory: for its term, but no further than its horizon by the promising clock (T6). One whose end has
-    /// been decided is not renewed any more (T5), nor one that has taken the place of the one that is meant (T6). It
-    /// is gone only when its end is applied.
+    /// Renews a key lease in memory: for its term, but no further than its horizon by the promising
+    /// clock (T6). One whose end has been decided is not renewed any more (T5), nor one that has
+    /// taken the place of the one that is meant (T6). It is gone only when its end is applied.
     pub(super) fn renew_key_lease(
         &mut self,
         KeyLeaseRenewal { id, incarnation }: KeyLeaseRenewal,

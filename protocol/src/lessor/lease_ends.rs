@@ -1,4 +1,5 @@
-//! When each replicated lease really ends: the leader's memory, within the horizons that the log has (T5, T6).
+//! When each replicated lease really ends: the leader's memory, within the horizons that the log
+//! has (T5, T6).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -36,7 +37,8 @@ pub(super) struct LeaseEnd {
     load: u64,
 }
 
-/// What renewing leases takes: renewals in a million seconds, if each lease is renewed once in its term. A delay is renewed by nobody.
+/// What renewing leases takes: renewals in a million seconds, if each lease is renewed once in its
+/// term. A delay is renewed by nobody.
 pub(super) fn load_of(key: &LeaseKey, term: Duration) -> u64 {
     match key {
         LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Key(_) => load_of_term(term),
@@ -130,7 +132,8 @@ pub(super) struct RenewalPlan {
     pub(super) term: Duration,
 }
 
-/// What is remembered for people only. No step depends on it, so that two lessors that differ in nothing else are the same.
+/// What is remembered for people only. No step depends on it, so that two lessors that differ in
+/// nothing else are the same.
 #[derive(Debug, Clone, Default)]
 struct Diagnostic<T>(T);
 
@@ -150,11 +153,12 @@ impl<T> Hash for Diagnostic<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct LeaseEnds {
     ends: BTreeMap<LeaseKey, LeaseEnd>,
-    /// A time not after the one at which the lease can be ended. Put right when it comes up, so that a renewal does not
-    /// have to move it. Of each lease that is not ending there is one entry, which goes when the lease does.
+    /// A time not after the one at which the lease can be ended. Put right when it comes up, so
+    /// that a renewal does not have to move it. Of each lease that is not ending there is one
+    /// entry, which goes when the lease does.
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
-    /// Leases of which the next ticks are to tell, those with the nearest horizons first: whatever its name, a lease is told of before its
-    /// horizon comes, if all can be (S10b).
+    /// Leases of which the next ticks are to tell, those with the nearest horizons first: whatever
+    /// its name, a lease is told of before its horizon comes, if all can be (S10b).
     renewed: BTreeSet<(ClusterTime, LeaseKey)>,
     /// The last tick did not tell of all.
     is_behind: bool,
@@ -175,7 +179,8 @@ impl LeaseEnds {
         Self { departed_max, planted, ..Self::default() }
     }
 
-    /// Starts every lease of the state at its horizon: what the old leader can have promised at most (T6).
+    /// Starts every lease of the state at its horizon: what the old leader can have promised at
+    /// most (T6).
     pub(super) fn from_horizons(state: &State, departed_max: usize, planted: Planted) -> Self {
         let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
             let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
@@ -187,7 +192,8 @@ impl LeaseEnds {
         Self { ends, queue, load, ..Self::new(departed_max, planted) }
     }
 
-    /// A lease that ends then, and is to be renewed once in its term. What was known of one of this name goes.
+    /// A lease that ends then, and is to be renewed once in its term. What was known of one of this
+    /// name goes.
     pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime, term: Duration) {
         let lease = LeaseEnd::new(incarnation, end, load_of(&key, term));
         self.take_out(&key);
@@ -221,8 +227,8 @@ impl LeaseEnds {
         }
     }
 
-    /// When the lease was last renewed, if that is known; also of one that has gone lately. Without an incarnation the last lease of
-    /// that name is meant. For people.
+    /// When the lease was last renewed, if that is known; also of one that has gone lately. Without
+    /// an incarnation the last lease of that name is meant. For people.
     pub(super) fn seen(&self, key: &LeaseKey, meant: Option<Incarnation>) -> Option<ClusterTime> {
         let is_meant = |incarnation| meant.is_none_or(|meant| meant == incarnation);
         let gone =
@@ -265,8 +271,9 @@ impl LeaseEnds {
         self.is_behind
     }
 
-    /// The lease was renewed at `now` and promised for `span` from then on. A promise of nothing moves no end: else a
-    /// client that renews for ever would keep its lease for ever, whatever bounds the promises (S5).
+    /// The lease was renewed at `now` and promised for `span` from then on. A promise of nothing
+    /// moves no end: else a client that renews for ever would keep its lease for ever, whatever
+    /// bounds the promises (S5).
     pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, of: RenewalPlan) {
         if let Some(lease) = self.ends.get_mut(key) {
             let load = load_of(key, of.term);
@@ -285,16 +292,16 @@ impl LeaseEnds {
         }
     }
 
-    /// More was promised to a renewal that was counted before: the lease ends at `end` at the earliest. This is no sign of
-    /// life: that was when the renewal arrived.
+    /// More was promised to a renewal that was counted before: the lease ends at `end` at the
+    /// earliest. This is no sign of life: that was when the renewal arrived.
     pub(super) fn extend(&mut self, key: &LeaseKey, end: ClusterTime) {
         if let Some(lease) = self.ends.get_mut(key) {
             lease.ends_at = lease.ends_at.max(end);
         }
     }
 
-    /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the rest waits for the tick after, and
-    /// [`LeaseEnds::is_behind`] says so.
+    /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the
+    /// rest waits for the tick after, and [`LeaseEnds::is_behind`] says so.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
         self.ticking.clear();
         let mut renewals = Vec::new();
@@ -317,9 +324,10 @@ impl LeaseEnds {
         renewals
     }
 
-    /// The tick that took renewals is in the log, and their horizons have moved. A key lease lasts for its term from its renewal on, of
-    /// which its client was promised only what its horizon had left: else one that is renewed only once in a while would end before it
-    /// is due again. (A volume lease ends when its promise does: writes wait for it, and for no longer, S5.)
+    /// The tick that took renewals is in the log, and their horizons have moved. A key lease lasts
+    /// for its term from its renewal on, of which its client was promised only what its horizon had
+    /// left: else one that is renewed only once in a while would end before it is due again. (A
+    /// volume lease ends when its promise does: writes wait for it, and for no longer, S5.)
     pub(super) fn handle_tick_committed(&mut self, state: &State) {
         for Renewal { lease: key, incarnation, renewed_at } in std::mem::take(&mut self.ticking) {
             let lease = state.lease(&key).filter(|lease| lease.incarnation == incarnation);
@@ -330,11 +338,11 @@ impl LeaseEnds {
         }
     }
 
-    /// The next lease whose end and margin have passed, marked as ending, with its incarnation and its horizon. When this returns none,
-    /// none is left, or so many have been looked at.
+    /// The next lease whose end and margin have passed, marked as ending, with its incarnation and
+    /// its horizon. When this returns none, none is left, or so many have been looked at.
     ///
-    /// `standing` says what the replicated state has of a lease, `may_end` of one that is over whether it is to be ended now; if not it is
-    /// looked at again after `again`.
+    /// `standing` says what the replicated state has of a lease, `may_end` of one that is over
+    /// whether it is to be ended now; if not it is looked at again after `again`.
     pub(super) fn next_expired(
         &mut self,
         now: ClusterTime,
@@ -343,7 +351,8 @@ impl LeaseEnds {
         may_end: impl Fn(&LeaseKey) -> bool,
         again: Duration,
     ) -> Option<(LeaseKey, Incarnation, ClusterTime)> {
-        // Back in the queue only when the others have been looked at: at the end of all time *again* is now.
+        // Back in the queue only when the others have been looked at: at the end of all time
+        // *again* is now.
         let mut put_off = Vec::new();
         let mut found = None;
         while found.is_none() && *looks > 0 && self.queue.first().is_some_and(|(at, _)| *at <= now) {

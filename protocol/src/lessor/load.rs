@@ -1,9 +1,10 @@
 //! What keeping all leases takes, and what is refused because it would take too much.
 //!
-//! *What cannot be renewed in time must not have been granted* (S10b). Each lease has to be renewed once in its term at least, and each
-//! renewal goes into the log with a tick. So the renewals that all leases need in a second are counted, with those of the leases that
-//! requests under way may bring, and one more lease is refused as busy when they would be too many. Leases that were granted by another
-//! leader, with other bounds, are kept as long as that goes.
+//! *What cannot be renewed in time must not have been granted* (S10b). Each lease has to be renewed
+//! once in its term at least, and each renewal goes into the log with a tick. So the renewals that
+//! all leases need in a second are counted, with those of the leases that requests under way may
+//! bring, and one more lease is refused as busy when they would be too many. Leases that were
+//! granted by another leader, with other bounds, are kept as long as that goes.
 
 use std::time::Duration;
 
@@ -41,15 +42,16 @@ impl Lessor {
         load_of_term(State::SESSION_TERM)
     }
 
-    /// What a lease on the volume that the path is in takes: nothing more if the session has one there, whose place it takes.
+    /// What a lease on the volume that the path is in takes: nothing more if the session has one
+    /// there, whose place it takes.
     pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
         let has_one = self.lease_ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
         if has_one { 0 } else { load_of_term(volume.settings.term()) }
     }
 
-    /// What a write adds to the load, if it takes effect: a key lease what it needs, a volume's shorter term what all leases on the
-    /// volume need more.
+    /// What a write adds to the load, if it takes effect: a key lease what it needs, a volume's
+    /// shorter term what all leases on the volume need more.
     pub(super) fn load_of_write(&self, write: &Write, state: &State) -> u64 {
         match write {
             Write::GrantLease { ttl, .. } => load_of_term((*ttl).max(Duration::from_micros(1))),
@@ -85,7 +87,8 @@ impl Lessor {
         }
     }
 
-    /// The refusal of a transaction whose results would be too many to remember, beside those that are.
+    /// The refusal of a transaction whose results would be too many to remember, beside those that
+    /// are.
     pub(super) fn beyond_results(&self, write: &Write, state: &State) -> Option<Refusal> {
         let (own, most) = (results_of_write(write), self.config.bounds.results_max);
         let got = state.results_remembered() + self.results_to_come + own;

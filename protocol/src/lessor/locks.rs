@@ -1,8 +1,9 @@
 //! Holds: sessions that wait to be told how theirs stand.
 //!
-//! Holds are granted by the log, to whoever's turn it is, and are in the replicated state. A client that waits for one, or wants to know
-//! whether somebody waits for its own, leaves a request here that is answered when one of its holds stands otherwise than it
-//! says. So only those are woken whom it concerns, whichever leader they ask, and a lost answer is asked for again.
+//! Holds are granted by the log, to whoever's turn it is, and are in the replicated state. A client
+//! that waits for one, or wants to know whether somebody waits for its own, leaves a request here
+//! that is answered when one of its holds stands otherwise than it says. So only those are woken
+//! whom it concerns, whichever leader they ask, and a lost answer is asked for again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

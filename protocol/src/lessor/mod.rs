@@ -1,12 +1,14 @@
 //! The lessor: the leader's volatile side. Who holds which objects, and which writes wait for whom.
 //!
-//! It guarantees, for as long as its epoch lasts: a write is proposed only when everyone who may hold an object it
-//! changes has consented or can no longer use its copy (S2), nothing is granted meanwhile (S3), no promise goes beyond
-//! the replicated horizon (T6), and a lease ends only through the log (T5). It knows the replicated state as it was
-//! applied, and the time on this machine; it does not know other servers, connections or disks.
+//! It guarantees, for as long as its epoch lasts: a write is proposed only when everyone who may
+//! hold an object it changes has consented or can no longer use its copy (S2), nothing is granted
+//! meanwhile (S3), no promise goes beyond the replicated horizon (T6), and a lease ends only
+//! through the log (T5). It knows the replicated state as it was applied, and the time on this
+//! machine; it does not know other servers, connections or disks.
 //!
-//! A lessor lives for one epoch. The shell makes one when its replica becomes Raft's leader, proposes what
-//! [`Lessor::take_proposal`] gives it, in that order, and drops the lessor with [`Lessor::step_down`] when the replica leads no more.
+//! A lessor lives for one epoch. The shell makes one when its replica becomes Raft's leader,
+//! proposes what [`Lessor::take_proposal`] gives it, in that order, and drops the lessor with
+//! [`Lessor::step_down`] when the replica leads no more.
 //!
 //! ```text
 //!   requests, consents ──►┌────────┐──► replies, recalls, proofs of leadership to be made
@@ -14,9 +16,10 @@
 //!   the clock ───────────►└────────┘──► proposals, when the shell is ready for one
 //! ```
 //!
-//! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7), `channel` (stamps and
-//! recalls, S4, S5), `writes` (queues, S3); then what is done with them: `requests`, `granting`, `renewals`, `writing`, `gathering`, `committed`, `expiry`,
-//! `removal`, `keeping`, `holding`, `caching`, `watching`, `clocks` (drift supervision), `inspect`.
+//! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7),
+//! `channel` (stamps and recalls, S4, S5), `writes` (queues, S3); then what is done with them:
+//! `requests`, `granting`, `renewals`, `writing`, `gathering`, `committed`, `expiry`, `removal`,
+//! `keeping`, `holding`, `caching`, `watching`, `clocks` (drift supervision), `inspect`.
 
 pub mod clock;
 
@@ -109,8 +112,8 @@ pub enum LessorInput {
     },
     /// A client answers a recall.
     Consent(Consent),
-    /// The proof of leadership that [`LessorEffect::Prove`] asked for is there, and everything that was committed before it
-    /// began has been applied (S6).
+    /// The proof of leadership that [`LessorEffect::Prove`] asked for is there, and everything that
+    /// was committed before it began has been applied (S6).
     Proven {
         /// Which round.
         round: u64,
@@ -156,14 +159,15 @@ pub enum LessorEffect {
     },
     /// Ask a client for consent, on the connection that it registered on last.
     Recall(Recall),
-    /// Begin a quorum round that shows that this replica leads, and say so when it is over: [`LessorInput::Proven`] or
-    /// [`LessorInput::NotProven`] (S6). There is at most one under way.
+    /// Begin a quorum round that shows that this replica leads, and say so when it is over:
+    /// [`LessorInput::Proven`] or [`LessorInput::NotProven`] (S6). There is at most one under way.
     Prove {
         /// Names the round.
         round: u64,
     },
-    /// Tell the log: a session has found that its clock and this server's ran further apart than they are allowed to, and
-    /// serves nothing from memory; or, none, that they are within their allowances again.
+    /// Tell the log: a session has found that its clock and this server's ran further apart than
+    /// they are allowed to, and serves nothing from memory; or, none, that they are within their
+    /// allowances again.
     ClockChanged {
         /// The session.
         session: SessionId,
@@ -174,8 +178,8 @@ pub enum LessorEffect {
     },
 }
 
-/// Who wants an answer, and what came of the renewals that rode along when the request arrived: an answer may be long in coming, and its
-/// client dead by then.
+/// Who wants an answer, and what came of the renewals that rode along when the request arrived: an
+/// answer may be long in coming, and its client dead by then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Requester {
     id: RequestId,
@@ -202,7 +206,8 @@ struct WaitingRead {
 /// What is read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum ReadTarget {
-    /// The content of an object. If somebody keeps it to itself the reader is told so, unless it waits for that.
+    /// The content of an object. If somebody keeps it to itself the reader is told so, unless it
+    /// waits for that.
     Object { object: Object, known: Option<Revision>, waits: bool },
     /// A page of a list.
     List { path: NodePath, after: Option<NodePath>, nodes_max: u32 },
@@ -238,7 +243,8 @@ pub struct Lessor {
     config: LessorConfig,
     /// None until the first entry of the epoch is applied: nothing is answered before (S6).
     epoch: Option<Epoch>,
-    /// How long the last leader's clock is known to have run beyond the log: part of where this one's starts (T4).
+    /// How long the last leader's clock is known to have run beyond the log: part of where this
+    /// one's starts (T4).
     heard: Duration,
     clock: ClusterClock,
     /// How often horizons move, as of the last step.
@@ -250,7 +256,8 @@ pub struct Lessor {
     /// Who wants to be told of holds.
     awaited_locks: AwaitedLocks,
     writes: PendingWrites,
-    /// The leases whose orphans are to be removed and are not being removed yet. Some may have gone by themselves.
+    /// The leases whose orphans are to be removed and are not being removed yet. Some may have gone
+    /// by themselves.
     orphans: BTreeSet<Incarnation>,
     /// Reads of the round under way, and of the next.
     round: u64,
@@ -266,7 +273,8 @@ pub struct Lessor {
     in_flight: BTreeMap<u64, ProposalInFlight>,
     /// When the last tick of this epoch was proposed.
     last_tick: Option<ClusterTime>,
-    /// What renewing the leases will take that requests under way may bring, of which `ends` knows nothing yet.
+    /// What renewing the leases will take that requests under way may bring, of which `ends` knows
+    /// nothing yet.
     load_to_come: u64,
     /// The sessions, and the results to be remembered, that requests under way may bring.
     sessions_to_come: usize,
@@ -291,13 +299,15 @@ struct StepContext<'a> {
 impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
     ///
-    /// `heard` is the time, on this machine's clock, from receiving the latest proposal in the replica's log to last hearing from the
-    /// leader that proposed it: by an entry, a heartbeat, or whatever else only that leader sends (T4). It is given as measured: the lessor
-    /// shortens it by the drift allowance. Entries of Raft's own are no proposals. Entries that are in the log and not applied yet count: that leader's
-    /// clock had run up to the latest of them, wherever `state` is. Whoever does not know the time, such as a process
-    /// that has just started, a replica that received the entry from another leader than the one that proposed it, or one that
-    /// cut the entry off again, says [`Duration::ZERO`]: too little prolongs abandoned leases by what is missing, too much
-    /// cuts leases short that were promised.
+    /// `heard` is the time, on this machine's clock, from receiving the latest proposal in the
+    /// replica's log to last hearing from the leader that proposed it: by an entry, a heartbeat, or
+    /// whatever else only that leader sends (T4). It is given as measured: the lessor shortens it
+    /// by the drift allowance. Entries of Raft's own are no proposals. Entries that are in the log
+    /// and not applied yet count: that leader's clock had run up to the latest of them, wherever
+    /// `state` is. Whoever does not know the time, such as a process that has just started, a
+    /// replica that received the entry from another leader than the one that proposed it, or one
+    /// that cut the entry off again, says [`Duration::ZERO`]: too little prolongs abandoned leases
+    /// by what is missing, too much cuts leases short that were promised.
     pub fn new(config: LessorConfig, state: &State, heard: Duration, now: Instant) -> Self {
         Self {
             epoch: None,
@@ -311,7 +321,8 @@ impl Lessor {
             awaited_locks: AwaitedLocks::default(),
             writes: PendingWrites::new(config.planted),
             orphans: BTreeSet::new(),
-            // Another lessor of this process may still have a proof under way: its round must not be taken for one of ours.
+            // Another lessor of this process may still have a proof under way: its round must not
+            // be taken for one of ours.
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
             round_reads: Vec::new(),
             next_round_reads: Vec::new(),
@@ -339,8 +350,8 @@ impl Lessor {
         self
     }
 
-    /// Takes one input. `state` is the replicated state as applied, `now` this machine's clock. The effects are to be
-    /// carried out in order.
+    /// Takes one input. `state` is the replicated state as applied, `now` this machine's clock. The
+    /// effects are to be carried out in order.
     pub fn step(&mut self, input: LessorInput, state: &State, now: Instant) -> Vec<LessorEffect> {
         self.tick = state.tick();
         self.advance_clock(now);
@@ -372,7 +383,8 @@ impl Lessor {
         self.clock.advance(now, oldest, self.tick);
     }
 
-    /// When the lessor wants [`LessorInput::Timeout`] at the latest: often enough that its clock is not clamped (T4).
+    /// When the lessor wants [`LessorInput::Timeout`] at the latest: often enough that its clock is
+    /// not clamped (T4).
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.expiry_time();
         let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
@@ -393,14 +405,15 @@ impl Lessor {
         !self.proposal_queue.is_empty()
     }
 
-    /// Whether so much is to be proposed that it gains nothing by waiting for more: [`LessorBounds::proposal_commands_full`]
-    /// commands, or [`LessorBounds::proposal_bytes_max`] bytes.
+    /// Whether so much is to be proposed that it gains nothing by waiting for more:
+    /// [`LessorBounds::proposal_commands_full`] commands, or [`LessorBounds::proposal_bytes_max`]
+    /// bytes.
     pub fn has_full_proposal(&self) -> bool {
         self.proposal_queue.is_full(&self.config.bounds)
     }
 
-    /// What to propose next: everything that is ready, up to a bound. Proposals are to enter the log in the order in
-    /// which they are taken; their time is read here (T4).
+    /// What to propose next: everything that is ready, up to a bound. Proposals are to enter the
+    /// log in the order in which they are taken; their time is read here (T4).
     pub fn take_proposal(&mut self, now: Instant) -> Option<Proposal> {
         if self.proposal_queue.is_empty() {
             return None;
@@ -428,8 +441,8 @@ impl Lessor {
         }
     }
 
-    /// Ends the lessor: its replica leads no more. Waiting writes that were not proposed are to be sent again; of the
-    /// others it is not known whether they will take effect (S9).
+    /// Ends the lessor: its replica leads no more. Waiting writes that were not proposed are to be
+    /// sent again; of the others it is not known whether they will take effect (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
         let mut turn = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
         let parked = std::mem::take(&mut self.blocked_reads).into_reads();

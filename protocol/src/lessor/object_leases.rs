@@ -1,14 +1,16 @@
 //! Who holds which objects: the leader's memory of its own grants, and of what it cannot know (S7).
 //!
-//! Object leases are not replicated. For each live volume lease there is a [`VolumeTrack`]: exact, or *covering* when
-//! the leader does not know what the session holds and so assumes all of the volume. Exact entries are kept beside a
-//! covering too: what is granted or listed meanwhile counts when the covering ends.
+//! Object leases are not replicated. For each live volume lease there is a [`VolumeTrack`]: exact,
+//! or *covering* when the leader does not know what the session holds and so assumes all of the
+//! volume. Exact entries are kept beside a covering too: what is granted or listed meanwhile counts
+//! when the covering ends.
 //!
 //! # Gone at once, forgotten in parts
 //!
-//! One session may hold a million objects, and all of them can go with one consent or with the end of one lease. They are gone at
-//! once: an object lease counts only while the [`VolumeTrack`] of its incarnation is there, and while no [`PendingDrop`] says that it was
-//! dropped. What is in memory is forgotten in parts with later steps, [`FORGOTTEN_PER_STEP`] entries with each.
+//! One session may hold a million objects, and all of them can go with one consent or with the end
+//! of one lease. They are gone at once: an object lease counts only while the [`VolumeTrack`] of
+//! its incarnation is there, and while no [`PendingDrop`] says that it was dropped. What is in
+//! memory is forgotten in parts with later steps, [`FORGOTTEN_PER_STEP`] entries with each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +29,8 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-/// The most entries of object leases that one step forgets because they went together: a tenth of a millisecond's worth.
+/// The most entries of object leases that one step forgets because they went together: a tenth of a
+/// millisecond's worth.
 const FORGOTTEN_PER_STEP: usize = 256;
 
 /// What the leader knows of one volume lease's copies.
@@ -35,7 +38,8 @@ const FORGOTTEN_PER_STEP: usize = 256;
 pub(super) struct VolumeTrack {
     pub(super) incarnation: Incarnation,
     pub(super) tracking: CopyTracking,
-    /// How many exact entries are in memory that count, or are about to be forgotten because they were dropped.
+    /// How many exact entries are in memory that count, or are about to be forgotten because they
+    /// were dropped.
     pub(super) exact: usize,
 }
 
@@ -70,8 +74,8 @@ pub(super) struct ObjectLease {
     pub(super) source: GrantSource,
 }
 
-/// How the leader knows of an object lease, and the stamp that goes with it, in the leader's epoch. One word, as there may be
-/// millions: the sequence, and in the lowest bit whether it was listed.
+/// How the leader knows of an object lease, and the stamp that goes with it, in the leader's epoch.
+/// One word, as there may be millions: the sequence, and in the lowest bit whether it was listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct GrantSource(u64);
 
@@ -81,8 +85,8 @@ impl GrantSource {
         Self(sequence << 1)
     }
 
-    /// The client has told of it in a list, and nothing was granted since: it may have dropped it by now. The stamp is that
-    /// of the last grant to the session.
+    /// The client has told of it in a list, and nothing was granted since: it may have dropped it
+    /// by now. The stamp is that of the last grant to the session.
     pub(super) fn reported(sequence: u64) -> Self {
         Self(sequence << 1 | 1)
     }
@@ -95,7 +99,8 @@ impl GrantSource {
         self.0 & 1 == 1
     }
 
-    /// Both are known. A list says nothing newer of a copy than its own grant does: a consent that came after that still counts.
+    /// Both are known. A list says nothing newer of a copy than its own grant does: a consent that
+    /// came after that still counts.
     fn and(self, other: Self) -> Self {
         let sequence = self.sequence().max(other.sequence());
         match (self.is_reported(), other.is_reported()) {
@@ -137,7 +142,8 @@ struct KnownCopies {
 /// Object leases that a session has dropped and that are yet to be forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PendingDrop {
-    /// Those with stamps up to this; later ones stand. None: those under volume leases that are gone, and no others.
+    /// Those with stamps up to this; later ones stand. None: those under volume leases that are
+    /// gone, and no others.
     through: Option<u64>,
     /// Where to go on.
     next: Option<Object>,
@@ -149,13 +155,15 @@ pub(super) struct ObjectLeases {
     tracks: BTreeMap<(NodePath, SessionId), VolumeTrack>,
     /// How many tracks each volume has.
     counts: BTreeMap<NodePath, u64>,
-    /// Those that are covering. Each write asks for them, and of ten thousand tracks there may be none.
+    /// Those that are covering. Each write asks for them, and of ten thousand tracks there may be
+    /// none.
     coverings: BTreeSet<(NodePath, SessionId)>,
     /// The tracks whose exact entries count.
     counting: BTreeMap<Incarnation, (NodePath, SessionId)>,
     leases: BTreeMap<(Object, SessionId), LeaseEntry>,
     by_session: BTreeMap<SessionId, BTreeSet<Object>>,
-    /// Who holds something strictly below each node: a write of a subtree asks for them, and each may hold very much.
+    /// Who holds something strictly below each node: a write of a subtree asks for them, and each
+    /// may hold very much.
     below: BTreeMap<NodePath, BTreeMap<(SessionId, Incarnation), SubtreeCopies>>,
     /// What is yet to be forgotten, by the session and the subtree that it was dropped in.
     dropping: BTreeMap<(SessionId, NodePath), PendingDrop>,
@@ -199,7 +207,8 @@ impl ObjectLeases {
         self.counting.contains_key(&entry.under) && !self.is_dropped(path, session, entry.lease.source.sequence())
     }
 
-    /// Whether the session has dropped all that it got by stamps up to this one at and below the path.
+    /// Whether the session has dropped all that it got by stamps up to this one at and below the
+    /// path.
     fn is_dropped(&self, path: &NodePath, session: SessionId, newest: u64) -> bool {
         let mut own = self.dropping.range((session, NodePath::root())..).map(|((of, _), _)| *of);
         if own.next() != Some(session) {
@@ -209,7 +218,8 @@ impl ObjectLeases {
         tops.filter_map(|top| self.dropping.get(&(session, top))).any(|dropping| Some(newest) <= dropping.through)
     }
 
-    /// A new volume lease. What was known under an older one no longer counts: the client has stopped using it.
+    /// A new volume lease. What was known under an older one no longer counts: the client has
+    /// stopped using it.
     pub(super) fn start_tracking(
         &mut self,
         volume: NodePath,
@@ -246,8 +256,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Counts an object as leased. If that would be one more than `most` in its volume, nothing is kept of this volume's
-    /// objects one by one, and the session is covering.
+    /// Counts an object as leased. If that would be one more than `most` in its volume, nothing is
+    /// kept of this volume's objects one by one, and the session is covering.
     pub(super) fn add(
         &mut self,
         volume: &NodePath,
@@ -314,7 +324,8 @@ impl ObjectLeases {
         self.forget(session, volume, None);
     }
 
-    /// So many entries more are strictly below the nodes above, and none of them is over or stamped later than the lease.
+    /// So many entries more are strictly below the nodes above, and none of them is over or stamped
+    /// later than the lease.
     fn note_below(&mut self, path: &NodePath, session: SessionId, under: Incarnation, lease: ObjectLease, more: usize) {
         let newest = lease.source.sequence();
         for above in above(path) {
@@ -348,8 +359,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Begins to forget what does not count any more of what the session has at and below `top`, and what it got by stamps up to this
-    /// one.
+    /// Begins to forget what does not count any more of what the session has at and below `top`,
+    /// and what it got by stamps up to this one.
     fn forget(&mut self, session: SessionId, top: NodePath, through: Option<u64>) {
         let new = PendingDrop { through, next: None };
         let dropping = self.dropping.entry((session, top.clone())).or_insert(new);
@@ -493,7 +504,8 @@ impl ObjectLeases {
         tracks.map(|((_, session), _)| *session).collect()
     }
 
-    /// The latest stamp by which the session got an object in the set, at the latest; 0 if it has none.
+    /// The latest stamp by which the session got an object in the set, at the latest; 0 if it has
+    /// none.
     pub(super) fn newest_of(&self, set: &ObjectSet, session: SessionId) -> u64 {
         let own = match set {
             ObjectSet::One(object) => [self.lease(object, session), None],
@@ -580,8 +592,8 @@ impl ObjectLeases {
         found.map(|(top, ((session, under), below))| (top, *session, *under, below)).counted()
     }
 
-    /// The coverings of a session in these volumes that a list can end, each with a new number, for it to be asked for lists (S7).
-    /// What has come of earlier lists does not count towards these.
+    /// The coverings of a session in these volumes that a list can end, each with a new number, for
+    /// it to be asked for lists (S7). What has come of earlier lists does not count towards these.
     pub(super) fn request_holder_reports<'a>(
         &mut self,
         session: SessionId,
@@ -606,8 +618,8 @@ impl ObjectLeases {
         coverings
     }
 
-    /// A piece of the list that a covering was asked for has come. With the last of them the covering ends: what is known is all that the
-    /// session can hold (S7).
+    /// A piece of the list that a covering was asked for has come. With the last of them the
+    /// covering ends: what is known is all that the session can hold (S7).
     pub(super) fn add_report_part(&mut self, volume: &NodePath, session: SessionId, piece: u32, pieces: u32) {
         let key = (volume.clone(), session);
         let Some(track) = self.tracks.get_mut(&key) else { return };
@@ -620,7 +632,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of them.
+    /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of
+    /// them.
     pub(super) fn sweep(&mut self, now: ClusterTime, most: usize) {
         let start = match self.swept.take() {
             Some(key) => Bound::Excluded(key),
@@ -662,7 +675,8 @@ impl ObjectLeases {
         objects.counted()
     }
 
-    /// The object with the path's text shared with the node's, or with entries that there are already.
+    /// The object with the path's text shared with the node's, or with entries that there are
+    /// already.
     fn shared(&self, object: &Object, state: &State) -> Object {
         let twin = || {
             [ObjectKind::Data, ObjectKind::Children].into_iter().find_map(|kind| {

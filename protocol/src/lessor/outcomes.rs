@@ -65,15 +65,16 @@ impl Lessor {
         }
     }
 
-    /// The first entry of the epoch is applied: everything older in the log is too. Every lease starts at its horizon (T6), and every
-    /// volume lease as a covering (S7).
+    /// The first entry of the epoch is applied: everything older in the log is too. Every lease
+    /// starts at its horizon (T6), and every volume lease as a covering (S7).
     fn begin_epoch(&mut self, outcome: &Outcome, proposed_at: Instant, turn: &mut StepContext<'_>) {
         let Outcome::EpochBegun { epoch } = outcome else { return };
         let state = turn.state;
         self.epoch = Some(*epoch);
         let heard = self.heard.min(run_on_max(state.tick()));
         self.clock.begin(state.cluster_time(), heard, proposed_at, turn.now);
-        // What was heard is in nobody's log yet: the first tick takes it there at once, or the next leader would not know of it.
+        // What was heard is in nobody's log yet: the first tick takes it there at once, or the next
+        // leader would not know of it.
         self.last_tick = None;
         self.orphans = state.orphans().counted().collect();
         self.lease_ends = LeaseEnds::from_horizons(state, self.config.bounds.departed_max, self.config.planted);
@@ -138,8 +139,8 @@ impl Lessor {
         let Some(lease) = turn.state.lease(&key) else {
             return self.reply_without_promises(asker, Err(Refusal::Retry), turn);
         };
-        // Another request of the same entry has got the lease that there is. What this one could say of copies would be taken for a word
-        // about that one, under which none are counted.
+        // Another request of the same entry has got the lease that there is. What this one could
+        // say of copies would be taken for a word about that one, under which none are counted.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
         if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
@@ -168,8 +169,9 @@ impl Lessor {
         }
     }
 
-    /// A session has the lease that it had, because nodes go with it. Its copies are still counted; those that it has are good again one
-    /// by one. If the end of the lease has been decided, it has to ask once more when that is there.
+    /// A session has the lease that it had, because nodes go with it. Its copies are still counted;
+    /// those that it has are good again one by one. If the end of the lease has been decided, it
+    /// has to ask once more when that is there.
     fn answer_already_acquired(
         &mut self,
         asker: &Requester,
@@ -190,8 +192,9 @@ impl Lessor {
         }
     }
 
-    /// What becomes of the copies of a returning session: good again, but for those that changed since it was last
-    /// valid, and those that a write is under way for (Yin's delayed invalidation, without a list for each client).
+    /// What becomes of the copies of a returning session: good again, but for those that changed
+    /// since it was last valid, and those that a write is under way for (Yin's delayed
+    /// invalidation, without a list for each client).
     fn revival(
         &mut self,
         volume: &NodePath,
@@ -211,8 +214,9 @@ impl Lessor {
         }
     }
 
-    /// What has changed of the volume since the revision, is being changed, or is kept to himself by somebody. None if that is not known,
-    /// or too much to be told: nothing more is looked at then.
+    /// What has changed of the volume since the revision, is being changed, or is kept to himself
+    /// by somebody. None if that is not known, or too much to be told: nothing more is looked at
+    /// then.
     fn changed(&self, since: Revision, volume: &NodePath, state: &State) -> Option<Vec<ObjectSet>> {
         let within = ObjectSet::Subtree(volume.clone());
         let written = (!self.planted(Bug::OmitPendingWrites)).then(|| self.writes.covers_within(&within));
@@ -251,8 +255,9 @@ impl Lessor {
                 LeaseKey::Session(session) => self.forget_session(*session, turn),
                 LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
             },
-            // A tick on its way moved the horizon. The lease is not renewed any more; its end is proposed again (T5). A new
-            // lease that came with the same entry has nothing to do with that.
+            // A tick on its way moved the horizon. The lease is not renewed any more; its end is
+            // proposed again (T5). A new lease that came with the same entry has nothing to do with
+            // that.
             //
             // A session was promised nothing: a sign of life, such as a new volume lease, keeps it.
             Outcome::HorizonMoved { .. } => {
@@ -348,7 +353,8 @@ impl Lessor {
         }
     }
 
-    /// The write would have changed objects that no consent covers. It keeps its turn, and gathers those too (S2).
+    /// The write would have changed objects that no consent covers. It keeps its turn, and gathers
+    /// those too (S2).
     fn gather_again(&mut self, waiting: PendingWriteId, turn: &mut StepContext<'_>) {
         let Some(asked) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
         let covers = self.covers_again(asked, turn.state);
@@ -373,8 +379,9 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Answers all who asked. The last of them gets a lease on what a put has written, so that its next read is a hit. A transaction
-    /// brings none: which of its objects its writer will read is not known.
+    /// Answers all who asked. The last of them gets a lease on what a put has written, so that its
+    /// next read is a hit. A transaction brings none: which of its objects its writer will read is
+    /// not known.
     fn answer_write(&mut self, asked: ClientWrite, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
         let ClientWrite { requesters, write, .. } = asked;
         let last = requesters.len().saturating_sub(1);
@@ -387,7 +394,8 @@ impl Lessor {
         }
     }
 
-    /// Repeats a remembered outcome: without any lease on objects, and with promises computed afresh (S9).
+    /// Repeats a remembered outcome: without any lease on objects, and with promises computed
+    /// afresh (S9).
     pub(super) fn answer_again(
         &mut self,
         asker: &Requester,
@@ -403,7 +411,8 @@ impl Lessor {
         self.reply(asker, answer, turn);
     }
 
-    /// The answer to a write that took effect; with a lease for the writer on what a put has written, if it is to have one.
+    /// The answer to a write that took effect; with a lease for the writer on what a put has
+    /// written, if it is to have one.
     fn written_answer(
         &mut self,
         session: SessionId,
@@ -415,8 +424,8 @@ impl Lessor {
         // A write lease is a grant: no recall from before it asks for it.
         let is_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
         let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
-        // What was written may be gone again by the same entry, and by no write that stands in the object's queue: what went with an
-        // ended lease.
+        // What was written may be gone again by the same entry, and by no write that stands in the
+        // object's queue: what went with an ended lease.
         let is_there =
             |path: &NodePath| turn.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let is_careless = self.planted(Bug::GrantOfRemovedNode) || self.planted(Bug::LeaseWithReplayedAnswer);
@@ -460,8 +469,8 @@ impl Lessor {
         self.channel(session).stamp_grant(epoch)
     }
 
-    /// A volume's borders have changed. All copies in it were recalled, so what is still counted there is counted for nothing; and
-    /// leases on a volume that was removed are gone.
+    /// A volume's borders have changed. All copies in it were recalled, so what is still counted
+    /// there is counted for nothing; and leases on a volume that was removed are gone.
     fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let all = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&all, self.clock.expiry_time()) {

@@ -1,4 +1,5 @@
-//! What the leader promises in its memory: more time on volume leases (T6, S5), and leases on objects (S3).
+//! What the leader promises in its memory: more time on volume leases (T6, S5), and leases on
+//! objects (S3).
 
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ use super::{
 pub(super) struct PromiseReach {
     /// The span to promise: `wanted`, cut at the horizon (T6).
     pub(super) span: Duration,
-    /// The span without the limit of the horizon: a term, or less while a recall is unanswered (S5).
+    /// The span without the limit of the horizon: a term, or less while a recall is unanswered
+    /// (S5).
     pub(super) span_uncapped: Duration,
 }
 
@@ -41,8 +43,8 @@ impl Lessor {
         renew.into_iter().map(|renew| self.renew(session, renew, turn)).collect()
     }
 
-    /// Renews a volume lease in memory. One that is gone, or whose end has been proposed, is promised nothing, and never is a new
-    /// lease (T5, T6).
+    /// Renews a volume lease in memory. One that is gone, or whose end has been proposed, is
+    /// promised nothing, and never is a new lease (T5, T6).
     fn renew(&mut self, session: SessionId, renew: Renew, turn: &StepContext<'_>) -> RenewedLease {
         let Renew { volume, incarnation } = &renew;
         let key = LeaseKey::Volume(session, volume.clone());
@@ -55,8 +57,9 @@ impl Lessor {
         RenewedLease { renew, promise, wanted }
     }
 
-    /// What is told of a renewal with the answer: the promise that was made on arrival if that lease is still there, a lapse if its end is
-    /// applied. Of an end that is proposed nothing is told: it may never be applied, and the client goes on asking (T5).
+    /// What is told of a renewal with the answer: the promise that was made on arrival if that
+    /// lease is still there, a lapse if its end is applied. Of an end that is proposed nothing is
+    /// told: it may never be applied, and the client goes on asking (T5).
     pub(super) fn renewal_result(
         &self,
         session: SessionId,
@@ -76,9 +79,10 @@ impl Lessor {
         }
     }
 
-    /// Promises more time on a volume lease: a term, but no further than the horizon by the promising clock (T6), and no further
-    /// than a term after the oldest recall that the session has left unanswered (S5).
-    /// Returns also the span that it would promise if the horizon set no limit.
+    /// Promises more time on a volume lease: a term, but no further than the horizon by the
+    /// promising clock (T6), and no further than a term after the oldest recall that the session
+    /// has left unanswered (S5). Returns also the span that it would promise if the horizon set no
+    /// limit.
     pub(super) fn promise(
         &mut self,
         key: &LeaseKey,
@@ -95,8 +99,8 @@ impl Lessor {
         Some((Promise { volume, incarnation, generation, span, term, revision: turn.state.revision() }, span_uncapped))
     }
 
-    /// How much the answer to a request that arrived at `arrived` may promise. `None` before an entry
-    /// of the epoch is committed.
+    /// How much the answer to a request that arrived at `arrived` may promise. `None` before an
+    /// entry of the epoch is committed.
     ///
     /// The horizon is compared with the promising clock's reading of now, less the time since the
     /// arrival. This may be below what the clock read at the arrival: an entry carries the ending
@@ -126,7 +130,8 @@ impl Lessor {
         Some(PromiseReach { span: span_uncapped.min(to_horizon), span_uncapped })
     }
 
-    /// Leases an object to a session, if it has a live lease on the volume, and no write of the object is under way (S3).
+    /// Leases an object to a session, if it has a live lease on the volume, and no write of the
+    /// object is under way (S3).
     pub(super) fn grant(&mut self, session: SessionId, object: &Object, turn: &StepContext<'_>) -> Option<Grant> {
         let (volume, settings) = turn.state.volume_of(&object.path);
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
@@ -158,7 +163,8 @@ impl Lessor {
         Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span })
     }
 
-    /// Whether the node is being removed with what went with its lease (S3). Most of the time nothing is, and no node is looked at.
+    /// Whether the node is being removed with what went with its lease (S3). Most of the time
+    /// nothing is, and no node is looked at.
     fn is_removed(&self, path: &NodePath, state: &State) -> bool {
         let goes_with = || state.node(path).and_then(|node| node.attachment.as_ref());
         self.writes.is_purging() && goes_with().is_some_and(|to| self.writes.is_purging_lease(to.incarnation))

@@ -74,8 +74,8 @@ impl ProposalQueue {
         self.waiting.iter().map(|(_, reason)| reason)
     }
 
-    /// The commands of the next proposal: the first ones, up to both bounds, and one at least. Each fits into an entry by
-    /// itself ([`Command::BYTES_MAX`]).
+    /// The commands of the next proposal: the first ones, up to both bounds, and one at least. Each
+    /// fits into an entry by itself ([`Command::BYTES_MAX`]).
     pub(super) fn take(&mut self, bounds: &LessorBounds) -> (Vec<Command>, Vec<ProposalReason>) {
         let mut bytes = 0;
         let fits = |length: &&usize| {

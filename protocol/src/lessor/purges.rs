@@ -1,10 +1,13 @@
-//! The removal of what went with leases that have ended: a write to each of those nodes, and to the lists that they are in (S8).
+//! The removal of what went with leases that have ended: a write to each of those nodes, and to the
+//! lists that they are in (S8).
 //!
-//! The end of the lease itself waited for nobody (T5). Now everyone is asked for consent who may hold a copy of what goes (S2), and
-//! meanwhile nothing of it is leased (S3). A leader that finds orphans in the state removes them, whoever ended their leases.
+//! The end of the lease itself waited for nobody (T5). Now everyone is asked for consent who may
+//! hold a copy of what goes (S2), and meanwhile nothing of it is leased (S3). A leader that finds
+//! orphans in the state removes them, whoever ended their leases.
 //!
-//! Orphans of several leases share one round of consents: a million leases that end in one second must be gone in seconds (etcd 12105),
-//! and a holder is asked once for all. Who may hold what is asked for which sets, `gathering` says.
+//! Orphans of several leases share one round of consents: a million leases that end in one second
+//! must be gone in seconds (etcd 12105), and a holder is asked once for all. Who may hold what is
+//! asked for which sets, `gathering` says.
 
 use std::collections::BTreeSet;
 
@@ -24,8 +27,8 @@ use super::{
 };
 
 impl Lessor {
-    /// Begins to gather consents for the removal of orphans. One step begins one round, so that it stays short; the next step follows
-    /// as soon as a timer can.
+    /// Begins to gather consents for the removal of orphans. One step begins one round, so that it
+    /// stays short; the next step follows as soon as a timer can.
     pub(super) fn remove_orphans(&mut self, turn: &mut StepContext<'_>) {
         if !self.may_remove_orphans() {
             if !self.orphans.is_empty() {
@@ -61,7 +64,8 @@ impl Lessor {
             visit(1);
             // Its nodes may have been written or removed meanwhile.
             if state.is_orphaned(lease) {
-                // Together they have no more nodes than one command removes; one lease alone has not.
+                // Together they have no more nodes than one command removes; one lease alone has
+                // not.
                 nodes += state.attached_node_count(lease);
                 if !together.is_empty() && nodes > State::REMOVED_NODES_MAX {
                     break;

@@ -14,18 +14,20 @@ use crate::{
     work::CountVisits,
 };
 
-/// A recall that goes unanswered is sent again with the session's requests, at most this often: a connection loses
-/// nothing by itself, but a server may have dropped what it could not send.
+/// A recall that goes unanswered is sent again with the session's requests, at most this often: a
+/// connection loses nothing by itself, but a server may have dropped what it could not send.
 pub const RECALL_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most recalls that are examined for one that has all of some sets. Beyond that the sets are recalled once more, which
-/// costs a message and nothing else. Recalls that include one set and differ in others are rare.
+/// The most recalls that are examined for one that has all of some sets. Beyond that the sets are
+/// recalled once more, which costs a message and nothing else. Recalls that include one set and
+/// differ in others are rare.
 const CANDIDATES_MAX: usize = 16;
 
 /// One session's stamps and recalls in one epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct RecallChannel {
-    /// The session's latest registration with this epoch: recalls can be sent, and requests of it are dealt with.
+    /// The session's latest registration with this epoch: recalls can be sent, and requests of it
+    /// are dealt with.
     registration: Option<u64>,
     /// The last stamp given.
     sequence: u64,
@@ -69,8 +71,8 @@ impl RecallChannel {
         self.last_grant
     }
 
-    /// Recalls the sets from the session. If an unanswered recall has them all, and nothing was granted since, nothing new
-    /// is asked: its consent is the one to wait for.
+    /// Recalls the sets from the session. If an unanswered recall has them all, and nothing was
+    /// granted since, nothing new is asked: its consent is the one to wait for.
     pub(super) fn recall(
         &mut self,
         session: SessionId,
@@ -90,8 +92,8 @@ impl RecallChannel {
         (stamp, self.registration.map(|_| recall))
     }
 
-    /// The oldest unanswered recall that has all the sets and came after the last grant, if it is among the first few that have the
-    /// rarest of the sets.
+    /// The oldest unanswered recall that has all the sets and came after the last grant, if it is
+    /// among the first few that have the rarest of the sets.
     fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {
@@ -124,7 +126,8 @@ impl RecallChannel {
         self.including(set).counted().any(|set| self.by_set.contains(&(set, stamp)))
     }
 
-    /// The sets that include this one, of those that may have been recalled: itself, and the subtrees that it lies in.
+    /// The sets that include this one, of those that may have been recalled: itself, and the
+    /// subtrees that it lies in.
     fn including(&self, set: &ObjectSet) -> impl Iterator<Item = ObjectSet> + use<> {
         let (own, top) = match set {
             ObjectSet::One(object) => (Some(set.clone()), Some(object.path.clone())),
@@ -150,8 +153,8 @@ impl RecallChannel {
         Some(recall)
     }
 
-    /// The session has found this leader. False if it has registered later than this already: the request was sent on a
-    /// connection that it has given up since.
+    /// The session has found this leader. False if it has registered later than this already: the
+    /// request was sent on a connection that it has given up since.
     pub(super) fn register(&mut self, registration: u64) -> bool {
         let is_later = self.registration.is_none_or(|last| last < registration);
         if is_later {
@@ -160,14 +163,15 @@ impl RecallChannel {
         is_later
     }
 
-    /// Whether a request belongs to the session's latest registration. What was sent before that, on a connection that the
-    /// client has given up, must not have an effect any more: its repetition may have been answered (S9).
+    /// Whether a request belongs to the session's latest registration. What was sent before that,
+    /// on a connection that the client has given up, must not have an effect any more: its
+    /// repetition may have been answered (S9).
     pub(super) fn is_current(&self, registration: u64) -> bool {
         self.registration == Some(registration)
     }
 
-    /// Recalls that were sent at least `after` ago and are unanswered, to be sent again in their order: so many at most, those
-    /// that were sent longest ago.
+    /// Recalls that were sent at least `after` ago and are unanswered, to be sent again in their
+    /// order: so many at most, those that were sent longest ago.
     pub(super) fn resend_overdue(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();

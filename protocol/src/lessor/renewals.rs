@@ -24,7 +24,8 @@ use crate::{
 
 use super::{Lessor, RenewedLease, Requester, StepContext, promises::PromiseReach};
 
-/// The most ticks that a request waits: one until its tick is proposed, one until that is committed.
+/// The most ticks that a request waits: one until its tick is proposed, one until that is
+/// committed.
 const TICKS_WAITED: u32 = 2;
 
 /// The lessor's answer to a renew-only request.
@@ -166,7 +167,8 @@ impl Renewals {
 }
 
 impl Lessor {
-    /// Answers a renew-only request: at once, or after its tick if it gains by that and there is room.
+    /// Answers a renew-only request: at once, or after its tick if it gains by that and there is
+    /// room.
     pub(super) fn answer_renewal(&mut self, requester: Requester, answer: RenewalAnswer, turn: &mut StepContext<'_>) {
         let (tick, until) = (self.renewals.proposed + 1, turn.now.after(self.tick * TICKS_WAITED));
         let waiting = WaitingRenewal { requester, answer, arrived: turn.now, tick, until };

@@ -48,8 +48,9 @@ impl Lessor {
         }
     }
 
-    /// The one way in for whatever speaks for a session: the session exists, and has registered with this epoch. What the
-    /// header carries takes effect. False if the request has been answered.
+    /// The one way in for whatever speaks for a session: the session exists, and has registered
+    /// with this epoch. What the header carries takes effect. False if the request has been
+    /// answered.
     fn admit(
         &mut self,
         asker: &mut Requester,
@@ -82,7 +83,8 @@ impl Lessor {
         for given_back in header.returns {
             self.drop_older(session, &ObjectSet::One(given_back.object), given_back.stamp);
         }
-        // From its arrival on, however long the answer takes; after the consents, which bound it (S5).
+        // From its arrival on, however long the answer takes; after the consents, which bound it
+        // (S5).
         asker.renewed = self.renew_all(session, header.renew, turn);
         if *body != Body::Register {
             self.resend_recalls(session, turn);
@@ -149,9 +151,11 @@ impl Lessor {
         }
     }
 
-    /// Whether a request for a volume lease may give more time to one whose end has been proposed, because nodes or holds go with it.
-    /// With a stream of such requests its horizon would move before each end that is proposed, and it would never end (T5). The
-    /// volume that the path is in may be removed before the request is applied: then the path is in one of the volumes above.
+    /// Whether a request for a volume lease may give more time to one whose end has been proposed,
+    /// because nodes or holds go with it. With a stream of such requests its horizon would move
+    /// before each end that is proposed, and it would never end (T5). The volume that the path is
+    /// in may be removed before the request is applied: then the path is in one of the volumes
+    /// above.
     fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
         let keys = tops.map(|top| LeaseKey::Volume(session, top));
@@ -170,10 +174,11 @@ impl Lessor {
         self.propose(Command::OpenSession { name }, ProposalReason::Open(asker));
     }
 
-    /// The session has found this leader. It is told for which volumes a list of what it holds is wanted (S7), and gets the
-    /// recalls that could not be sent before.
+    /// The session has found this leader. It is told for which volumes a list of what it holds is
+    /// wanted (S7), and gets the recalls that could not be sent before.
     ///
-    /// Each registration asks for lists of its own: pieces of one that was begun under an earlier registration do not count.
+    /// Each registration asks for lists of its own: pieces of one that was begun under an earlier
+    /// registration do not count.
     fn handle_registration(&mut self, asker: &Requester, turn: &mut StepContext<'_>) {
         let session = asker.session;
         // What was asked on an earlier connection, nobody waits for any more.
@@ -210,7 +215,8 @@ impl Lessor {
         turn.effects.extend(again.into_iter().map(LessorEffect::Recall));
     }
 
-    /// The session has dropped what this recall named (S2). A consent to any other stamp has no effect.
+    /// The session has dropped what this recall named (S2). A consent to any other stamp has no
+    /// effect.
     pub(super) fn consent(&mut self, consent: Consent, turn: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
         if let Some(kept) = self.write_leased_node(session, stamp, turn.state) {
@@ -228,8 +234,9 @@ impl Lessor {
         self.end_waits_consented(session, stamp);
     }
 
-    /// Forgets leases of the session in the set that were granted before the stamp; a later grant stands (S2). The session consents, or
-    /// gives a copy back, and names the stamp that this answers.
+    /// Forgets leases of the session in the set that were granted before the stamp; a later grant
+    /// stands (S2). The session consents, or gives a copy back, and names the stamp that this
+    /// answers.
     fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp) {
         let through = if self.planted(Bug::OlderReturnTaken) { u64::MAX } else { stamp.sequence };
         if Some(stamp.epoch) == self.epoch {
@@ -237,9 +244,10 @@ impl Lessor {
         }
     }
 
-    /// One piece of a list of what the session holds (S7). It only ever adds, and is never a consent; a list that names another
-    /// lease or covering is an old one and ends nothing. Nor does one of more pieces than a session may hold objects: what has
-    /// come of a list is remembered.
+    /// One piece of a list of what the session holds (S7). It only ever adds, and is never a
+    /// consent; a list that names another lease or covering is an old one and ends nothing. Nor
+    /// does one of more pieces than a session may hold objects: what has come of a list is
+    /// remembered.
     fn add_holder_report_part(&mut self, session: SessionId, piece: &HolderReportPart, turn: &StepContext<'_>) {
         let HolderReportPart { volume, incarnation, covering, part, parts, objects } = piece;
         if part >= parts || *parts as usize > self.config.limits.session_objects_max.max(1) {
@@ -254,7 +262,8 @@ impl Lessor {
         if self.planted(Bug::ReportReplaces) {
             self.object_leases.drop_through(&ObjectSet::Subtree(volume.clone()), session, u64::MAX);
         }
-        // Which grant each copy came with is not told: the last there was is as late as it can have been (S2, S2w).
+        // Which grant each copy came with is not told: the last there was is as late as it can have
+        // been (S2, S2w).
         let sequence = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
         let most = self.config.limits.session_objects_max;
         // The piece is not in: the session stays covering.
@@ -275,7 +284,8 @@ impl Lessor {
         self.object_leases.add_report_part(volume, session, *part, *parts);
     }
 
-    /// A read waits for a quorum round that begins after its arrival: if one is under way, for the next (S6).
+    /// A read waits for a quorum round that begins after its arrival: if one is under way, for the
+    /// next (S6).
     pub(super) fn read(&mut self, read: WaitingRead, turn: &mut StepContext<'_>) {
         let path = match &read.wanted {
             ReadTarget::Object { object, .. } => Some(&object.path),
@@ -318,8 +328,9 @@ impl Lessor {
         }
     }
 
-    /// Answers reads whose proof is there, as many as one step may. The others follow at once: what was proven is that this replica led
-    /// after they came, and they are answered from what is applied by then.
+    /// Answers reads whose proof is there, as many as one step may. The others follow at once: what
+    /// was proven is that this replica led after they came, and they are answered from what is
+    /// applied by then.
     pub(super) fn answer_proven(&mut self, turn: &mut StepContext<'_>) {
         let LessorBounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
         for _ in 0..reads_per_step.max(1) {

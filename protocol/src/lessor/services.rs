@@ -1,4 +1,5 @@
-//! Who is alive: the nodes that go with leases, and those that lately did. For people: nothing depends on it.
+//! Who is alive: the nodes that go with leases, and those that lately did. For people: nothing
+//! depends on it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +20,12 @@ use crate::{
 
 use super::{Lessor, LessorBounds, StepContext};
 
-/// A lease with less than this part left was not renewed in time: clients renew when half of it is left.
+/// A lease with less than this part left was not renewed in time: clients renew when half of it is
+/// left.
 const LEFT_IN_TIME: u32 = 3;
 
-/// What one answer is about: what lies at and below `top`, after `after`, and not after `through`, in the order of paths.
+/// What one answer is about: what lies at and below `top`, after `after`, and not after `through`,
+/// in the order of paths.
 struct PageRange<'a> {
     top: &'a NodePath,
     after: Option<&'a NodePath>,
@@ -37,7 +40,8 @@ impl PageRange<'_> {
             && self.top.contains(path)
     }
 
-    /// Leaves to the next answer what comes after the first of these, if they are more than one has room for.
+    /// Leaves to the next answer what comes after the first of these, if they are more than one has
+    /// room for.
     fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&NodePath, PastRemoval>) {
         let beyond = known.keys().counted().nth(most).copied();
         if let Some(beyond) = beyond {
@@ -64,7 +68,8 @@ impl PastRemoval {
         };
         match &event.kind {
             EventKind::Put(data) => data.stat.owner.map(|owner| Self::Present { owner, registered: revision }),
-            // One that somebody removed and that is known to have gone with nothing, or is not known at all, is no service.
+            // One that somebody removed and that is known to have gone with nothing, or is not
+            // known at all, is no service.
             EventKind::Delete if before.is_some() || event.reason != ChangeReason::Request => {
                 Some(Self::Removed { revision, reason: event.reason, before })
             }
@@ -74,8 +79,8 @@ impl PastRemoval {
 }
 
 impl Lessor {
-    /// Services at and below `top`, those that are there and those that are gone. An answer looks at so many nodes at most, and once
-    /// through the history.
+    /// Services at and below `top`, those that are there and those that are gone. An answer looks
+    /// at so many nodes at most, and once through the history.
     pub(super) fn services(&self, top: &NodePath, after: Option<&NodePath>, turn: &StepContext<'_>) -> ServicePage {
         let bounds = &self.config.bounds;
         let mut part = PageRange { top, after, through: None };
@@ -121,7 +126,8 @@ impl Lessor {
         Some(ServiceInfo { registered, health: ServiceHealth::Removed { revision, reason }, ..info })
     }
 
-    /// How a node stands that goes with the lease, or went with it and is still there; and what remains of the lease.
+    /// How a node stands that goes with the lease, or went with it and is still there; and what
+    /// remains of the lease.
     fn health(&self, to: &Attachment, state: &State) -> (ServiceHealth, Duration) {
         let lease = state.lease(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
         let end = self.lease_ends.get(&to.lease).filter(|end| end.incarnation == to.incarnation);
@@ -171,8 +177,9 @@ fn present_nodes<'a>(
     there
 }
 
-/// The nodes that went with leases, those that are gone and those that were put again, as far back as the changes are known; as many as
-/// an answer has room for. What comes after those is passed over as soon as there are more.
+/// The nodes that went with leases, those that are gone and those that were put again, as far back
+/// as the changes are known; as many as an answer has room for. What comes after those is passed
+/// over as soon as there are more.
 fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -> BTreeMap<&'a NodePath, PastRemoval> {
     let mut known: BTreeMap<&NodePath, PastRemoval> = BTreeMap::new();
     for (revision, events) in state.events_after(state.history_start()).into_iter().flatten() {
@@ -188,8 +195,8 @@ fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -
     known
 }
 
-/// The lease that a node went with which is gone: of a session, its lease on the volume that the path is in today. The changes do not say
-/// on which volume it was.
+/// The lease that a node went with which is gone: of a session, its lease on the volume that the
+/// path is in today. The changes do not say on which volume it was.
 fn key(owner: NodeOwner, path: &NodePath, state: &State) -> LeaseKey {
     match owner {
         NodeOwner::Lease(id) => LeaseKey::Key(id),

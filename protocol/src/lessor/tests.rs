@@ -1,4 +1,5 @@
-//! Each rule by itself: a state, one step, the exact effects. Here is the small world that they happen in.
+//! Each rule by itself: a state, one step, the exact effects. Here is the small world that they
+//! happen in.
 
 mod acquiring;
 mod caching;
@@ -171,7 +172,8 @@ impl World {
         self.send(Request { header, body })
     }
 
-    /// Does this with a leader that lets no renewal wait for a tick: what is promised then is what the horizon leaves.
+    /// Does this with a leader that lets no renewal wait for a tick: what is promised then is what
+    /// the horizon leaves.
     fn at_once<T>(&mut self, asks: impl FnOnce(&mut Self) -> T) -> T {
         let most = std::mem::take(&mut self.lessor.config.bounds.renewals_waiting_max);
         let answered = asks(self);

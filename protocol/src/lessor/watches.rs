@@ -1,23 +1,28 @@
 //! Watches that wait until something happens to what they watch.
 //!
-//! A watch is one request: answered as soon as there is something to tell, and asked again from where that ended. So a server keeps
-//! nothing of a watcher but the request that waits, a watcher that is slow asks later and holds nobody up, and any leader can go on
-//! where another left off: the history is in the replicated state.
+//! A watch is one request: answered as soon as there is something to tell, and asked again from
+//! where that ended. So a server keeps nothing of a watcher but the request that waits, a watcher
+//! that is slow asks later and holds nobody up, and any leader can go on where another left off:
+//! the history is in the replicated state.
 //!
 //! # Why no proof of leadership is needed
 //!
-//! What is told was applied, so it was committed, and every leader to come has it at the same place in the same order. A leader that was
-//! deposed without knowing tells less than there is, never anything else; what it leaves out is told by whoever is asked next, from the
-//! same revision on. Only a watch that begins *now* has to know what that is, and waits for a proof as a read does (S6).
+//! What is told was applied, so it was committed, and every leader to come has it at the same place
+//! in the same order. A leader that was deposed without knowing tells less than there is, never
+//! anything else; what it leaves out is told by whoever is asked next, from the same revision on.
+//! Only a watch that begins *now* has to know what that is, and waits for a proof as a read does
+//! (S6).
 //!
 //! # Who is woken
 //!
-//! Watches are found by the paths of a change's events and the nodes above them, so that a write costs by its depth and by those that it
-//! concerns, however many wait. A watch that is not woken has nothing to hear of what was applied since it began to wait: when its
-//! time is over it is told so without looking again.
+//! Watches are found by the paths of a change's events and the nodes above them, so that a write
+//! costs by its depth and by those that it concerns, however many wait. A watch that is not woken
+//! has nothing to hear of what was applied since it began to wait: when its time is over it is told
+//! so without looking again.
 //!
-//! Telling very much to very many is spread over steps, so that others are served in between: who has been woken and is yet to be told is
-//! remembered, and is told what happened even if its time is over meanwhile.
+//! Telling very much to very many is spread over steps, so that others are served in between: who
+//! has been woken and is yet to be told is remembered, and is told what happened even if its time
+//! is over meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,7 +57,8 @@ pub(super) struct WatchRequest {
 struct WaitingWatch {
     requester: Requester,
     watched: Watched,
-    /// Nothing that is watched has happened after this, up to what was applied when the watch was looked at last.
+    /// Nothing that is watched has happened after this, up to what was applied when the watch was
+    /// looked at last.
     after: Revision,
     bytes_max: u32,
     over: Instant,
@@ -219,7 +225,8 @@ impl Lessor {
         })
     }
 
-    /// Answers a watch if there is something to tell, or if looking for it has taken enough. Otherwise it is returned, to wait.
+    /// Answers a watch if there is something to tell, or if looking for it has taken enough.
+    /// Otherwise it is returned, to wait.
     fn answer_watch(&mut self, mut watch: WaitingWatch, turn: &mut StepContext<'_>) -> Option<WaitingWatch> {
         if watch.bytes_max > CHANGES_BYTES_MAX {
             reached(Bound::ChangesBytes);
@@ -247,7 +254,8 @@ impl Lessor {
         }
     }
 
-    /// Tells those who wait of what has been applied, and those whose time is over that nothing has happened.
+    /// Tells those who wait of what has been applied, and those whose time is over that nothing has
+    /// happened.
     pub(super) fn serve_watches(&mut self, turn: &mut StepContext<'_>) {
         self.wake(turn.state);
         let mut answered = 0;

@@ -1,11 +1,14 @@
 //! Write leases: what waits for a holder that keeps a node's data to itself.
 //!
-//! Whoever reads, writes or compares that data has the holder asked for it: by a recall, like one for a copy, so that no promise to the holder
-//! goes further than a term after it (S5). The holder flushes, says that it keeps the data to itself no longer, and consents. Reads wait here; writes wait
-//! in their queues, and are refused by the state until then. What ends the wait is what the state says, never the consent alone.
+//! Whoever reads, writes or compares that data has the holder asked for it: by a recall, like one
+//! for a copy, so that no promise to the holder goes further than a term after it (S5). The holder
+//! flushes, says that it keeps the data to itself no longer, and consents. Reads wait here; writes
+//! wait in their queues, and are refused by the state until then. What ends the wait is what the
+//! state says, never the consent alone.
 //!
-//! A reader is told at once that it has to wait, and asks again as one that waits: so its client knows the silence for what it is. Those who wait are
-//! bounded by themselves: however many they are, other reads are answered.
+//! A reader is told at once that it has to wait, and asks again as one that waits: so its client
+//! knows the silence for what it is. Those who wait are bounded by themselves: however many they
+//! are, other reads are answered.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,10 +38,12 @@ pub(super) struct BlockedReads {
     by_session: BTreeSet<(SessionId, RequestId, NodePath)>,
     /// How many they are.
     pub(super) count: usize,
-    /// The write leases whose holders have been asked for the node's data on behalf of a reader. Reads of a node wait for the end of
-    /// this one: who has the node to itself after that is asked anew.
+    /// The write leases whose holders have been asked for the node's data on behalf of a reader.
+    /// Reads of a node wait for the end of this one: who has the node to itself after that is asked
+    /// anew.
     recalled: BTreeMap<NodePath, WriteLeaseId>,
-    /// Consents that came before what they are for had ended: they count when it has. By a node that is kept still.
+    /// Consents that came before what they are for had ended: they count when it has. By a node
+    /// that is kept still.
     early: BTreeSet<(NodePath, SessionId, Stamp)>,
 }
 
@@ -68,7 +73,8 @@ impl BlockedReads {
         self.count += 1;
     }
 
-    /// Takes out the session's earlier read of the node, if there is one: nobody waits for that any more.
+    /// Takes out the session's earlier read of the node, if there is one: nobody waits for that any
+    /// more.
     fn remove_earlier(&mut self, path: &NodePath, session: SessionId) -> Option<WaitingRead> {
         let reads = self.reads.get_mut(path)?;
         let is_same = |parked: &BlockedRead| matches!(parked.read.wanted, ReadTarget::Object { .. });
@@ -176,7 +182,8 @@ impl Lessor {
         state.write_leased_lock(path).is_some() && !self.planted(Bug::ReadPastWriteLease)
     }
 
-    /// The read is of what somebody keeps to itself, who is asked for it. The reader is told so, or waits.
+    /// The read is of what somebody keeps to itself, who is asked for it. The reader is told so, or
+    /// waits.
     pub(super) fn defer_read(&mut self, read: &WaitingRead, object: &Object, turn: &mut StepContext<'_>) {
         let WaitingRead { requester, wanted } = read;
         self.recall_write_lease(&object.path, turn);
@@ -189,11 +196,14 @@ impl Lessor {
         self.block_read(&object.path, read, turn);
     }
 
-    /// Answers a list with what comes before the first node that somebody keeps to itself. So only a page that would begin with such a node
-    /// waits, for that node alone, and is answered in the very step in which it is not kept any more, before anybody can keep it again: each wait
-    /// brings the list on, and is bounded as that of any reader. All that would be on the page are asked for at once.
+    /// Answers a list with what comes before the first node that somebody keeps to itself. So only
+    /// a page that would begin with such a node waits, for that node alone, and is answered in the
+    /// very step in which it is not kept any more, before anybody can keep it again: each wait
+    /// brings the list on, and is bounded as that of any reader. All that would be on the page are
+    /// asked for at once.
     ///
-    /// `freed` is a node that it has waited for: it is told as the ended write lease has left it, though it may be kept again.
+    /// `freed` is a node that it has waited for: it is told as the ended write lease has left it,
+    /// though it may be kept again.
     pub(super) fn answer_list(
         &mut self,
         read: &WaitingRead,
@@ -214,7 +224,8 @@ impl Lessor {
         self.reply(&read.requester, Ok(Answer::Listed(page)), turn);
     }
 
-    /// Has the holder asked for the node's data: once, because a consent counts only when it keeps it no longer.
+    /// Has the holder asked for the node's data: once, because a consent counts only when it keeps
+    /// it no longer.
     fn recall_write_lease(&mut self, path: &NodePath, turn: &mut StepContext<'_>) {
         let (Some((_, hold)), Some(epoch)) = (turn.state.write_leased_lock(path), self.epoch) else { return };
         let Some(lease) = hold.write_lease else { return };
@@ -235,9 +246,10 @@ impl Lessor {
         self.reply_without_promises(&read.requester, Err(Refusal::Busy { what, got, most }), turn);
     }
 
-    /// Holds on these nodes have changed: answers the reads that waited for a write lease which has ended. Another may have begun with
-    /// the same entry. Its holder has not been told yet, so what is in the state is still the node's value: it is answered without
-    /// a lease, and takes effect before anything that the holder does.
+    /// Holds on these nodes have changed: answers the reads that waited for a write lease which has
+    /// ended. Another may have begun with the same entry. Its holder has not been told yet, so what
+    /// is in the state is still the node's value: it is answered without a lease, and takes effect
+    /// before anything that the holder does.
     pub(super) fn unblock_reads(&mut self, paths: &BTreeSet<NodePath>, turn: &mut StepContext<'_>) {
         for path in paths {
             let of_node = (path.clone(), SessionId(0), Stamp::default())..;
@@ -264,8 +276,8 @@ impl Lessor {
 
     /// Takes note of a consent that does not count yet, because the session keeps this node still.
     ///
-    /// The recall may have reached the client before the answer with its write lease. So it is sent once
-    /// more, at once.
+    /// The recall may have reached the client before the answer with its write lease. So it is sent
+    /// once more, at once.
     pub(super) fn note_early(
         &mut self,
         kept: NodePath,
@@ -297,8 +309,9 @@ impl Lessor {
         }
     }
 
-    /// A node whose data the session still keeps to itself though this recall asks for it, under a write lease that there was then: if there
-    /// is one, its consent is no answer yet. A client that keeps its half never says so; of another the promises end (S5).
+    /// A node whose data the session still keeps to itself though this recall asks for it, under a
+    /// write lease that there was then: if there is one, its consent is no answer yet. A client
+    /// that keeps its half never says so; of another the promises end (S5).
     pub(super) fn write_leased_node(&self, session: SessionId, stamp: Stamp, state: &State) -> Option<NodePath> {
         let (sets, through) = self.recall_channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
         let is_asked_for = |path: &&NodePath| {

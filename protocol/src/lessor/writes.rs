@@ -1,8 +1,10 @@
-//! Writes that wait: for their turn, for consents, for their commit (S2, S3). The removal of nodes whose leases have ended is a write too (S8).
+//! Writes that wait: for their turn, for consents, for their commit (S2, S3). The removal of nodes
+//! whose leases have ended is a write too (S8).
 //!
-//! A write enters the queues of all objects it may change at once, and from then on no lease is granted on them. It may
-//! be proposed when all its consents are in and every earlier write that shares an object with it has been proposed:
-//! the log keeps the order, so the next need not wait for the commit.
+//! A write enters the queues of all objects it may change at once, and from then on no lease is
+//! granted on them. It may be proposed when all its consents are in and every earlier write that
+//! shares an object with it has been proposed: the log keeps the order, so the next need not wait
+//! for the commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,22 +37,25 @@ pub(super) struct PendingWrite {
     pub(super) work: WriteKind,
     /// The objects that consents are gathered for.
     pub(super) covers: Vec<ObjectSet>,
-    /// Consents are gathered for what the leases whose nodes it removes carried at this revision, too.
+    /// Consents are gathered for what the leases whose nodes it removes carried at this revision,
+    /// too.
     pub(super) gathered_at: Revision,
     /// The consents that are missing.
     pub(super) waits: BTreeMap<SessionId, ConsentWait>,
     pub(super) is_proposed: bool,
     pub(super) since: Instant,
-    /// About how many bytes of memory it takes: counted when it enters, and with each change of its covers.
+    /// About how many bytes of memory it takes: counted when it enters, and with each change of its
+    /// covers.
     bytes: usize,
-    /// The last of the earlier writes that share an object, or attach nodes to a lease that this one revokes, or revoke it too, of those
-    /// that are not proposed yet.
+    /// The last of the earlier writes that share an object, or attach nodes to a lease that this
+    /// one revokes, or revoke it too, of those that are not proposed yet.
     ahead: BTreeSet<PendingWriteId>,
-    /// Earlier revocations of leases that this one attaches nodes to, the last of each lease among them.
-    /// It waits until they are proposed, or, if they have been found uncovered, until they are over: else
-    /// a stream of such writes would have them gather consents for ever (S7b).
+    /// Earlier revocations of leases that this one attaches nodes to, the last of each lease among
+    /// them. It waits until they are proposed, or, if they have been found uncovered, until they
+    /// are over: else a stream of such writes would have them gather consents for ever (S7b).
     revoking: BTreeSet<PendingWriteId>,
-    /// It was applied without effect once, because its consents did not cover what it would have changed.
+    /// It was applied without effect once, because its consents did not cover what it would have
+    /// changed.
     was_uncovered: bool,
 }
 
@@ -74,7 +79,8 @@ pub(super) struct ClientWrite {
     pub(super) intended: IntendedLeases,
     /// The requests that want the answer: more than one if it was sent again.
     pub(super) requesters: Vec<Requester>,
-    /// The copies that the writer dropped when it last sent the write, and the highest stamp that it had seen (S2w).
+    /// The copies that the writer dropped when it last sent the write, and the highest stamp that
+    /// it had seen (S2w).
     pub(super) dropped: Vec<ObjectSet>,
     pub(super) seen: Stamp,
     /// What it adds to the load, as reckoned when it arrived.
@@ -113,7 +119,8 @@ pub(super) struct PendingWrites {
     revoking: BTreeSet<(Incarnation, PendingWriteId)>,
     /// The same of those that have been found uncovered.
     uncovered: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// The leases that nodes are being attached to, and by which write, of those that are not proposed yet.
+    /// The leases that nodes are being attached to, and by which write, of those that are not
+    /// proposed yet.
     attached: BTreeSet<(Incarnation, PendingWriteId)>,
     /// For each revocation, the writes that it holds up.
     held_up: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
@@ -262,8 +269,8 @@ impl PendingWrites {
         turn
     }
 
-    /// Gives a write other objects to change, in the turn that it has. The ones it had stay blocked for leases only if
-    /// they are among the new ones.
+    /// Gives a write other objects to change, in the turn that it has. The ones it had stay blocked
+    /// for leases only if they are among the new ones.
     pub(super) fn cover(&mut self, turn: PendingWriteId, covers: Vec<ObjectSet>) -> Vec<PendingWriteId> {
         self.leave_queues(turn);
         let ready = self.release_behind(turn);
@@ -288,7 +295,8 @@ impl PendingWrites {
         ready
     }
 
-    /// The write has been proposed: those behind it may follow it into the log. Returns the ones that became ready.
+    /// The write has been proposed: those behind it may follow it into the log. Returns the ones
+    /// that became ready.
     pub(super) fn proposed(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
         if let Some(pending) = self.pending.get_mut(&turn) {
             pending.is_proposed = true;
@@ -338,7 +346,8 @@ impl PendingWrites {
         }
     }
 
-    /// Ends the waits for one session for which the condition holds. Returns the writes that became ready.
+    /// Ends the waits for one session for which the condition holds. Returns the writes that became
+    /// ready.
     pub(super) fn end_waits(
         &mut self,
         session: SessionId,
@@ -347,13 +356,14 @@ impl PendingWrites {
         self.end_waits_of(self.waits.of(session), session, is_over)
     }
 
-    /// Ends the waits for the session's consent to this recall. Returns the writes that became ready.
+    /// Ends the waits for the session's consent to this recall. Returns the writes that became
+    /// ready.
     pub(super) fn consented(&mut self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
         self.end_waits_of(self.waits.of_stamp(session, stamp), session, |_| true)
     }
 
-    /// Ends those of the waits for copies under the session's leases on a volume for which the condition holds. Returns the writes
-    /// that became ready.
+    /// Ends those of the waits for copies under the session's leases on a volume for which the
+    /// condition holds. Returns the writes that became ready.
     pub(super) fn end_waits_under(
         &mut self,
         session: SessionId,
@@ -407,8 +417,8 @@ impl PendingWrites {
         self.queues.cover(object)
     }
 
-    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with leases: what a returning session may
-    /// not revive (section 5).
+    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with
+    /// leases: what a returning session may not revive (section 5).
     pub(super) fn covers_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         self.queues.within(within)
     }
@@ -427,8 +437,8 @@ impl PendingWrites {
         self.revoking.extend(carried.into_iter().map(|lease| (lease, turn)));
     }
 
-    /// The last writes that this one waits for: what the lease carries is known when a revocation is applied, but for what is on its
-    /// way already.
+    /// The last writes that this one waits for: what the lease carries is known when a revocation
+    /// is applied, but for what is on its way already.
     fn ahead(&self, turn: PendingWriteId, pending: &PendingWrite) -> BTreeSet<PendingWriteId> {
         let mut ahead = self.queues.ahead(&pending.covers, turn, &self.pending);
         for lease in pending.purged_leases() {
@@ -446,8 +456,9 @@ impl PendingWrites {
         }
     }
 
-    /// The write attaches nodes to these leases. For each lease it waits for the last earlier revocation.
-    /// When that one does not hold it up any more, it waits for the last one that still does (S7b).
+    /// The write attaches nodes to these leases. For each lease it waits for the last earlier
+    /// revocation. When that one does not hold it up any more, it waits for the last one that still
+    /// does (S7b).
     fn block_on_revocations(&mut self, turn: PendingWriteId, attached: &BTreeSet<Incarnation>) {
         for lease in attached.iter().counted() {
             if let Some(other) = self.last_revocation(*lease, turn) {
@@ -456,7 +467,8 @@ impl PendingWrites {
         }
     }
 
-    /// The last revocation of the lease, before a turn, that holds up writes which attach nodes to it.
+    /// The last revocation of the lease, before a turn, that holds up writes which attach nodes to
+    /// it.
     fn last_revocation(&self, lease: Incarnation, before: PendingWriteId) -> Option<PendingWriteId> {
         let last = |index| ids_of(index, lease, 0, before).next_back();
         last(&self.revoking).max(last(&self.uncovered))
@@ -473,7 +485,8 @@ impl PendingWrites {
         }
     }
 
-    /// The writes from a turn on that are not proposed yet and attach nodes to leases which this one revokes.
+    /// The writes from a turn on that are not proposed yet and attach nodes to leases which this
+    /// one revokes.
     fn attaching_to(&self, turn: PendingWriteId, from: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
         let revoked = self.pending.get(&turn).into_iter().flat_map(PendingWrite::purged_leases);
         revoked.flat_map(move |lease| ids_of(&self.attached, *lease, from, PendingWriteId::MAX)).counted()
@@ -503,8 +516,9 @@ impl PendingWrites {
         ready
     }
 
-    /// Writes that attach nodes to leases that this one revokes wait for it no longer. They wait for the last earlier revocation of the
-    /// same lease instead, if there is one (S7b). Returns those that became ready.
+    /// Writes that attach nodes to leases that this one revokes wait for it no longer. They wait
+    /// for the last earlier revocation of the same lease instead, if there is one (S7b). Returns
+    /// those that became ready.
     fn release_attaching(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
         let held_up = self.held_up.remove(&turn).unwrap_or_default();
         if held_up.is_empty() {

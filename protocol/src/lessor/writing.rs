@@ -1,4 +1,5 @@
-//! A write from its arrival to the log: deduplicated (S9), queued (S3), recalled from all who may hold what it changes (S2).
+//! A write from its arrival to the log: deduplicated (S9), queued (S3), recalled from all who may
+//! hold what it changes (S2).
 
 use std::collections::BTreeSet;
 
@@ -61,7 +62,8 @@ impl Lessor {
         self.gather(entered, turn);
     }
 
-    /// The objects that consents are to be gathered for, but for the nodes of a lease that is revoked.
+    /// The objects that consents are to be gathered for, but for the nodes of a lease that is
+    /// revoked.
     fn covers(&self, writer: SessionId, write: &Write, meant: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
         within_a_command(self.all_covers(writer, write, meant, state))
     }
@@ -76,13 +78,15 @@ impl Lessor {
         if let Write::Transaction(_) = write { sets } else { compact_sets(sets) }
     }
 
-    /// The same for a write that changes more by now than it was proposed for. A transaction that keeps being overtaken by writes of what
-    /// it compares would ask in vain for one branch after the other: from now on it asks for both.
+    /// The same for a write that changes more by now than it was proposed for. A transaction that
+    /// keeps being overtaken by writes of what it compares would ask in vain for one branch after
+    /// the other: from now on it asks for both.
     pub(super) fn covers_again(&self, asked: &ClientWrite, state: &State) -> Vec<ObjectSet> {
         let ClientWrite { session: writer, write, intended, .. } = asked;
         within_a_command(match write {
             Write::Transaction(transaction) => {
-                // In the queue of what it compares, it comes before a holder that would keep that to itself once more.
+                // In the queue of what it compares, it comes before a holder that would keep that
+                // to itself once more.
                 let kept =
                     state.blocking_write_leases(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
                 state.footprint_of_both(*writer, transaction, intended).into_iter().chain(kept).collect()
@@ -91,7 +95,8 @@ impl Lessor {
         })
     }
 
-    /// The request was sent again while the write waits: one write, and one more who wants its answer (S9).
+    /// The request was sent again while the write waits: one write, and one more who wants its
+    /// answer (S9).
     fn join(
         &mut self,
         waiting: PendingWriteId,
@@ -192,7 +197,8 @@ impl Lessor {
         }
     }
 
-    /// To a lease whose end has been proposed nothing is attached any more, and no hold is granted under it (T5).
+    /// To a lease whose end has been proposed nothing is attached any more, and no hold is granted
+    /// under it (T5).
     fn attaches_to_ending(
         &self,
         writer: SessionId,
@@ -213,7 +219,8 @@ impl Lessor {
         is_ending.then_some(refusal)
     }
 
-    /// The same of the branch that would be chosen now. What the other one attaches to is looked at if it is chosen in the end.
+    /// The same of the branch that would be chosen now. What the other one attaches to is looked at
+    /// if it is chosen in the end.
     fn transaction_attaches_to_ending(
         &self,
         writer: SessionId,
@@ -241,8 +248,8 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Ends the waits for copies that can no longer be used because the session's leases on this volume under which they were held
-    /// are gone from the replicated state (T5).
+    /// Ends the waits for copies that can no longer be used because the session's leases on this
+    /// volume under which they were held are gone from the replicated state (T5).
     pub(super) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
         let ends = &self.lease_ends;
         let is_left = |(volume, incarnation): (&NodePath, &Incarnation)| {
@@ -264,7 +271,8 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Proposes writes that wait for nothing any more, in their order, and those that this lets follow.
+    /// Proposes writes that wait for nothing any more, in their order, and those that this lets
+    /// follow.
     pub(super) fn propose_ready(&mut self, ready: Vec<PendingWriteId>) {
         let mut ready: BTreeSet<PendingWriteId> = ready.into_iter().collect();
         while let Some(next) = ready.pop_first() {
@@ -292,8 +300,9 @@ impl Lessor {
     }
 }
 
-/// The same sets, or the subtree that has them all if their encoding is too long for a command: what a write covers may
-/// grow each time that it is gathered for, and must not make its command too long for an entry.
+/// The same sets, or the subtree that has them all if their encoding is too long for a command:
+/// what a write covers may grow each time that it is gathered for, and must not make its command
+/// too long for an entry.
 pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if encoded_bytes_of_sets(&covers) <= Write::CONSENTED_BYTES_MAX {
         return covers;

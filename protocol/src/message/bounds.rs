@@ -1,4 +1,5 @@
-//! How much one request may carry. A request beyond a bound is refused, and nothing of it takes effect (S10b, S12).
+//! How much one request may carry. A request beyond a bound is refused, and nothing of it takes
+//! effect (S10b, S12).
 
 use super::{AWAIT_LOCKS_MAX, Body, Request, RequestHeader};
 use crate::{
@@ -8,8 +9,8 @@ use crate::{
     transaction::Transaction,
 };
 
-/// The most renewals of volume leases in one request: each costs a promise in the answer. A session with more leases
-/// renews the others with its next request.
+/// The most renewals of volume leases in one request: each costs a promise in the answer. A session
+/// with more leases renews the others with its next request.
 pub const RENEWALS_MAX: usize = 1024;
 
 /// The most consents in one request, for the same reason.
@@ -24,12 +25,13 @@ pub const KEEP_ALIVES_MAX: usize = 16_384;
 /// Pieces of a held list have at most this many objects: a piece stays well below a frame.
 pub const REPORT_PART_OBJECTS_MAX: usize = 512;
 
-/// The most sets of objects that one write names as dropped: three for each operation of both branches of a transaction.
+/// The most sets of objects that one write names as dropped: three for each operation of both
+/// branches of a transaction.
 pub const DROPPED_SETS_MAX: usize = 3 * 2 * Transaction::OPERATIONS_MAX;
 
 impl RequestHeader {
-    /// Whether it says nothing on behalf of a session: what [`Body::List`], [`Body::Inspect`] and [`Body::Open`] come with
-    /// when they are nobody's.
+    /// Whether it says nothing on behalf of a session: what [`Body::List`], [`Body::Inspect`] and
+    /// [`Body::Open`] come with when they are nobody's.
     pub fn is_sessionless(&self) -> bool {
         self.session == SessionId(0) && self.renew.is_empty() && self.consents.is_empty() && self.returns.is_empty()
     }
@@ -40,8 +42,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`LimitError::Request`], [`LimitError::Leases`] or [`LimitError::Holds`] with the numbers of the first list that is
-    /// too long.
+    /// [`LimitError::Request`], [`LimitError::Leases`] or [`LimitError::Holds`] with the numbers of
+    /// the first list that is too long.
     pub fn check_lengths(&self) -> Result<(), LimitError> {
         let RequestHeader { renew, consents, returns, .. } = &self.header;
         let list = match &self.body {

@@ -27,7 +27,8 @@ pub enum Inspect {
         /// The node.
         path: NodePath,
     },
-    /// Which reads of `path` wait for write leases right now, and lists that begin there. From the leader.
+    /// Which reads of `path` wait for write leases right now, and lists that begin there. From the
+    /// leader.
     BlockedReads {
         /// The node.
         path: NodePath,
@@ -56,7 +57,8 @@ pub enum Inspect {
         /// The node.
         path: NodePath,
     },
-    /// The nodes at and below `path` that go with leases, or did: who is alive. In the order of paths. From the leader.
+    /// The nodes at and below `path` that go with leases, or did: who is alive. In the order of
+    /// paths. From the leader.
     Services {
         /// The top.
         path: NodePath,
@@ -70,7 +72,8 @@ pub enum Inspect {
 pub struct ServicePage {
     /// They, in the order of paths.
     pub services: Vec<ServiceInfo>,
-    /// These are all up to this path, after which the next are to be asked for; there may be none yet. None: there are no more.
+    /// These are all up to this path, after which the next are to be asked for; there may be none
+    /// yet. None: there are no more.
     pub through: Option<NodePath>,
 }
 
@@ -87,7 +90,8 @@ pub struct ServiceInfo {
     pub registered: Option<Revision>,
     /// Whether it is there, and how well.
     pub health: ServiceHealth,
-    /// How long ago its lease was renewed last. None if that is not known: it was not since this leader began, or it is long ago.
+    /// How long ago its lease was renewed last. None if that is not known: it was not since this
+    /// leader began, or it is long ago.
     pub seen: Option<Duration>,
     /// What remains of its lease, without the margin.
     pub remaining: Duration,
@@ -98,8 +102,8 @@ pub struct ServiceInfo {
 pub enum ServiceHealth {
     /// It has been heard of in time.
     Live,
-    /// It has not: less than a third of its lease remains, and it is renewed well before that when all goes well. Or its lease is over,
-    /// and the removal of its node waits for others.
+    /// It has not: less than a third of its lease remains, and it is renewed well before that when
+    /// all goes well. Or its lease is over, and the removal of its node waits for others.
     Jeopardy,
     /// Its node was removed, and nobody is registered there. Known as far back as the changes are.
     Removed {
@@ -151,7 +155,8 @@ pub struct LeaseInfo {
     pub ttl: Duration,
     /// What remains of it; zero once it is over, until the log has its end.
     pub remaining: Duration,
-    /// Some of the nodes that go with it, in the order of paths. If there are none though they were asked for, there are no more.
+    /// Some of the nodes that go with it, in the order of paths. If there are none though they were
+    /// asked for, there are no more.
     pub keys: Vec<NodePath>,
 }
 
@@ -179,7 +184,8 @@ pub struct PendingWriteInfo {
     pub writer: SessionId,
     /// The writer's name.
     pub writer_name: String,
-    /// The session whose consent is missing; none while the write waits for others in its queue or for its commit.
+    /// The session whose consent is missing; none while the write waits for others in its queue or
+    /// for its commit.
     pub holder: Option<SessionId>,
     /// The holder's name.
     pub holder_name: String,
@@ -247,14 +253,15 @@ pub struct ClusterInfo {
     pub revision: Revision,
     /// All members.
     pub members: Vec<MemberInfo>,
-    /// How many sessions serve nothing from memory, because their clocks and this server's ran further apart than they are
-    /// allowed to. Known of the leader; 0 of others.
+    /// How many sessions serve nothing from memory, because their clocks and this server's ran
+    /// further apart than they are allowed to. Known of the leader; 0 of others.
     pub clocks_beyond: u64,
     /// Some of them, in order: at most [`CLOCK_INFOS_MAX`].
     pub clocks: Vec<ClockInfo>,
 }
 
-/// The most sessions that [`ClusterInfo`] names: enough to see whether it is one client's clock or the server's.
+/// The most sessions that [`ClusterInfo`] names: enough to see whether it is one client's clock or
+/// the server's.
 pub const CLOCK_INFOS_MAX: usize = 64;
 
 /// A session whose clock and the leader's ran further apart than they are allowed to, for people.

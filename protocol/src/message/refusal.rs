@@ -18,11 +18,12 @@ pub enum Refusal {
         /// Where the leader listens, if that is known.
         leader: Option<String>,
     },
-    /// The server has no proof that it leads, or stopped leading before anything was proposed: send it again.
+    /// The server has no proof that it leads, or stopped leading before anything was proposed: send
+    /// it again.
     #[error("the server could not show that it leads: try again")]
     Retry,
-    /// The server stopped leading after the write was proposed: it may still take effect. Send it again under the same
-    /// sequence to learn.
+    /// The server stopped leading after the write was proposed: it may still take effect. Send it
+    /// again under the same sequence to learn.
     #[error("the leader changed while the write was being committed: it may still take effect")]
     OutcomeUnknown,
     /// The session has not registered with this leadership, or not on this connection.

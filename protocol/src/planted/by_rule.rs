@@ -1,7 +1,7 @@
 //! Mistakes that a test of the rule finds, and which test.
 //!
-//! The simulator takes too long to find these, or cannot make them show. The test of this crate that
-//! [`BY_RULE`] names passes, and fails with the mistake put back: `planted::tests` runs both.
+//! The simulator takes too long to find these, or cannot make them show. The test of this crate
+//! that [`BY_RULE`] names passes, and fails with the mistake put back: `planted::tests` runs both.
 
 use super::Bug;
 

@@ -1,7 +1,8 @@
 //! Each mistake of [`BY_RULE`] is put back, and the test that it names must find it.
 //!
-//! This binary runs itself: `LEASEHOLD_PLANT` names the mistake, libtest's `--exact` the test. By hand, to see all tests that find
-//! one: `LEASEHOLD_PLANT=EndLowered cargo test -p leasehold-protocol --lib`.
+//! This binary runs itself: `LEASEHOLD_PLANT` names the mistake, libtest's `--exact` the test. By
+//! hand, to see all tests that find one:
+//! `LEASEHOLD_PLANT=EndLowered cargo test -p leasehold-protocol --lib`.
 
 use std::{sync::LazyLock, thread};
 

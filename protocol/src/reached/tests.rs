@@ -1,6 +1,7 @@
 //! Each bound of [`BY_TESTS_OF_RULES`] is reached by the test that it names.
 //!
-//! This binary runs itself: `LEASEHOLD_REACHED` names a bound, and whoever reaches it fails. By hand, to see all tests that reach one:
+//! This binary runs itself: `LEASEHOLD_REACHED` names a bound, and whoever reaches it fails. By
+//! hand, to see all tests that reach one:
 //! `LEASEHOLD_REACHED=Depth cargo test -p leasehold-protocol --lib`.
 
 use std::{sync::LazyLock, thread};

@@ -1,21 +1,26 @@
 //! Nodes that go with a lease, and what becomes of them when it ends.
 //!
-//! A node goes with one lease at most, a lease carries any number of nodes (etcd's keys, ZooKeeper's ephemeral nodes). A node
-//! that goes with a lease is a leaf and no volume, as in ZooKeeper: its end then takes nothing else along.
+//! A node goes with one lease at most, a lease carries any number of nodes (etcd's keys,
+//! ZooKeeper's ephemeral nodes). A node that goes with a lease is a leaf and no volume, as in
+//! ZooKeeper: its end then takes nothing else along.
 //!
 //! # First the lease, then the nodes
 //!
-//! A lease ends with one command, which waits for nobody (T5): writes wait for the end of leases, and it must not wait for others in
-//! turn. What went with it is an *orphan* from then on: it is still there, and nothing can be attached to that lease any more. When
-//! everyone has consented who may hold copies of the orphans, or of the lists that they are in, a second command removes them (S8).
+//! A lease ends with one command, which waits for nobody (T5): writes wait for the end of leases,
+//! and it must not wait for others in turn. What went with it is an *orphan* from then on: it is
+//! still there, and nothing can be attached to that lease any more. When everyone has consented who
+//! may hold copies of the orphans, or of the lists that they are in, a second command removes them
+//! (S8).
 //!
 //! # Gone at once, taken out in pieces
 //!
-//! That command makes all of them go with one change, however many they are: a node is [there](State::node) only if its lease is not
-//! among those whose nodes are gone. What is left is to give back the memory, and that is done in pieces of [`RECLAIMED_PER_ENTRY`] with the
-//! entries that follow, so that the end of a lease with 100,000 keys holds nobody up (the complaint of etcd 15993). The lists of
-//! children are put right at once: there are few of them. What watchers are told of it is put together at once too: the end of a lease with
-//! 100,000 nodes took 37 ms to apply, and its change, a row of 3.6 MB, 14 ms to encode (one core of a shared machine).
+//! That command makes all of them go with one change, however many they are: a node is
+//! [there](State::node) only if its lease is not among those whose nodes are gone. What is left is
+//! to give back the memory, and that is done in pieces of [`RECLAIMED_PER_ENTRY`] with the entries
+//! that follow, so that the end of a lease with 100,000 keys holds nobody up (the complaint of etcd
+//! 15993). The lists of children are put right at once: there are few of them. What watchers are
+//! told of it is put together at once too: the end of a lease with 100,000 nodes took 37 ms to
+//! apply, and its change, a row of 3.6 MB, 14 ms to encode (one core of a shared machine).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,11 +42,12 @@ use crate::{
 /// The most nodes that one entry takes out of memory.
 pub(super) const RECLAIMED_PER_ENTRY: usize = 1024;
 
-/// With more nodes, a lease ends with a change of its own, which names the subtree that they lie in instead of each. Copies of its nodes
-/// are looked for together then, too.
+/// With more nodes, a lease ends with a change of its own, which names the subtree that they lie in
+/// instead of each. Copies of its nodes are looked for together then, too.
 pub(crate) const FEW_NODES: usize = 16;
 
-/// The most nodes of several leases that go with one change: with the longest paths it can still be told.
+/// The most nodes of several leases that go with one change: with the longest paths it can still be
+/// told.
 const NODES_PER_CHANGE: usize = 1024;
 
 /// The lease that a node goes with.
@@ -64,7 +70,8 @@ impl Attachment {
     }
 }
 
-/// Which nodes go with which lease. Follows from the nodes and the leases; kept because an end must not look at all of them.
+/// Which nodes go with which lease. Follows from the nodes and the leases; kept because an end must
+/// not look at all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Attachments {
     nodes: BTreeMap<Incarnation, Nodes>,
@@ -72,7 +79,8 @@ pub(super) struct Attachments {
     orphans: BTreeSet<Incarnation>,
     /// The leases whose nodes are gone, but not all taken out of memory yet. Each has a row.
     pub(super) tombstones: BTreeSet<Incarnation>,
-    /// The leases that ended with their sessions, which were closed, and whose nodes are still there. Each has a row.
+    /// The leases that ended with their sessions, which were closed, and whose nodes are still
+    /// there. Each has a row.
     pub(super) closed_session_orphans: BTreeSet<Incarnation>,
 }
 
@@ -100,8 +108,8 @@ impl PurgeBatch {
         self.leases.push(lease);
     }
 
-    /// What it changes: each node, for those who were away drop what is named, and a list has others in it that live on. Of a lease with
-    /// many nodes, the subtree that they all lie in.
+    /// What it changes: each node, for those who were away drop what is named, and a list has
+    /// others in it that live on. Of a lease with many nodes, the subtree that they all lie in.
     fn sets(&self) -> Vec<ObjectSet> {
         if self.leases.len() == 1 && self.nodes.len() > FEW_NODES {
             return vec![ObjectSet::Subtree(NodePath::common_ancestor(self.lists.keys()))];
@@ -185,7 +193,8 @@ impl State {
         gone.is_empty() || node.attachment.as_ref().is_none_or(|to| !gone.contains(&to.incarnation))
     }
 
-    /// The nodes that go with the lease of this incarnation, or went with it and are still there, in the order of paths.
+    /// The nodes that go with the lease of this incarnation, or went with it and are still there,
+    /// in the order of paths.
     pub fn attached_nodes(&self, incarnation: Incarnation) -> impl Iterator<Item = &NodePath> + use<'_> {
         self.attached_nodes_from(incarnation, NodePath::root())
     }
@@ -200,7 +209,8 @@ impl State {
         self.attachments.from(incarnation, path).counted().filter(move |_| !is_gone)
     }
 
-    /// How many nodes go with the lease of this incarnation, or went with it and are still in memory.
+    /// How many nodes go with the lease of this incarnation, or went with it and are still in
+    /// memory.
     pub fn attached_node_count(&self, incarnation: Incarnation) -> usize {
         self.attachments.nodes.get(&incarnation).map_or(0, Nodes::len)
     }
@@ -267,8 +277,8 @@ impl State {
         leases
     }
 
-    /// The lease has room for one more node, unless the node goes with it already. The puts of one transaction do not count
-    /// each other.
+    /// The lease has room for one more node, unless the node goes with it already. The puts of one
+    /// transaction do not count each other.
     ///
     /// # Errors
     ///
@@ -305,8 +315,9 @@ impl State {
         touched.insert(RowKey::Lease(lease.clone()));
     }
 
-    /// Whether consents that were gathered for what was attached up to `carried` cover everything that the key lease carries.
-    /// They were gathered for the lease that is [meant](Self::meant), which the footprint looks at.
+    /// Whether consents that were gathered for what was attached up to `carried` cover everything
+    /// that the key lease carries. They were gathered for the lease that is [meant](Self::meant),
+    /// which the footprint looks at.
     pub(super) fn consents_cover_attached(&self, id: LeaseId, carried: Revision) -> bool {
         let lease = LeaseKey::Key(id);
         let is_known = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= carried);
@@ -357,8 +368,9 @@ impl State {
         }
     }
 
-    /// Removes what went with these leases, which have ended. Leases whose few nodes are all in one list of children go with one change:
-    /// the end of a whole registry is a few of them, for the history, the disk and all who watch. Each other has a change of its own.
+    /// Removes what went with these leases, which have ended. Leases whose few nodes are all in one
+    /// list of children go with one change: the end of a whole registry is a few of them, for the
+    /// history, the disk and all who watch. Each other has a change of its own.
     pub(super) fn purge_orphans(&mut self, leases: &[Incarnation], touched: &mut Touched) -> Outcome {
         let mut together: BTreeMap<NodePath, PurgeBatch> = BTreeMap::new();
         let (mut removed, mut last) = (0, NodePath::root());
@@ -393,7 +405,8 @@ impl State {
         PurgeBatch { leases: vec![incarnation], nodes, lists: self.attached_parent_counts(incarnation) }
     }
 
-    /// The nodes of a lease and the one list that they are in, if they are few. It is mostly the one of the lease before.
+    /// The nodes of a lease and the one list that they are in, if they are few. It is mostly the
+    /// one of the lease before.
     fn few_attached_nodes(&self, incarnation: Incarnation, last: &NodePath) -> Option<(NodePath, Vec<NodePath>)> {
         let nodes: Vec<NodePath> = self.attached_nodes(incarnation).take(FEW_NODES + 1).cloned().collect();
         let first = nodes.first()?;
@@ -427,8 +440,8 @@ impl State {
 
     /// Takes some of the nodes that are gone out of memory.
     pub(super) fn reclaim_purged(&mut self, touched: &mut Touched) {
-        // Many leases of few nodes together, and the more the more there are: a million of them that end in one second must not take
-        // memory until the log has had a million entries.
+        // Many leases of few nodes together, and the more the more there are: a million of them
+        // that end in one second must not take memory until the log has had a million entries.
         let mut room = RECLAIMED_PER_ENTRY.max(self.attachments.tombstones.len() * 2);
         while room > 0
             && let Some(incarnation) = self.attachments.tombstones.first().copied()

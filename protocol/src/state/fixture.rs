@@ -1,7 +1,8 @@
-//! What the tests of the state share: a state under one leadership, and short ways to say what happens to it.
+//! What the tests of the state share: a state under one leadership, and short ways to say what
+//! happens to it.
 //!
-//! Every entry goes through [`Fixture::apply`], which checks the invariants and that the rows named as touched are all
-//! that changed.
+//! Every entry goes through [`Fixture::apply`], which checks the invariants and that the rows named
+//! as touched are all that changed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -126,7 +127,8 @@ impl Fixture {
         *sequence
     }
 
-    /// A new write of the session that arrives now, covers everything, and says nothing of what was answered.
+    /// A new write of the session that arrives now, covers everything, and says nothing of what was
+    /// answered.
     pub(super) fn command(&mut self, session: SessionId, write: Write) -> Command {
         let (sequence, intended) = (self.next_sequence(session), self.state.intended(session, &write));
         Command::Write {

@@ -1,10 +1,12 @@
 //! The last changes: what a client missed while it was away, and what watchers have yet to hear.
 //!
-//! Each change is remembered as the sets of objects that it changed, by which copies are revived, and as its
-//! [events](crate::change), which watchers are told. What is forgotten follows from the changes alone, so that all replicas forget the same.
+//! Each change is remembered as the sets of objects that it changed, by which copies are revived,
+//! and as its [events](crate::change), which watchers are told. What is forgotten follows from the
+//! changes alone, so that all replicas forget the same.
 //!
-//! A change with very many events is remembered without them: it would not fit into one answer, and would push everything else out of the
-//! history. Whoever watches what it changed starts over from a fresh read.
+//! A change with very many events is remembered without them: it would not fit into one answer, and
+//! would push everything else out of the history. Whoever watches what it changed starts over from
+//! a fresh read.
 
 #[cfg(test)]
 use std::collections::BTreeSet;
@@ -39,7 +41,8 @@ impl HistoryEntry {
         CHANGE_BYTES + sets + weight_of(self.events.as_deref().unwrap_or_default())
     }
 
-    /// Whether it changed something that is watched. Of one that is remembered without its events, whether it may have.
+    /// Whether it changed something that is watched. Of one that is remembered without its events,
+    /// whether it may have.
     fn concerns(&self, watched: &Watched) -> bool {
         match &self.events {
             Some(events) => events.iter().any(|event| watched.includes(&event.path)),
@@ -58,8 +61,8 @@ fn weight_of(events: &[Event]) -> usize {
     events.iter().map(Event::weight).sum()
 }
 
-/// What each of the last changes changed, oldest first. Revisions have no gaps, so that the place says which it was: the
-/// first is the one after [`Meta::history_start`](super::Meta).
+/// What each of the last changes changed, oldest first. Revisions have no gaps, so that the place
+/// says which it was: the first is the one after [`Meta::history_start`](super::Meta).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
     changes: VecDeque<HistoryEntry>,
@@ -127,17 +130,18 @@ pub(crate) struct ScanBounds {
 }
 
 impl State {
-    /// What changed after `revision` of what the volume had then and may have had copies of: each set once. Costs by what there is
-    /// to be told.
+    /// What changed after `revision` of what the volume had then and may have had copies of: each
+    /// set once. Costs by what there is to be told.
     ///
-    /// None if that is not known: the history does not reach back that far, or the revision is still to come. Sets may reach
-    /// beyond the volume, or lie in what was part of it once.
+    /// None if that is not known: the history does not reach back that far, or the revision is
+    /// still to come. Sets may reach beyond the volume, or lie in what was part of it once.
     pub fn changed_in_volume(&self, volume: &NodePath, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
         let is_known = (self.meta.history_start..=self.meta.revision).contains(&revision);
         is_known.then(|| self.history.latest.after(revision, volume))
     }
 
-    /// The same of any subtree, by walking the history, with what lies in volumes inside it: the sets in order.
+    /// The same of any subtree, by walking the history, with what lies in volumes inside it: the
+    /// sets in order.
     #[cfg(test)]
     pub(crate) fn changed_since(&self, revision: Revision, volume: &NodePath) -> Option<Vec<ObjectSet>> {
         if revision > self.meta.revision {
@@ -163,7 +167,8 @@ impl State {
         Some(changes.zip(revisions).counted().map(|(change, revision)| (Revision(revision), change)))
     }
 
-    /// The events of each change after one, in order; none of a change that cannot be told. None if the history does not reach back that far.
+    /// The events of each change after one, in order; none of a change that cannot be told. None if
+    /// the history does not reach back that far.
     pub fn events_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, Option<&[Event]>)>> {
         let changes = self.entries_after(revision)?;
         Some(changes.map(|(revision, change)| (revision, change.events.as_deref())))
@@ -174,8 +179,9 @@ impl State {
         self.change(revision).map_or(&[], |change| &change.sets)
     }
 
-    /// What happened after a revision to what is watched. Stops where it has cost enough; but one change at least is looked at, if
-    /// there is one, so that whoever goes on from there comes to the end.
+    /// What happened after a revision to what is watched. Stops where it has cost enough; but one
+    /// change at least is looked at, if there is one, so that whoever goes on from there comes to
+    /// the end.
     pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
         let start = if self.mistake.is(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
         let Some(remembered) = self.entries_after(start) else {
@@ -226,7 +232,8 @@ impl State {
         }
     }
 
-    /// Notes what the change that has just been made changed, and forgets the oldest if there are too many.
+    /// Notes what the change that has just been made changed, and forgets the oldest if there are
+    /// too many.
     pub(super) fn note_change(&mut self, mut sets: Vec<ObjectSet>, touched: &mut Touched) {
         if self.mistake.is(Bug::ChangeHalfRemembered) {
             sets.truncate(1);

@@ -1,11 +1,12 @@
 //! Which lease, and which volume, a write names (S7b).
 //!
-//! A key lease can end and be granted again under its name, a session can get another lease on a volume, and a volume can be
-//! removed and made anew, all while a write waits for its consents. The write is about those that there were when it arrived:
-//! [`State::meant`] says which they are, and when the write is applied every name in it has to stand for the same one.
+//! A key lease can end and be granted again under its name, a session can get another lease on a
+//! volume, and a volume can be removed and made anew, all while a write waits for its consents. The
+//! write is about those that there were when it arrived: [`State::meant`] says which they are, and
+//! when the write is applied every name in it has to stand for the same one.
 //!
-//! What a write names otherwise needs no such care: sessions, holds, tokens and revisions are never used again, and a path
-//! means whichever node is there (a condition says otherwise).
+//! What a write names otherwise needs no such care: sessions, holds, tokens and revisions are never
+//! used again, and a path means whichever node is there (a condition says otherwise).
 
 use super::State;
 use crate::{
@@ -17,7 +18,8 @@ use crate::{
 };
 
 impl State {
-    /// What the names in the write stand for now: computed when its request arrives, of a transaction for both branches.
+    /// What the names in the write stand for now: computed when its request arrives, of a
+    /// transaction for both branches.
     pub fn intended(&self, writer: SessionId, write: &Write) -> IntendedLeases {
         let leases = leases_named_by(write).into_iter().filter_map(|named| {
             let key = match named {

@@ -1,8 +1,9 @@
 //! Replicated leases and their horizons.
 //!
-//! A lease is here with the bound that no promise of any leader goes beyond, its horizon (T6). When it really ends
-//! within that is the leader's business. A lease is removed by a command only: by [expiry](Command::Expire), by the end
-//! of its session or of its volume, or by a new lease of the same session on the same volume.
+//! A lease is here with the bound that no promise of any leader goes beyond, its horizon (T6). When
+//! it really ends within that is the leader's business. A lease is removed by a command only: by
+//! [expiry](Command::Expire), by the end of its session or of its volume, or by a new lease of the
+//! same session on the same volume.
 //!
 //! [`Command::Expire`]: crate::command::Command::Expire
 
@@ -41,9 +42,10 @@ impl LeaseRecord {
         self.term.duration()
     }
 
-    /// The greatest skew margin that its volume has had since it was granted: what was promised under a longer term is
-    /// waited for with the margin that went with that (T3). Zero for sessions and delays, whose end makes nothing unsafe, and for key
-    /// leases, whose margin follows from their term and the drift that the cluster allows for.
+    /// The greatest skew margin that its volume has had since it was granted: what was promised
+    /// under a longer term is waited for with the margin that went with that (T3). Zero for
+    /// sessions and delays, whose end makes nothing unsafe, and for key leases, whose margin
+    /// follows from their term and the drift that the cluster allows for.
     pub fn margin(&self) -> Duration {
         self.margin.duration()
     }
@@ -149,8 +151,9 @@ impl State {
         Outcome::VolumeAcquired { volume: top, incarnation: lease.incarnation, generation, horizon: lease.horizon }
     }
 
-    /// The session has a lease there that carries nodes: it is that one that it gets, with more time. The path may have been named in a
-    /// volume that has been removed since, by a client that means no harm to the nodes that it has above.
+    /// The session has a lease there that carries nodes: it is that one that it gets, with more
+    /// time. The path may have been named in a volume that has been removed since, by a client that
+    /// means no harm to the nodes that it has above.
     fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
         let lease = self.leases.get_mut(key).expect("it carries nodes");
@@ -164,12 +167,12 @@ impl State {
         self.grant_lease(key, term, touched)
     }
 
-    /// Moves the horizons of renewed leases to the lesser of *now + term + tick* and *last renewal + term + two
-    /// ticks*, never backwards (T6).
+    /// Moves the horizons of renewed leases to the lesser of *now + term + tick* and *last
+    /// renewal + term + two ticks*, never backwards (T6).
     ///
-    /// The lesser bound is for a tick entry that was late: counted from now alone, it would give a lease that its
-    /// client has long abandoned a full extension. The term is the volume's of today: a changed one counts from the
-    /// next renewal on.
+    /// The lesser bound is for a tick entry that was late: counted from now alone, it would give a
+    /// lease that its client has long abandoned a full extension. The term is the volume's of
+    /// today: a changed one counts from the next renewal on.
     pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut Touched) -> Outcome {
         for Renewal { lease: key, incarnation, renewed_at } in renewals {
             let term = self.current_term(key);
@@ -201,9 +204,9 @@ impl State {
 
     /// Ends a lease if it is the one that is meant and its horizon has not moved since (T5).
     ///
-    /// A session ends with its own lease. One that still has a volume lease does not end, because its copies may still
-    /// be in use: the outcome is [`Outcome::HorizonMoved`], as if the volume lease held up the session's horizon. The
-    /// proposer ends the volume leases first.
+    /// A session ends with its own lease. One that still has a volume lease does not end, because
+    /// its copies may still be in use: the outcome is [`Outcome::HorizonMoved`], as if the volume
+    /// lease held up the session's horizon. The proposer ends the volume leases first.
     pub(super) fn expire(
         &mut self,
         key: &LeaseKey,

@@ -1,13 +1,15 @@
 //! Holds: who holds a node, and who waits for it.
 //!
-//! A node's holds stand in the order of arrival. Those in front are held, the others wait; a shared hold that comes after one that
-//! waits to be alone waits too, so that a writer is not starved by readers. When a hold ends, the next are granted by the same
-//! command. Only one who has the node alone can hand it over to another that waits, past those in front. A hold is here only while the lease is under which it lives (a waiter whose session is gone is granted nothing: Jepsen's
+//! A node's holds stand in the order of arrival. Those in front are held, the others wait; a shared
+//! hold that comes after one that waits to be alone waits too, so that a writer is not starved by
+//! readers. When a hold ends, the next are granted by the same command. Only one who has the node
+//! alone can hand it over to another that waits, past those in front. A hold is here only while the
+//! lease is under which it lives (a waiter whose session is gone is granted nothing: Jepsen's
 //! finding in etcd 3.4.3), so there is nothing to be checked when it is granted.
 //!
-//! A hold that is lost with its lease needs nobody's consent to end: its holder counts it as over by its own clock, earlier (T2, T3). It
-//! can keep the node for a while yet, if that was asked for (Chubby's lock delay): then it lives under a lease of its own that is
-//! never renewed.
+//! A hold that is lost with its lease needs nobody's consent to end: its holder counts it as over
+//! by its own clock, earlier (T2, T3). It can keep the node for a while yet, if that was asked for
+//! (Chubby's lock delay): then it lives under a lease of its own that is never renewed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +37,8 @@ pub const LOCKS_PER_NODE_MAX: u64 = 4096;
 pub struct LockRecord {
     /// Whose it is, or was.
     pub session: SessionId,
-    /// The lease under which it lives: the session's on a volume, or a [delay](LeaseKey::LockDelay).
+    /// The lease under which it lives: the session's on a volume, or a
+    /// [delay](LeaseKey::LockDelay).
     pub lease: LeaseKey,
     /// Which of its incarnations.
     pub incarnation: Incarnation,
@@ -105,7 +108,8 @@ impl LockTable {
         Some((path, hold))
     }
 
-    /// The holder keeps the node's data to itself from now on, or does not any more. Returns the node, if that is another than before.
+    /// The holder keeps the node's data to itself from now on, or does not any more. Returns the
+    /// node, if that is another than before.
     pub(super) fn set_write_lease(&mut self, id: LockId, caches: Option<WriteLeaseId>) -> Option<NodePath> {
         let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.write_lease.is_some() != caches.is_some())?;
         hold.write_lease = caches;
@@ -163,8 +167,8 @@ impl State {
         self.locks.of_lease(incarnation)
     }
 
-    /// Whether a node at or below `top` is held under this token by a session that lives: what a resource asks before it acts for a
-    /// holder (S10).
+    /// Whether a node at or below `top` is held under this token by a session that lives: what a
+    /// resource asks before it acts for a holder (S10).
     pub fn is_locked_under(&self, top: &NodePath, token: Token) -> bool {
         let hold = self.locks.by_token.get(&token).and_then(|id| self.locks.rows.get(id));
         hold.is_some_and(|(path, hold)| top.contains(path) && !matches!(hold.lease, LeaseKey::LockDelay(_)))
@@ -335,7 +339,8 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the session has no such hold, others have a part in it, or the successor does not wait.
+    /// [`WriteRefusal`] if the session has no such hold, others have a part in it, or the successor
+    /// does not wait.
     pub(super) fn check_hand_over(
         &self,
         session: SessionId,
@@ -353,7 +358,8 @@ impl State {
         if waits { Ok(()) } else { Err(WriteRefusal::SuccessorNotWaiting { path: path.clone(), successor }) }
     }
 
-    /// Gives a hold to another that waits. Nobody gets the node in between, and those who can share it with that one get it too.
+    /// Gives a hold to another that waits. Nobody gets the node in between, and those who can share
+    /// it with that one get it too.
     pub(super) fn hand_over(&mut self, id: LockId, to: LockId, touched: &mut Touched) -> Written {
         let Some((path, given)) = self.locks.remove(id) else { return self.unchanged() };
         touched.insert(RowKey::Lock(id, path.clone()));
@@ -411,8 +417,8 @@ impl State {
         }
     }
 
-    /// The hold to be granted next: one that waits to be exclusive when the others have left, else the first in the queue if it goes
-    /// with those that are held.
+    /// The hold to be granted next: one that waits to be exclusive when the others have left, else
+    /// the first in the queue if it goes with those that are held.
     fn next_grantable(&self, path: &NodePath) -> Option<LockId> {
         let held = || self.locks.on(path).filter(|(_, hold)| hold.token.is_some());
         if let Some((id, _)) = held().find(|(_, hold)| hold.is_upgrading) {
@@ -422,12 +428,14 @@ impl State {
         held().all(|(_, hold)| hold.mode.is_compatible_with(first.mode)).then_some(id)
     }
 
-    /// Ends all holds under a lease that the session gives up of its own accord: it has stopped using them.
+    /// Ends all holds under a lease that the session gives up of its own accord: it has stopped
+    /// using them.
     pub(super) fn release_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         self.end_locks(incarnation, |_| None, touched);
     }
 
-    /// Ends all holds under a lease that is over. Those that ask for it keep their nodes for a while.
+    /// Ends all holds under a lease that is over. Those that ask for it keep their nodes for a
+    /// while.
     pub(super) fn lose_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         let is_lost =
             |hold: &LockRecord| hold.token.is_some() && hold.lease.session().is_some() && !hold.lock_delay.is_zero();
@@ -463,7 +471,8 @@ impl State {
         }
     }
 
-    /// Checks that the holds on each node go together, are in order, and live under leases that are there.
+    /// Checks that the holds on each node go together, are in order, and live under leases that are
+    /// there.
     pub(super) fn check_locks(&self) -> Result<(), String> {
         if self.locks != LockTable::of(self.locks.rows.clone()) {
             return Err("what is found of holds by path, lease and token is not what the holds say".to_owned());

@@ -1,4 +1,5 @@
-//! A known mistake put back in test builds. No part of the state: it is neither compared nor stored.
+//! A known mistake put back in test builds. No part of the state: it is neither compared nor
+//! stored.
 
 use std::hash::{Hash, Hasher};
 

@@ -1,33 +1,39 @@
 //! The replicated state: what every replica agrees on.
 //!
-//! One way in: [`State::apply`] takes one log entry and gives back one [`Outcome`] for each of its commands, together
-//! with the [rows](RowKey) that it changed. Applying the same entries in the same order gives equal states and equal
-//! rows on every machine. Nothing here reads a clock; time is the cluster time that proposals carry (T4).
+//! One way in: [`State::apply`] takes one log entry and gives back one [`Outcome`] for each of its
+//! commands, together with the [rows](RowKey) that it changed. Applying the same entries in the
+//! same order gives equal states and equal rows on every machine. Nothing here reads a clock; time
+//! is the cluster time that proposals carry (T4).
 //!
 //! # What it guarantees
 //!
-//! - A command of another leadership than the current one changes nothing (S2). That goes for the cluster time of its
-//!   proposal too: the clock that leases end by is moved by one leadership only, so that a leader that was deposed
-//!   without knowing cannot bring nearer the end of a lease that its successor still renews. A proposal that begins an
-//!   epoch does move it: it is the first of the leadership that counts from there on.
-//! - A write changes exactly the objects in its [footprint](State::footprint), and only if its consents cover them.
+//! - A command of another leadership than the current one changes nothing (S2). That goes for the
+//!   cluster time of its proposal too: the clock that leases end by is moved by one leadership
+//!   only, so that a leader that was deposed without knowing cannot bring nearer the end of a lease
+//!   that its successor still renews. A proposal that begins an epoch does move it: it is the first
+//!   of the leadership that counts from there on.
+//! - A write changes exactly the objects in its [footprint](State::footprint), and only if its
+//!   consents cover them.
 //! - A write takes effect once, however often it is sent, and always gets the first outcome (S9).
 //! - Every command either does all that it says or changes nothing.
-//! - The rows are the state: [`State::from_rows`] of the [`State::rows`] is the same state, and `touched` names each
-//!   row that an entry changed. What is on disk can follow by storing those, never by writing all of it.
+//! - The rows are the state: [`State::from_rows`] of the [`State::rows`] is the same state, and
+//!   `touched` names each row that an entry changed. What is on disk can follow by storing those,
+//!   never by writing all of it.
 //!
 //! # What it does not know
 //!
-//! Who holds a copy of what, when a lease really ends within its horizon, and which writes are waiting: that is the
-//! lessor's, and gone with it. It trusts the proposer that the consents named in a command were given, and that a
-//! lease that it expires has ended.
+//! Who holds a copy of what, when a lease really ends within its horizon, and which writes are
+//! waiting: that is the lessor's, and gone with it. It trusts the proposer that the consents named
+//! in a command were given, and that a lease that it expires has ended.
 //!
 //! # Costs
 //!
-//! A put of an existing key costs a few look-ups in ordered maps; one of a new key those for each node that it makes, at most
-//! the depth of its path. A transaction costs that for each of its parts, which are bounded. A delete and the removal of what
-//! went with leases cost by the number of nodes, at most [`State::REMOVED_NODES_MAX`]; nodes of leases are taken out of memory
-//! with later entries, some with each. Removing a volume costs by the number of leases, the end of a session by what it has.
+//! A put of an existing key costs a few look-ups in ordered maps; one of a new key those for each
+//! node that it makes, at most the depth of its path. A transaction costs that for each of its
+//! parts, which are bounded. A delete and the removal of what went with leases cost by the number
+//! of nodes, at most [`State::REMOVED_NODES_MAX`]; nodes of leases are taken out of memory with
+//! later entries, some with each. Removing a volume costs by the number of leases, the end of a
+//! session by what it has.
 
 mod attachments;
 mod history;
@@ -91,8 +97,8 @@ pub struct State {
     /// How many results of operations are remembered with outcomes. Follows from the sessions.
     result_count: usize,
     leases: BTreeMap<LeaseKey, LeaseRecord>,
-    /// The nodes that go with leases. Follows from the nodes and the leases, but for which leases' nodes are gone, and which sessions
-    /// were closed.
+    /// The nodes that go with leases. Follows from the nodes and the leases, but for which leases'
+    /// nodes are gone, and which sessions were closed.
     attachments: Attachments,
     locks: LockTable,
     history: History,
@@ -128,7 +134,8 @@ struct Meta {
 pub struct Applied {
     /// What came of each command, in order.
     pub outcomes: Vec<Outcome>,
-    /// The rows that are to be stored anew, or removed: [`State::row`] says which. Each once, in order.
+    /// The rows that are to be stored anew, or removed: [`State::row`] says which. Each once, in
+    /// order.
     pub changed_rows: Vec<RowKey>,
     /// The leases that ended and left nodes behind, which are orphans now.
     pub new_orphans: Vec<Incarnation>,
@@ -148,32 +155,34 @@ impl Applied {
 }
 
 impl State {
-    /// How long a session is remembered without a sign of life. Much longer than a volume term, because losing it
-    /// means *outcome unknown* for requests under way (S9), and remembering it costs little.
+    /// How long a session is remembered without a sign of life. Much longer than a volume term,
+    /// because losing it means *outcome unknown* for requests under way (S9), and remembering it
+    /// costs little.
     pub const SESSION_TERM: Duration = Duration::from_secs(600);
 
-    /// How many requests of one session can have remembered outcomes (S9): the window of sequences that a session may
-    /// use at one time. More than a client has under way, and still small for each session.
+    /// How many requests of one session can have remembered outcomes (S9): the window of sequences
+    /// that a session may use at one time. More than a client has under way, and still small for
+    /// each session.
     pub const ANSWERS_MAX: u64 = 1024;
 
-    /// How many changes the history keeps: what a client can have missed and still revive its copies or go on watching. About a
-    /// minute of a busy cluster.
+    /// How many changes the history keeps: what a client can have missed and still revive its
+    /// copies or go on watching. About a minute of a busy cluster.
     pub const HISTORY_MAX: usize = 100_000;
 
-    /// About how many bytes they may take, with the values that were put: some of what a replica has for its nodes, and enough
-    /// for [`HISTORY_MAX`](Self::HISTORY_MAX) small ones.
+    /// About how many bytes they may take, with the values that were put: some of what a replica
+    /// has for its nodes, and enough for [`HISTORY_MAX`](Self::HISTORY_MAX) small ones.
     pub const HISTORY_BYTES_MAX: usize = 64 << 20;
 
-    /// The heaviest change that watchers are told: it fits into one answer, whole. Beyond it lies the removal of some 150,000
-    /// nodes at once.
+    /// The heaviest change that watchers are told: it fits into one answer, whole. Beyond it lies
+    /// the removal of some 150,000 nodes at once.
     pub const CHANGE_BYTES_MAX: usize = 8 << 20;
 
-    /// The most nodes that one command removes: a subtree with more is deleted in parts, a lease that has as many gets no
-    /// more. Nothing else is done while they are removed.
+    /// The most nodes that one command removes: a subtree with more is deleted in parts, a lease
+    /// that has as many gets no more. Nothing else is done while they are removed.
     pub const REMOVED_NODES_MAX: usize = 1 << 16;
 
-    /// The state before any entry: the node `/`, which is a volume with these settings, and nothing else. Every replica
-    /// must begin with the same.
+    /// The state before any entry: the node `/`, which is a volume with these settings, and nothing
+    /// else. Every replica must begin with the same.
     pub fn new(root: VolumeSettings) -> Self {
         let origin = Revision(0);
         let mut state = Self {
@@ -206,7 +215,8 @@ impl State {
         state
     }
 
-    /// Keeps fewer changes in the history: at most so many, at least one. Every replica must begin with the same.
+    /// Keeps fewer changes in the history: at most so many, at least one. Every replica must begin
+    /// with the same.
     #[must_use]
     pub fn with_history(mut self, changes: usize) -> Self {
         self.meta.history_max = changes.clamp(1, Self::HISTORY_MAX) as u64;
@@ -217,8 +227,8 @@ impl State {
     ///
     /// # Panics
     ///
-    /// If the entry is not later than all that were applied before: applying an entry twice would make replicas differ
-    /// without anybody noticing.
+    /// If the entry is not later than all that were applied before: applying an entry twice would
+    /// make replicas differ without anybody noticing.
     pub fn apply(&mut self, index: u64, proposal: &Proposal) -> Applied {
         assert!(
             index > self.meta.applied_index,
@@ -307,7 +317,8 @@ fn below<'a, V>(map: &'a BTreeMap<NodePath, V>, path: &NodePath) -> btree_map::R
     map.range::<str, _>((Bound::Excluded(lower.as_str()), Bound::Excluded(upper.as_str())))
 }
 
-/// Where the run of paths ends that begin with `lower`, a text that ends in `/`: `0` is the byte after `/`.
+/// Where the run of paths ends that begin with `lower`, a text that ends in `/`: `0` is the byte
+/// after `/`.
 fn after_all_below(lower: &str) -> String {
     let mut upper = lower.strip_suffix('/').unwrap_or(lower).to_owned();
     upper.push('0');

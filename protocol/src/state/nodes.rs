@@ -1,8 +1,8 @@
 //! Nodes, and what is read of them.
 //!
-//! Nodes lie in one ordered map by path. A node keeps the number of its children but not their names: those are found
-//! by walking the map below it, with one seek past each child's own subtree. So a put touches no list of siblings,
-//! however many there are.
+//! Nodes lie in one ordered map by path. A node keeps the number of its children but not their
+//! names: those are found by walking the map below it, with one seek past each child's own subtree.
+//! So a put touches no list of siblings, however many there are.
 
 use std::ops::Bound;
 
@@ -124,12 +124,14 @@ fn children_of(node: &NodeRecord, names: Vec<String>) -> Children {
 }
 
 impl State {
-    /// The path that the state itself keeps of a node: whoever remembers it needs no memory for its text.
+    /// The path that the state itself keeps of a node: whoever remembers it needs no memory for its
+    /// text.
     pub(crate) fn interned_path(&self, path: &NodePath) -> Option<&NodePath> {
         self.nodes.get_key_value(path).map(|(kept, _)| kept)
     }
 
-    /// The node at `path`, if it is there: a node whose lease has ended is not, whether or not it has been removed.
+    /// The node at `path`, if it is there: a node whose lease has ended is not, whether or not it
+    /// has been removed.
     pub fn node(&self, path: &NodePath) -> Option<&NodeRecord> {
         self.nodes.get(path).filter(|node| self.is_live(node))
     }
@@ -139,7 +141,8 @@ impl State {
         self.node(path).map(|node| Data { value: node.value.clone(), stat: node.stat() })
     }
 
-    /// The content of a node's children object. Costs by the number of children, not of what lies below them.
+    /// The content of a node's children object. Costs by the number of children, not of what lies
+    /// below them.
     pub fn children(&self, path: &NodePath) -> Option<Children> {
         let node = self.node(path)?;
         self.child_names(path, node, &mut |_| true).map(|names| children_of(node, names))
@@ -177,7 +180,8 @@ impl State {
         Some(names)
     }
 
-    /// The content of an object. An object of a node that does not exist has content too: that fact.
+    /// The content of an object. An object of a node that does not exist has content too: that
+    /// fact.
     pub fn content(&self, object: &Object) -> Content {
         match object.kind {
             ObjectKind::Data => Content::Data(self.data(&object.path)),
@@ -189,8 +193,8 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`LimitError::Content`]. Costs no more than a content that is not too long: a list that is too long by the number of its
-    /// names alone is not looked at.
+    /// [`LimitError::Content`]. Costs no more than a content that is not too long: a list that is
+    /// too long by the number of its names alone is not looked at.
     pub fn content_within(&self, object: &Object, most: usize) -> Result<Content, LimitError> {
         let too_long = |got| Err(LimitError::Content { got, expected: most });
         let node = self.node(&object.path);
@@ -242,8 +246,8 @@ impl State {
         self.nodes_and_tombstones_in(top, after).filter_map(|(path, node)| node.map(|node| (path, node)))
     }
 
-    /// The same, and in between the paths at which there was a node that is gone with its lease and has not been buried yet: what is to cost
-    /// no more than so much has to count them.
+    /// The same, and in between the paths at which there was a node that is gone with its lease and
+    /// has not been buried yet: what is to cost no more than so much has to count them.
     pub(crate) fn nodes_and_tombstones_in<'a>(
         &'a self,
         top: &NodePath,
@@ -269,8 +273,8 @@ impl State {
         below(&self.nodes, path).filter(|(_, node)| self.is_live(node))
     }
 
-    /// How many nodes there are in memory at and below a path, those included that are gone and not buried yet; no more than
-    /// one above `most`.
+    /// How many nodes there are in memory at and below a path, those included that are gone and not
+    /// buried yet; no more than one above `most`.
     pub(super) fn count_nodes_in(&self, top: &NodePath, most: usize) -> usize {
         1 + below(&self.nodes, top).take(most).count()
     }
@@ -362,7 +366,8 @@ mod tests {
     fn children_are_found_past_their_subtrees_and_their_neighbours() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
-        // In the order of bytes, /a-b lies between /a and what is below /a, and /a0 right behind that.
+        // In the order of bytes, /a-b lies between /a and what is below /a, and /a0 right behind
+        // that.
         for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/a/x1", "/a/name/z", "/b/x/y/z"] {
             fixture.put(session, at, "");
         }

@@ -1,4 +1,5 @@
-//! Random runs, each repeated by its seed: the state against what a simpler reading of the rules says.
+//! Random runs, each repeated by its seed: the state against what a simpler reading of the rules
+//! says.
 
 mod holds;
 mod replay;
@@ -308,7 +309,8 @@ fn carried(state: &State, write: &Write) -> Vec<ObjectSet> {
     nodes.chain(lists).map(ObjectSet::One).collect()
 }
 
-/// Each object that changed is in a set, each set of one object names one that changed, and the top of each subtree did.
+/// Each object that changed is in a set, each set of one object names one that changed, and the top
+/// of each subtree did.
 fn assert_changed(changed: &BTreeSet<&Object>, sets: &[ObjectSet], place: &str) {
     for object in changed {
         assert!(sets.iter().any(|set| set.contains(object)), "{object} changed and is not in {sets:?}, {place}");

@@ -1,8 +1,8 @@
 //! Rows: the replicated state as keys and values of bytes, for the disk and for snapshots.
 //!
-//! A key is one tag byte and a rest that keeps the order: numbers big-endian, a path as its bytes and always last. So
-//! rows of a kind lie together and in the order of the maps that they come from. A value is
-//! [postcard](https://postcard.jamesmunns.com).
+//! A key is one tag byte and a rest that keeps the order: numbers big-endian, a path as its bytes
+//! and always last. So rows of a kind lie together and in the order of the maps that they come
+//! from. A value is [postcard](https://postcard.jamesmunns.com).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,8 +205,8 @@ impl State {
         }
     }
 
-    /// All rows, in the order of their keys: what a snapshot is made of. They are encoded one by one as they are asked
-    /// for.
+    /// All rows, in the order of their keys: what a snapshot is made of. They are encoded one by
+    /// one as they are asked for.
     pub fn rows(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
         let meta = std::iter::once((RowKey::Meta.encode(), encode(&self.meta)));
         let nodes = self.nodes.iter().map(|(path, node)| (RowKey::Node(path.clone()).encode(), encode(node)));
@@ -235,7 +235,8 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`RowError`] if a row is malformed, or the rows are not those of one state: whatever [`State::check`] finds.
+    /// [`RowError`] if a row is malformed, or the rows are not those of one state: whatever
+    /// [`State::check`] finds.
     pub fn from_rows(rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<Self, RowError> {
         let mut reader = RowReader::default();
         for (key, value) in rows {

@@ -1,8 +1,9 @@
 //! Sessions: who clients are, and what their last requests were answered.
 //!
-//! A session's requests are numbered by the client, all kinds of them in one count, but only writes come this way. The
-//! window of remembered outcomes therefore moves with what the *command* says is answered, before its own number is
-//! looked at: a client may have done thousands of reads since its last write.
+//! A session's requests are numbered by the client, all kinds of them in one count, but only writes
+//! come this way. The window of remembered outcomes therefore moves with what the *command* says is
+//! answered, before its own number is looked at: a client may have done thousands of reads since
+//! its last write.
 
 use std::collections::BTreeMap;
 
@@ -111,16 +112,18 @@ impl State {
         self.result_count
     }
 
-    /// What is known of a request, whatever else its session is still waiting for; none if there is no such session.
+    /// What is known of a request, whatever else its session is still waiting for; none if there is
+    /// no such session.
     ///
-    /// Never [`RequestStatus::BeyondWindow`]: only what the request says of earlier ones can put it there. See
-    /// [`State::request_status_given`].
+    /// Never [`RequestStatus::BeyondWindow`]: only what the request says of earlier ones can put it
+    /// there. See [`State::request_status_given`].
     pub fn request_status(&self, session: SessionId, sequence: Sequence) -> Option<RequestStatus<'_>> {
         self.request_status_given(session, sequence, sequence)
     }
 
-    /// What is known of a request that says that all below `unanswered_from` have been answered; none if there is no
-    /// such session. This is how [`Command::Write`](crate::command::Command::Write) is judged.
+    /// What is known of a request that says that all below `unanswered_from` have been answered;
+    /// none if there is no such session. This is how
+    /// [`Command::Write`](crate::command::Command::Write) is judged.
     pub fn request_status_given(
         &self,
         session: SessionId,
@@ -159,8 +162,9 @@ impl State {
 
     /// A client's write: judged by what is remembered, then done and remembered (S9).
     ///
-    /// A refused write is remembered like one that was done: sent again, it gets the same answer even if it would
-    /// succeed by now. One whose consents do not cover it is not: its proposer will bring it again.
+    /// A refused write is remembered like one that was done: sent again, it gets the same answer
+    /// even if it would succeed by now. One whose consents do not cover it is not: its proposer
+    /// will bring it again.
     pub(super) fn write_once(
         &mut self,
         request: RequestId,

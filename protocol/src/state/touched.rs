@@ -3,8 +3,8 @@
 use super::RowKey;
 use crate::id::Incarnation;
 
-/// Rows that are to be stored anew, or removed. Noted as often as they change, and put in order once, at the end: an entry that ends a
-/// thousand leases notes thousands.
+/// Rows that are to be stored anew, or removed. Noted as often as they change, and put in order
+/// once, at the end: an entry that ends a thousand leases notes thousands.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     rows: Vec<RowKey>,

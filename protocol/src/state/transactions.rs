@@ -1,11 +1,13 @@
-//! Transactions: the branch that the comparisons choose in the state as it is, and its operations as one change.
+//! Transactions: the branch that the comparisons choose in the state as it is, and its operations
+//! as one change.
 //!
-//! The branch is chosen when footprints are taken and once more when the transaction is applied. If it is another one by then, or needs other
-//! objects, the consents do not cover it and its proposer gathers again, like for any write (S2).
+//! The branch is chosen when footprints are taken and once more when the transaction is applied. If
+//! it is another one by then, or needs other objects, the consents do not cover it and its proposer
+//! gathers again, like for any write (S2).
 //!
-//! Operations of a branch are [independent](crate::transaction): each is judged by the state as it is before any of them, and the
-//! footprint of all is that of each, together. They are carried out parents first, so that a node that is both named and
-//! above another is made once, with its value.
+//! Operations of a branch are [independent](crate::transaction): each is judged by the state as it
+//! is before any of them, and the footprint of all is that of each, together. They are carried out
+//! parents first, so that a node that is both named and above another is made once, with its value.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +22,14 @@ use crate::{
     transaction::{Branch, FailedCompare, Operation, OperationResult, Transacted, Transaction, index_of},
 };
 
-/// One operation changes at most this many sets of objects; with more, as of a put that makes a long chain of nodes, it is the subtree
-/// of the topmost node and the list that this comes into. So what a transaction names beside itself is bounded by its paths.
+/// One operation changes at most this many sets of objects; with more, as of a put that makes a
+/// long chain of nodes, it is the subtree of the topmost node and the list that this comes into. So
+/// what a transaction names beside itself is bounded by its paths.
 const OPERATION_SETS_MAX: usize = 3;
 
 impl State {
-    /// The first comparison that does not hold; none if the operations of [`Branch::Then`] are to be done.
+    /// The first comparison that does not hold; none if the operations of [`Branch::Then`] are to
+    /// be done.
     fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
         let judged = if self.mistake.is(Bug::FirstCompareOnly) { 1 } else { Transaction::COMPARES_MAX };
         let compares = transaction.compares.iter().take(judged);
@@ -53,7 +57,8 @@ impl State {
         self.branch_footprint(writer, (transaction, self.branch(transaction)), meant)
     }
 
-    /// The objects that either branch would change now, if it were chosen: those of one that would be refused are left out.
+    /// The objects that either branch would change now, if it were chosen: those of one that would
+    /// be refused are left out.
     pub fn footprint_of_both(
         &self,
         writer: SessionId,
@@ -94,8 +99,8 @@ impl State {
         Ok(sets)
     }
 
-    /// How many nodes the branch that would make more of them would make now, with those above that are missing, and how
-    /// many bytes their paths have.
+    /// How many nodes the branch that would make more of them would make now, with those above that
+    /// are missing, and how many bytes their paths have.
     pub fn nodes_made(&self, transaction: &Transaction) -> (usize, usize) {
         let of = |branch| {
             let mut made: BTreeSet<NodePath> = BTreeSet::new();
@@ -218,7 +223,8 @@ impl State {
         }
     }
 
-    /// A known mistake: the branch is done that consents were gathered for, though the other one is chosen by now.
+    /// A known mistake: the branch is done that consents were gathered for, though the other one is
+    /// chosen by now.
     pub(super) fn transact_as_proposed(
         &mut self,
         writer: SessionId,

@@ -21,16 +21,17 @@ use crate::{
 pub struct VolumeRecord {
     /// What it promises.
     pub settings: VolumeSettings,
-    /// The generation that it was made with: distinguishes it from those of the same name that come later (S7b). A change of
-    /// the volume leaves it as it is.
+    /// The generation that it was made with: distinguishes it from those of the same name that come
+    /// later (S7b). A change of the volume leaves it as it is.
     pub create_generation: VolumeGeneration,
-    /// Grows with each change of the volume, and is never used again for this top, even if the volume is removed and
-    /// made anew: it follows from the revision of the change.
+    /// Grows with each change of the volume, and is never used again for this top, even if the
+    /// volume is removed and made anew: it follows from the revision of the change.
     pub generation: VolumeGeneration,
 }
 
 impl VolumeRecord {
-    /// A volume as it is from `revision` on. The root, made at revision 0, begins with generation 1.
+    /// A volume as it is from `revision` on. The root, made at revision 0, begins with
+    /// generation 1.
     pub(super) fn new(settings: VolumeSettings, revision: Revision) -> Self {
         let generation = VolumeGeneration(revision.0 + 1);
         Self { settings, create_generation: generation, generation }
@@ -38,7 +39,8 @@ impl VolumeRecord {
 }
 
 impl State {
-    /// The volume that the node at `path` belongs to, and its top: the nearest at or above it. The node need not exist.
+    /// The volume that the node at `path` belongs to, and its top: the nearest at or above it. The
+    /// node need not exist.
     pub fn volume_of(&self, path: &NodePath) -> (&NodePath, &VolumeRecord) {
         volume_of(&self.volumes, path)
     }
@@ -63,7 +65,8 @@ impl State {
         self.tick
     }
 
-    /// Finds the ticks that volumes ask for, and the leases on each volume, in a state that was read.
+    /// Finds the ticks that volumes ask for, and the leases on each volume, in a state that was
+    /// read.
     pub(super) fn index_volumes(&mut self) {
         self.tick_counts = self.ticks_of_volumes();
         self.tick = self.shortest_tick();

@@ -1,9 +1,12 @@
-//! Write leases: holds whose holders keep a node's data to themselves (DESIGN, *Holds*; NFSv4 calls them write delegations).
+//! Write leases: holds whose holders keep a node's data to themselves (DESIGN, *Holds*; NFSv4 calls
+//! them write delegations).
 //!
-//! Who holds a node alone can ask to cache it. That changes no data, and yet goes the way of a write that does: everyone who may hold a copy of the data
-//! has consented when it is applied (S2). From then on the state knows that nobody else has a copy, whoever leads: reads of the data are not answered
-//! by the leader (so nothing is granted), and a write that would change or compare it is not applied, until the holder says that it has ended, or
-//! its hold has. So what the holder flushes meanwhile needs nobody's consent, and passes the writes that wait for it (S10).
+//! Who holds a node alone can ask to cache it. That changes no data, and yet goes the way of a
+//! write that does: everyone who may hold a copy of the data has consented when it is applied (S2).
+//! From then on the state knows that nobody else has a copy, whoever leads: reads of the data are
+//! not answered by the leader (so nothing is granted), and a write that would change or compare it
+//! is not applied, until the holder says that it has ended, or its hold has. So what the holder
+//! flushes meanwhile needs nobody's consent, and passes the writes that wait for it (S10).
 //!
 //! What is flushed is written under the token of the hold, and refused under any other.
 
@@ -55,7 +58,8 @@ impl State {
         self.locks.write_leases_by_session.range(all).counted().map(|(_, path)| path)
     }
 
-    /// The nodes that a write has to do with whose data somebody keeps to itself: that it changes, given these objects, or compares.
+    /// The nodes that a write has to do with whose data somebody keeps to itself: that it changes,
+    /// given these objects, or compares.
     pub fn blocking_write_leases(&self, write: &Write, sets: &[ObjectSet]) -> BTreeSet<NodePath> {
         let is_holders = matches!(write, Write::TakeWriteLease { .. } | Write::Flush { .. });
         if self.locks.write_leases.is_empty() || is_holders || self.mistake.is(Bug::WritePastWriteLease) {
@@ -152,7 +156,8 @@ impl State {
         Written { stat, ..self.unchanged() }
     }
 
-    /// Checks that whoever keeps a node's data to itself holds it alone, and that it is there to be flushed to.
+    /// Checks that whoever keeps a node's data to itself holds it alone, and that it is there to be
+    /// flushed to.
     pub(super) fn check_write_leases(&self) -> Result<(), String> {
         for (path, id) in &self.locks.write_leases {
             let hold = self.locks.rows.get(id).map(|(_, hold)| hold);

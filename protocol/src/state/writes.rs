@@ -1,21 +1,25 @@
 //! Writes: which objects they change, and how.
 //!
-//! A write first has its [footprint](State::footprint) taken, which is all the thinking; carrying it out then cannot
-//! fail. Consents are gathered for the footprint (S2), and the history remembers it.
+//! A write first has its [footprint](State::footprint) taken, which is all the thinking; carrying
+//! it out then cannot fail. Consents are gathered for the footprint (S2), and the history remembers
+//! it.
 //!
 //! # Why a volume's making, change and removal is a write to everything that it covers
 //!
-//! A copy is valid by two leases, and which volume lease that is, how long it lasts and what margin the server waits
-//! after it, all follow from the volume that the object belongs to when the copy is granted (S8). So:
+//! A copy is valid by two leases, and which volume lease that is, how long it lasts and what margin
+//! the server waits after it, all follow from the volume that the object belongs to when the copy
+//! is granted (S8). So:
 //!
-//! - *Making* a volume moves all nodes in it from one volume to another. A copy granted before hangs on a lease on the
-//!   old volume, which from then on nobody waits for when the node is written.
-//! - *Changing* a volume changes how long a write waits. Copies granted under a longer term or a smaller margin must be
-//!   gone before the server counts by the new numbers.
-//! - *Removing* a volume moves the nodes back, and ends the leases on it. Nobody must be using them then.
+//! - *Making* a volume moves all nodes in it from one volume to another. A copy granted before
+//!   hangs on a lease on the old volume, which from then on nobody waits for when the node is
+//!   written.
+//! - *Changing* a volume changes how long a write waits. Copies granted under a longer term or a
+//!   smaller margin must be gone before the server counts by the new numbers.
+//! - *Removing* a volume moves the nodes back, and ends the leases on it. Nobody must be using them
+//!   then.
 //!
-//! Each of these recalls the whole subtree, volumes inside it too, and a new generation keeps what was granted under
-//! the old one from being taken for good.
+//! Each of these recalls the whole subtree, volumes inside it too, and a new generation keeps what
+//! was granted under the old one from being taken for good.
 
 use super::{NodeRecord, RowKey, State, VolumeRecord, touched::Touched};
 use crate::{
@@ -31,13 +35,14 @@ use crate::{
 impl State {
     /// Exactly the objects that the write would change if it were applied now.
     ///
-    /// For a subtree, that is each object in it: whether one inside differs afterwards is not looked at. What goes with a lease
-    /// that is revoked is not listed: see [`State::carried`] and [`State::attached_parent_counts`].
+    /// For a subtree, that is each object in it: whether one inside differs afterwards is not
+    /// looked at. What goes with a lease that is revoked is not listed: see [`State::carried`] and
+    /// [`State::attached_parent_counts`].
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the write would be refused, for one because a lease or volume is not the one that is
-    /// [meant](State::meant).
+    /// [`WriteRefusal`] if the write would be refused, for one because a lease or volume is not the
+    /// one that is [meant](State::meant).
     pub fn footprint(
         &self,
         writer: SessionId,
@@ -165,7 +170,8 @@ impl State {
         Ok(sets)
     }
 
-    /// Adds what changes above a node that is made: the nodes made with it, and the list in which the topmost appears.
+    /// Adds what changes above a node that is made: the nodes made with it, and the list in which
+    /// the topmost appears.
     fn add_created_parents(&self, path: &NodePath, sets: &mut Vec<ObjectSet>) {
         for ancestor in path.ancestors() {
             let is_made = self.node(&ancestor).is_none();

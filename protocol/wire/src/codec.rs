@@ -1,9 +1,10 @@
 //! Messages as bytes: postcard, through types of ours.
 //!
-//! tarpc's own encoding is not used. Decoding a request adds a duration that the other side chose to the clock, which
-//! panics if that is large enough, and a deadline of more than two years panics in its timer: here a deadline crosses as
-//! the microseconds that are left (T1) and is cut to [`DEADLINE_MAX`]. And tarpc writes the kind of a server's error as a
-//! signed number and reads it as an unsigned one, which in postcard is another number.
+//! tarpc's own encoding is not used. Decoding a request adds a duration that the other side chose
+//! to the clock, which panics if that is large enough, and a deadline of more than two years panics
+//! in its timer: here a deadline crosses as the microseconds that are left (T1) and is cut to
+//! [`DEADLINE_MAX`]. And tarpc writes the kind of a server's error as a signed number and reads it
+//! as an unsigned one, which in postcard is another number.
 
 use std::{
     io,
@@ -20,8 +21,9 @@ use tarpc::{
 
 pub use crate::error::CodecError;
 
-/// The longest time that a request's deadline can lie ahead when it arrives. Longer ones are cut: nothing waits that
-/// long, as a write ends within a volume term and the timer behind it has a limit.
+/// The longest time that a request's deadline can lie ahead when it arrives. Longer ones are cut:
+/// nothing waits that long, as a write ends within a volume term and the timer behind it has a
+/// limit.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 
 /// Can be sent.
@@ -30,11 +32,12 @@ pub trait Encode: Sized {
     ///
     /// # Errors
     ///
-    /// [`CodecError::TooLarge`] if it does not fit, [`CodecError::Encode`] if postcard cannot express it. `out` then
-    /// has a part of the message at its end.
+    /// [`CodecError::TooLarge`] if it does not fit, [`CodecError::Encode`] if postcard cannot
+    /// express it. `out` then has a part of the message at its end.
     fn encode(&self, out: &mut BytesMut, end: usize) -> Result<(), CodecError>;
 
-    /// What to send instead of a message that cannot be sent, so that somebody who waits for it learns why.
+    /// What to send instead of a message that cannot be sent, so that somebody who waits for it
+    /// learns why.
     fn refusal(&self, error: &CodecError) -> Option<Self>;
 }
 
@@ -66,7 +69,8 @@ struct WireTrace {
 impl From<trace::Context> for WireTrace {
     fn from(context: trace::Context) -> Self {
         let trace = u128::from(context.trace_id);
-        // Without a trace, tarpc makes up a random span for each request, which is of no use to anybody.
+        // Without a trace, tarpc makes up a random span for each request, which is of no use to
+        // anybody.
         let span = if trace == 0 { 0 } else { u64::from(context.span_id) };
         Self { trace, span, is_sampled: context.sampling_decision == SamplingDecision::Sampled }
     }
@@ -120,7 +124,8 @@ impl From<WireFailure> for ServerError {
     }
 }
 
-/// Any context: the type can only be made by asking for the current one, which costs more than copying it.
+/// Any context: the type can only be made by asking for the current one, which costs more than
+/// copying it.
 static CONTEXT: LazyLock<context::Context> = LazyLock::new(context::current);
 
 impl<T: Serialize> Encode for ClientMessage<T> {
@@ -135,7 +140,8 @@ impl<T: Serialize> Encode for ClientMessage<T> {
             Self::Cancel { trace_context, request_id } => {
                 WireCall::Cancel { id: *request_id, trace: (*trace_context).into() }
             }
-            // The type says that there may be more kinds in other versions of tarpc; in ours there are not.
+            // The type says that there may be more kinds in other versions of tarpc; in ours there
+            // are not.
             _ => return Err(CodecError::Encode(postcard::Error::WontImplement)),
         };
         put(&call, out, end)
@@ -199,8 +205,8 @@ fn put<T: Serialize>(message: &T, out: &mut BytesMut, end: usize) -> Result<(), 
     Ok(())
 }
 
-/// Keeps what there is room for and counts the rest, so that a message that is too large takes no memory and its length
-/// can be told.
+/// Keeps what there is room for and counts the rest, so that a message that is too large takes no
+/// memory and its length can be told.
 struct BoundedWriter<'a> {
     out: &'a mut BytesMut,
     room: usize,

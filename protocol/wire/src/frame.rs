@@ -1,8 +1,8 @@
 //! Frames: a length in four bytes, big-endian, then that many bytes.
 //!
-//! A length beyond the bound is refused before anything is read or allocated for it, and below the bound memory
-//! follows what has arrived, not what was announced. After a bad frame there is no way to find the next one: the
-//! connection ends.
+//! A length beyond the bound is refused before anything is read or allocated for it, and below the
+//! bound memory follows what has arrived, not what was announced. After a bad frame there is no way
+//! to find the next one: the connection ends.
 
 use std::marker::PhantomData;
 
@@ -18,14 +18,16 @@ use crate::{
 };
 
 /// The longest frame, without its length prefix. Twice the longest value that can be configured
-/// (`Limits::VALUE_MAX_BYTES`), so that a value always fits with all that rides along; and little enough that one frame
-/// on its way delays what comes after it by no more than 0.14 s on a gigabit link.
+/// (`Limits::VALUE_MAX_BYTES`), so that a value always fits with all that rides along; and little
+/// enough that one frame on its way delays what comes after it by no more than 0.14 s on a gigabit
+/// link.
 pub const FRAME_MAX_BYTES: usize = 16 << 20;
 
 /// The length prefix.
 pub(crate) const PREFIX_BYTES: usize = 4;
 
-/// A peer's frames are handed to the socket once so many bytes have gathered, or when there are no more to send.
+/// A peer's frames are handed to the socket once so many bytes have gathered, or when there are no
+/// more to send.
 const PEER_BATCH_BYTES: usize = 256 << 10;
 
 const _: () = assert!(FRAME_MAX_BYTES >= 2 * leasehold_protocol::limits::Limits::VALUE_MAX_BYTES);
@@ -90,11 +92,13 @@ fn try_put_frame<T: Encode>(message: &T, tag: Option<u8>, out: &mut BytesMut) ->
     Ok(())
 }
 
-/// What servers say to each other: one channel over the whole connection, for a service that the server defines.
+/// What servers say to each other: one channel over the whole connection, for a service that the
+/// server defines.
 ///
-/// `Item` is what comes in and `SinkItem` what goes out: `ClientMessage<Request>` and `Response<Response>` where the
-/// service is served, the other way round where it is called. Frames are gathered until they are flushed. An error ends
-/// the connection: it is logged here, and given by the stream as its last item.
+/// `Item` is what comes in and `SinkItem` what goes out: `ClientMessage<Request>` and
+/// `Response<Response>` where the service is served, the other way round where it is called. Frames
+/// are gathered until they are flushed. An error ends the connection: it is logged here, and given
+/// by the stream as its last item.
 pub fn peer_transport<Item, SinkItem>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> impl Transport<SinkItem, Item, TransportError = ConnectionError> + Send + Unpin + 'static

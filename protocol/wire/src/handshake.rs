@@ -31,8 +31,8 @@ pub const MAGIC: [u8; 4] = *b"LSHD";
 /// (`server/tests/replica/formats.rs` says so).
 pub const PROTOCOL_VERSION: u16 = 3;
 
-/// How long a handshake may take: long enough for two packets that were lost and sent again after 1 and 2 seconds, short
-/// enough that sockets on which nobody speaks do not pile up.
+/// How long a handshake may take: long enough for two packets that were lost and sent again after 1
+/// and 2 seconds, short enough that sockets on which nobody speaks do not pile up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long somebody who is refused may take to hear it: a packet lost once.
@@ -41,8 +41,8 @@ pub const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest reason for a refusal: a sentence, in a buffer that anybody can afford.
 pub const REASON_MAX_BYTES: usize = 512;
 
-/// What is read, and thrown away, of what a refused client still had to say: if it were left unread, closing would reset
-/// the connection and might take the refusal with it.
+/// What is read, and thrown away, of what a refused client still had to say: if it were left
+/// unread, closing would reset the connection and might take the refusal with it.
 const REFUSED_DRAIN_MAX_BYTES: u64 = 64 << 10;
 
 const HELLO_BYTES: usize = 7;
@@ -55,7 +55,8 @@ const REFUSED: u8 = 1;
 /// What the side that opened the connection wants to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// A client: [`client_connection`](crate::client_connection) and [`server_connection`](crate::server_connection).
+    /// A client: [`client_connection`](crate::client_connection) and
+    /// [`server_connection`](crate::server_connection).
     Client = 1,
     /// Another server: [`peer_transport`](crate::peer_transport).
     Peer = 2,
@@ -240,8 +241,8 @@ where
     Ok(Introduced { cluster, stream })
 }
 
-/// The server's side of the handshake, on any stream. Whoever cannot be accepted is told why before the stream is
-/// closed; what is wrong with it is logged here.
+/// The server's side of the handshake, on any stream. Whoever cannot be accepted is told why before
+/// the stream is closed; what is wrong with it is logged here.
 ///
 /// # Errors
 ///
@@ -347,7 +348,8 @@ async fn read_cluster(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Cl
 
 /// The version, and the byte after it.
 async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> Result<(u16, u8), HandshakeError> {
-    // The magic by itself: whoever speaks something else may wait for us after fewer bytes than ours has.
+    // The magic by itself: whoever speaks something else may wait for us after fewer bytes than
+    // ours has.
     let mut got = [0; MAGIC.len()];
     read_exact(stream, &mut got).await?;
     if got != MAGIC {

@@ -8,10 +8,10 @@
 //! [`codec`]   postcard, deadlines as durations
 //! ```
 //!
-//! Guaranteed: bad bytes from the other side end that connection with a [`ConnectionError`] and nothing else; memory
-//! for a connection follows what has arrived and is bounded; a slow consumer of requests delays no recall and no
-//! consent. Not guaranteed: that a message arrives. Whatever was under way when a connection ends may or may not have
-//! been received.
+//! Guaranteed: bad bytes from the other side end that connection with a [`ConnectionError`] and
+//! nothing else; memory for a connection follows what has arrived and is bounded; a slow consumer
+//! of requests delays no recall and no consent. Not guaranteed: that a message arrives. Whatever
+//! was under way when a connection ends may or may not have been received.
 //!
 //! What this crate does not know: leases, sessions, leaders. It decides nothing about them.
 

@@ -1,22 +1,26 @@
-//! Two channels over one connection: requests and their responses on one, recalls and their consents on the other.
+//! Two channels over one connection: requests and their responses on one, recalls and their
+//! consents on the other.
 //!
-//! Each frame begins with a tag: 0 and 1 are the channels, 2 gives the other side room on one of them.
+//! Each frame begins with a tag: 0 and 1 are the channels, 2 gives the other side room on one of
+//! them.
 //!
-//! **No channel waits for the other's consumer.** The reader never stops reading: it puts each frame into the in-queue of
-//! its channel, and that cannot overflow, since each side may send on a channel only what the other has given it room
-//! for, a [`WINDOW_BYTES`] to begin with and more as the consumer takes frames out (as HTTP/2 and yamux do). So a server
-//! that does not get round to requests pushes back on the client's requests and on nothing else: consents go on. Whoever
-//! sends beyond its window breaks the protocol, and the connection ends.
+//! **No channel waits for the other's consumer.** The reader never stops reading: it puts each
+//! frame into the in-queue of its channel, and that cannot overflow, since each side may send on a
+//! channel only what the other has given it room for, a [`WINDOW_BYTES`] to begin with and more as
+//! the consumer takes frames out (as HTTP/2 and yamux do). So a server that does not get round to
+//! requests pushes back on the client's requests and on nothing else: consents go on. Whoever sends
+//! beyond its window breaks the protocol, and the connection ends.
 //!
-//! **Recalls go first.** Each batch that the writer takes begins with room, then recalls or consents, then at least one
-//! frame of requests or responses, so that neither starves. A recall waits for the batch being written, that is
-//! for [`WRITE_BATCH_BYTES`] and one frame at most, and for what the kernel has already taken.
+//! **Recalls go first.** Each batch that the writer takes begins with room, then recalls or
+//! consents, then at least one frame of requests or responses, so that neither starves. A recall
+//! waits for the batch being written, that is for [`WRITE_BATCH_BYTES`] and one frame at most, and
+//! for what the kernel has already taken.
 //!
 //! **Writes are gathered.** All that is ready, up to a batch, goes to the socket at once.
 //!
-//! Who closes: dropping the [`MuxDriver`] closes at once; dropping either transport closes once what was sent on them has been
-//! written, or after [`LINGER`]. After the end the transports give what had arrived, then nothing; what is still sent is
-//! lost, as on any network.
+//! Who closes: dropping the [`MuxDriver`] closes at once; dropping either transport closes once
+//! what was sent on them has been written, or after [`LINGER`]. After the end the transports give
+//! what had arrived, then nothing; what is still sent is lost, as on any network.
 
 mod queues;
 
@@ -49,8 +53,8 @@ pub const REQUESTS: u8 = 0;
 /// The channel for recalls, server to client, and their consents.
 pub const RECALLS: u8 = 1;
 
-/// As much is gathered for one write: large enough that the cost of a write is nothing beside the bytes, small enough to
-/// be gone within a millisecond on a gigabit link.
+/// As much is gathered for one write: large enough that the cost of a write is nothing beside the
+/// bytes, small enough to be gone within a millisecond on a gigabit link.
 pub const WRITE_BATCH_BYTES: usize = 64 << 10;
 
 /// How long a connection that this side gives up may take to write what has been sent on it.
@@ -62,8 +66,8 @@ const READ_BYTES: usize = 16 << 10;
 /// Most frames are no longer than this.
 const FRAME_USUAL_BYTES: usize = 256;
 
-/// Splits a connection into the [`REQUESTS`] channel, the [`RECALLS`] channel, and the driver that works for both.
-/// `Item`s come in, `SinkItem`s go out.
+/// Splits a connection into the [`REQUESTS`] channel, the [`RECALLS`] channel, and the driver that
+/// works for both. `Item`s come in, `SinkItem`s go out.
 pub fn split<S, ItemA, SinkItemA, ItemB, SinkItemB>(
     stream: S,
 ) -> (ChannelTransport<ItemA, SinkItemA>, ChannelTransport<ItemB, SinkItemB>, MuxDriver)
@@ -80,16 +84,18 @@ where
 
 /// Does the work of a connection: somebody has to poll it, in a task of its own as a rule.
 ///
-/// Ends when the connection does: with `Ok` if it was closed by either side between two frames, else with the reason, which
-/// has been logged if the other side broke the protocol. Dropping it closes the connection.
+/// Ends when the connection does: with `Ok` if it was closed by either side between two frames,
+/// else with the reason, which has been logged if the other side broke the protocol. Dropping it
+/// closes the connection.
 #[must_use = "nothing is sent or received unless the driver is polled"]
 pub struct MuxDriver {
     work: Pin<Box<dyn Future<Output = Result<(), ConnectionError>> + Send>>,
 }
 
 impl MuxDriver {
-    /// Has `other`, which works on one of the connection's channels, polled with it, in the same task. Once the
-    /// connection has ended, `other` is given the time to take out what had arrived, as it must end when its channel does.
+    /// Has `other`, which works on one of the connection's channels, polled with it, in the same
+    /// task. Once the connection has ended, `other` is given the time to take out what had arrived,
+    /// as it must end when its channel does.
     pub(crate) fn with<T>(self, other: impl Future<Output = T> + Send + 'static) -> Self {
         let work = async move {
             let mut work = self.work;
@@ -128,9 +134,10 @@ impl Future for MuxDriver {
 
 /// One channel of a connection: a [`tarpc::Transport`].
 ///
-/// Has room for a bounded number of bytes on their way out, and is not ready to take more until the driver has written
-/// some. A message that does not fit into a frame is refused by `start_send` and the channel goes on; if it is a
-/// response, an error is sent in its place and the caller learns why.
+/// Has room for a bounded number of bytes on their way out, and is not ready to take more until the
+/// driver has written some. A message that does not fit into a frame is refused by `start_send` and
+/// the channel goes on; if it is a response, an error is sent in its place and the caller learns
+/// why.
 #[derive(Debug)]
 pub struct ChannelTransport<Item, SinkItem> {
     shared: Arc<MuxShared>,
@@ -153,7 +160,8 @@ impl<Item, SinkItem> Drop for ChannelTransport<Item, SinkItem> {
 impl<Item: Decode, SinkItem> Stream for ChannelTransport<Item, SinkItem> {
     type Item = Result<Item, CodecError>;
 
-    /// Never gives an error: a frame that is no message ends the connection, and the driver says why.
+    /// Never gives an error: a frame that is no message ends the connection, and the driver says
+    /// why.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.shared.poll_next(self.channel, cx).map(|frame| match Item::decode(&frame?) {
             Ok(message) => Some(Ok(message)),
@@ -179,7 +187,8 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
         Ok(())
     }
 
-    /// Ready when there is room: the driver writes as soon as it can. (Were it ready without room, tarpc would spin.)
+    /// Ready when there is room: the driver writes as soon as it can. (Were it ready without room,
+    /// tarpc would spin.)
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), CodecError>> {
         self.poll_ready(cx)
     }
@@ -190,7 +199,8 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
     }
 }
 
-/// Tells the transports that the connection has ended, even if the driver is dropped before its first poll.
+/// Tells the transports that the connection has ended, even if the driver is dropped before its
+/// first poll.
 struct Ending(Arc<MuxShared>);
 
 impl Drop for Ending {

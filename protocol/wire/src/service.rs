@@ -6,9 +6,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::mux::{ChannelTransport, MuxDriver, split};
 
-/// Calls of one side that are under way on a connection. A write may wait for a volume term, and a renewal must not wait
-/// behind writes, nor a recall behind recalls: the bound is beyond what a client of ours has under way. More than that
-/// wait on the calling side.
+/// Calls of one side that are under way on a connection. A write may wait for a volume term, and a
+/// renewal must not wait behind writes, nor a recall behind recalls: the bound is beyond what a
+/// client of ours has under way. More than that wait on the calling side.
 const CALLS_IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// Calls that wait for tarpc to send them; more wait in their callers.
@@ -36,8 +36,9 @@ pub type CallbackTransport = ChannelTransport<ClientMessage<CallbackRequest>, ta
 
 /// The server's end of a connection whose other end is [`client_connection`].
 ///
-/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport closes the connection,
-/// dropping all clones of the client does not. Calls fail once the connection has ended.
+/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport
+/// closes the connection, dropping all clones of the client does not. Calls fail once the
+/// connection has ended.
 pub fn server_connection<S>(stream: S) -> (LeaseholdTransport, CallbackClient, MuxDriver)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
@@ -49,8 +50,9 @@ where
 
 /// The client's end of a connection whose other end is [`server_connection`].
 ///
-/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport closes the connection,
-/// dropping all clones of the client does not. Calls fail once the connection has ended.
+/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport
+/// closes the connection, dropping all clones of the client does not. Calls fail once the
+/// connection has ended.
 pub fn client_connection<S>(stream: S) -> (LeaseholdClient, CallbackTransport, MuxDriver)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,

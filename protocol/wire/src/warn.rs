@@ -1,4 +1,5 @@
-//! Warnings about what others send: one a second at most, so that nobody can fill our log or slow us down with it.
+//! Warnings about what others send: one a second at most, so that nobody can fill our log or slow
+//! us down with it.
 
 use std::{
     fmt::Display,
@@ -6,13 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Warnings come at least this far apart: enough to see that something is wrong and what, too little to fill a disk.
+/// Warnings come at least this far apart: enough to see that something is wrong and what, too
+/// little to fill a disk.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
 static VIOLATIONS: Mutex<WarnLimit> = Mutex::new(WarnLimit { last: None, suppressed: 0 });
 static NOT_ADMITTED: Mutex<WarnLimit> = Mutex::new(WarnLimit { last: None, suppressed: 0 });
 
-/// Warns that the other side of a connection broke the protocol, unless a warning has just been given.
+/// Warns that the other side of a connection broke the protocol, unless a warning has just been
+/// given.
 pub(crate) fn violation(reason: &dyn Display) {
     match admit(&VIOLATIONS) {
         Some(suppressed) => {

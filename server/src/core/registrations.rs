@@ -30,7 +30,8 @@ pub(super) struct Registrations {
 }
 
 impl Registrations {
-    /// Recalls for the session go down this connection from now on, unless it has registered on another since.
+    /// Recalls for the session go down this connection from now on, unless it has registered on
+    /// another since.
     pub(super) fn register(
         &mut self,
         session: SessionId,
@@ -60,7 +61,8 @@ impl Registrations {
     pub(super) fn recall(&self, recall: Recall) {
         visit(1);
         if let Some(RegisteredSession { recalls, .. }) = self.sessions.get(&recall.session) {
-            // A connection that has ended, or whose client takes no recalls; the lessor sends it again.
+            // A connection that has ended, or whose client takes no recalls; the lessor sends it
+            // again.
             let _ = recalls.try_send(recall);
         }
     }

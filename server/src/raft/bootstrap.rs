@@ -1,18 +1,23 @@
-//! How a replica with an empty store comes to take part: a safe founding, and a safe return after its disk was lost.
+//! How a replica with an empty store comes to take part: a safe founding, and a safe return after
+//! its disk was lost.
 //!
-//! **The danger.** Raft counts on every voter to remember its vote and the entries that it has acknowledged. A replica
-//! whose disk was wiped has forgotten both and cannot tell: it looks like a new one. If it simply voted again, two
-//! leaders could be elected in one term, or a leader that lacks a committed entry; what was acknowledged would be lost
-//! although only a minority of the disks was (S11).
+//! **The danger.** Raft counts on every voter to remember its vote and the entries that it has
+//! acknowledged. A replica whose disk was wiped has forgotten both and cannot tell: it looks like a
+//! new one. If it simply voted again, two leaders could be elected in one term, or a leader that
+//! lacks a committed entry; what was acknowledged would be lost although only a minority of the
+//! disks was (S11).
 //!
-//! **The rule.** A replica with an empty store answers none of Raft's messages and does not campaign. It asks all
-//! other members where they stand, and:
+//! **The rule.** A replica with an empty store answers none of Raft's messages and does not
+//! campaign. It asks all other members where they stand, and:
 //!
-//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again (`ReplicaNode::readmit`).
+//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again
+//!   (`ReplicaNode::readmit`).
 //! - *All are empty* → the one with the lowest id founds a cluster (`ReplicaNode::found`).
-//! - *Somebody does not answer* → it waits and asks again: who is away may have what this replica has forgotten.
+//! - *Somebody does not answer* → it waits and asks again: who is away may have what this replica
+//!   has forgotten.
 //!
-//! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself at once.
+//! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself
+//! at once.
 //!
 //! **Why the return is safe.** Let E be the empty replica, C the configuration in which it is a
 //! voter, C′ the same without it. Until it is let in, E is silent, which Raft cannot tell from a
@@ -30,28 +35,31 @@
 //! member like any other: a learner first, which decides nothing, then a voter by a joint change of
 //! configuration once it has caught up.
 //!
-//! The joint change needs the other voters. If with E a majority of C is lost, it is never committed, and E
-//! waits: that is more than S11 promises to survive. (Two members have no minority: a wiped one of two waits for
-//! ever, and needs a person.)
+//! The joint change needs the other voters. If with E a majority of C is lost, it is never
+//! committed, and E waits: that is more than S11 promises to survive. (Two members have no
+//! minority: a wiped one of two waits for ever, and needs a person.)
 //!
 //! **Only from its address.** The membership records where E listens, and only the process there is
 //! E: the leader asks that address itself, whatever address the request names. A second process
 //! with E's id would otherwise evict a healthy E. It is refused for good, and ends with the reason.
 //!
-//! **Every step can be repeated.** E's request names its life, and before the leader removes E it asks E back whether
-//! it is still empty in that life: a request that was delayed until E had returned removes nobody. If the leader dies
-//! half-way, E asks the next one, which finds E removed already, or removes it. E stores its standing, with the floor,
-//! before its Raft starts; if it dies after that, it starts with it, and goes on asking to become a voter until it is
-//! one (`ReplicaNode::become_voter`).
+//! **Every step can be repeated.** E's request names its life, and before the leader removes E it
+//! asks E back whether it is still empty in that life: a request that was delayed until E had
+//! returned removes nobody. If the leader dies half-way, E asks the next one, which finds E removed
+//! already, or removes it. E stores its standing, with the floor, before its Raft starts; if it
+//! dies after that, it starts with it, and goes on asking to become a voter until it is one
+//! (`ReplicaNode::become_voter`).
 //!
-//! **Why the founding is safe.** Members that are empty cannot tell being new from having been wiped. So a cluster is
-//! founded only when all its members have durably accepted it, none of which has taken part in anything: with one of them
-//! away, the others might be the wiped ones, and what it has would be left out of the new cluster. Nobody takes part in
-//! two foundings: a member that has voted or stored an entry in one refuses all others. Several can be under way, if
-//! members see different others at first: each is named at random and initialised by its founder only. Those with a higher
-//! founder give way. A founder gives up for good what it has not initialised as soon as it hears of a lower one's; a
-//! member that has accepted that one is free then, which it learns by asking the founder. The price is that the first
-//! start of a cluster waits for every member; later ones do not.
+//! **Why the founding is safe.** Members that are empty cannot tell being new from having been
+//! wiped. So a cluster is founded only when all its members have durably accepted it, none of which
+//! has taken part in anything: with one of them away, the others might be the wiped ones, and what
+//! it has would be left out of the new cluster. Nobody takes part in two foundings: a member that
+//! has voted or stored an entry in one refuses all others. Several can be under way, if members see
+//! different others at first: each is named at random and initialised by its founder only. Those
+//! with a higher founder give way. A founder gives up for good what it has not initialised as soon
+//! as it hears of a lower one's; a member that has accepted that one is free then, which it learns
+//! by asking the founder. The price is that the first start of a cluster waits for every member;
+//! later ones do not.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -188,7 +196,8 @@ impl ReplicaNode {
             if report.replica != id {
                 return Err(ReplicaStartError::OtherReplica { address, got: report.replica, expected: id });
             }
-            // What a running cluster was configured with does not matter any more: its own record counts.
+            // What a running cluster was configured with does not matter any more: its own record
+            // counts.
             if !matches!(report.stage, ReplicaStage::Started { .. }) {
                 self.compare(&report)?;
             }
@@ -316,7 +325,8 @@ impl ReplicaNode {
             if !self.may_leave(&standing, cluster).await {
                 return Err(refusal);
             }
-            // From here on no message of the old founding comes in; none that came in before may have been heard.
+            // From here on no message of the old founding comes in; none that came in before may
+            // have been heard.
             switching = Some(self.cluster_switch_lock.write().await);
             if !self.is_untouched().await {
                 return Err(refusal);
@@ -331,7 +341,8 @@ impl ReplicaNode {
         Ok(())
     }
 
-    /// Whether the founding that this replica has accepted is none any more, or gives way to `other`.
+    /// Whether the founding that this replica has accepted is none any more, or gives way to
+    /// `other`.
     async fn may_leave(&self, standing: &StoreIdentity, other: ClusterId) -> bool {
         let founder = standing.cluster.founder;
         if standing.participation != Participation::Bootstrapped {
@@ -353,8 +364,8 @@ impl ReplicaNode {
         }
     }
 
-    /// Whether this replica has neither voted nor stored an entry, nor is about to: Raft's own word, given after all
-    /// that it was told before.
+    /// Whether this replica has neither voted nor stored an entry, nor is about to: Raft's own
+    /// word, given after all that it was told before.
     async fn is_untouched(&self) -> bool {
         if self.has_participated() {
             return false;

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use leasehold_protocol::volume::VolumeSettings;
 use openraft::{Config, ConfigError, SnapshotPolicy};
 
-/// The entries that one message to a follower has at most. 32, an earlier default of openraft's, costs two thirds of
-/// the throughput.
+/// The entries that one message to a follower has at most. 32, an earlier default of openraft's,
+/// costs two thirds of the throughput.
 const PAYLOAD_MAX_ENTRIES: u64 = 1024;
 /// A snapshot is given up when its receiver has acknowledged nothing of it for this long, unless
 /// set otherwise: no piece of it, and, once it has all of them, not that it is at work on them.
@@ -36,7 +36,8 @@ pub struct Timings {
 }
 
 impl Default for Timings {
-    /// About a second until a new leader serves, on an ordinary network; a stall of a quarter of a second changes nothing.
+    /// About a second until a new leader serves, on an ordinary network; a stall of a quarter of a
+    /// second changes nothing.
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(75),
@@ -53,11 +54,11 @@ pub struct ReplicaConfig {
     pub id: u64,
     /// Where it keeps its data. Made if it does not exist.
     pub dir: PathBuf,
-    /// All members and where they listen, this one included. The same on all of them when the cluster is founded;
-    /// afterwards the cluster's own record counts.
+    /// All members and where they listen, this one included. The same on all of them when the
+    /// cluster is founded; afterwards the cluster's own record counts.
     pub members: BTreeMap<u64, String>,
-    /// What the root volume promises until somebody changes it. The same on all members; afterwards the cluster's own
-    /// record counts.
+    /// What the root volume promises until somebody changes it. The same on all members; afterwards
+    /// the cluster's own record counts.
     pub root: VolumeSettings,
     /// How fast Raft moves.
     pub timings: Timings,
@@ -106,10 +107,12 @@ impl ReplicaConfig {
             max_in_snapshot_log_to_keep: self.retained_entries,
             // A follower is sent the log as long as it is there.
             replication_lag_threshold: self.snapshot_entries.saturating_add(self.retained_entries),
-            // A leader that has lost its quorum lets the others elect, instead of keeping them quiet for ever.
+            // A leader that has lost its quorum lets the others elect, instead of keeping them
+            // quiet for ever.
             quorum_loss_probe_interval: Some(election_max * 2),
             enable_pre_vote: Some(true),
-            // A restarted leader must be elected again: its memory is gone, and with it what it has granted.
+            // A restarted leader must be elected again: its memory is gone, and with it what it has
+            // granted.
             enable_leader_restore: Some(false),
             backoff: "20ms 40ms ...400ms".to_owned(),
             ..Config::default()

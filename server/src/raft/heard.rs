@@ -1,16 +1,18 @@
-//! How long a follower has heard from the leader that proposed the latest entry: by that much the leader's cluster clock is
-//! known to have run beyond the log (T4).
+//! How long a follower has heard from the leader that proposed the latest entry: by that much the
+//! leader's cluster clock is known to have run beyond the log (T4).
 //!
-//! **Guarantees.** [`Heard::take`] is at most the time from receiving the latest proposal in the log to the last message of the
-//! leader that proposed it. Where that is not known it is zero: after a restart, if the entry came from another leader than
-//! its own, if it may have been cut off again, and for entries that this replica proposed itself.
+//! **Guarantees.** [`Heard::take`] is at most the time from receiving the latest proposal in the
+//! log to the last message of the leader that proposed it. Where that is not known it is zero:
+//! after a restart, if the entry came from another leader than its own, if it may have been cut off
+//! again, and for entries that this replica proposed itself.
 //!
-//! Only time in which that leader could serve counts, by two rules that its own clock follows too. Between two messages
-//! [`STEP_MAX`] counts at most, since the leader, or this replica, may have stood still. And nothing counts before a message says
-//! that the entry is committed: a leader without a quorum prolongs nobody's lease, and its clock stands still.
+//! Only time in which that leader could serve counts, by two rules that its own clock follows too.
+//! Between two messages [`STEP_MAX`] counts at most, since the leader, or this replica, may have
+//! stood still. And nothing counts before a message says that the entry is committed: a leader
+//! without a quorum prolongs nobody's lease, and its clock stands still.
 //!
-//! **What it does not know.** Which entries were stored: a proposal counts as the latest from its arrival on. If it was not
-//! stored after all, less is counted than was heard.
+//! **What it does not know.** Which entries were stored: a proposal counts as the latest from its
+//! arrival on. If it was not stored after all, less is counted than was heard.
 
 use std::time::Duration;
 
@@ -81,12 +83,14 @@ impl Heard {
         }
     }
 
-    /// A snapshot takes the place of the log: the latest proposal is in it, and how old that is is not known.
+    /// A snapshot takes the place of the log: the latest proposal is in it, and how old that is is
+    /// not known.
     pub(super) fn forget(&mut self) {
         self.latest = None;
     }
 
-    /// This replica leads: how long it has heard from the leader of the latest proposal. What is proposed from now on is its own.
+    /// This replica leads: how long it has heard from the leader of the latest proposal. What is
+    /// proposed from now on is its own.
     pub(super) fn take(&mut self) -> Duration {
         self.latest.take().map_or(Duration::ZERO, |latest| latest.heard)
     }

@@ -1,18 +1,22 @@
 //! A leader that gives its leadership to another, for a planned stop.
 //!
-//! **From the beginning on it leads no more.** Raft takes no proposal from a leader that has told its successor to campaign, and
-//! there is no way back within its term, whatever becomes of the successor. So the leader lays its term down first: it counts as no
-//! leader of that term for good ([`ReplicaNode::step_down`]), its lessor ends, once, and nobody is sent to it. Nothing answers
-//! in between: there is no lessor, and the next one, here or elsewhere, begins an epoch of a later term.
+//! **From the beginning on it leads no more.** Raft takes no proposal from a leader that has told
+//! its successor to campaign, and there is no way back within its term, whatever becomes of the
+//! successor. So the leader lays its term down first: it counts as no leader of that term for good
+//! ([`ReplicaNode::step_down`]), its lessor ends, once, and nobody is sent to it. Nothing answers
+//! in between: there is no lessor, and the next one, here or elsewhere, begins an epoch of a later
+//! term.
 //!
-//! **The successor has just answered.** A replica that is gone has matched as much as one that is there when nothing was
-//! proposed since. So the leader goes on leading until a voter has acknowledged a message that was sent after the transfer
-//! was asked for, and gives leadership to no other. If nobody does, the leader keeps its term.
+//! **The successor has just answered.** A replica that is gone has matched as much as one that is
+//! there when nothing was proposed since. So the leader goes on leading until a voter has
+//! acknowledged a message that was sent after the transfer was asked for, and gives leadership to
+//! no other. If nobody does, the leader keeps its term.
 //!
-//! **If nobody takes over**, Raft would leave it at that: a leader whose heartbeats keep the others from electing, and which takes no
-//! proposals. So it gives its vote for the next term to the successor, as if that had asked for it. With that it follows,
-//! and everybody may stand for election again, itself too. A vote that nobody asked for elects nobody, and should the
-//! successor still ask, it is what it would have been given: each replica has one vote in each term, as ever.
+//! **If nobody takes over**, Raft would leave it at that: a leader whose heartbeats keep the others
+//! from electing, and which takes no proposals. So it gives its vote for the next term to the
+//! successor, as if that had asked for it. With that it follows, and everybody may stand for
+//! election again, itself too. A vote that nobody asked for elects nobody, and should the successor
+//! still ask, it is what it would have been given: each replica has one vote in each term, as ever.
 
 use openraft::{
     Instant as _, RaftMetrics, async_runtime::WatchReceiver, raft::VoteRequest, type_config::alias::InstantOf,
@@ -48,7 +52,8 @@ pub enum TransferError {
         /// The other voters.
         voters: Vec<u64>,
     },
-    /// The successor did not take over in time. Everybody may stand for election again, this replica too.
+    /// The successor did not take over in time. Everybody may stand for election again, this
+    /// replica too.
     #[error("replica {successor} did not take over within {} ms: expected it to be elected", within.as_millis())]
     NobodyTookOver {
         /// Who should have.
@@ -135,8 +140,8 @@ fn other_voters(raft: &Raft, replica: u64) -> Vec<u64> {
     metrics.membership_config.voter_ids().filter(|voter| *voter != replica).collect()
 }
 
-/// Waits for a voter that answers a message sent from now on: the one that is furthest along of all, or, when `within` is over, of
-/// those that have answered. None if nobody has.
+/// Waits for a voter that answers a message sent from now on: the one that is furthest along of
+/// all, or, when `within` is over, of those that have answered. None if nobody has.
 async fn answering_successor(
     raft: &Raft,
     replica: u64,

@@ -1,7 +1,8 @@
 //! Between the log and what it drives.
 //!
-//! Committed entries are applied in memory first, which is where clients are answered from; their rows are handed to
-//! the store right after, in one batch for all entries that were handed over at once.
+//! Committed entries are applied in memory first, which is where clients are answered from; their
+//! rows are handed to the store right after, in one batch for all entries that were handed over at
+//! once.
 
 use std::{io, sync::Arc};
 
@@ -25,8 +26,8 @@ use crate::store::{
 
 /// What the log drives. Called in log order, from one task.
 pub trait Machine: Send + Sync + 'static {
-    /// Applies one committed proposal; returns the rows to be stored: the encoded key, and the value or none to remove
-    /// it.
+    /// Applies one committed proposal; returns the rows to be stored: the encoded key, and the
+    /// value or none to remove it.
     fn apply(&self, index: u64, proposal: &Proposal) -> Vec<RowChange>;
 
     /// A snapshot is about to replace the state: lets go of it, and serves nothing from it. There
@@ -38,8 +39,8 @@ pub trait Machine: Send + Sync + 'static {
     fn restore(&self, state: State);
 }
 
-/// Raft's view of the state. The snapshot that Raft knows of is a view of the store, taken anew each time that it
-/// is sent: a view kept for hours would keep all rows overwritten since.
+/// Raft's view of the state. The snapshot that Raft knows of is a view of the store, taken anew
+/// each time that it is sent: a view kept for hours would keep all rows overwritten since.
 pub struct StateMachine {
     machine: Arc<dyn Machine>,
     store: StateStore,
@@ -138,7 +139,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         if !*self.has_snapshot.lock() {
             return Ok(None);
         }
-        // The state now is as good as when Raft was told of a snapshot, and better for whoever receives it.
+        // The state now is as good as when Raft was told of a snapshot, and better for whoever
+        // receives it.
         Ok(Some(of_view(self.store.persisted_view().await?)))
     }
 }

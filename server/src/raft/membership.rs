@@ -16,7 +16,8 @@ use crate::store::store_identity::{ClusterId, StoreIdentity};
 
 /// A learner that is no further behind than this is caught up: an instant's worth of entries.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
-/// Removing takes two steps at most, and one more to see that it is done; a change under way by somebody else adds one.
+/// Removing takes two steps at most, and one more to see that it is done; a change under way by
+/// somebody else adds one.
 const REMOVAL_STEPS: usize = 5;
 
 /// What Raft knows at one moment.
@@ -184,8 +185,8 @@ fn progress(raft: &Raft, replica: u64) -> (Option<u64>, Option<u64>) {
     (matched, metrics.last_log_index)
 }
 
-/// Removes a replica so that it counts in no configuration, and returns the vote below which it must not vote then:
-/// this leader's, proven after the call.
+/// Removes a replica so that it counts in no configuration, and returns the vote below which it
+/// must not vote then: this leader's, proven after the call.
 async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
     for _ in 0..REMOVAL_STEPS {
         raft.ensure_linearizable(ReadPolicy::ReadIndex).await.map_err(|error| error.to_string())?;
@@ -248,8 +249,8 @@ pub(super) async fn remove(raft: &Raft, replica: u64) -> Result<(), String> {
     }
 }
 
-/// The members with their addresses, and whether the vote of each counts. While that changes, only who votes before and
-/// after is a voter.
+/// The members with their addresses, and whether the vote of each counts. While that changes, only
+/// who votes before and after is a voter.
 pub(super) fn members(membership: &StoredMembership) -> BTreeMap<u64, (String, bool)> {
     let configurations = membership.get_joint_config();
     let votes = |id: &u64| !configurations.is_empty() && configurations.iter().all(|voters| voters.contains(id));

@@ -1,7 +1,9 @@
-//! The side that calls: one connection to one peer, opened when it is needed and again when it broke.
+//! The side that calls: one connection to one peer, opened when it is needed and again when it
+//! broke.
 //!
-//! Entries are pipelined: up to [`PIPELINE`] messages are under way on one connection, in order, so that followers
-//! gather several into one fsync. Heartbeats and snapshots have connections of their own, and wait behind nothing.
+//! Entries are pipelined: up to [`PIPELINE`] messages are under way on one connection, in order, so
+//! that followers gather several into one fsync. Heartbeats and snapshots have connections of their
+//! own, and wait behind nothing.
 
 use std::{
     pin::Pin,
@@ -35,16 +37,17 @@ use crate::store::{
     store_identity::{ClusterId, StoreIdentity},
 };
 
-/// Messages with entries that are under way to one follower: while it writes one to its disk, the next is there
-/// already, and what comes meanwhile gathers into the one after that. More would make the messages smaller and their
-/// number greater. The bytes of each are bounded by the log's reads, so this bounds the memory too.
+/// Messages with entries that are under way to one follower: while it writes one to its disk, the
+/// next is there already, and what comes meanwhile gathers into the one after that. More would make
+/// the messages smaller and their number greater. The bytes of each are bounded by the log's reads,
+/// so this bounds the memory too.
 const PIPELINE: usize = 2;
 /// Longest time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A call of a snapshot's transfer whose connection broke is made again after this.
 const SNAPSHOT_RETRY: Duration = Duration::from_millis(100);
-/// So many calls in a row without an answer in time, and the connection is given up: after a partition, a new one is
-/// there long before the old one's retransmissions.
+/// So many calls in a row without an answer in time, and the connection is given up: after a
+/// partition, a new one is there long before the old one's retransmissions.
 const SILENT_CALLS_MAX: u32 = 3;
 
 /// Why a call to a peer had no answer.
@@ -334,8 +337,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let this = &*self;
         let within = option.soft_ttl().max(this.network.append_timeout);
         async move {
-            // Raft holds the first message back after an error. Connecting before it is there would be trying again at once, and
-            // for as long as the peer is down.
+            // Raft holds the first message back after an error. Connecting before it is there would
+            // be trying again at once, and for as long as the peer is down.
             let mut input = input.peekable();
             if Pin::new(&mut input).peek().await.is_none() {
                 return Ok(futures::stream::empty().boxed());
@@ -347,7 +350,8 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
             let responses = futures::stream::unfold(Some(Box::pin(appended)), |appended| async move {
                 let mut appended = appended?;
                 match appended.next().await? {
-                    // What follows a message that was not taken completely is of no use: the stream ends.
+                    // What follows a message that was not taken completely is of no use: the stream
+                    // ends.
                     Ok(Appended { result, is_complete }) => Some((Ok(result), is_complete.then_some(appended))),
                     Err(error) => Some((Err(error), None)),
                 }

@@ -1,4 +1,5 @@
-//! What the parts of one replica share: its stores, its standing, and its Raft once that has started.
+//! What the parts of one replica share: its stores, its standing, and its Raft once that has
+//! started.
 
 use std::{
     collections::BTreeMap,
@@ -55,7 +56,8 @@ pub(super) struct ReplicaNode {
     identity: Arc<RwLock<Option<StoreIdentity>>>,
     raft: RwLock<Option<Raft>>,
     pub(super) leadership: watch::Sender<RaftLeadership>,
-    /// The term that this replica does not lead any more, though Raft may take it for its leader. Locked within `leadership`.
+    /// The term that this replica does not lead any more, though Raft may take it for its leader.
+    /// Locked within `leadership`.
     stepped_down_term: Mutex<Option<u64>>,
     pub(super) heard: Mutex<Heard>,
     pub(super) incoming: Mutex<Option<Incoming>>,
@@ -63,8 +65,8 @@ pub(super) struct ReplicaNode {
     incoming_files: AtomicU64,
     /// One standing is changed at a time, and one replica let in.
     pub(super) membership_lock: tokio::sync::Mutex<()>,
-    /// Held while a message that makes this replica take part is handed to Raft; and for writing while it leaves a
-    /// founding for another.
+    /// Held while a message that makes this replica take part is handed to Raft; and for writing
+    /// while it leaves a founding for another.
     pub(super) cluster_switch_lock: tokio::sync::RwLock<()>,
     starting: tokio::sync::Mutex<()>,
     /// How often the others were asked where they stand.
@@ -148,13 +150,15 @@ impl ReplicaNode {
         })
     }
 
-    /// The data directory, which stays this replica's at least as long as what is returned is there.
+    /// The data directory, which stays this replica's at least as long as what is returned is
+    /// there.
     pub(super) fn directory(&self) -> io::Result<Arc<DirectoryLock>> {
         let directory = self.directory.lock().clone();
         directory.ok_or_else(|| io::Error::new(io::ErrorKind::BrokenPipe, "this replica is closed"))
     }
 
-    /// Where the next snapshot that is received goes. Never the same twice, as the last one may still be in use.
+    /// Where the next snapshot that is received goes. Never the same twice, as the last one may
+    /// still be in use.
     pub(super) fn incoming_path(&self) -> PathBuf {
         let number = self.incoming_files.fetch_add(1, Ordering::Relaxed);
         self.config.dir.join(format!("{INCOMING}{number}"))

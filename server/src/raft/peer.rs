@@ -1,7 +1,7 @@
 //! What replicas say to each other, and the side that listens.
 //!
-//! Raft's own messages are openraft's types. Each names the cluster, so that a replica of another founding (a
-//! directory that was restored or mixed up) is told so instead of being believed.
+//! Raft's own messages are openraft's types. Each names the cluster, so that a replica of another
+//! founding (a directory that was restored or mixed up) is told so instead of being believed.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,8 @@ use super::{
 use crate::clock;
 use crate::store::store_identity::ClusterId;
 
-/// Calls of one peer that are carried out at once; more wait in its connection. A peer of ours has a handful.
+/// Calls of one peer that are carried out at once; more wait in its connection. A peer of ours has
+/// a handful.
 const CALLS_MAX: usize = 256;
 
 /// From one replica to another. If a call fails, it may or may not have been carried out.
@@ -78,7 +79,8 @@ pub trait Peer {
     /// Who are you, and where do you stand? Asked by replicas that are empty.
     async fn bootstrap_state() -> PeerReport;
 
-    /// From the founder to replicas that are empty: take part in this founding. Twice: accepted twice.
+    /// From the founder to replicas that are empty: take part in this founding. Twice: accepted
+    /// twice.
     async fn bootstrap(founding: Bootstrap) -> Result<(), PeerRefusal>;
 
     /// From an empty replica to the leader: let me in again. Answered when it may start, see
@@ -89,7 +91,8 @@ pub trait Peer {
     /// with an empty store. Twice: answered twice. See [`replacement`](super::replacement).
     async fn replace(replica: u64, address: String) -> Result<(), MembershipRefusal>;
 
-    /// From a replica that has been let in to the leader: I want to be a voter. Asked until it is one.
+    /// From a replica that has been let in to the leader: I want to be a voter. Asked until it is
+    /// one.
     async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, MembershipRefusal>;
 }
 
@@ -273,8 +276,8 @@ impl PeerServer {
 
     /// Serves one connection until it ends.
     ///
-    /// Requests begin in the order in which they arrive, which keeps a leader's stream of entries in order; they are
-    /// carried out concurrently.
+    /// Requests begin in the order in which they arrive, which keeps a leader's stream of entries
+    /// in order; they are carried out concurrently.
     pub async fn serve_connection(
         self,
         stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,

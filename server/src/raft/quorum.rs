@@ -1,13 +1,15 @@
 //! When a leader has heard of too few for too long to be one that clients should wait for.
 //!
-//! A leader that is cut off from the others commits nothing and proves nothing, but Raft lets it believe in itself until it
-//! hears of a later term, which it cannot. Clients that reach it would wait there while another one serves. So it counts as
-//! leading only while a majority answers it. (What it granted stays bound by time, and by the next leader's covering (S7):
-//! nothing depends on this but how long clients wait.)
+//! A leader that is cut off from the others commits nothing and proves nothing, but Raft lets it
+//! believe in itself until it hears of a later term, which it cannot. Clients that reach it would
+//! wait there while another one serves. So it counts as leading only while a majority answers it.
+//! (What it granted stays bound by time, and by the next leader's covering (S7): nothing depends on
+//! this but how long clients wait.)
 //!
-//! A process that was away itself, stopped or starved, has heard of nobody either, and has only to look again: the answers may be
-//! waiting for it. So it believes in a silence only when it has been awake through the last two looks. It was away when a look
-//! comes later than two should have come. If it was away for long, another leads, and the first message says so.
+//! A process that was away itself, stopped or starved, has heard of nobody either, and has only to
+//! look again: the answers may be waiting for it. So it believes in a silence only when it has been
+//! awake through the last two looks. It was away when a look comes later than two should have come.
+//! If it was away for long, another leads, and the first message says so.
 
 use std::time::Duration;
 
@@ -38,8 +40,8 @@ impl Quorum {
         Self { silence_max, look_every, led: None, is_lost: false, looked: now, awake_since: now }
     }
 
-    /// Whether a replica that Raft takes for the leader of `term` (none: for no leader) leads. What a majority has answered
-    /// was sent `silence` ago, if it has answered anything.
+    /// Whether a replica that Raft takes for the leader of `term` (none: for no leader) leads. What
+    /// a majority has answered was sent `silence` ago, if it has answered anything.
     pub(super) fn leads(&mut self, term: Option<u64>, silence: Option<Duration>, now: Instant) -> bool {
         if now.saturating_duration_since(self.looked) > self.look_every * LOOKS {
             self.awake_since = now;
@@ -95,7 +97,8 @@ mod tests {
             self.quorum.leads(term, silence, self.began + Duration::from_millis(at))
         }
 
-        /// Looks now and then, last at that time, while what is known stays what it was at the last look.
+        /// Looks now and then, last at that time, while what is known stays what it was at the last
+        /// look.
         fn awake(&mut self, term: Option<u64>, silence: Option<Duration>, at: u64) -> bool {
             let from = self.last;
             let later = |at: u64| silence.map(|silence| silence + Duration::from_millis(at - from));

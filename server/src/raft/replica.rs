@@ -37,8 +37,8 @@ use crate::store::{
     store_identity::{ClusterId, StoreIdentityError},
 };
 
-/// The longest proposal. With a message's other parts it must fit into a frame, together with as much again that was
-/// read from the log's other end. The lessor makes none that is longer.
+/// The longest proposal. With a message's other parts it must fit into a frame, together with as
+/// much again that was read from the log's other end. The lessor makes none that is longer.
 pub const PROPOSAL_MAX_BYTES: usize = 8 << 20;
 
 /// The head of a proposal: three numbers, and how many commands there are.
@@ -49,8 +49,8 @@ const _: () = assert!(
         && LessorBounds::DEFAULT.proposal_bytes_max + PROPOSAL_HEAD_MAX_BYTES <= PROPOSAL_MAX_BYTES,
     "whatever the lessor proposes fits"
 );
-/// A leader that was just elected, or has stood still, has no quorum's acknowledgement and refuses proposals; that passes with one
-/// round of heartbeats.
+/// A leader that was just elected, or has stood still, has no quorum's acknowledgement and refuses
+/// proposals; that passes with one round of heartbeats.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 const REFUSED_POLL: Duration = Duration::from_millis(5);
 
@@ -266,7 +266,8 @@ pub struct MembershipError {
 pub struct RaftLeadership {
     /// Raft's term. (Not an epoch: a leader's epoch is the index of its first entry.)
     pub term: u64,
-    /// Whether this replica leads, a majority has answered it within four election times, and it is not handing over.
+    /// Whether this replica leads, a majority has answered it within four election times, and it is
+    /// not handing over.
     pub is_leader: bool,
     /// The leader and where it listens, if known.
     pub leader: Option<(u64, String)>,
@@ -291,7 +292,8 @@ pub struct ReplicaInfo {
     pub members: Vec<MemberInfo>,
 }
 
-/// One replica of the cluster: log, state, and connections to the others. Clones are the same replica.
+/// One replica of the cluster: log, state, and connections to the others. Clones are the same
+/// replica.
 #[derive(Clone)]
 pub struct Replica {
     node: Arc<ReplicaNode>,
@@ -300,9 +302,10 @@ pub struct Replica {
 impl Replica {
     /// Opens the stores of a replica and brings it into its cluster.
     ///
-    /// Returns as soon as the stores are open: a replica with an empty store has to be asked by the others, so
-    /// [`peer_service`](Self::peer_service) must be served from now on. `machine` is told its state before the first
-    /// entry is applied. What goes wrong later is told by [`fatal`](Self::fatal).
+    /// Returns as soon as the stores are open: a replica with an empty store has to be asked by the
+    /// others, so [`peer_service`](Self::peer_service) must be served from now on. `machine` is
+    /// told its state before the first entry is applied. What goes wrong later is told by
+    /// [`fatal`](Self::fatal).
     ///
     /// # Errors
     ///
@@ -327,7 +330,8 @@ impl Replica {
         PeerServer::new(Arc::clone(&self.node))
     }
 
-    /// Hands a proposal to Raft. Proposals enter the log in the order of these calls; many can be under way.
+    /// Hands a proposal to Raft. Proposals enter the log in the order of these calls; many can be
+    /// under way.
     ///
     /// # Errors
     ///
@@ -336,8 +340,8 @@ impl Replica {
         self.submit_logged(logged(proposal)?).await
     }
 
-    /// Submits a proposal again that was refused with [`ProposeError::Retry`], a little later. It comes behind all that were submitted
-    /// meanwhile.
+    /// Submits a proposal again that was refused with [`ProposeError::Retry`], a little later. It
+    /// comes behind all that were submitted meanwhile.
     ///
     /// # Errors
     ///
@@ -363,9 +367,9 @@ impl Replica {
         Ok(ProposedEntry { outcome, replica: self.node.config.id, logged, again_since: None })
     }
 
-    /// Proves that this replica leads, by a round of heartbeats that begins after the call and is answered by a
-    /// quorum, and that it has applied all that was committed before the call (ReadIndex). Calls that wait together
-    /// share rounds.
+    /// Proves that this replica leads, by a round of heartbeats that begins after the call and is
+    /// answered by a quorum, and that it has applied all that was committed before the call
+    /// (ReadIndex). Calls that wait together share rounds.
     ///
     /// # Errors
     ///
@@ -439,34 +443,40 @@ impl Replica {
         ReplicaInfo { replica, leadership, members }
     }
 
-    /// How often this replica has asked all others where they stand, in search of its cluster. Whoever waits for a
-    /// founding that must not come (tests do) knows by this that there was occasion for one.
+    /// How often this replica has asked all others where they stand, in search of its cluster.
+    /// Whoever waits for a founding that must not come (tests do) knows by this that there was
+    /// occasion for one.
     pub fn rounds(&self) -> u64 {
         self.node.rounds.load(Ordering::Relaxed)
     }
 
-    /// How long this replica has heard from the leader that proposed the latest entry, since that came in; zero if it is not
-    /// known. To be asked once by a replica that has become leader, before it proposes: what it proposes then is its own.
+    /// How long this replica has heard from the leader that proposed the latest entry, since that
+    /// came in; zero if it is not known. To be asked once by a replica that has become leader,
+    /// before it proposes: what it proposes then is its own.
     pub fn take_heard(&self) -> Duration {
         self.node.heard.lock().take()
     }
 
-    /// If this replica leads, has another voter take over, and waits a while for that. For a planned stop.
+    /// If this replica leads, has another voter take over, and waits a while for that. For a
+    /// planned stop.
     ///
-    /// The successor is the voter that is furthest along of those that answer now. This replica leads until one has answered,
-    /// and from then on no more, unless it is elected anew. Alone, it goes on leading.
+    /// The successor is the voter that is furthest along of those that answer now. This replica
+    /// leads until one has answered, and from then on no more, unless it is elected anew. Alone, it
+    /// goes on leading.
     ///
     /// # Errors
     ///
-    /// - [`TransferError::NobodyAnswers`]: no other voter answered within the shortest election time. This replica leads on.
-    /// - [`TransferError::NobodyTookOver`]: the successor answered, and did not take over in time. Nothing is lost but time:
-    ///   the voters that are there elect one of them, perhaps this replica.
+    /// - [`TransferError::NobodyAnswers`]: no other voter answered within the shortest election
+    ///   time. This replica leads on.
+    /// - [`TransferError::NobodyTookOver`]: the successor answered, and did not take over in time.
+    ///   Nothing is lost but time: the voters that are there elect one of them, perhaps this
+    ///   replica.
     pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
         self.node.transfer_leadership().await
     }
 
-    /// As [`Replica::hand_over`], to this voter, whether it answers or not. From the call on this replica leads no more,
-    /// unless it is elected anew.
+    /// As [`Replica::hand_over`], to this voter, whether it answers or not. From the call on this
+    /// replica leads no more, unless it is elected anew.
     ///
     /// # Errors
     ///
@@ -508,8 +518,8 @@ impl Replica {
         membership::remove(&raft, replica).await.map_err(|reason| MembershipError { reason })
     }
 
-    /// Resolves with the reason when this replica has ended: a store failed, Raft stopped, or it cannot come into its
-    /// cluster. The process must then end, and say so by its exit code.
+    /// Resolves with the reason when this replica has ended: a store failed, Raft stopped, or it
+    /// cannot come into its cluster. The process must then end, and say so by its exit code.
     pub async fn fatal(&self) -> Arc<str> {
         self.node.poison.reason().await
     }
@@ -551,7 +561,8 @@ fn elsewhere(replica: u64, forward: ForwardToLeader<TypeConfig>) -> Option<Optio
 
 /// A proposal that has been handed to Raft. It goes on whether this is awaited or dropped.
 ///
-/// Resolves, once, with its log index when it has been applied here, or with a [`ProposeError`] that says whether it may still be applied.
+/// Resolves, once, with its log index when it has been applied here, or with a [`ProposeError`]
+/// that says whether it may still be applied.
 #[must_use = "it may have been refused"]
 pub struct ProposedEntry {
     outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,

@@ -1,10 +1,10 @@
 //! The types that Raft is instantiated with.
 //!
-//! openraft is named in this module, in its neighbours and in [`crate::store`], and nowhere else: it is pinned to
-//! one version, and a change of its interface must end here.
+//! openraft is named in this module, in its neighbours and in [`crate::store`], and nowhere else:
+//! it is pinned to one version, and a change of its interface must end here.
 //!
-//! Leader ids are those of the Raft paper: one leader in a term at most. (openraft's default lets several leaders
-//! share a term, which would make a term say less than people expect of it.)
+//! Leader ids are those of the Raft paper: one leader in a term at most. (openraft's default lets
+//! several leaders share a term, which would make a term say less than people expect of it.)
 
 use std::{fmt, sync::Arc};
 
@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// One proposal with its encoding.
 ///
-/// It is encoded once, when it is proposed or received; the log and the network copy the bytes. Clones are cheap.
+/// It is encoded once, when it is proposed or received; the log and the network copy the bytes.
+/// Clones are cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Logged {
     proposal: Arc<Proposal>,

@@ -69,7 +69,8 @@ async fn small_transactions_in_one_stall_keep_the_leadership() {
     let (recalls, _recalled) = mpsc::channel(1);
     let sessions = [session(&server, &recalls).await, session(&server, &recalls).await];
     let (epoch, ended) = (server.core.applied().0, server.core.leaderships_ended());
-    // Nobody else gets this one thread meanwhile: nothing of it is proposed before all of it is there.
+    // Nobody else gets this one thread meanwhile: nothing of it is proposed before all of it is
+    // there.
     let mut answers = Vec::new();
     for session in sessions {
         for sequence in 1..=State::ANSWERS_MAX {

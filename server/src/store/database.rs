@@ -1,9 +1,10 @@
 //! How a database of the store comes to be on the disk, all of it or nothing.
 //!
-//! The store underneath makes a database in several steps, and refuses one of which only some were taken before a crash:
-//! a journal that is there without the version's marker, or a marker that is empty. It also does not fsync the directory
-//! that a new keyspace's directory is in. So a database is made beside its place, with all its keyspaces, and gets its name when
-//! all of it is on the disk; and a keyspace that is made later is synced here.
+//! The store underneath makes a database in several steps, and refuses one of which only some were
+//! taken before a crash: a journal that is there without the version's marker, or a marker that is
+//! empty. It also does not fsync the directory that a new keyspace's directory is in. So a database
+//! is made beside its place, with all its keyspaces, and gets its name when all of it is on the
+//! disk; and a keyspace that is made later is synced here.
 //!
 //! What a crash left half written at the end of its journal is cut off first ([`journal`]).
 
@@ -51,7 +52,8 @@ pub(super) type DatabaseOptions = fn() -> KeyspaceCreateOptions;
 
 /// Opens a database; makes it with these keyspaces if it is not there.
 ///
-/// `synced` says how its batches are written, and with it what a crash of the machine can have left of them.
+/// `synced` says how its batches are written, and with it what a crash of the machine can have left
+/// of them.
 pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, DatabaseOptions)]) -> fjall::Result<Database> {
     let start = |dir: &Path| {
         let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNALS_MAX_BYTES);
@@ -114,8 +116,8 @@ pub(super) fn format(database: &Database, meta: &Keyspace, ours: u8) -> fjall::R
     }
 }
 
-/// Takes the lock that the store underneath takes for as long as a database is open, so that the journal of one that is in
-/// use is not touched. None if the database never had one.
+/// Takes the lock that the store underneath takes for as long as a database is open, so that the
+/// journal of one that is in use is not touched. None if the database never had one.
 fn lock(dir: &Path) -> fjall::Result<Option<fs::File>> {
     let file = match fs::File::options().read(true).write(true).open(dir.join(LOCK)) {
         Ok(file) => file,

@@ -1,12 +1,13 @@
 //! Directories: still there after a crash of the machine, and used by one process at a time.
 //!
-//! A new file or directory has a name only once its directory has been fsynced: an fsync of the file itself promises its
-//! content, not that it can be found.
+//! A new file or directory has a name only once its directory has been fsynced: an fsync of the
+//! file itself promises its content, not that it can be found.
 //!
-//! Of what a replica keeps only the databases have locks of their own. Two processes on one directory would share the rest: each
-//! would count in the other's witness, and remove what the other receives. So whoever uses the directory has its lock, from before it
-//! looks at anything in it. The lock is the system's, on a file: it goes with the process, however that ends, and a file that
-//! is left behind means nothing.
+//! Of what a replica keeps only the databases have locks of their own. Two processes on one
+//! directory would share the rest: each would count in the other's witness, and remove what the
+//! other receives. So whoever uses the directory has its lock, from before it looks at anything in
+//! it. The lock is the system's, on a file: it goes with the process, however that ends, and a file
+//! that is left behind means nothing.
 
 use std::{
     fs::{File, TryLockError},
@@ -18,7 +19,8 @@ use std::{
 /// The file that is locked.
 const LOCK: &str = "lock";
 
-/// Whoever has a lock may be about to end: so often is it tried, with so long a pause between. (The store underneath does the same.)
+/// Whoever has a lock may be about to end: so often is it tried, with so long a pause between. (The
+/// store underneath does the same.)
 const LOCK_TRIES: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -82,8 +84,8 @@ pub(super) fn try_lock(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Makes a directory and what is missing above it; all of it is on the disk then, also if it was there already: whoever
-/// made it may have been interrupted before that.
+/// Makes a directory and what is missing above it; all of it is on the disk then, also if it was
+/// there already: whoever made it may have been interrupted before that.
 ///
 /// # Errors
 ///

@@ -1,14 +1,16 @@
 //! A second, independent record of what the log has acknowledged.
 //!
-//! **Why the log's own last index is not enough.** It is stored in the same batch as the entries, so damage in the
-//! middle of the store's journal, which looks to the store like a torn end (fjall issue 311), takes the entries and
-//! the index that would have missed them. This file stands beside the log: after each acknowledged batch it is
-//! overwritten in place with the last log id and the vote. On start the log must reach what is written here.
+//! **Why the log's own last index is not enough.** It is stored in the same batch as the entries,
+//! so damage in the middle of the store's journal, which looks to the store like a torn end (fjall
+//! issue 311), takes the entries and the index that would have missed them. This file stands beside
+//! the log: after each acknowledged batch it is overwritten in place with the last log id and the
+//! vote. On start the log must reach what is written here.
 //!
-//! **What it guarantees.** What it says was durable in the log when it was written: it is written after the log's
-//! fsync, and lowered durably before the log is cut. It may say less than is true (it is not fsynced with every
-//! batch, which would double the price of a write), so it never refuses a log that is whole. After the crash of a
-//! process, or damage to the medium, it is exact; after a power loss it may be as old as the last vote or cut.
+//! **What it guarantees.** What it says was durable in the log when it was written: it is written
+//! after the log's fsync, and lowered durably before the log is cut. It may say less than is true
+//! (it is not fsynced with every batch, which would double the price of a write), so it never
+//! refuses a log that is whole. After the crash of a process, or damage to the medium, it is exact;
+//! after a power loss it may be as old as the last vote or cut.
 //!
 //! **Shape.** Two slots, written in turn, each with a crc, a format and a counter: a torn write
 //! costs one slot.
@@ -82,11 +84,13 @@ impl DurableIndex {
         self.current
     }
 
-    /// Records that the log reaches `last` and the vote is `vote`. With `durably`, returns when it is on the disk.
+    /// Records that the log reaches `last` and the vote is `vote`. With `durably`, returns when it
+    /// is on the disk.
     ///
     /// # Errors
     ///
-    /// The write or the fsync failed; or the counter is at its end, which only damage can have brought it to.
+    /// The write or the fsync failed; or the counter is at its end, which only damage can have
+    /// brought it to.
     pub fn record(&mut self, last: Option<LogId>, vote: Option<Vote>, durably: bool) -> io::Result<()> {
         let next = DurableRecord { counter: self.current.counter + 1, last, vote };
         if next.counter >= COUNTER_END {

@@ -1,18 +1,20 @@
 //! The end of a database's journal after a crash of the machine.
 //!
-//! **Why.** What was written and not fsynced may be on the disk in part: any of its pages, whatever their order. The store
-//! underneath cuts off a batch whose end is missing. But a batch that lacks a page in its middle has its end; its checksum
-//! is wrong, and the store underneath refuses the whole database. So before a database is opened, the journal that was
-//! written last is cut here before the first batch that is not whole.
+//! **Why.** What was written and not fsynced may be on the disk in part: any of its pages, whatever
+//! their order. The store underneath cuts off a batch whose end is missing. But a batch that lacks
+//! a page in its middle has its end; its checksum is wrong, and the store underneath refuses the
+//! whole database. So before a database is opened, the journal that was written last is cut here
+//! before the first batch that is not whole.
 //!
-//! **What it guarantees.** Nothing is cut off that was fsynced, if only what was not is torn. Of the log, which is fsynced
-//! batch by batch, only the last batch can be torn: something behind it says that the damage is another, and that what is
-//! damaged had been acknowledged ([`tail`]). Then nothing is cut, and the log is refused. The state's journal holds many batches that
-//! were never fsynced, and the log reaches back to before them; if more was lost than that, there is a gap between the
-//! two, and the replica does not start (`StartError::Gap`).
+//! **What it guarantees.** Nothing is cut off that was fsynced, if only what was not is torn. Of
+//! the log, which is fsynced batch by batch, only the last batch can be torn: something behind it
+//! says that the damage is another, and that what is damaged had been acknowledged ([`tail`]). Then
+//! nothing is cut, and the log is refused. The state's journal holds many batches that were never
+//! fsynced, and the log reaches back to before them; if more was lost than that, there is a gap
+//! between the two, and the replica does not start (`StartError::Gap`).
 //!
-//! What is cut off is kept: it is in `DIR.cut`, on the disk, before it is taken away. The next cut replaces it, so that there is one for
-//! each database, no longer than a journal.
+//! What is cut off is kept: it is in `DIR.cut`, on the disk, before it is taken away. The next cut
+//! replaces it, so that there is one for each database, no longer than a journal.
 //!
 //! **What it does not know.** What the batches mean. Of the format it knows what [`batch`] says.
 
@@ -128,7 +130,8 @@ fn written(reader: &mut impl Read) -> io::Result<u64> {
     }
 }
 
-/// How long the batches are that come before the first that is not whole, and the last one's sequence number.
+/// How long the batches are that come before the first that is not whole, and the last one's
+/// sequence number.
 fn whole_batches(reader: &mut impl Read) -> io::Result<(u64, Option<u64>)> {
     let (mut end, mut last) = (0, None);
     while let Some(Whole { length, sequence }) = batch::read(reader)? {

@@ -1,18 +1,20 @@
 //! Raft's log and vote on disk.
 //!
-//! **Guarantees.** What [`append`](RaftLogStorage::append) and [`save_vote`](RaftLogStorage::save_vote) have
-//! acknowledged survives a crash of the machine: one thread writes, in the order of the calls; whatever waits in its
-//! queue goes to disk as one batch with one fsync, and only then are the callbacks called (group commit; the store
-//! underneath has none). A failure poisons the node (see [`Poison`]). On [`LogStore::open`] the log must be gapless
-//! from the purge point to the last acknowledged index, every entry with its checksum, and reach what the
-//! [witness](super::witness) says: otherwise the node refuses to start, since a shorter log would have it deny what
-//! it has promised.
+//! **Guarantees.** What [`append`](RaftLogStorage::append) and
+//! [`save_vote`](RaftLogStorage::save_vote) have acknowledged survives a crash of the machine: one
+//! thread writes, in the order of the calls; whatever waits in its queue goes to disk as one batch
+//! with one fsync, and only then are the callbacks called (group commit; the store underneath has
+//! none). A failure poisons the node (see [`Poison`]). On [`LogStore::open`] the log must be
+//! gapless from the purge point to the last acknowledged index, every entry with its checksum, and
+//! reach what the [witness](super::witness) says: otherwise the node refuses to start, since a
+//! shorter log would have it deny what it has promised.
 //!
-//! **How it reads.** The entries that are not on disk yet, and a bounded number of recent ones, are kept in memory;
-//! replication and applying normally read those. Older ones come from the disk, off the runtime's threads.
+//! **How it reads.** The entries that are not on disk yet, and a bounded number of recent ones, are
+//! kept in memory; replication and applying normally read those. Older ones come from the disk, off
+//! the runtime's threads.
 //!
-//! **What it does not know.** What the entries mean, and when the log may be purged: Raft decides that, from
-//! snapshots, which are on disk before Raft hears of them ([`super::state`]).
+//! **What it does not know.** What the entries mean, and when the log may be purged: Raft decides
+//! that, from snapshots, which are on disk before Raft hears of them ([`super::state`]).
 
 mod disk;
 mod sizes;
@@ -44,12 +46,12 @@ use crate::raft::types::{
 
 pub use self::disk::{LOG_FORMAT, OpenLogError};
 
-/// The calls that may wait for the writer. Raft waits when it is full; each of them is at most one batch of
-/// `max_append_entries`, so this is far more than one fsync can be behind.
+/// The calls that may wait for the writer. Raft waits when it is full; each of them is at most one
+/// batch of `max_append_entries`, so this is far more than one fsync can be behind.
 const QUEUE_CALLS: usize = 1024;
 
-/// The bytes of entries that one read for replication returns at most, unless a single entry is larger. With a
-/// proposal's own bound this stays below the bound on a frame.
+/// The bytes of entries that one read for replication returns at most, unless a single entry is
+/// larger. With a proposal's own bound this stays below the bound on a frame.
 pub const READ_MAX_BYTES: usize = 4 << 20;
 
 /// The log of one replica. Clones are the same log.
@@ -108,7 +110,8 @@ impl LogStore {
         self.shared.tail.lock().sizes().last_bytes_from(bytes)
     }
 
-    /// Ends the writer once all calls made so far are on disk, and lets go of the directory. Later calls are refused.
+    /// Ends the writer once all calls made so far are on disk, and lets go of the directory. Later
+    /// calls are refused.
     pub async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         // Either error means that the writer has ended already.
@@ -149,8 +152,8 @@ impl LogStore {
 
 /// Reads an entry as it stands on a disk under this key, and writes it again.
 ///
-/// Hidden, as it is for the fuzzer (`tests/fuzz`): the shape of entries is private, and there is no other way to its decoder than
-/// through a database for each input.
+/// Hidden, as it is for the fuzzer (`tests/fuzz`): the shape of entries is private, and there is no
+/// other way to its decoder than through a database for each input.
 ///
 /// # Errors
 ///

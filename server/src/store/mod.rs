@@ -10,11 +10,12 @@
 //! DIR/*.cut        what the last repair cut off the end of a database's journal
 //! ```
 //!
-//! Two databases, because the state needs no fsync of its own while the log reaches back to what it has applied, and
-//! sharing one journal would make each of the log's fsyncs write the state too (measured: 198,000 against 138,000
-//! entries/s at batches of 64).
+//! Two databases, because the state needs no fsync of its own while the log reaches back to what it
+//! has applied, and sharing one journal would make each of the log's fsyncs write the state too
+//! (measured: 198,000 against 138,000 entries/s at batches of 64).
 //!
-//! All of it belongs together: a directory of which a part was removed, or restored from a copy, is refused.
+//! All of it belongs together: a directory of which a part was removed, or restored from a copy, is
+//! refused.
 
 mod database;
 pub mod directory;

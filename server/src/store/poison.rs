@@ -1,8 +1,9 @@
 //! The end of a node: once something could not be stored, nothing is served any more.
 //!
-//! A failed write or fsync leaves the disk in a state that nobody knows, and a second attempt may report a success
-//! that is none (Rebello et al. 2020). So the first failure poisons the node for good: every later call on a store
-//! is refused with the first failure's reason, and [`Poison::reason`] wakes whoever has to end the process.
+//! A failed write or fsync leaves the disk in a state that nobody knows, and a second attempt may
+//! report a success that is none (Rebello et al. 2020). So the first failure poisons the node for
+//! good: every later call on a store is refused with the first failure's reason, and
+//! [`Poison::reason`] wakes whoever has to end the process.
 
 use std::{io, sync::Arc};
 

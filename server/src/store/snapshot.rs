@@ -7,8 +7,8 @@
 //! end       0, row count u64, crc32 of everything before the crc
 //! ```
 //!
-//! Numbers are little-endian. The count and the crc stand at the end so that one pass over a view of the database,
-//! which goes on being written meanwhile, is enough to send it.
+//! Numbers are little-endian. The count and the crc stand at the end so that one pass over a view
+//! of the database, which goes on being written meanwhile, is enough to send it.
 //!
 //! **Guarantees.** [`SnapshotFile::check`] reads a received file completely before anything of it
 //! is used: its format, the order of its rows, their count and its checksum. It holds one row at a
@@ -46,7 +46,8 @@ const KEY_MAX_BYTES: u32 = 64 << 10;
 const VALUE_MAX_BYTES: u32 = 64 << 20;
 /// The pieces in which a snapshot crosses the network.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// A snapshot that is received is not let grow beyond this: the state is kept in memory, and no machine has as much.
+/// A snapshot that is received is not let grow beyond this: the state is kept in memory, and no
+/// machine has as much.
 pub const SNAPSHOT_MAX_BYTES: u64 = 1 << 40;
 
 /// Why bytes are no snapshot.
@@ -191,7 +192,8 @@ impl CheckedSnapshot {
     }
 }
 
-/// A file with a snapshot; removed when it is dropped. If it cannot be written the node ends: its disk is full or fails.
+/// A file with a snapshot; removed when it is dropped. If it cannot be written the node ends: its
+/// disk is full or fails.
 #[derive(Debug)]
 pub struct SnapshotFile {
     path: PathBuf,
@@ -428,8 +430,9 @@ impl<R: Read> SnapshotReader<R> {
     }
 }
 
-/// The pieces of a view's snapshot, in order, each at most [`PIECE_BYTES`], made on a thread that may wait for disks.
-/// Ends after the last piece or an error. The channel holds a few, so the view is read as fast as it is sent.
+/// The pieces of a view's snapshot, in order, each at most [`PIECE_BYTES`], made on a thread that
+/// may wait for disks. Ends after the last piece or an error. The channel holds a few, so the view
+/// is read as fast as it is sent.
 pub fn pieces(view: StateView) -> tokio::sync::mpsc::Receiver<io::Result<bytes::Bytes>> {
     /// Enough that reading and sending overlap.
     const AHEAD: usize = 2;

@@ -1,13 +1,15 @@
 //! The replicated state on disk: its rows, and how far they have been applied, in one database.
 //!
-//! **Guarantees.** Rows, the applied log id and the membership change in one atomic batch, so what is found after a
-//! crash is the state at one entry; which entry may lie behind what had been applied, because nothing here is fsynced
-//! by itself: the log reaches back to it. [`StateStore::persisted_view`] fsyncs, and only such a view becomes a
-//! snapshot that lets Raft purge the log. A received snapshot goes into a keyspace of its own, is fsynced, and then
-//! becomes current by one fsynced batch: a crash leaves either the old state or the new one.
+//! **Guarantees.** Rows, the applied log id and the membership change in one atomic batch, so what
+//! is found after a crash is the state at one entry; which entry may lie behind what had been
+//! applied, because nothing here is fsynced by itself: the log reaches back to it.
+//! [`StateStore::persisted_view`] fsyncs, and only such a view becomes a snapshot that lets Raft
+//! purge the log. A received snapshot goes into a keyspace of its own, is fsynced, and then becomes
+//! current by one fsynced batch: a crash leaves either the old state or the new one.
 //!
-//! **How.** One thread writes, in the order of the calls. Writing rows is not waited for: clients have been answered
-//! from memory by then. Views are MVCC snapshots of the database: they lock nothing.
+//! **How.** One thread writes, in the order of the calls. Writing rows is not waited for: clients
+//! have been answered from memory by then. Views are MVCC snapshots of the database: they lock
+//! nothing.
 
 use std::{
     collections::BTreeMap,
@@ -30,8 +32,8 @@ use super::{
 };
 use crate::raft::types::alias::{LogId, StoredMembership};
 
-/// Calls that may wait for the writer. Each is a batch of entries that Raft applied at once; when the disk is this far
-/// behind, applying waits.
+/// Calls that may wait for the writer. Each is a batch of entries that Raft applied at once; when
+/// the disk is this far behind, applying waits.
 const QUEUE_CALLS: usize = 64;
 const MEMTABLE_MAX_BYTES: u64 = 32 << 20;
 /// Rows are written in batches of this size when a whole state is.
@@ -108,7 +110,8 @@ pub struct StateStore {
 }
 
 impl StateStore {
-    /// Opens the state in `dir`: the store, what was applied, and the state, unless there is none yet.
+    /// Opens the state in `dir`: the store, what was applied, and the state, unless there is none
+    /// yet.
     ///
     /// # Errors
     ///
@@ -125,8 +128,8 @@ impl StateStore {
         Ok((Self { queue, poison, writer: Arc::new(Mutex::new(Some(writer))) }, header, state))
     }
 
-    /// Writes what applying entries up to `applied` has changed. Does not wait for it; of several changes of a row
-    /// the last counts.
+    /// Writes what applying entries up to `applied` has changed. Does not wait for it; of several
+    /// changes of a row the last counts.
     ///
     /// # Errors
     ///
@@ -263,7 +266,8 @@ impl StateDisk {
         let generation = read(&meta, GENERATION)?.unwrap_or(0);
         let rows = keyspace(&database, dir, generation)?;
         let mut next_generation = generation + 1;
-        // What a crash left while a snapshot was being received, or before the state that it replaced was removed.
+        // What a crash left while a snapshot was being received, or before the state that it
+        // replaced was removed.
         for name in database.list_keyspace_names() {
             let Some(number) = name.strip_prefix(ROWS).and_then(|number| number.parse::<u64>().ok()) else { continue };
             next_generation = next_generation.max(number.saturating_add(1));

@@ -1,9 +1,9 @@
 //! Whether this replica may take part in a cluster.
 //!
-//! A directory without this file is that of a replica that may have had another one before: it must neither vote nor
-//! campaign until it knows that it may (see [`crate::raft::bootstrap`]). The file is written before the replica's
-//! Raft starts for the first time, replaced as a whole (a new file, fsynced, renamed, the directory fsynced), and
-//! says which cluster the directory belongs to.
+//! A directory without this file is that of a replica that may have had another one before: it must
+//! neither vote nor campaign until it knows that it may (see [`crate::raft::bootstrap`]). The file
+//! is written before the replica's Raft starts for the first time, replaced as a whole (a new file,
+//! fsynced, renamed, the directory fsynced), and says which cluster the directory belongs to.
 
 use std::{
     fs::File,
@@ -30,7 +30,8 @@ pub struct StoreIdentity {
     pub replica: u64,
     /// The cluster.
     pub cluster: ClusterId,
-    /// What the root volume promised when the cluster was founded: the state before the first entry.
+    /// What the root volume promised when the cluster was founded: the state before the first
+    /// entry.
     pub root: VolumeSettings,
     /// How it came to take part.
     pub participation: Participation,
@@ -130,7 +131,8 @@ pub fn store(dir: &Path, standing: &StoreIdentity) -> Result<(), StoreIdentityEr
     replace(dir, &path, standing).map_err(|source| StoreIdentityError::Io { path, source })
 }
 
-/// Removes the standing of a replica that gives up a founding which it began and which cannot have taken place.
+/// Removes the standing of a replica that gives up a founding which it began and which cannot have
+/// taken place.
 ///
 /// # Errors
 ///

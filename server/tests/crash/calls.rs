@@ -94,7 +94,8 @@ impl Stores {
         self.poison.check()
     }
 
-    /// Carries one step out; returns when all of it has been acknowledged. `expected` is what there was before.
+    /// Carries one step out; returns when all of it has been acknowledged. `expected` is what there
+    /// was before.
     pub(crate) async fn carry_out(&mut self, dir: &Path, expected: &Expected, step: &Step) -> io::Result<()> {
         match step {
             Step::Begin | Step::Reopen => unreachable!("by whoever opens the stores"),

@@ -42,7 +42,8 @@ fn end(status: i32, reason: impl std::fmt::Display) -> ! {
     process::exit(status)
 }
 
-/// By itself this goes through a history on a good disk; as the child, through the one that it is told, where it is told.
+/// By itself this goes through a history on a good disk; as the child, through the one that it is
+/// told, where it is told.
 #[tokio::test]
 async fn a_history_is_gone_through() {
     if std::env::var_os(DIR).is_some() {

@@ -1,4 +1,5 @@
-//! Children on a disk that fails: builds `faults.c`, runs a child with it, and collects what it leaves.
+//! Children on a disk that fails: builds `faults.c`, runs a child with it, and collects what it
+//! leaves.
 
 use std::{
     fs,
@@ -109,8 +110,8 @@ impl Disk {
         self.dir.path().join(name)
     }
 
-    /// Runs this program's test of that name as a child, with a fault at a call; `told` are variables for it, and for the
-    /// disk.
+    /// Runs this program's test of that name as a child, with a fault at a call; `told` are
+    /// variables for it, and for the disk.
     pub(crate) fn run(&self, test: &str, fault: Fault, at: u64, seed: u64, told: &[(&str, &str)]) -> Ended {
         for old in ["report", "acknowledged", "stderr"] {
             // Left by an earlier child, or not there.

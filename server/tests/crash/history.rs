@@ -1,4 +1,5 @@
-//! Histories as Raft makes them, and what they leave: what the child does and what it is judged by come from one seed.
+//! Histories as Raft makes them, and what they leave: what the child does and what it is judged by
+//! come from one seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +48,8 @@ pub(crate) enum Step {
     Snapshot,
     /// The entries up to this, which a snapshot has, are purged.
     Purge(LogId),
-    /// A snapshot of another replica is installed, which has these entries applied beyond ours; then the log is purged.
+    /// A snapshot of another replica is installed, which has these entries applied beyond ours;
+    /// then the log is purged.
     Install(Vec<Entry>),
     /// Both stores are closed and opened again.
     Reopen,

@@ -30,7 +30,8 @@ impl Found {
     }
 }
 
-/// Opens what a history has left of which so many steps were acknowledged, compares it, and goes on from there.
+/// Opens what a history has left of which so many steps were acknowledged, compares it, and goes on
+/// from there.
 pub(crate) async fn judge(dir: &Path, steps: &[Step], acknowledged: usize, seed: u64) -> Result<(), String> {
     let expected = look(dir, steps, acknowledged).await?;
     let Some(expected) = expected else { return Ok(()) };
@@ -137,7 +138,8 @@ fn compare_state(
     Ok(())
 }
 
-/// As Raft does when it starts: purges what a snapshot has, applies what is committed and not applied.
+/// As Raft does when it starts: purges what a snapshot has, applies what is committed and not
+/// applied.
 async fn catch_up(stores: &mut Stores, mut found: Expected, applied: Option<u64>) -> Result<Expected, String> {
     if let Some(applied) = applied
         && found.last.is_none_or(|last| last.index < applied)

@@ -40,7 +40,8 @@ impl Point {
         disk.run(THE_CHILD, self.fault, self.at, self.seed ^ self.at, &told)
     }
 
-    /// Runs the child with the fault, then judges what is left. Answers at which call it was, if it came to that.
+    /// Runs the child with the fault, then judges what is left. Answers at which call it was, if it
+    /// came to that.
     fn try_it(&self, steps: &[Step]) -> Result<Option<String>, String> {
         let disk = Disk::new();
         let ended = self.run(&disk);
@@ -90,7 +91,8 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
 }
 
-/// Every call with every fault, or `usually` of each, evenly spread from a place that chance chooses.
+/// Every call with every fault, or `usually` of each, evenly spread from a place that chance
+/// chooses.
 pub(crate) fn points_of(what: &str, seed: u64, calls: u64, usually: u64) -> Vec<(Fault, u64)> {
     let some = match std::env::var(POINTS).as_deref() {
         Ok("all") => calls,
@@ -158,7 +160,8 @@ fn nothing_that_was_acknowledged_is_lost_whatever_call_fails() {
     disturb("ordinary", 30);
 }
 
-/// The store underneath makes a database in many steps, and refused one of which only some had been taken.
+/// The store underneath makes a database in many steps, and refused one of which only some had been
+/// taken.
 #[test]
 fn a_first_start_that_ends_anywhere_is_begun_again() {
     disturb("first", 30);
@@ -177,7 +180,8 @@ fn what_went_wrong_once_does_not_again() {
         // A first start that was killed between these was refused for ever.
         ("first", Fault::Kill, "log.new/version", 1, "a journal without the version's marker"),
         ("first", Fault::Kill, "log.new/version", 2, "a marker without the version"),
-        // Only what was in these had been fsynced, not their names: the machine's crash took them with all they held.
+        // Only what was in these had been fsynced, not their names: the machine's crash took them
+        // with all they held.
         ("ordinary", Fault::Lose, "fdatasync", 6, "the data directory"),
         ("ordinary", Fault::Lose, "log/0.jnl", 50, "the rows of a snapshot"),
         // The node went on as if its disk were not full.
@@ -185,7 +189,8 @@ fn what_went_wrong_once_does_not_again() {
         ("ordinary", Fault::Enospc, "incoming-1", 2, "a piece of a snapshot that is received"),
     ];
     for (history, fault, of, at, what) in cases {
-        // On a busy machine more goes into each call on a journal, so that there are fewer: then it is the last one.
+        // On a busy machine more goes into each call on a journal, so that there are fewer: then it
+        // is the last one.
         let undisturbed = Point { history, seed: 1, fault: Fault::None, of, at: 0 }.run(&Disk::new());
         let last = undisturbed.calls.expect("it came to its end");
         let steps = child::history(history, 1);

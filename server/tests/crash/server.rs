@@ -1,4 +1,5 @@
-//! A whole server under load, on a disk that fails: it ends, says why, and has what it acknowledged when it starts again.
+//! A whole server under load, on a disk that fails: it ends, says why, and has what it acknowledged
+//! when it starts again.
 //!
 //! A cluster of one: it has nobody else to remember for it.
 
@@ -77,7 +78,8 @@ impl Client {
         Some(client)
     }
 
-    /// Registers with whatever leadership there is; what was refused for want of that is asked again.
+    /// Registers with whatever leadership there is; what was refused for want of that is asked
+    /// again.
     async fn register(&mut self) -> Option<()> {
         self.header.registration += 1;
         self.header.epoch = Epoch(0);
@@ -148,7 +150,8 @@ async fn write_all(address: String, writer: u64, mut acknowledged: File) -> Opti
     Some(())
 }
 
-/// Runs a server as `leasehold serve` does, and its clients in the same process, until all is written or it cannot go on.
+/// Runs a server as `leasehold serve` does, and its clients in the same process, until all is
+/// written or it cannot go on.
 async fn serve(dir: &Path, acknowledged: File) -> Result<(), (i32, String)> {
     let server = Server::start(config(dir)).await.map_err(|error| (child::NOT_OPENED, error.to_string()))?;
     let mut writers = tokio::task::JoinSet::new();
@@ -206,7 +209,8 @@ async fn check(dir: &Path, acknowledged: &[String]) -> Result<(), String> {
     for writer in 0..WRITERS {
         let last = last.get(&writer).copied().unwrap_or(0);
         for offset in 0..NODES {
-            // The last write of each node that was acknowledged; the one that was under way may have been done, too.
+            // The last write of each node that was acknowledged; the one that was under way may
+            // have been done, too.
             let write = last.saturating_sub(offset);
             let expected = (write > 0).then(|| value(write));
             let found = client.read(&node(writer, write)).await;

@@ -35,14 +35,16 @@ async fn a_leader_alone_goes_on_leading() {
     cluster.open_sessions(1).await;
 }
 
-/// Elections that are waited for show: a transfer takes a few round trips, and one that needs an election takes its shortest time.
+/// Elections that are waited for show: a transfer takes a few round trips, and one that needs an
+/// election takes its shortest time.
 const SLOW_ELECTIONS: Timings = Timings {
     heartbeat: Duration::from_millis(75),
     election_min: Duration::from_secs(2),
     election_max: Duration::from_secs(3),
 };
 
-/// Nobody leads for less time than this, a second, which is what a busy machine may make of a few round trips.
+/// Nobody leads for less time than this, a second, which is what a busy machine may make of a few
+/// round trips.
 const OUTAGE_MAX: Duration = Duration::from_millis(SLOW_ELECTIONS.election_min.as_millis() as u64 / 2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,7 +123,8 @@ async fn transfer_to_stopped_successor_ends_leadership_and_elects() {
     }
     let failed = handing_over.await.expect_err("the successor is gone");
     assert!(matches!(failed, TransferError::NobodyTookOver { successor: gone, .. } if gone == others[0]), "{failed}");
-    // Else its heartbeats would keep whoever comes from standing for election, and it takes no proposals in this term.
+    // Else its heartbeats would keep whoever comes from standing for election, and it takes no
+    // proposals in this term.
     let is_over = || leadership.borrow().term > before.term;
     eventually("its term is over", || async { is_over() }).await;
     for other in others {

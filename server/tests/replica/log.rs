@@ -160,8 +160,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// To the store underneath, damage in the middle of its journal looks like a torn end: the entries and the log's own
-/// last index are gone together. Only the witness knows.
+/// To the store underneath, damage in the middle of its journal looks like a torn end: the entries
+/// and the log's own last index are gone together. Only the witness knows.
 #[tokio::test]
 async fn log_that_lost_its_last_batches_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");

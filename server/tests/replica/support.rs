@@ -198,7 +198,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all have applied the same, with so many sessions, and are voters; then compares their states.
+    /// Waits until all have applied the same, with so many sessions, and are voters; then compares
+    /// their states.
     pub async fn agrees(&self, sessions: usize) {
         eventually("all replicas with all sessions", || async {
             self.running.values().all(|running| running.keeper.state.lock().sessions().count() == sessions)

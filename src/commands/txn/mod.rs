@@ -1,8 +1,10 @@
-//! `txn`: compare several nodes, then write several nodes, at one moment. Comparisons and operations are written as for etcdctl.
+//! `txn`: compare several nodes, then write several nodes, at one moment. Comparisons and
+//! operations are written as for etcdctl.
 //!
-//! From standard input come three paragraphs that end with an empty line or with the input: comparisons, what is done if all of them
-//! hold, what is done if one does not. Lines of comments belong to no paragraph. On a line of the shell, or in a script, the same can
-//! be said with options.
+//! From standard input come three paragraphs that end with an empty line or with the input:
+//! comparisons, what is done if all of them hold, what is done if one does not. Lines of comments
+//! belong to no paragraph. On a line of the shell, or in a script, the same can be said with
+//! options.
 
 mod parse;
 
@@ -22,7 +24,8 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = INPUT)]
 pub(crate) struct TxnArgs {
-    /// A comparison that has to hold; can be repeated. With any of these options nothing is read from standard input
+    /// A comparison that has to hold; can be repeated. With any of these options nothing is read
+    /// from standard input
     #[arg(long, value_name = "COMPARISON")]
     when: Vec<String>,
     /// Done if all comparisons hold; can be repeated

@@ -64,8 +64,9 @@ pub(crate) enum Action {
     Learn {
         server: usize,
     },
-    /// A server is elected. Of what the leader before it had appended the first few entries are kept; the rest comes late, if the
-    /// same server leads again and its shell still had it, or never.
+    /// A server is elected. Of what the leader before it had appended the first few entries are
+    /// kept; the rest comes late, if the same server leads again and its shell still had it, or
+    /// never.
     Elect {
         server: usize,
         kept: usize,

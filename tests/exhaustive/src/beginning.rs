@@ -1,5 +1,6 @@
-//! How a world begins: its nodes are there, its clients are connected, have written what is to be there, and read what they are to hold. All in one order:
-//! what can go wrong on the way there is for other worlds.
+//! How a world begins: its nodes are there, its clients are connected, have written what is to be
+//! there, and read what they are to hold. All in one order: what can go wrong on the way there is
+//! for other worlds.
 
 use std::time::Duration;
 
@@ -121,7 +122,8 @@ fn settings_of(world: &World) -> leasehold_protocol::volume::VolumeSettings {
 }
 
 impl Run<'_> {
-    /// Everything that is on its way arrives, in order, until nothing is. `also` says what else happens by itself.
+    /// Everything that is on its way arrives, in order, until nothing is. `also` says what else
+    /// happens by itself.
     pub(crate) fn settle(&mut self, also: impl Fn(&Action) -> bool) -> Result<(), String> {
         for _ in 0..STEPS_MAX {
             let arrives = |action: &Action| {

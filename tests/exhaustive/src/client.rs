@@ -1,4 +1,5 @@
-//! A client: a holder, a cache and an application. The shell around the rules does what the library's driver does.
+//! A client: a holder, a cache and an application. The shell around the rules does what the
+//! library's driver does.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -31,7 +32,8 @@ use crate::{
 pub(crate) enum Thread {
     /// It will do the thing at this place next.
     Idle(usize),
-    /// It has looked a copy up, has not read the clock yet, and will do the thing at this place next.
+    /// It has looked a copy up, has not read the clock yet, and will do the thing at this place
+    /// next.
     Looked { next: usize, object: Object, begun: usize, content: Arc<Content>, copy: CopyLease, volume: Looked },
     /// It waits for a read.
     Reads(usize, ReadId),
@@ -129,7 +131,8 @@ impl Client {
         self.threads.iter().any(|thread| matches!(thread, Thread::Looked { .. }))
     }
 
-    /// Whether a read of the object would be served from memory. With a mistake put back the holder is asked itself.
+    /// Whether a read of the object would be served from memory. With a mistake put back the holder
+    /// is asked itself.
     pub(crate) fn may_use(&self, object: &Object, now: Instant, is_planted: bool) -> bool {
         if is_planted {
             self.cache.copies.contains_key(object) && self.holder.may_serve(object, now)
@@ -286,7 +289,8 @@ impl Run<'_> {
         self.step_holder(place, HolderInput::Connected);
     }
 
-    /// One step of a client's holder, and its effects in order, with the steps that these bring about.
+    /// One step of a client's holder, and its effects in order, with the steps that these bring
+    /// about.
     pub(crate) fn step_holder(&mut self, place: usize, input: HolderInput) {
         let clock = self.world.client_clock(place, self.at.now);
         let mut inputs = VecDeque::from([input]);

@@ -1,5 +1,5 @@
-//! How a path ends: faults are over, everybody is heard again, and time goes by. Then every read and write has ended, and no
-//! lease is left of a client that has gone.
+//! How a path ends: faults are over, everybody is heard again, and time goes by. Then every read
+//! and write has ended, and no lease is left of a client that has gone.
 
 use leasehold_protocol::{command::LeaseKey, lessor::LessorInput, planted::Bug};
 
@@ -7,8 +7,9 @@ use crate::{action::Action, run::Run, situation::Situation, world::World};
 
 /// From moment to moment: how often lessors want to be called.
 const STEP: u64 = 50_000;
-/// More than it takes: a term and its margin; for a connection that went dead to be asked for a sign of life and then given up, each after
-/// 3 s for a client that holds nothing; for waits that double up to a second.
+/// More than it takes: a term and its margin; for a connection that went dead to be asked for a
+/// sign of life and then given up, each after 3 s for a client that holds nothing; for waits that
+/// double up to a second.
 const STEPS_MAX: usize = 300;
 
 /// Nothing more may happen by itself. Lets time go by, and says what does not end.

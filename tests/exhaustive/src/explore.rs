@@ -1,7 +1,9 @@
-//! The exploration: breadth first, so that the first thing found to be broken is reached by as few steps as any.
+//! The exploration: breadth first, so that the first thing found to be broken is reached by as few
+//! steps as any.
 //!
-//! All situations of one depth are taken before any of the next, by several threads. Of what was seen before only hashes are
-//! kept, and of each by which step it was reached first: a path is walked again from the beginning when somebody wants to read it.
+//! All situations of one depth are taken before any of the next, by several threads. Of what was
+//! seen before only hashes are kept, and of each by which step it was reached first: a path is
+//! walked again from the beginning when somebody wants to read it.
 
 use std::{
     collections::HashSet,

@@ -1,19 +1,22 @@
-//! What must hold in every situation. The rules' own checks, and what only those can see who see everything:
+//! What must hold in every situation. The rules' own checks, and what only those can see who see
+//! everything:
 //!
-//! - no copy may be used, by its client's clock, that is not what was committed last (S2, in the form that needs no reader to
-//!   come by; Gray and Cheriton 1989);
+//! - no copy may be used, by its client's clock, that is not what was committed last (S2, in the
+//!   form that needs no reader to come by; Gray and Cheriton 1989);
 //! - a lease ends only when its client has stopped counting on it (T3, T5);
-//! - cache and holder agree on each copy, and nothing is used without a volume lease (S1; Yin et al. 1999).
+//! - cache and holder agree on each copy, and nothing is used without a volume lease (S1; Yin et
+//!   al. 1999).
 //!
-//! Reads, writes and horizons are judged in `oracle`; what must hold where a path ends, in `ending`.
+//! Reads, writes and horizons are judged in `oracle`; what must hold where a path ends, in
+//! `ending`.
 
 use leasehold_protocol::{id::SessionId, path::NodePath};
 
 use crate::run::Run;
 
 impl Run<'_> {
-    /// No copy that a client may use is old. A lease that ends makes it no truer: so it is looked at when a client has changed, or
-    /// what is true.
+    /// No copy that a client may use is old. A lease that ends makes it no truer: so it is looked
+    /// at when a client has changed, or what is true.
     pub(crate) fn copies_are_true(&mut self, place: usize) {
         let client = &self.at.clients[place];
         let clock = self.world.client_clock(place, self.at.now);

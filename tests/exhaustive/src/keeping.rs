@@ -1,5 +1,6 @@
-//! The key leases that an application counts on. No lease expires while its client counts on it (T3, T5), and a client is told of no
-//! lease that it has neither granted nor asked to be kept alive (S7b).
+//! The key leases that an application counts on. No lease expires while its client counts on it
+//! (T3, T5), and a client is told of no lease that it has neither granted nor asked to be kept
+//! alive (S7b).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Explores a small world and says what it found: the counts, or the shortest path to what is broken.
+//! Explores a small world and says what it found: the counts, or the shortest path to what is
+//! broken.
 
 use std::process::ExitCode;
 
@@ -15,11 +16,13 @@ struct Arguments {
     /// How many threads look.
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// A known mistake to put back, by its name in protocol/src/planted.rs, such as `ServeAfterExpiry`; `all` takes one after the
-    /// other, each in one world after the other until it is found. Needs a build with `--features planted-bugs`.
+    /// A known mistake to put back, by its name in protocol/src/planted.rs, such as
+    /// `ServeAfterExpiry`; `all` takes one after the other, each in one world after the other until
+    /// it is found. Needs a build with `--features planted-bugs`.
     #[arg(long, value_name = "NAME")]
     plant: Option<String>,
-    /// Gives up beyond this many situations; each takes about 60 bytes, those of the last depth some kilobytes.
+    /// Gives up beyond this many situations; each takes about 60 bytes, those of the last depth
+    /// some kilobytes.
     #[arg(long, value_name = "COUNT", default_value_t = 50_000_000)]
     most: usize,
     /// Prints one path through the world instead: which one, this number decides.

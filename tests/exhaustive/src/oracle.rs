@@ -1,8 +1,9 @@
 //! What is true, and what clients have been told. Reads and writes are judged by that alone.
 //!
-//! A read is right if it returns a version that had been committed by then, and no older one than anybody had been told of
-//! when it began (linearizability, Herlihy and Wing 1990): told by the answer to a write, or by a value that was read.
-//! Writes take effect once, and clients are told what happened (S9).
+//! A read is right if it returns a version that had been committed by then, and no older one than
+//! anybody had been told of when it began (linearizability, Herlihy and Wing 1990): told by the
+//! answer to a write, or by a value that was read. Writes take effect once, and clients are told
+//! what happened (S9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,8 +35,9 @@ pub(crate) struct Oracle {
     uncovered: BTreeMap<WriteKey, u32>,
 }
 
-/// How often a revocation may be found uncovered under one leader: by the attachments that were on their way before it, and by those
-/// that came while it was on its way itself. Later ones wait for it (S7b).
+/// How often a revocation may be found uncovered under one leader: by the attachments that were on
+/// their way before it, and by those that came while it was on its way itself. Later ones wait for
+/// it (S7b).
 const UNCOVERED_MAX: u32 = 2;
 
 impl Oracle {
@@ -140,7 +142,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// The application is told how a write ended. `key` is its name in the log, if it was ever sent.
+    /// The application is told how a write ended. `key` is its name in the log, if it was ever
+    /// sent.
     pub(crate) fn end_write(
         &mut self,
         key: Option<WriteKey>,

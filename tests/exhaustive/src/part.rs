@@ -1,7 +1,8 @@
 //! Parts of a situation: shared until they change, and hashed once.
 //!
-//! An action changes one or two parts of a situation; the others are the same memory, and their hashes are known. Hashes have
-//! 128 bits: with a hundred million situations, the chance that any two are taken for one is below 10⁻²².
+//! An action changes one or two parts of a situation; the others are the same memory, and their
+//! hashes are known. Hashes have 128 bits: with a hundred million situations, the chance that any
+//! two are taken for one is below 10⁻²².
 
 use std::{
     hash::{Hash, Hasher},

@@ -142,7 +142,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A quorum has an entry: it is in the one order. Every copy that may still be used has to be what is true now.
+    /// A quorum has an entry: it is in the one order. Every copy that may still be used has to be
+    /// what is true now.
     pub(crate) fn commit(&mut self, proposal: &Proposal) -> leasehold_protocol::state::Applied {
         let before = self.at.truth.clone();
         let index = before.applied_index() + 1;

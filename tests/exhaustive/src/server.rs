@@ -1,7 +1,9 @@
-//! A server: the shell around the lessor, as thin as the real one is meant to be; and what Raft does with its entries.
+//! A server: the shell around the lessor, as thin as the real one is meant to be; and what Raft
+//! does with its entries.
 //!
-//! The stand-in for Raft: one order of committed entries, and one server that may add to it. A server that was deposed does not
-//! know for a while; what it appends then is lost. Whoever is elected has applied all that is committed.
+//! The stand-in for Raft: one order of committed entries, and one server that may add to it. A
+//! server that was deposed does not know for a while; what it appends then is lost. Whoever is
+//! elected has applied all that is committed.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -83,7 +85,8 @@ impl Run<'_> {
         self.step_lessor(place, LessorInput::Request { id, request: request.clone() });
     }
 
-    /// The server appends what its lessor has to propose. What one appends that leads no more is lost.
+    /// The server appends what its lessor has to propose. What one appends that leads no more is
+    /// lost.
     fn propose(&mut self, place: usize) {
         let clock = self.world.server_clock(place, self.at.now);
         let leads = self.at.leads(place);
@@ -129,7 +132,8 @@ impl Run<'_> {
         self.step_lessor(place, input);
     }
 
-    /// A server is elected. Of what the last leader appended, some first part is committed before what the new one adds.
+    /// A server is elected. Of what the last leader appended, some first part is committed before
+    /// what the new one adds.
     pub(crate) fn elect(&mut self, place: usize, kept: usize, is_late: bool) {
         let old = self.at.leader;
         let left = if old == place { &mut self.at.left.reelections } else { &mut self.at.left.elections };
@@ -140,7 +144,8 @@ impl Run<'_> {
             self.commit(&proposal);
         }
         self.lead(place);
-        // A first entry of an epoch is not among what a shell keeps: nobody would be there to lead by it.
+        // A first entry of an epoch is not among what a shell keeps: nobody would be there to lead
+        // by it.
         if is_late {
             let late = late.into_iter().filter(|proposal| proposal.epoch > Epoch(0));
             self.at.servers[place].change().tail.extend(late);

@@ -1,9 +1,10 @@
 //! A situation: everything there is in a world at one moment, and what may happen next.
 //!
-//! Two situations are the same if their hashes are: all of what the rules remember is in them, and so is all of what is on its
-//! way. Numbers that only name things (tickets, stamps, revisions) are part of it, too: leaving them out would merge more, but
-//! each is compared with others somewhere in the rules, and a renaming that keeps all comparisons is not worth its risk here.
-//! What is left out is what no rule reads: a request waits on the server under the lowest number that is free.
+//! Two situations are the same if their hashes are: all of what the rules remember is in them, and
+//! so is all of what is on its way. Numbers that only name things (tickets, stamps, revisions) are
+//! part of it, too: leaving them out would merge more, but each is compared with others somewhere
+//! in the rules, and a renaming that keeps all comparisons is not worth its risk here. What is left
+//! out is what no rule reads: a request waits on the server under the lowest number that is free.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -139,7 +140,8 @@ impl Situation {
 
     fn actions_of_client(&self, world: &World, place: usize, client: &Client, actions: &mut Vec<Action>) {
         if let Some(thread) = client.threads.iter().position(|thread| matches!(thread, Thread::Looked { .. })) {
-            // A copy that is looked at is locked: no step of this client's rules can end before it is used.
+            // A copy that is looked at is locked: no step of this client's rules can end before it
+            // is used.
             return actions.push(Action::Finish { client: place, thread });
         }
         if !client.is_open {

@@ -1,8 +1,10 @@
-//! What a world is made of: who is there, what they do, what may go wrong, and at which moments time stands.
+//! What a world is made of: who is there, what they do, what may go wrong, and at which moments
+//! time stands.
 //!
-//! A world is small so that all of it can be seen. Time stands at a few moments that are named here, and jumps from one to the
-//! next whenever no step is in between: so any process may be paused between any two of its steps, for as long as the moments
-//! reach. The moments are chosen around the deadlines that matter; see [`TERM`].
+//! A world is small so that all of it can be seen. Time stands at a few moments that are named
+//! here, and jumps from one to the next whenever no step is in between: so any process may be
+//! paused between any two of its steps, for as long as the moments reach. The moments are chosen
+//! around the deadlines that matter; see [`TERM`].
 
 use std::time::Duration;
 
@@ -16,9 +18,10 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-/// The volume term of the worlds, in milliseconds, the shortest there is. Clocks may drift by 1 %: a client counts 198 on its own clock, which
-/// is 200 by a clock that is slow by that; the leader ends a lease after 205 by its own, which is 203 by a clock that is fast; a horizon is a
-/// tick of 20 further on.
+/// The volume term of the worlds, in milliseconds, the shortest there is. Clocks may drift by 1 %:
+/// a client counts 198 on its own clock, which is 200 by a clock that is slow by that; the leader
+/// ends a lease after 205 by its own, which is 203 by a clock that is fast; a horizon is a tick of
+/// 20 further on.
 pub const TERM: u64 = 200;
 /// What the leader waits beyond a term, in milliseconds.
 pub const MARGIN: u64 = 5;
@@ -62,7 +65,8 @@ pub struct Member {
 pub struct Faults {
     /// A server becomes leader in place of another, which does not know at first.
     pub elections: u8,
-    /// The leader is elected again: what it had appended is committed, lost, or comes late, behind the first entry of its new epoch.
+    /// The leader is elected again: what it had appended is committed, lost, or comes late, behind
+    /// the first entry of its new epoch.
     pub reelections: u8,
     /// A connection breaks. What was on its way up may arrive, late, or not.
     pub breaks: u8,
@@ -89,7 +93,8 @@ pub struct World {
     pub(crate) members: Vec<Member>,
     /// By how many parts per million each server's clock is fast.
     pub(crate) servers: Vec<i64>,
-    /// The moments at which time stands, in milliseconds since the beginning; the first is mostly 0.
+    /// The moments at which time stands, in milliseconds since the beginning; the first is
+    /// mostly 0.
     pub(crate) moments: Vec<u64>,
     pub(crate) faults: Faults,
     /// So much time passes between the first writes and the reads that follow them.
@@ -273,7 +278,8 @@ impl World {
 }
 
 impl Member {
-    /// A client whose clock is slow by all that is allowed: the worst that can be for the end of its leases.
+    /// A client whose clock is slow by all that is allowed: the worst that can be for the end of
+    /// its leases.
     pub fn slow() -> Self {
         Self { fast: -10_000, ..Self::default() }
     }

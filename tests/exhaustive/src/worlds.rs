@@ -203,7 +203,8 @@ fn leases() -> Vec<World> {
     const LONG: u64 = TERM * 100;
     let write = Op::Write;
     vec![
-        // The first lease is over by the server's clock 204 ms after its grant; the recall of its node waits for 205 ms.
+        // The first lease is over by the server's clock 204 ms after its grant; the recall of its
+        // node waits for 205 ms.
         World::new(
             "lease-reused",
             "a revocation waits for a holder while its lease expires and another client grants it anew",

@@ -1,7 +1,9 @@
-//! Known mistakes (`protocol/src/planted.rs`), put back one at a time: each of these is found in the world that is named, by a path of
-//! this many steps, and no path is shorter. Every world finds one: a world that finds none would look at nothing.
+//! Known mistakes (`protocol/src/planted.rs`), put back one at a time: each of these is found in
+//! the world that is named, by a path of this many steps, and no path is shorter. Every world finds
+//! one: a world that finds none would look at nothing.
 //!
-//! `cargo run --release -p leasehold-exhaustive --features planted-bugs -- WORLD --plant NAME` shows the path.
+//! `cargo run --release -p leasehold-exhaustive --features planted-bugs -- WORLD --plant NAME`
+//! shows the path.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

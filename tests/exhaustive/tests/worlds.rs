@@ -1,6 +1,8 @@
-//! Every small world is explored to its end, and nothing is broken in any of its situations. Those that take minutes are for the program.
+//! Every small world is explored to its end, and nothing is broken in any of its situations. Those
+//! that take minutes are for the program.
 //!
-//! `cargo run --release -p leasehold-exhaustive -- NAME` explores one by itself, and prints the shortest path to what is broken.
+//! `cargo run --release -p leasehold-exhaustive -- NAME` explores one by itself, and prints the
+//! shortest path to what is broken.
 
 use leasehold_exhaustive::{Search, all, explore, named};
 

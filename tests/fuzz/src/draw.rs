@@ -1,7 +1,8 @@
 //! Values of the protocol, drawn from the fuzzer's bytes.
 //!
-//! Mostly from small sets of sessions, paths and numbers, so that inputs have to do with each other; now and then anything. When
-//! the bytes are used up everything is zero: the first of each choice.
+//! Mostly from small sets of sessions, paths and numbers, so that inputs have to do with each
+//! other; now and then anything. When the bytes are used up everything is zero: the first of each
+//! choice.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! The holder between an application that does anything and a server that answers anything.
 //!
-//! After each step its invariants hold, each read and write ends once, and what it tells the cache fits what the cache has. If
-//! the server is one that keeps to the protocol, everything that waits ends; half of the inputs have another, which says whatever
-//! is drawn: from that one nothing is expected but that it does no harm.
+//! After each step its invariants hold, each read and write ends once, and what it tells the cache
+//! fits what the cache has. If the server is one that keeps to the protocol, everything that waits
+//! ends; half of the inputs have another, which says whatever is drawn: from that one nothing is
+//! expected but that it does no harm.
 
 mod answers;
 
@@ -214,7 +215,8 @@ impl World {
             self.carry_out(effect);
         }
         for object in self.cache.keys() {
-            // As the cache would: what it does not have cannot be served. The converse is the holder's to know.
+            // As the cache would: what it does not have cannot be served. The converse is the
+            // holder's to know.
             let _ = self.holder.may_serve(object, self.now);
         }
     }
@@ -256,8 +258,9 @@ impl World {
         }
     }
 
-    /// Whoever consents has dropped what was granted before. Consent is given at once, to the recall that has come, or when a write lease has been
-    /// flushed: a server that lies may use one stamp for two.
+    /// Whoever consents has dropped what was granted before. Consent is given at once, to the
+    /// recall that has come, or when a write lease has been flushed: a server that lies may use one
+    /// stamp for two.
     fn consented(&mut self, stamp: Stamp) {
         assert!(self.recalled.contains(&stamp), "consented to what was not recalled");
         let recall = self.recalling.as_ref().filter(|recall| recall.stamp == stamp);

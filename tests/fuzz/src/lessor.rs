@@ -1,8 +1,8 @@
 //! The lessor under any requests, consents, proofs, commits and elections, in any order.
 //!
-//! After each step its invariants hold. Each request is answered once, at the latest when it steps down; what is refused as not its
-//! own leaves it as it was. The shell is one that keeps its part: proposals are applied in the order in which they were taken,
-//! and time does not run backwards.
+//! After each step its invariants hold. Each request is answered once, at the latest when it steps
+//! down; what is refused as not its own leaves it as it was. The shell is one that keeps its part:
+//! proposals are applied in the order in which they were taken, and time does not run backwards.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -1,10 +1,12 @@
 //! What the fuzzer drives: for each target a function that takes any bytes and must not panic.
 //!
-//! The targets in `fuzz_targets/` hand these functions to libFuzzer; `replay.rs`, a test of the workspace, hands them the kept
-//! corpus. They see the shipped code through its public interface only, and assert what holds whatever comes: bytes that
-//! are taken come out again as the same value, every request is answered once, the invariants hold after every step.
+//! The targets in `fuzz_targets/` hand these functions to libFuzzer; `replay.rs`, a test of the
+//! workspace, hands them the kept corpus. They see the shipped code through its public interface
+//! only, and assert what holds whatever comes: bytes that are taken come out again as the same
+//! value, every request is answered once, the invariants hold after every step.
 //!
-//! They do not know libFuzzer, and nothing here reads a clock, sleeps or draws lots: the same bytes do the same.
+//! They do not know libFuzzer, and nothing here reads a clock, sleeps or draws lots: the same bytes
+//! do the same.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,9 @@
-//! Everything that is encoded with postcard: what clients, servers and replicas say to each other, and log entries.
+//! Everything that is encoded with postcard: what clients, servers and replicas say to each other,
+//! and log entries.
 //!
-//! Bytes that decode give a value that encodes, and whose encoding gives the same value and the same bytes again. (The bytes that
-//! came need not be those: a number can be written longer than it is.) Values that are drawn come back as they were.
+//! Bytes that decode give a value that encodes, and whose encoding gives the same value and the
+//! same bytes again. (The bytes that came need not be those: a number can be written longer than it
+//! is.) Values that are drawn come back as they were.
 
 use bytes::BytesMut;
 use leasehold_protocol::{
@@ -87,8 +89,8 @@ fn come_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(valu
     assert_eq!(encoded(&back), bytes);
 }
 
-/// As [`plain`], for what crosses in frames. These types cannot be compared, and a deadline is what is left of it: so what counts is
-/// that the encoding decodes, and that all of it is needed.
+/// As [`plain`], for what crosses in frames. These types cannot be compared, and a deadline is what
+/// is left of it: so what counts is that the encoding decodes, and that all of it is needed.
 fn framed<T: Decode + Encode>(bytes: &[u8]) {
     let Ok(value) = T::decode(bytes) else { return };
     let mut out = BytesMut::new();

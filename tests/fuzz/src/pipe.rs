@@ -1,4 +1,5 @@
-//! A connection whose other end is the fuzzer: what it feeds is read, what is written it sees. Nothing ever waits for a clock.
+//! A connection whose other end is the fuzzer: what it feeds is read, what is written it sees.
+//! Nothing ever waits for a clock.
 
 use std::{
     io,

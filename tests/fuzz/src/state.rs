@@ -1,5 +1,5 @@
-//! The replicated state under any entries: the invariants hold after each, and the rows that were said to have changed are all
-//! that did.
+//! The replicated state under any entries: the invariants hold after each, and the rows that were
+//! said to have changed are all that did.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
-//! What a replica reads from its disk, or receives as a snapshot: rows, snapshots, log entries, the witness, the standing.
+//! What a replica reads from its disk, or receives as a snapshot: rows, snapshots, log entries, the
+//! witness, the standing.
 //!
-//! Damage is refused, never followed by a panic; where a checksum stands before a decoder, it is made right here, so that the
-//! decoder sees the damage too. What is taken for a state is one: it goes on like any other.
+//! Damage is refused, never followed by a panic; where a checksum stands before a decoder, it is
+//! made right here, so that the decoder sees the damage too. What is taken for a state is one: it
+//! goes on like any other.
 
 use std::{cell::OnceCell, collections::BTreeMap, fs, path::PathBuf, sync::LazyLock};
 
@@ -159,7 +161,8 @@ fn damage(rows: &mut Rows, draw: &mut Draw<'_>) {
     }
 }
 
-/// What was taken for a state is one, and goes on as one, unless it was about to count beyond what can be counted.
+/// What was taken for a state is one, and goes on as one, unless it was about to count beyond what
+/// can be counted.
 fn go_on(mut state: State, draw: &mut Draw<'_>) {
     assert_eq!(state.check(), Ok(()));
     for _ in 0..8 {

@@ -1,7 +1,8 @@
 //! Every parser of a text that people type: paths, durations, and the lines of the shell.
 //!
-//! The last two are private to the binary, which has no library: their files are taken in here as they are. What stands
-//! between them and the rules, clap and the parsers of single arguments, is run on the same corpus by a test in `src/shell.rs`.
+//! The last two are private to the binary, which has no library: their files are taken in here as
+//! they are. What stands between them and the rules, clap and the parsers of single arguments, is
+//! run on the same corpus by a test in `src/shell.rs`.
 
 use leasehold_protocol::{limits::Limits, path::NodePath};
 

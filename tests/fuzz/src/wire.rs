@@ -1,4 +1,5 @@
-//! What arrives on a connection: handshakes, frames, and the two channels of [`leasehold_wire::mux`].
+//! What arrives on a connection: handshakes, frames, and the two channels of
+//! [`leasehold_wire::mux`].
 //!
 //! Each is compared with a twin that has all bytes at once and reads them in the simplest way.
 
@@ -343,8 +344,8 @@ impl Mux {
         }
     }
 
-    /// What was written are frames: messages in the order in which they were sent, within what room there was, and room given
-    /// back for no more than what was fed.
+    /// What was written are frames: messages in the order in which they were sent, within what room
+    /// there was, and room given back for no more than what was fed.
     fn check_written(&self) {
         let written = self.far.written();
         let mut rest = &written[..];

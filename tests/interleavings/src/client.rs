@@ -111,7 +111,8 @@ impl Client {
         self.answer(read_answer(OLD, Some(grant)));
     }
 
-    /// The recall for the write. The consent lets the write take effect and be acknowledged at once.
+    /// The recall for the write. The consent lets the write take effect and be acknowledged at
+    /// once.
     pub(crate) fn recall(&self) {
         let sets = vec![ObjectSet::One(object())];
         self.step(HolderInput::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets }));

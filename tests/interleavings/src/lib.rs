@@ -1,13 +1,16 @@
 //! Every order in which threads can use the client's cache, explored by loom.
 //!
-//! Real are the files of the cache, taken in as they are: lookup and comparison of a hit (`cache.rs`), the deadlines of the volume
-//! leases (`volume_leases.rs`), the contents; and the rules, [`Holder`](leasehold_protocol::holder::Holder). Stand-ins are what loom has to see: atomic
-//! numbers, locks, and the concurrent map (`sync`), which is one shard of dashmap: a lock for reading and writing that a reader
-//! holds for as long as it has an entry. So are the clock, and the driver (`client`), which carries effects out in order under
-//! one lock as the real one does.
+//! Real are the files of the cache, taken in as they are: lookup and comparison of a hit
+//! (`cache.rs`), the deadlines of the volume leases (`volume_leases.rs`), the contents; and the
+//! rules, [`Holder`](leasehold_protocol::holder::Holder). Stand-ins are what loom has to see:
+//! atomic numbers, locks, and the concurrent map (`sync`), which is one shard of dashmap: a lock
+//! for reading and writing that a reader holds for as long as it has an entry. So are the clock,
+//! and the driver (`client`), which carries effects out in order under one lock as the real one
+//! does.
 //!
-//! loom runs a model again and again until every interleaving was seen, and every older value that a relaxed load may still
-//! see. What the models show is in [`models`]; `cargo test -p leasehold-interleavings` runs them, and puts mistakes back to see that each is
+//! loom runs a model again and again until every interleaving was seen, and every older value that
+//! a relaxed load may still see. What the models show is in [`models`];
+//! `cargo test -p leasehold-interleavings` runs them, and puts mistakes back to see that each is
 //! found.
 //!
 //! Not explored: moka's and dashmap's own insides, more than one shard, the connection.

@@ -1,7 +1,9 @@
-//! What is explored. Each function is one model: it panics if some interleaving breaks what it says, and returns how many it saw.
+//! What is explored. Each function is one model: it panics if some interleaving breaks what it
+//! says, and returns how many it saw.
 //!
-//! In all of them a reader reads from memory while a write of the object goes on elsewhere, and must not see the old value if the
-//! write had been acknowledged before it began (linearizability, as of one object; I1).
+//! In all of them a reader reads from memory while a write of the object goes on elsewhere, and
+//! must not see the old value if the write had been acknowledged before it began (linearizability,
+//! as of one object; I1).
 
 use std::sync::{
     Arc,
@@ -64,7 +66,8 @@ pub fn a_recall_and_a_fill(planted: Planted) -> usize {
     explore(Client::filling, planted, &[Client::recall, Client::end_fill], Client::read)
 }
 
-/// The volume lease ends while its copy is being read: the write waits for nobody's consent, only for the time (S1).
+/// The volume lease ends while its copy is being read: the write waits for nobody's consent, only
+/// for the time (S1).
 pub fn the_end_of_a_lease_and_a_hit() -> usize {
     explore(Client::cached, Planted::default(), &[let_the_lease_end], Client::read)
 }
@@ -82,12 +85,14 @@ fn let_the_lease_end(client: &Client) {
     client.acknowledge();
 }
 
-/// The volume is given up, the write goes on without this client, and a copy of the new value comes under the next lease.
+/// The volume is given up, the write goes on without this client, and a copy of the new value comes
+/// under the next lease.
 pub fn another_lease_and_a_hit() -> usize {
     explore(Client::cached, Planted::default(), &[begin_another_lease], Client::read)
 }
 
-/// The same with a mistake: the leases are told of the next one while copies of the last one are as good as before.
+/// The same with a mistake: the leases are told of the next one while copies of the last one are as
+/// good as before.
 pub fn another_lease_and_a_hit_without_a_border() -> usize {
     explore(Client::cached, Planted::default(), &[begin_another_lease_without_a_border], Client::read)
 }

@@ -1,7 +1,9 @@
-//! The model of Gray and Cheriton, *Leases: an efficient fault-tolerant mechanism for distributed file cache consistency* (SOSP 1989), section 3.1.
+//! The model of Gray and Cheriton, *Leases: an efficient fault-tolerant mechanism for distributed
+//! file cache consistency* (SOSP 1989), section 3.1.
 //!
-//! Each cache reads and writes as a Poisson process; a file is shared by so many caches. A lease is extended by the first read after it has ended, which takes
-//! a request and a response. A write asks the sharing caches for approval with one multicast, and each but the writer answers.
+//! Each cache reads and writes as a Poisson process; a file is shared by so many caches. A lease is
+//! extended by the first read after it has ended, which takes a request and a response. A write
+//! asks the sharing caches for approval with one multicast, and each but the writer answers.
 
 /// The load that the model is asked about.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,8 +24,9 @@ impl Load {
         Self { clients, reads: 0.864, writes: 0.040, sharing }
     }
 
-    /// Messages a second that the server handles for consistency, sent and received, with a term of `term` seconds at the client (their t_c): 2 N R / (1 + R t_c) + N S W, and no
-    /// approvals if nothing is shared.
+    /// Messages a second that the server handles for consistency, sent and received, with a term of
+    /// `term` seconds at the client (their t_c): 2 N R / (1 + R t_c) + N S W, and no approvals if
+    /// nothing is shared.
     pub fn messages(&self, term: f64) -> f64 {
         self.extensions(term) + self.approvals()
     }
@@ -39,8 +42,8 @@ impl Load {
     }
 }
 
-/// How long a client may count on a lease that the server counts for `term` seconds, from when it comes: the time that the answer takes and the allowance for
-/// clocks are off (their t_c).
+/// How long a client may count on a lease that the server counts for `term` seconds, from when it
+/// comes: the time that the answer takes and the allowance for clocks are off (their t_c).
 pub fn client_term(term: f64, one_way: f64, allowance: f64) -> f64 {
     (term - one_way - allowance).max(0.0)
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::Parser;
 use leasehold_papers::{Counts, Workload, run};
 
-/// Counts the messages of the rules in virtual time, for one volume term after the other, and prints them beside Gray and Cheriton's formula.
+/// Counts the messages of the rules in virtual time, for one volume term after the other, and
+/// prints them beside Gray and Cheriton's formula.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-papers")]
 struct Options {

@@ -1,4 +1,5 @@
-//! Clients that read and write as Poisson processes, and a leader: what passes between them is counted.
+//! Clients that read and write as Poisson processes, and a leader: what passes between them is
+//! counted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,8 +52,9 @@ impl Workload {
         Self { seed, clients: 20, sharing, files, reads: 0.864, writes: 0.040, term, measured }
     }
 
-    /// What the paper's formula says of it, in messages a second, with a lease for each file. A client of Leasehold counts a term from when it asked,
-    /// and shortens it by the drift allowance; it is the server that waits for the margin.
+    /// What the paper's formula says of it, in messages a second, with a lease for each file. A
+    /// client of Leasehold counts a term from when it asked, and shortens it by the drift
+    /// allowance; it is the server that waits for the margin.
     pub fn formula(&self) -> f64 {
         let files = self.files as f64;
         let (clients, sharing) = (self.clients as f64, self.sharing as f64);
@@ -74,13 +76,15 @@ pub struct Counts {
     pub renewals: u64,
     /// Requests for a new lease on the volume, and their answers.
     pub acquisitions: u64,
-    /// Lists of what is held, which a leader wants after copies were made good again, and their answers.
+    /// Lists of what is held, which a leader wants after copies were made good again, and their
+    /// answers.
     pub lists: u64,
     /// Reads that ask whether a copy is still good, and their answers.
     pub validations: u64,
     /// Recalls, and consents to them.
     pub recalls: u64,
-    /// Reads of what is not in memory because it was recalled, and their answers: data, which any cache has to fetch.
+    /// Reads of what is not in memory because it was recalled, and their answers: data, which any
+    /// cache has to fetch.
     pub fetches: u64,
     /// Writes, and their answers: the same with any term.
     pub writes: u64,
@@ -360,7 +364,8 @@ impl World {
                     self.sessions.insert(session, client);
                 }
                 HolderEffect::WriteDone { result, .. } => drop(result.expect("nothing refuses it")),
-                // The contents are nobody's business here, and a volume that nobody reads from lapses.
+                // The contents are nobody's business here, and a volume that nobody reads from
+                // lapses.
                 HolderEffect::Install { .. }
                 | HolderEffect::Revalidate { .. }
                 | HolderEffect::Drop(_)

@@ -1,4 +1,5 @@
-//! Gray and Cheriton's curve: consistency messages by the term, counted and by the formula. What differs, and why, is told in `tests/papers/README.md`.
+//! Gray and Cheriton's curve: consistency messages by the term, counted and by the formula. What
+//! differs, and why, is told in `tests/papers/README.md`.
 
 use std::time::Duration;
 
@@ -29,14 +30,16 @@ fn the_load_falls_with_the_term_as_the_formula_says() {
     let curve = curve(1, 1);
     assert!(falls(&curve), "{curve:?}");
     for (term, counted, formula) in &curve {
-        // Renewals are sent at half of the term, so that no read has to wait: about twice as many as the reads that come after its end.
-        // A comparison of clocks, a request and an answer, comes once in seven tenths of a term at most.
+        // Renewals are sent at half of the term, so that no read has to wait: about twice as many
+        // as the reads that come after its end. A comparison of clocks, a request and an answer,
+        // comes once in seven tenths of a term at most.
         let compared = 2.0 * 20.0 / (*term as f64 / 1000.0 * 0.7);
         let range = 1.3 * formula..3.3 * formula + compared;
         assert!(range.contains(counted), "{term} ms: {counted} counted, {formula} by the formula");
     }
-    // A renewal is promised what its horizon leaves, about half of the term and a tick, and is asked for again after two
-    // thirds of that: in use all the time, a lease is renewed every four tenths of a term.
+    // A renewal is promised what its horizon leaves, about half of the term and a tick, and is
+    // asked for again after two thirds of that: in use all the time, a lease is renewed every four
+    // tenths of a term.
     let polling = Load::v_system(20.0, 1.0).extensions(0.0);
     let (_, at_ten, _) = curve[4];
     assert!(at_ten < 2.0 * 20.0 / (10.0 * 0.4), "{at_ten} at a term of ten seconds");
@@ -51,11 +54,13 @@ fn with_a_long_term_what_is_left_is_what_asks_for_consent() {
     let longest = workload(10, 1, 30_000);
     let Counts { renewals, acquisitions, lists, validations, recalls, .. } = run(longest);
     let rest = renewals + acquisitions + lists + validations;
-    // A client that renews with its other requests compares clocks once in seven tenths of a term: a request and an answer.
+    // A client that renews with its other requests compares clocks once in seven tenths of a term:
+    // a request and an answer.
     let compared = 2.0 * longest.clients as f64 * longest.measured.as_secs_f64() / (longest.term.as_secs_f64() * 0.7);
     let most = compared + recalls as f64 / 50.0;
     assert!((rest as f64) < most, "{rest} beside {recalls} recalls and consents, {compared} of them compare clocks");
-    // One recall and one consent for each copy, where the paper has one multicast for all; but only those are asked that have read since the last write.
+    // One recall and one consent for each copy, where the paper has one multicast for all; but only
+    // those are asked that have read since the last write.
     let (recalled, approvals) = (longest.per_second(recalls), Load::v_system(20.0, 10.0).approvals());
     assert!((1.0..1.8).contains(&(recalled / approvals)), "{recalled} by {approvals}");
 }

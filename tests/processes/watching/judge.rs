@@ -1,10 +1,12 @@
-//! Judges what watchers were told by what happened: the six properties that etcd's robustness tests look for. Changes come *ordered*, each
-//! *unique* and whole (*atomic*), none is left out (*reliable*), from wherever a watch goes on (*resumable*), also where only a progress
-//! mark said so (*bookmarkable*).
+//! Judges what watchers were told by what happened: the six properties that etcd's robustness tests
+//! look for. Changes come *ordered*, each *unique* and whole (*atomic*), none is left out
+//! (*reliable*), from wherever a watch goes on (*resumable*), also where only a progress mark said
+//! so (*bookmarkable*).
 //!
-//! What happened is what one watcher is told of everything when all is over. That is judged by what writers know: each deed of which they
-//! know that it was done is there, at its revision, whole and once; none that was refused is; and nodes are what these changes made of
-//! them, count by count. What others were told is compared with that.
+//! What happened is what one watcher is told of everything when all is over. That is judged by what
+//! writers know: each deed of which they know that it was done is there, at its revision, whole and
+//! once; none that was refused is; and nodes are what these changes made of them, count by count.
+//! What others were told is compared with that.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +80,8 @@ impl Happened {
         })
     }
 
-    /// Whether that is what the writer knows. Returns how many of its deeds were done as far as it knows, and how many others were.
+    /// Whether that is what the writer knows. Returns how many of its deeds were done as far as it
+    /// knows, and how many others were.
     pub(super) fn check_writer(&self, notes: &[writer::Note]) -> Result<(u64, u64), String> {
         let mut begun = BTreeMap::new();
         let (mut known, mut others) = (0, 0);

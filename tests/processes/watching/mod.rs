@@ -1,8 +1,9 @@
-//! Watches of real servers while these are killed, stopped and cut off: whatever happens, watchers are told each change once, whole, in
-//! order, none left out, and go on from where they were, also at other servers. Writers write meanwhile, several things at once too; some
-//! of them die.
+//! Watches of real servers while these are killed, stopped and cut off: whatever happens, watchers
+//! are told each change once, whole, in order, none left out, and go on from where they were, also
+//! at other servers. Writers write meanwhile, several things at once too; some of them die.
 //!
-//! `LEASEHOLD_WATCH_ROUNDS=20 cargo test --test processes watching -- --nocapture` goes on for longer.
+//! `LEASEHOLD_WATCH_ROUNDS=20 cargo test --test processes watching -- --nocapture` goes on for
+//! longer.
 
 mod judge;
 mod record;
@@ -187,7 +188,8 @@ fn watchers_get_each_change_once_in_order_whatever_fails() {
     world.cluster.assert_all_run();
 }
 
-/// In a process that is to write or watch, that is what it does. Else one writer and one watcher of one server, whom nothing befalls.
+/// In a process that is to write or watch, that is what it does. Else one writer and one watcher of
+/// one server, whom nothing befalls.
 #[test]
 fn watchers_are_told_what_a_writer_has_done() {
     if let Some(task) = ROLE.task::<Task>() {

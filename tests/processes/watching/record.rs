@@ -15,7 +15,8 @@ use crate::{
     worker::{Worker, notes},
 };
 
-/// Processes by the hosts at which they are, and what they and those before them have said by their names.
+/// Processes by the hosts at which they are, and what they and those before them have said by their
+/// names.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     writers: BTreeMap<String, Worker<writer::Note>>,

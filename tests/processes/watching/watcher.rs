@@ -1,4 +1,5 @@
-//! A watcher in a process of its own: it watches in several ways at once, and writes down all that it is told.
+//! A watcher in a process of its own: it watches in several ways at once, and writes down all that
+//! it is told.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -47,7 +48,8 @@ pub(super) enum Way {
     Steady,
     /// The same, of which no more than one change is under way at a time.
     Narrow,
-    /// Again and again by another client, which asks other servers first, from where the last one ended.
+    /// Again and again by another client, which asks other servers first, from where the last one
+    /// ended.
     Resumed,
     /// The same, and the last one ended with a progress mark.
     ResumedFromMarks,

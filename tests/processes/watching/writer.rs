@@ -1,5 +1,6 @@
-//! A writer in a process of its own: it puts, removes and does several things in one transaction, and writes down what, before and
-//! after. Every value that it writes it writes in one operation only. A node that goes with its session says that it lives.
+//! A writer in a process of its own: it puts, removes and does several things in one transaction,
+//! and writes down what, before and after. Every value that it writes it writes in one operation
+//! only. A node that goes with its session says that it lives.
 
 use std::time::Duration;
 

@@ -115,7 +115,8 @@ impl World {
         Write::Put { path, value: value.into(), condition, attach }
     }
 
-    /// What a put attaches its node to. Not one that histories are judged by: the end of a lease is no client's operation.
+    /// What a put attaches its node to. Not one that histories are judged by: the end of a lease is
+    /// no client's operation.
     pub(crate) fn attach(&mut self, path: &NodePath) -> Attach {
         if invariants::linearizability::KEYS.contains(&path.as_str()) || !self.rng.chance(self.profile.lease_writes * 3)
         {
@@ -193,7 +194,8 @@ impl World {
                 invariants::linearizability::wrote(&mut self.told, &open.change, span, Some(result));
                 self.oracle.once.ended(name, result)
             }
-            // A hold was lost at the very end, and the histories did not wait for its being given back.
+            // A hold was lost at the very end, and the histories did not wait for its being given
+            // back.
             None if self.is_judged => Ok(()),
             None => Err(format!("{write:?} ended twice: {result:?}")),
         };

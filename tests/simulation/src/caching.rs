@@ -1,4 +1,5 @@
-//! What applications do with write leases: set and read values in memory, have them flushed, give them up. Every value is another.
+//! What applications do with write leases: set and read values in memory, have them flushed, give
+//! them up. Every value is another.
 
 use leasehold_protocol::{
     command::{Command, Outcome as CommandOutcome, Proposal, Write},
@@ -16,7 +17,8 @@ use crate::{history::Outcome, invariants, world::World};
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) path: NodePath,
-    /// What was there when it began, once it was read: a lease may be over by this clock in the moment in which it is told.
+    /// What was there when it began, once it was read: a lease may be over by this clock in the
+    /// moment in which it is told.
     pub(crate) first: Option<Value>,
     /// What it has set, and in which steps.
     pub(crate) changes: Vec<(Value, u64)>,
@@ -38,7 +40,8 @@ impl Kept {
 }
 
 impl World {
-    /// The application does something with a hold of its own as a write lease, if it can be one. Returns whether it did.
+    /// The application does something with a hold of its own as a write lease, if it can be one.
+    /// Returns whether it did.
     pub(crate) fn keep_to_itself(&mut self, place: usize, lock: LockId, path: &NodePath) -> bool {
         let client = &self.clients[place];
         let status = client.holds.get(&lock).map(|(_, status)| *status);
@@ -166,7 +169,8 @@ impl World {
         }
     }
 
-    /// The client's process is gone, and what it had in memory: it may have been flushed, or may be yet.
+    /// The client's process is gone, and what it had in memory: it may have been flushed, or may be
+    /// yet.
     pub(crate) fn forget_kept(&mut self, place: usize) {
         for kept in std::mem::take(&mut self.clients[place].kept_data).into_values() {
             for (value, since) in &kept.changes[kept.flushed..] {
@@ -179,7 +183,8 @@ impl World {
     fn kept(&mut self, place: usize, path: &NodePath, value: &Value, since: u64, outcome: Outcome) {
         let now = self.steps;
         if self.is_put_down_to_clocks(place) {
-            // It may have had the node to itself no longer: then it took effect when it was flushed.
+            // It may have had the node to itself no longer: then it took effect when it was
+            // flushed.
             invariants::linearizability::put(&mut self.told, path, value, (since, now), outcome);
         } else {
             invariants::linearizability::set(&mut self.told, path, value, since, outcome, now);

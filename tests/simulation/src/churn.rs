@@ -1,5 +1,5 @@
-//! What the applications of a wide world do: leases under names that many use, nodes that come and go with them, volumes within
-//! volumes, and more of everything than a leader takes on.
+//! What the applications of a wide world do: leases under names that many use, nodes that come and
+//! go with them, volumes within volumes, and more of everything than a leader takes on.
 
 use leasehold_protocol::{
     command::{Attach, Command, Condition, Outcome, Write},
@@ -179,7 +179,8 @@ impl World {
         self.write(place, Write::Transaction(transaction));
     }
 
-    /// As many comparisons and operations as there may be, of short paths: it carries little and is long all the same.
+    /// As many comparisons and operations as there may be, of short paths: it carries little and is
+    /// long all the same.
     fn compare_many(&mut self, place: usize) {
         let number = self.clients[place].numbers;
         let most = Transaction::COMPARES_MAX as u64;
@@ -291,7 +292,8 @@ impl World {
         }
     }
 
-    /// A leader is cut off from the other servers, for a while: it may lead on without a quorum, and its clients do not know.
+    /// A leader is cut off from the other servers, for a while: it may lead on without a quorum,
+    /// and its clients do not know.
     pub(crate) fn leave_leader_alone(&mut self) {
         let Some(every) = self.swarm().map(|swarm| swarm.alone_every).filter(|every| *every > 0) else { return };
         if self.is_healing {

@@ -1,4 +1,5 @@
-//! A client: a holder, a cache, and a connection to the server that it takes for the leader. The shell around the rules.
+//! A client: a holder, a cache, and a connection to the server that it takes for the leader. The
+//! shell around the rules.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -228,7 +229,8 @@ impl World {
         }
     }
 
-    /// One step of a client's holder, and its effects in order, with the steps that these bring about.
+    /// One step of a client's holder, and its effects in order, with the steps that these bring
+    /// about.
     pub(crate) fn step_holder(&mut self, place: usize, input: HolderInput) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {

@@ -1,5 +1,5 @@
-//! Clocks of machines: each with its own origin and its own rate within the drift allowance. True time, in
-//! microseconds, is the simulator's alone.
+//! Clocks of machines: each with its own origin and its own rate within the drift allowance. True
+//! time, in microseconds, is the simulator's alone.
 
 use leasehold_protocol::time::Instant;
 

@@ -29,8 +29,8 @@ pub(crate) enum Down {
     Recall(Recall),
 }
 
-/// Something that happens at a time. Those with a `boot` are of one process of a server, those with a `life` of one process
-/// of a client, and are nothing to the next.
+/// Something that happens at a time. Those with a `boot` are of one process of a server, those with
+/// a `life` of one process of a client, and are nothing to the next.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// The lessor's deadline.
@@ -62,7 +62,8 @@ pub(crate) enum Event {
         to: usize,
         message: Box<Peer>,
     },
-    /// What was appended up to an entry (its index, its term) is on disk. Who is to be told, and which heartbeat asked.
+    /// What was appended up to an entry (its index, its term) is on disk. Who is to be told, and
+    /// which heartbeat asked.
     Synced {
         server: usize,
         boot: u64,

@@ -39,7 +39,8 @@ impl World {
         u64::try_from(self.profile.volume.term().as_micros()).expect("short")
     }
 
-    /// A while for a client to be away: of the order of a volume term, or of a session's in a long world.
+    /// A while for a client to be away: of the order of a volume term, or of a session's in a long
+    /// world.
     fn absence(&mut self) -> u64 {
         if self.profile.is_long && self.rng.chance(600) {
             return self.rng.between(590, 700) * SECOND;
@@ -176,7 +177,8 @@ impl World {
         }
     }
 
-    /// The machine stands still from now on, or from the middle of its next step on: what that step sends is late.
+    /// The machine stands still from now on, or from the middle of its next step on: what that step
+    /// sends is late.
     fn pause_now_or_in_a_step(&mut self, host: Host, span: u64) {
         if self.rng.chance(300) {
             self.machine(host).freezes_for = Some(span);
@@ -185,8 +187,9 @@ impl World {
         }
     }
 
-    /// Somebody sets a machine's wall clock. Nothing here or in the rules reads one: times that a step could change have no way in.
-    /// No random number is drawn, so that the run is the same with it and without.
+    /// Somebody sets a machine's wall clock. Nothing here or in the rules reads one: times that a
+    /// step could change have no way in. No random number is drawn, so that the run is the same
+    /// with it and without.
     fn step_wall_clock(&mut self) -> bool {
         let machine = &mut self.servers[usize::try_from(self.steps % 3).expect("small")].machine;
         machine.wall = machine.wall.wrapping_sub(self.steps << 20);

@@ -1,4 +1,5 @@
-//! The judges that can be left out of a run, by name: to see what others find in rules that are known to break one of them.
+//! The judges that can be left out of a run, by name: to see what others find in rules that are
+//! known to break one of them.
 
 /// What is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -34,7 +34,8 @@ impl World {
             }
         }
         self.demand(invariants::holds::check_owners(&self.clients, &self.oracle.truth));
-        // A lease can be lost at any time: what that has just brought about need not be known to everybody yet.
+        // A lease can be lost at any time: what that has just brought about need not be known to
+        // everybody yet.
         let are_told = self.now > self.holds_changed_at + 2 * SECOND;
         for place in (0..self.clients.len()).filter(|_| are_told) {
             self.demand(invariants::holds::check_known(&self.clients[place], &self.oracle.truth));
@@ -49,7 +50,8 @@ impl World {
         self.is_judged = true;
         self.demand(invariants::linearizability::check(&self.told));
         if !self.left.is_empty() {
-            // No key lease of these worlds is longer than three terms, or than what the swarm draws.
+            // No key lease of these worlds is longer than three terms, or than what the swarm
+            // draws.
             let longest = self.swarm().map_or(Duration::ZERO, |swarm| Duration::from_micros(swarm.ttl.1));
             let longest = longest.max(3 * self.profile.term_max());
             self.after(3 * SECOND + 2 * u64::try_from(longest.as_micros()).expect("short"), Event::JudgeLeft);

@@ -60,7 +60,8 @@ impl World {
             _ => false,
         };
         if self.rng.chance(400) {
-            // What is a write lease, or about to be one, is made nothing else: the holder would not ask.
+            // What is a write lease, or about to be one, is made nothing else: the holder would not
+            // ask.
             let client = &self.clients[place];
             if !client.writes.values().any(is_converting) && !client.holder.has_write_lease(lock) {
                 if self.rng.chance(300) {
@@ -88,7 +89,8 @@ impl World {
         if waiting.is_empty() { LockId(1) } else { *self.rng.pick(&waiting) }
     }
 
-    /// A hold was handed over. If that was refused, or nobody knows, it is as before, or will be told to be over.
+    /// A hold was handed over. If that was refused, or nobody knows, it is as before, or will be
+    /// told to be over.
     pub(crate) fn handed_over(&mut self, place: usize, change: Option<&Write>) {
         if let Some(Write::HandOver { lock, .. }) = change {
             self.clients[place].holds.remove(lock);

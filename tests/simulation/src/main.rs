@@ -11,10 +11,11 @@ use leasehold_simulation::{
 /// Lines of a trace that are shown for a seed that a search found.
 const TAIL: usize = 60;
 
-/// Runs the rules of Leasehold in virtual time, with faults, and checks what must hold after every step.
+/// Runs the rules of Leasehold in virtual time, with faults, and checks what must hold after every
+/// step.
 ///
-/// A seed decides everything: the same seed is the same run. Exits with 0 if nothing broke, with 1 if something did, with
-/// 2 if it was asked wrongly.
+/// A seed decides everything: the same seed is the same run. Exits with 0 if nothing broke, with 1
+/// if something did, with 2 if it was asked wrongly.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-simulation")]
 struct Options {
@@ -36,13 +37,16 @@ struct Options {
     /// Do not ask these judges, by name: see --judges.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = judge)]
     unjudged: Vec<Judge>,
-    /// Print each seed of a search in which something breaks, a line each, instead of stopping at the first.
+    /// Print each seed of a search in which something breaks, a line each, instead of stopping at
+    /// the first.
     #[arg(long, conflicts_with_all = ["seed", "json"])]
     all: bool,
-    /// Make half of the worlds wide ones: their applications do more of everything, and leaders take on less.
+    /// Make half of the worlds wide ones: their applications do more of everything, and leaders
+    /// take on less.
     #[arg(long)]
     wide: bool,
-    /// Print how often each of what wide worlds draw was drawn, for 1,000 worlds, whether or not something broke.
+    /// Print how often each of what wide worlds draw was drawn, for 1,000 worlds, whether or not
+    /// something broke.
     #[arg(long, conflicts_with_all = ["seed", "json", "all"])]
     count: bool,
     /// Print the names of the judges that can be left out, and end.

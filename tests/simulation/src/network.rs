@@ -1,14 +1,17 @@
-//! Connections between clients and servers: delays with a long tail, messages that overtake each other, connections that
-//! break, with what was on them lost or late, and connections that are cut, in one direction or both, without anybody being told.
+//! Connections between clients and servers: delays with a long tail, messages that overtake each
+//! other, connections that break, with what was on them lost or late, and connections that are cut,
+//! in one direction or both, without anybody being told.
 //!
-//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one connection nothing comes twice. What a
-//! client says again on its next connection does come twice, and what it said on the one before can still arrive after that.
+//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one
+//! connection nothing comes twice. What a client says again on its next connection does come twice,
+//! and what it said on the one before can still arrive after that.
 //!
 //! Some wide worlds do more than TCP: reads, writes, renewals, answers, recalls and consents come
 //! twice on one connection. The rules bear that, with two exceptions. A request that begins a
 //! session, a registration or a lease anew comes once. A request that was refused does not come
-//! again: a leader remembers no request that it refused before proposing it.
-//! Within a connection order is mostly kept, but the server works on several requests at a time, so that some overtake others.
+//! again: a leader remembers no request that it refused before proposing it. Within a connection
+//! order is mostly kept, but the server works on several requests at a time, so that some overtake
+//! others.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +26,8 @@ use crate::{
     world::World,
 };
 
-/// Streams within a connection. Within one, order is mostly kept; requests and consents, answers and recalls are four.
+/// Streams within a connection. Within one, order is mostly kept; requests and consents, answers
+/// and recalls are four.
 const STREAMS: usize = 4;
 const RECALLS: usize = 3;
 
@@ -54,7 +58,8 @@ impl Connection {
 }
 
 impl World {
-    /// The time from which on what a machine has just sent is on its way: later than now if it was frozen in that step.
+    /// The time from which on what a machine has just sent is on its way: later than now if it was
+    /// frozen in that step.
     pub(crate) fn send_from(&mut self, host: Host) -> u64 {
         let now = self.now;
         self.machine(host).sends_from.max(now)
@@ -72,7 +77,8 @@ impl World {
             Up::Consent(_) if is_mute => return self.tally.add("consents that were not given"),
             Up::Consent(_) => 1,
         };
-        // Each of these begins something anew: what came before it is over at the server, and the client counts on it.
+        // Each of these begins something anew: what came before it is over at the server, and the
+        // client counts on it.
         let begins = |request: &Request| {
             matches!(request.body, Body::Open { .. } | Body::Register | Body::Acquire { .. } | Body::Close)
         };

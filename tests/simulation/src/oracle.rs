@@ -1,8 +1,8 @@
 //! The oracle: what is true, and what clients have been told. It judges only by that.
 //!
-//! It applies every entry the moment that it is committed, in a state of its own, and keeps the versions that each
-//! object has had. An answer, or a value read, says that everything up to some version has been seen: whoever begins to
-//! read later must see that version or a later one.
+//! It applies every entry the moment that it is committed, in a state of its own, and keeps the
+//! versions that each object has had. An answer, or a value read, says that everything up to some
+//! version has been seen: whoever begins to read later must see that version or a later one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -134,7 +134,8 @@ impl Oracle {
 
     /// A server has applied an entry.
     pub(crate) fn check_replica(&self, place: usize, replica: &State, is_wide: bool) -> Result<(), String> {
-        // A replica that differs goes on to differ: where states are large, it is looked for less often.
+        // A replica that differs goes on to differ: where states are large, it is looked for less
+        // often.
         let (whole, rows) = if is_wide { (8, 256) } else { (1, 64) };
         if replica.applied_index().is_multiple_of(whole) {
             replicas::check(place, replica, &self.truth)?;
@@ -142,7 +143,8 @@ impl Oracle {
         if replica.applied_index().is_multiple_of(rows) { replicas::check_rows(place, replica) } else { Ok(()) }
     }
 
-    /// Every object is about to be read, after all faults: what is there now is the least that has to be found.
+    /// Every object is about to be read, after all faults: what is there now is the least that has
+    /// to be found.
     pub(crate) fn ask_for_all(&mut self) {
         let last = |(object, versions): (&Object, &Vec<Version>)| (object.clone(), versions.len().saturating_sub(1));
         self.asked = self.versions.iter().map(last).collect();

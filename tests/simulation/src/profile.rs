@@ -1,7 +1,9 @@
-//! What a seed's world is like: how long leases last, how bad clocks and networks are, what goes wrong how often.
+//! What a seed's world is like: how long leases last, how bad clocks and networks are, what goes
+//! wrong how often.
 //!
-//! *Swarm testing* (Groce, Zhang, Eide, Chen, Regehr 2012): each seed draws which faults exist in its world and how often they are,
-//! instead of all worlds having a bit of everything; what one kind of fault would hide is seen where that one is missing.
+//! *Swarm testing* (Groce, Zhang, Eide, Chen, Regehr 2012): each seed draws which faults exist in
+//! its world and how often they are, instead of all worlds having a bit of everything; what one
+//! kind of fault would hide is seen where that one is missing.
 
 use std::time::Duration;
 
@@ -35,7 +37,8 @@ pub enum Fault {
     IsolateClient,
     /// A server that does not lead stands for election though there is a leader.
     Election,
-    /// The leader stands for election again: what its shell had not handed to Raft may follow later.
+    /// The leader stands for election again: what its shell had not handed to Raft may follow
+    /// later.
     Reelection,
     /// The leader's shell gives its lessor up and begins anew, in the same term.
     GiveUpLessor,
@@ -123,10 +126,12 @@ impl Fault {
 pub(crate) struct Profile {
     /// How often each fault is, in the order of [`Fault::ALL`].
     pub(crate) weights: [u64; Fault::ALL.len()],
-    /// Sessions can expire in it: it lasts for several of their terms, and less happens in a second.
+    /// Sessions can expire in it: it lasts for several of their terms, and less happens in a
+    /// second.
     pub(crate) is_long: bool,
     pub(crate) drift: DriftAllowance,
-    /// A machine whose clock is worse than the allowance. What is stale then is put down to it; everything else must hold.
+    /// A machine whose clock is worse than the allowance. What is stale then is put down to it;
+    /// everything else must hold.
     pub(crate) rogue: Option<Host>,
     /// A client whose consents never arrive, while everything else that it says does.
     pub(crate) mute: Option<usize>,
@@ -157,7 +162,8 @@ pub(crate) struct Profile {
     pub(crate) writes: u64,
     /// How many of a thousand writes are about volumes.
     pub(crate) volume_writes: u64,
-    /// How many of a thousand are about key leases; of the puts, three times as many attach their node to a lease.
+    /// How many of a thousand are about key leases; of the puts, three times as many attach their
+    /// node to a lease.
     pub(crate) lease_writes: u64,
     pub(crate) objects: Vec<Object>,
     /// How many of a thousand application steps are about holds.
@@ -172,7 +178,8 @@ pub(crate) struct Profile {
     pub(crate) swarm: Option<Swarm>,
 }
 
-/// The longest that one message, commit or application is held up by itself, as a multiple of its mean; see [`Rng::wait`].
+/// The longest that one message, commit or application is held up by itself, as a multiple of its
+/// mean; see [`Rng::wait`].
 pub(crate) const WAIT_MOST: u64 = 5;
 
 pub(crate) const MS: u64 = 1_000;
@@ -248,7 +255,8 @@ impl Profile {
         self.all_settings().map(VolumeSettings::skew_margin).max().unwrap_or_default()
     }
 
-    /// The longest that an entry takes from being appended to being committed, while a quorum lives and nothing is slow or lost.
+    /// The longest that an entry takes from being appended to being committed, while a quorum lives
+    /// and nothing is slow or lost.
     pub(crate) fn commit_most(&self) -> u64 {
         (self.peer_delay * 2 + self.sync) * WAIT_MOST + 20 * MS
     }

@@ -1,6 +1,8 @@
-//! Which named bounds a world has reached. A bound that no world reaches is one that nobody has tried.
+//! Which named bounds a world has reached. A bound that no world reaches is one that nobody has
+//! tried.
 //!
-//! The rules say where each takes effect ([`leasehold_protocol::reached`]), in builds with the feature `count-bounds`.
+//! The rules say where each takes effect ([`leasehold_protocol::reached`]), in builds with the
+//! feature `count-bounds`.
 
 pub use leasehold_protocol::reached::{BY_TESTS_OF_RULES, Bound};
 

@@ -1,5 +1,5 @@
-//! Randomness that a seed decides: SplitMix64 (Steele, Lea, Flood 2014), written here so that a seed means the same
-//! run whatever version of a library is used.
+//! Randomness that a seed decides: SplitMix64 (Steele, Lea, Flood 2014), written here so that a
+//! seed means the same run whatever version of a library is used.
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
@@ -51,7 +51,8 @@ impl Rng {
         1 + self.below(mean / 2 + 1) + u64::from(doublings) * mean / 2
     }
 
-    /// Microseconds until the next event of a Poisson process with so many events a second; none if it has none.
+    /// Microseconds until the next event of a Poisson process with so many events a second; none if
+    /// it has none.
     pub fn poisson_wait(&mut self, rate: f64) -> Option<u64> {
         // From just above 0 to 1.
         let share = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;

@@ -51,7 +51,8 @@ impl Findings {
     }
 }
 
-/// Runs the worlds of these seeds until one breaks something, on as many threads as there are processors.
+/// Runs the worlds of these seeds until one breaks something, on as many threads as there are
+/// processors.
 ///
 /// Which seed is found does not depend on the threads: it is the lowest that breaks something.
 pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
@@ -90,7 +91,8 @@ pub fn search_as(seeds: Range<u64>, plan: &Plan) -> Findings {
     findings
 }
 
-/// Runs the worlds of all these seeds, and tells of each in which something breaks, as soon as it does. Returns how many did.
+/// Runs the worlds of all these seeds, and tells of each in which something breaks, as soon as it
+/// does. Returns how many did.
 pub fn search_on(seeds: Range<u64>, plan: &Plan, tell: impl Fn(u64, &str) + Sync) -> u64 {
     let (next, broken) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,5 +1,5 @@
-//! A server: a replica of the state, and while it leads, or believes that it does, a lessor. The shell around the rules, as
-//! thin as the real one is meant to be.
+//! A server: a replica of the state, and while it leads, or believes that it does, a lessor. The
+//! shell around the rules, as thin as the real one is meant to be.
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
@@ -52,7 +52,8 @@ pub(crate) struct Server {
     hand_at: u64,
     is_proposing: bool,
     timer: u64,
-    /// The connection that each session registered on last, and under which number: the one that gets recalls.
+    /// The connection that each session registered on last, and under which number: the one that
+    /// gets recalls.
     routes: BTreeMap<SessionId, (u64, usize)>,
     asked: BTreeMap<RequestId, (usize, SendId, WriteKey)>,
     /// Proofs of leadership that wait for entries to be applied.
@@ -120,7 +121,8 @@ impl World {
         let clock = server.machine.clock.read(self.now);
         self.trace.say(self.now, || format!("server {place} <- {input:?}"));
         let effects = lessor.step(input, &server.state, clock);
-        // Where there is much of everything, what is wrong is found with one of the next steps: tables that differ stay so.
+        // Where there is much of everything, what is wrong is found with one of the next steps:
+        // tables that differ stay so.
         let is_checked = self.profile.swarm.is_none() || self.steps.is_multiple_of(CHECKED_EVERY);
         let held = if is_checked { lessor.check(&server.state) } else { Ok(()) };
         self.demand(held.map_err(|what| format!("server {place}: {what}")));
@@ -130,8 +132,9 @@ impl World {
         self.look_after_lessor(place);
     }
 
-    /// Writes wait no longer than they may, while a quorum lives: while what the leader appends is committed in time, and applied. What it
-    /// has not applied stops its clock (T4), as what is not committed does (seed 12370).
+    /// Writes wait no longer than they may, while a quorum lives: while what the leader appends is
+    /// committed in time, and applied. What it has not applied stops its clock (T4), as what is not
+    /// committed does (seed 12370).
     fn watch_waits(&mut self, place: usize) {
         let server = &self.servers[place];
         let Some(leading) = server.raft.leading() else { return };
@@ -208,7 +211,8 @@ impl World {
         }
     }
 
-    /// What clients are told of key leases, and of writes that are refused before they are proposed.
+    /// What clients are told of key leases, and of writes that are refused before they are
+    /// proposed.
     fn look_at_answer(&mut self, place: usize, key: WriteKey, response: &Response) {
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
@@ -218,7 +222,8 @@ impl World {
                 let held = self.grants.check(key, kept);
                 self.demand_by(Judge::Grants, held);
             }
-            // Before it is in the log: the client may begin it again, and give it up before it is sent (wide seed 2165).
+            // Before it is in the log: the client may begin it again, and give it up before it is
+            // sent (wide seed 2165).
             Err(Refusal::Write(refusal)) if matches!(innermost(refusal), WriteRefusal::NoVolumeLease { .. }) => {
                 self.oracle.once.was_misplaced(key);
             }
@@ -302,8 +307,8 @@ impl World {
             return;
         }
         let is_its_own = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal));
-        // The first entry of an epoch never comes after that of a later one: the real shell hands it over when all before it are settled, and
-        // nobody would be there to lead by it.
+        // The first entry of an epoch never comes after that of a later one: the real shell hands
+        // it over when all before it are settled, and nobody would be there to lead by it.
         if proposal.epoch == Epoch(0) && !is_its_own {
             return;
         }
@@ -395,7 +400,8 @@ impl World {
         }
     }
 
-    /// Tells the lessor of the proofs for which everything has been applied that was committed when they began.
+    /// Tells the lessor of the proofs for which everything has been applied that was committed when
+    /// they began.
     pub(crate) fn settle_proofs(&mut self, place: usize) {
         let server = &mut self.servers[place];
         let applied = server.applied;
@@ -469,7 +475,8 @@ impl World {
         }
     }
 
-    /// The shell gives its lessor up while Raft still leads, and begins anew: it could not tell what became of a proposal.
+    /// The shell gives its lessor up while Raft still leads, and begins anew: it could not tell
+    /// what became of a proposal.
     pub(crate) fn give_up_lessor(&mut self, place: usize) {
         let (boot, term) = (self.servers[place].boot, self.servers[place].raft.term);
         self.step_down(place);

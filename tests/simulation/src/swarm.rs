@@ -1,8 +1,11 @@
-//! Worlds with more of everything: what a seed's applications do beyond reads and writes of a few nodes, and how little a leader takes on.
+//! Worlds with more of everything: what a seed's applications do beyond reads and writes of a few
+//! nodes, and how little a leader takes on.
 //!
-//! Swarm testing, as in [`profile`](crate::profile): each of these worlds draws which operations its applications know, how many clients
-//! there are, and which bounds of the lessor are low. A bound that is low is reached by a few clients; with the bounds of a server it
-//! would take as many as the bound says. Drawn from a stream of its own, so that the other worlds are the same without these.
+//! Swarm testing, as in [`profile`](crate::profile): each of these worlds draws which operations
+//! its applications know, how many clients there are, and which bounds of the lessor are low. A
+//! bound that is low is reached by a few clients; with the bounds of a server it would take as many
+//! as the bound says. Drawn from a stream of its own, so that the other worlds are the same without
+//! these.
 
 use std::time::Duration;
 
@@ -34,7 +37,8 @@ pub(crate) enum Operation {
     AttachMany,
     /// A transaction that compares much and carries little.
     CompareMany,
-    /// Makes, changes or removes a volume: one of several, one within the other, or the root's settings.
+    /// Makes, changes or removes a volume: one of several, one within the other, or the root's
+    /// settings.
     Volume,
     Lock,
     /// Puts a node that no other application touches under the session's own lease.
@@ -109,7 +113,8 @@ pub(crate) struct Swarm {
     pub(crate) client_bounds: holder::HolderBounds,
     /// How many of a thousand messages between clients and servers come twice.
     pub(crate) twice: u64,
-    /// The most bytes that the shell proposes at once: about four times what the lessor means to, as at a server.
+    /// The most bytes that the shell proposes at once: about four times what the lessor means to,
+    /// as at a server.
     pub(crate) proposal_max_bytes: usize,
 }
 
@@ -122,7 +127,8 @@ impl Swarm {
                 *weight = 1 << rng.below(5);
             }
         }
-        // Key leases are what most of this is about, and nothing comes of one of these without the other.
+        // Key leases are what most of this is about, and nothing comes of one of these without the
+        // other.
         for operation in [Operation::GrantNamed, Operation::Revoke, Operation::Attach, Operation::Read] {
             weights[operation as usize] += 2 + rng.below(6);
         }
@@ -167,9 +173,10 @@ impl Swarm {
 /// No single command of these applications is encoded to more bytes.
 const COMMAND_MAX_BYTES: usize = 5 << 10;
 
-/// How many renewals a second go into ticks of so many bytes, which follow one another with each commit, if need be. At a server more
-/// leases than that are never granted (S10b): these bounds belong together (seed 1845). A server whose clock is twice as fast has half as
-/// many ticks in what it takes for a second (seed 20656).
+/// How many renewals a second go into ticks of so many bytes, which follow one another with each
+/// commit, if need be. At a server more leases than that are never granted (S10b): these bounds
+/// belong together (seed 1845). A server whose clock is twice as fast has half as many ticks in
+/// what it takes for a second (seed 20656).
 fn renewals_in_time(bounds: &LessorBounds, rogue: Option<Host>) -> usize {
     const RENEWAL_BYTES: usize = 32;
     let ticks_per_second = if matches!(rogue, Some(Host::Server(_))) { 20 } else { 40 };
@@ -213,7 +220,8 @@ fn bounds(rng: &mut Rng) -> LessorBounds {
     if rng.chance(600) {
         bounds.keys_bytes_max = *rng.pick(&[1, 10]);
     }
-    // In the proportion that they have at a server: so that what weighs nothing cannot be more than the shell takes.
+    // In the proportion that they have at a server: so that what weighs nothing cannot be more than
+    // the shell takes.
     if rng.chance(400) {
         let commands = *rng.pick(&[2, 8, 24]);
         bounds.proposal_commands_max = commands;

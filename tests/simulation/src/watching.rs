@@ -1,4 +1,5 @@
-//! Applications that watch: from now on, from what they were told once, or from a list that they keep up to date from there on.
+//! Applications that watch: from now on, from what they were told once, or from a list that they
+//! keep up to date from there on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,8 @@ use crate::{
     world::World,
 };
 
-/// A watcher is told something at least this often: a while after [`WATCH_WAIT`](leasehold_protocol::holder::WATCH_WAIT).
+/// A watcher is told something at least this often: a while after
+/// [`WATCH_WAIT`](leasehold_protocol::holder::WATCH_WAIT).
 const TOLD_WITHIN: u64 = 6 * SECOND;
 
 /// More than this are never open at once at one client.
@@ -36,7 +38,8 @@ pub(crate) struct OpenWatch {
     told: Option<Revision>,
     /// What had been acknowledged when it began: *now* is no earlier.
     acknowledged: Revision,
-    /// It takes little at a time, and may be far behind: what it had been told when everything was asked for in the end.
+    /// It takes little at a time, and may be far behind: what it had been told when everything was
+    /// asked for in the end.
     is_small: bool,
     asked_when_told: Option<Revision>,
     /// It waits to be told more.
@@ -247,7 +250,8 @@ impl World {
         self.send_up(connection, Up::Request(ticket, Box::new(Request { header: RequestHeader::default(), body })));
     }
 
-    /// An answer to what the application asked without the holder. False if the holder is to have it.
+    /// An answer to what the application asked without the holder. False if the holder is to have
+    /// it.
     pub(crate) fn hears_of_list(&mut self, place: usize, ticket: SendId, response: &Response) -> bool {
         if ticket.0 < OWN_TICKETS {
             return false;
@@ -291,17 +295,19 @@ impl World {
         }
     }
 
-    /// Everybody has been told everything that happened before a while ago, or gets there little by little. Nobody watches any more.
+    /// Everybody has been told everything that happened before a while ago, or gets there little by
+    /// little. Nobody watches any more.
     pub(crate) fn judge_watches(&mut self, place: usize, asked: Revision) {
-        // What there is to be told it hears in pieces, and that nothing happened only at the end of its time (wide seed 1378), which each
-        // connection begins anew (wide seed 398).
+        // What there is to be told it hears in pieces, and that nothing happened only at the end of
+        // its time (wide seed 1378), which each connection begins anew (wide seed 398).
         let lately = self.now.saturating_sub(TOLD_WITHIN);
         let is_asked_anew = self.clients[place].watches.asked_at > lately;
         let moves_on =
             |watch: &OpenWatch| watch.is_small && (watch.told > watch.asked_when_told || watch.told_at > lately);
         let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch) && !is_asked_anew;
         let Client { is_open, watches, .. } = &self.clients[place];
-        // Where a leader takes few, some are refused, whichever asks first: those of connections that are gone count for a while.
+        // Where a leader takes few, some are refused, whichever asks first: those of connections
+        // that are gone count for a while.
         let LessorBounds { session_watches_max, watches_max, .. } =
             self.swarm().map(|swarm| swarm.bounds).unwrap_or_default();
         let are_taken = session_watches_max == LessorBounds::DEFAULT.session_watches_max

@@ -1,4 +1,5 @@
-//! The world: virtual time, and everything in it. One event after the other, in the order of (time, tie number).
+//! The world: virtual time, and everything in it. One event after the other, in the order of (time,
+//! tie number).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -116,11 +117,13 @@ pub struct Plan {
     pub without: BTreeSet<Fault>,
     /// Judges that are not asked: to see what others find in rules that are known to break these.
     pub unjudged: BTreeSet<Judge>,
-    /// No judge is asked, so that the run goes on to its end: what clients were told is judged by others.
+    /// No judge is asked, so that the run goes on to its end: what clients were told is judged by
+    /// others.
     pub stops_never: bool,
     /// The run ends after so many events, whatever is still to come.
     pub steps: Option<u64>,
-    /// Half of the worlds are wide ones: their applications do more of everything, and leaders take on less.
+    /// Half of the worlds are wide ones: their applications do more of everything, and leaders take
+    /// on less.
     pub is_wide: bool,
     /// Whether the trace is kept.
     pub keeps_trace: bool,
@@ -305,7 +308,8 @@ impl World {
         }
     }
 
-    /// An invariant about what a client may use may not hold, unless a clock is beyond the allowance that it rests on.
+    /// An invariant about what a client may use may not hold, unless a clock is beyond the
+    /// allowance that it rests on.
     pub(crate) fn demand_of(&mut self, client: usize, held: Result<(), String>) {
         if held.is_err() && self.is_put_down_to_clocks(client) {
             self.tally.add("stale reads put down to a clock beyond the allowance");
@@ -314,7 +318,8 @@ impl World {
         }
     }
 
-    /// A client says that its clock and the leader's are beyond the allowance, or within it again. Nobody says so without cause.
+    /// A client says that its clock and the leader's are beyond the allowance, or within it again.
+    /// Nobody says so without cause.
     pub(crate) fn clock_changed(&mut self, client: usize, beyond: Option<Excess>) {
         let Some(excess) = beyond else { return self.tally.add("clocks found within the allowance again") };
         self.tally.add("clocks found beyond the allowance");
@@ -323,7 +328,8 @@ impl World {
         }
     }
 
-    /// Whether staleness at this client can come of a clock that is beyond the allowance: its own, or a server's.
+    /// Whether staleness at this client can come of a clock that is beyond the allowance: its own,
+    /// or a server's.
     pub(crate) fn is_put_down_to_clocks(&self, client: usize) -> bool {
         match self.profile.rogue {
             Some(Host::Client(rogue)) => rogue == client,
@@ -361,7 +367,8 @@ impl World {
         }
     }
 
-    /// The machine has just stepped its rules: if it is to stand still in the middle of that, it does.
+    /// The machine has just stepped its rules: if it is to stand still in the middle of that, it
+    /// does.
     pub(crate) fn freeze(&mut self, host: Host) {
         if let Some(span) = self.machine(host).freezes_for.take()
             && !self.is_healing
@@ -470,7 +477,8 @@ impl World {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
             self.tally.add(tally::outcome_name(command, outcome));
             self.count_wide(command, outcome);
-            // Whoever keeps a lease alive is not asked before it is revoked, and one of the same name is another.
+            // Whoever keeps a lease alive is not asked before it is revoked, and one of the same
+            // name is another.
             if let (Command::Write { write: Write::RevokeLease { id }, .. }, Outcome::Written(Ok(_))) =
                 (command, outcome)
             {
@@ -497,7 +505,8 @@ impl World {
         let hosts =
             self.clients.iter().map(|client| &client.machine).chain(self.servers.iter().map(|server| &server.machine));
         let frozen = hosts.map(|machine| machine.sends_from).max().unwrap_or_default().saturating_sub(self.now);
-        // A disk that is held up goes on when it would have: what was handed to it waits until then, and writes with it (seed 5068).
+        // A disk that is held up goes on when it would have: what was handed to it waits until
+        // then, and writes with it (seed 5068).
         for server in 0..self.servers.len() {
             self.boot(server);
             self.resume(Host::Server(server));
@@ -531,8 +540,8 @@ impl World {
         if all <= taken { 0 } else { 4 * SECOND + objects.div_ceil(taken) * 2 * SECOND }
     }
 
-    /// How long the writes that clients have open take, where a leader takes few at a time: the others are refused as busy, and asked
-    /// for again within seconds.
+    /// How long the writes that clients have open take, where a leader takes few at a time: the
+    /// others are refused as busy, and asked for again within seconds.
     fn drain(&self) -> u64 {
         let Some(LessorBounds { writes_max, writes_bytes_max, results_max, .. }) =
             self.swarm().map(|swarm| swarm.bounds)
@@ -546,8 +555,9 @@ impl World {
         if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }
 
-    /// How long the server that is furthest behind takes to apply what has been committed: in a long world it may have the work of
-    /// minutes before it, and may be the one that leads (seed 7384).
+    /// How long the server that is furthest behind takes to apply what has been committed: in a
+    /// long world it may have the work of minutes before it, and may be the one that leads (seed
+    /// 7384).
     fn replay(&self) -> u64 {
         let committed = self.oracle.log.len() as u64;
         let behind = self.servers.iter().map(|server| committed.saturating_sub(server.state.applied_index())).max();

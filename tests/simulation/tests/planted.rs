@@ -1,7 +1,8 @@
 //! The harness is tested too: each known mistake is put back, and must be found.
 //!
-//! Here the simulator finds it, in any seed. What takes the simulator too long is in [`BY_RULE`]: a test of the
-//! rule finds it, and a test of `leasehold-protocol` (`planted::tests`) runs that test with the mistake put back.
+//! Here the simulator finds it, in any seed. What takes the simulator too long is in [`BY_RULE`]: a
+//! test of the rule finds it, and a test of `leasehold-protocol` (`planted::tests`) runs that test
+//! with the mistake put back.
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,11 @@
-//! A second judge of linearizability, written by others, looks at histories of the simulator: `todc-utils`, the search of Wing
-//! and Gong with Lowe's memory (docs/adr/0012). It shares no code with `leasehold_simulation::history`. Both must agree: on
-//! histories of sound rules, and on those of rules with a mistake put back.
+//! A second judge of linearizability, written by others, looks at histories of the simulator:
+//! `todc-utils`, the search of Wing and Gong with Lowe's memory (docs/adr/0012). It shares no code
+//! with `leasehold_simulation::history`. Both must agree: on histories of sound rules, and on those
+//! of rules with a mistake put back.
 //!
-//! Each key is a register of its own: an object is linearizable if each of its keys is (Herlihy and Wing 1990, locality). Lists of
-//! children and comparisons of transactions are judged by the oracle alone.
+//! Each key is a register of its own: an object is linearizable if each of its keys is (Herlihy and
+//! Wing 1990, locality). Lists of children and comparisons of transactions are judged by the oracle
+//! alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,8 +27,9 @@ type Told = History<&'static str, Value>;
 /// What is done to a register, or found in it.
 #[derive(Debug, Clone)]
 enum Operation {
-    /// The value, none for a removal, its revision, and the one before it on this key. Without the latter the search would take
-    /// writes too early, and learn much later that others have no place any more.
+    /// The value, none for a removal, its revision, and the one before it on this key. Without the
+    /// latter the search would take writes too early, and learn much later that others have no
+    /// place any more.
     Write { value: Option<Value>, revision: u64, before: u64 },
     /// The value and the revision of its write, none if there is no value.
     Read(Option<(Value, u64)>),
@@ -82,8 +85,9 @@ impl OfKey {
         told.check().err()
     }
 
-    /// What the other judge says. A write of unknown outcome whose value was seen has the revision that it was seen with, and ends
-    /// when all is over. If its value was not seen, nothing is missing without it.
+    /// What the other judge says. A write of unknown outcome whose value was seen has the revision
+    /// that it was seen with, and ends when all is over. If its value was not seen, nothing is
+    /// missing without it.
     fn is_linearizable(&self) -> bool {
         let seen: BTreeMap<&Value, u64> =
             self.reads.iter().filter_map(|read| read.found.as_ref()).map(|(value, at)| (value, *at)).collect();
@@ -119,9 +123,9 @@ impl OfKey {
         WGLChecker::<Register>::is_linearizable(Actions::from_actions(moments.into_iter().map(action).collect()))
     }
 
-    /// What both judges can decide. While the outcome of a removal is unknown, our judge excuses more reads of nothing than that
-    /// removal can explain, and the other one's search explodes. Such a key is judged without both: reads that found a value
-    /// do not depend on them.
+    /// What both judges can decide. While the outcome of a removal is unknown, our judge excuses
+    /// more reads of nothing than that removal can explain, and the other one's search explodes.
+    /// Such a key is judged without both: reads that found a value do not depend on them.
     fn decidable(mut self) -> OfKey {
         let is_open = |write: &Write<Value>| write.value.is_none() && write.outcome == Outcome::Unknown;
         if self.writes.iter().any(is_open) {

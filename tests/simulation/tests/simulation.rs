@@ -112,7 +112,8 @@ fn everything_happens_often_enough() {
     assert!(skipped * 4 < faults, "{skipped} faults were not possible, {faults} were");
 }
 
-/// Worlds that are wide draw what they are for, and reach each named bound. A world counts up to where something breaks.
+/// Worlds that are wide draw what they are for, and reach each named bound. A world counts up to
+/// where something breaks.
 #[test]
 fn wide_worlds_draw_enough_and_reach_each_low_bound() {
     let tally = tally_of(0..WIDE_SEEDS, &Plan { is_wide: true, ..Plan::default() });

@@ -1,8 +1,9 @@
-//! A session with ZooKeeper, in its own protocol as far as it is needed here: requests are pipelined on one connection, and answered in
-//! their order.
+//! A session with ZooKeeper, in its own protocol as far as it is needed here: requests are
+//! pipelined on one connection, and answered in their order.
 //!
-//! Written down here because the client crate that was looked at leaves Nagle's algorithm on: with many requests under way on a connection,
-//! one may wait for the acknowledgement of another, and what is measured would be the client. What waits to be sent is sent together.
+//! Written down here because the client crate that was looked at leaves Nagle's algorithm on: with
+//! many requests under way on a connection, one may wait for the acknowledgement of another, and
+//! what is measured would be the client. What waits to be sent is sent together.
 
 use std::{
     collections::VecDeque,
@@ -92,7 +93,8 @@ struct Call {
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// Who waits for an answer, in the order of the requests. Emptied, and closed, when the connection ends.
+/// Who waits for an answer, in the order of the requests. Emptied, and closed, when the connection
+/// ends.
 type Waiting = Arc<Mutex<Option<VecDeque<oneshot::Sender<Vec<u8>>>>>>;
 
 /// A session. Its connection ends when this is dropped.
@@ -109,7 +111,8 @@ impl Session {
     async fn connect(endpoint: &str) -> Result<Self> {
         let mut stream = TcpStream::connect(endpoint).await?;
         stream.set_nodelay(true)?;
-        // The version, the last change seen, the timeout, no session yet, its password, not read-only.
+        // The version, the last change seen, the timeout, no session yet, its password, not
+        // read-only.
         let mut open = vec![0; 12];
         open.extend(SESSION_TIMEOUT_MS.to_be_bytes());
         open.extend([0; 8]);

@@ -1,4 +1,5 @@
-//! Write leases: read and written in memory while they are certain, flushed when they have to be, told when they are lost.
+//! Write leases: read and written in memory while they are certain, flushed when they have to be,
+//! told when they are lost.
 
 use super::*;
 use crate::{

@@ -1,4 +1,5 @@
-//! Nodes that go with volume leases: the outcome says with which, and outcomes come late and in any order.
+//! Nodes that go with volume leases: the outcome says with which, and outcomes come late and in any
+//! order.
 
 use super::*;
 use crate::{
@@ -141,7 +142,8 @@ fn lease_that_came_another_way_is_asked_for_again() {
     let outer = client.send(1, attached("/v/a"));
     client.holder.volumes.learn(&path("/v/w"));
     let inner = client.send(2, attached("/v/w/b"));
-    // There is no volume `/v/w`: the answer brings the lease on `/v`, which carries a node from then on.
+    // There is no volume `/v/w`: the answer brings the lease on `/v`, which carries a node from
+    // then on.
     let effects = client.answer(inner, acquired("/v", 5, 50));
     let put = client.only(&effects).0;
     client.answer(put, written(30, "/v", 5));
@@ -177,9 +179,9 @@ fn put_heard_while_another_lease_is_asked_for_is_gone_with_it() {
     }
 }
 
-/// The lease has lapsed by this clock while a put that attaches a node to it is under way. A new one is not asked for before it is known
-/// whether that one goes on at the servers: else the client would take the node for gone, and they would keep it (seed 15885 of the wide
-/// worlds).
+/// The lease has lapsed by this clock while a put that attaches a node to it is under way. A new
+/// one is not asked for before it is known whether that one goes on at the servers: else the client
+/// would take the node for gone, and they would keep it (seed 15885 of the wide worlds).
 #[test]
 fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
     let mut client = Client::leased();
@@ -196,7 +198,8 @@ fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
     assert!(!tells_gone(&effects) && client.carries("/", "/a"), "{effects:?}");
 }
 
-/// A read was answered before the volume was made. The answer comes when the client holds a lock there.
+/// A read was answered before the volume was made. The answer comes when the client holds a lock
+/// there.
 #[test]
 fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
     use crate::{

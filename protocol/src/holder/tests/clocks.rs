@@ -1,4 +1,5 @@
-//! Drift supervision: when clocks are compared, what stops beyond the allowance, and when it goes on.
+//! Drift supervision: when clocks are compared, what stops beyond the allowance, and when it goes
+//! on.
 
 use super::*;
 use crate::drift::{ClockAnswer, ClockQuestion, Excess, RESUME_WINDOW, SinceExchange};
@@ -19,7 +20,8 @@ fn told(effects: &[HolderEffect]) -> Vec<Option<Excess>> {
     effects.iter().filter_map(change).collect()
 }
 
-/// A client with copies, and a leader whose clock shows so many thousandths of what the client's shows.
+/// A client with copies, and a leader whose clock shows so many thousandths of what the client's
+/// shows.
 struct Pair {
     client: Client,
     /// When the leader dealt with each exchange, by the client's clock.

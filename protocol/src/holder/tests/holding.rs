@@ -1,4 +1,5 @@
-//! Holds: held only under their own lease and only by this clock, asked after while they last, told once when they are over.
+//! Holds: held only under their own lease and only by this clock, asked after while they last, told
+//! once when they are over.
 
 use super::*;
 use crate::{
@@ -442,7 +443,8 @@ fn told(effects: &[HolderEffect]) -> Vec<&ConnectionNews> {
     states.collect()
 }
 
-/// A client that waits for a hold, and has stood still past its term with no renewal under way: what it sends then to renew, and to be told.
+/// A client that waits for a hold, and has stood still past its term with no renewal under way:
+/// what it sends then to renew, and to be told.
 fn stood_still() -> (Client, SendId, SendId) {
     let (mut client, _) = waiting();
     client.now = at(150);

@@ -455,8 +455,8 @@ fn lease_that_is_told_once_more_does_not_begin_anew() {
     assert!(before.is_some() && lease(&client) == before);
 }
 
-/// A lease was let go and revoked. Another was granted under its name, and is kept. Then an answer about
-/// the first one comes.
+/// A lease was let go and revoked. Another was granted under its name, and is kept. Then an answer
+/// about the first one comes.
 #[test]
 fn late_answer_about_an_earlier_lease_of_the_name_is_ignored() {
     for late in [kept(ONE, Some(TTL)), kept(ONE, None)] {

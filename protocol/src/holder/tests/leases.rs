@@ -15,7 +15,8 @@ fn a_term_counts_from_the_sending_and_is_counted_short() {
     assert_eq!(effects[0], volume_valid("/", 1, until));
 }
 
-/// Gray and Cheriton's t_c: the server's term, less the way there and back and what the clocks may drift apart.
+/// Gray and Cheriton's t_c: the server's term, less the way there and back and what the clocks may
+/// drift apart.
 #[test]
 fn what_remains_of_a_term_is_less_by_the_round_trip() {
     for ppm in [0, 1, 1_000, 10_000, 99_999, 100_000] {
@@ -122,7 +123,8 @@ fn jeopardy_lasts_while_leader_extends_no_promise() {
         client.now = next;
         let mut effects = client.timeout(&["/"]);
         if let Some((ticket, _)) = keep_alive(&effects) {
-            // As far as the horizon, which does not move without a quorum. From 120 s on there is one.
+            // As far as the horizon, which does not move without a quorum. From 120 s on there is
+            // one.
             let span = if next < at(120) { at(110).since(next) } else { TERM };
             effects.extend(client.renew(ticket, Promise { span, ..promise("/", 1) }));
         }
@@ -382,7 +384,8 @@ fn a_lease_that_lives_on_is_not_asked_for_anew() {
     let effects = client.read(6, "/c");
     let refused = client.only(&effects).0;
     client.refuse(refused, Refusal::NotLeader { leader: None });
-    // The lease is over on this clock: the answer is to be asked for again under a new one, as soon as there is a leader.
+    // The lease is over on this clock: the answer is to be asked for again under a new one, as soon
+    // as there is a leader.
     client.now = at(110);
     assert_eq!(sent(&client.answer(late, answer(Some(value(10)), None))), []);
     client.step(HolderInput::Disconnected);
@@ -467,8 +470,9 @@ fn new_lease_of_another_epoch_is_asked_for_again() {
     assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
 }
 
-/// Answers to requests for leases overtake each other (seeds 27701 and 27965 of the wide worlds). The volume of a path was removed and made
-/// again, so that the client has asked twice for leases on what turns out to be one volume.
+/// Answers to requests for leases overtake each other (seeds 27701 and 27965 of the wide worlds).
+/// The volume of a path was removed and made again, so that the client has asked twice for leases
+/// on what turns out to be one volume.
 #[test]
 fn late_answer_that_names_a_replaced_lease_begins_none() {
     let mut client = Client::leased();
@@ -478,7 +482,8 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
     client.holder.volumes.learn(&path("/v/w"));
     let effects = client.read(3, "/v/w/b");
     let (early, _) = client.only(&effects);
-    // There is no volume `/v/w`. The lease that comes first is the later one, and is over before it is used.
+    // There is no volume `/v/w`. The lease that comes first is the later one, and is over before it
+    // is used.
     let nothing = Promise { span: Duration::ZERO, ..promise("/v", 6) };
     let acquired_late = acquired("/v", 5, 50);
     client

@@ -1,4 +1,5 @@
-//! Whatever comes, in whatever order: the invariants hold, time is never asked for twice, and nothing waits for ever.
+//! Whatever comes, in whatever order: the invariants hold, time is never asked for twice, and
+//! nothing waits for ever.
 //!
 //! The inputs are drawn from a sequence of numbers that the seed fixes; a failure names its seed.
 

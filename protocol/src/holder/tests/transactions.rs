@@ -1,4 +1,5 @@
-//! Transactions at their writer: what is dropped, which leases are asked for, and what goes with them since.
+//! Transactions at their writer: what is dropped, which leases are asked for, and what goes with
+//! them since.
 
 use super::*;
 use crate::{

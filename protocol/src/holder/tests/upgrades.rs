@@ -103,8 +103,8 @@ fn wait_that_is_answered_after_its_lease_goes_on() {
     assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. })), "it asks: {effects:?}");
 }
 
-/// The hold counts as shared from the request on. If the client gave the request up, the servers would
-/// count the hold as exclusive for ever.
+/// The hold counts as shared from the request on. If the client gave the request up, the servers
+/// would count the hold as exclusive for ever.
 #[test]
 fn request_to_share_is_not_given_up() {
     let mut client = Client::leased();

@@ -1,4 +1,5 @@
-//! Volumes inside of others, volumes that go, and volumes whose borders or settings change (S7, S8).
+//! Volumes inside of others, volumes that go, and volumes whose borders or settings change (S7,
+//! S8).
 
 use super::*;
 use crate::message::CoveringLease;
@@ -86,9 +87,9 @@ fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
 }
 
 impl Client {
-    /// The client knows the volume `/v`, which may have been removed, and its lease there has lapsed. It
-    /// asks for a new one, and the connection breaks before the answer. It asks again, and is refused.
-    /// Returns what it does then.
+    /// The client knows the volume `/v`, which may have been removed, and its lease there has
+    /// lapsed. It asks for a new one, and the connection breaks before the answer. It asks again,
+    /// and is refused. Returns what it does then.
     fn ask_twice_in_vain(&mut self) -> Vec<HolderEffect> {
         self.now = at(109);
         let effects = self.timeout(&["/"]);

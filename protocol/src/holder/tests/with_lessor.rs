@@ -1,8 +1,9 @@
-//! Holders against the real lessor and the real state: one leader that never changes, a network that only delays. No read
-//! is older than what had been acknowledged, or seen by a read, before it began; and everything ends.
+//! Holders against the real lessor and the real state: one leader that never changes, a network
+//! that only delays. No read is older than what had been acknowledged, or seen by a read, before it
+//! began; and everything ends.
 //!
-//! Elections, lost messages, drifting clocks are the simulator's. This is the shortest way to see that the two halves of the
-//! rules understand each other.
+//! Elections, lost messages, drifting clocks are the simulator's. This is the shortest way to see
+//! that the two halves of the rules understand each other.
 
 use super::*;
 use crate::{

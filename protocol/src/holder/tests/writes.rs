@@ -213,7 +213,8 @@ fn write_is_unsent_until_it_is_sent() {
     assert!(!client.holder.is_unsent(WriteId(1)));
 }
 
-/// The first of a session's writes is never refused for want of room to remember results (seed 4223 of the wide worlds).
+/// The first of a session's writes is never refused for want of room to remember results (seed 4223
+/// of the wide worlds).
 #[test]
 fn write_that_has_become_the_first_is_sent_again_at_once() {
     let mut client = Client::leased();

@@ -1,4 +1,5 @@
-//! Drift supervision: what the leader counts, and what it tells of clients that are beyond their allowances.
+//! Drift supervision: what the leader counts, and what it tells of clients that are beyond their
+//! allowances.
 
 use super::*;
 use crate::{

@@ -1,5 +1,6 @@
-//! The work of a step beside very many of everything: as much as beside few (S10b). Each input of the lessor and each command of the state
-//! is about a quiet volume; beside it lies a crowd of sessions, leases, holds, waits, recalls, orphans, watches, reads and changes.
+//! The work of a step beside very many of everything: as much as beside few (S10b). Each input of
+//! the lessor and each command of the state is about a quiet volume; beside it lies a crowd of
+//! sessions, leases, holds, waits, recalls, orphans, watches, reads and changes.
 
 use super::*;
 use crate::{

@@ -1,4 +1,5 @@
-//! What a new leader goes by: horizons, coverings, registrations, lists of what is held (T6, S7), and what the old one leaves (S9).
+//! What a new leader goes by: horizons, coverings, registrations, lists of what is held (T6, S7),
+//! and what the old one leaves (S9).
 
 use super::*;
 use crate::message::CoveringInfo;
@@ -104,7 +105,8 @@ fn a_new_leader_starts_every_lease_at_its_horizon() {
     assert!(matches!(answer(&effects), Answer::Written { .. }));
 }
 
-/// A leader whose first entry is committed `late`, after it heard the last one for `heard` beyond its last entry.
+/// A leader whose first entry is committed `late`, after it heard the last one for `heard` beyond
+/// its last entry.
 fn fail_over_late(world: &mut World, heard: Duration, late: Duration) {
     let attempt = world.lessor.config.attempt + 1;
     world.lessor = Lessor::new(config(attempt), &world.state, heard, world.now);
@@ -135,7 +137,8 @@ fn first_entry_committed_late_ends_no_lease() {
     assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
 }
 
-/// Idle, the log has nothing for up to a tick: the lease must not live on by that at each change of leaders.
+/// Idle, the log has nothing for up to a tick: the lease must not live on by that at each change of
+/// leaders.
 #[test]
 fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let mut world = World::new();
@@ -145,7 +148,8 @@ fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let heard = tick * 9 / 10;
     let mut outage = Duration::ZERO;
     while world.state.lease(&key).is_some() {
-        // The leader is heard for less than a tick after its first entry, so that it logs nothing else; then there is none for a while.
+        // The leader is heard for less than a tick after its first entry, so that it logs nothing
+        // else; then there is none for a while.
         world.now = world.now.after(heard);
         fail_over_late(&mut world, heard, tick);
         outage += tick;

@@ -1,4 +1,5 @@
-//! Tables that are full: one more is refused as busy with the limit, or read without a lease; all that is there goes on.
+//! Tables that are full: one more is refused as busy with the limit, or read without a lease; all
+//! that is there goes on.
 
 use super::*;
 use crate::{

@@ -1,5 +1,5 @@
-//! Nothing grows beyond what lives: after very many operations the tables of the lessor and the state have no more than sessions, leases,
-//! nodes and waits of the moment account for.
+//! Nothing grows beyond what lives: after very many operations the tables of the lessor and the
+//! state have no more than sessions, leases, nodes and waits of the moment account for.
 
 use super::{sizes::Draw, *};
 use crate::{

@@ -1,4 +1,5 @@
-//! Leases in time: how they are promised, renewed, put off, ended (T5, T6), and come back to (section 5 of the design).
+//! Leases in time: how they are promised, renewed, put off, ended (T5, T6), and come back to
+//! (section 5 of the design).
 
 use super::*;
 
@@ -26,7 +27,8 @@ fn session_with_proposed_end_survives_if_it_acquires_first() {
 fn session_that_acquires_now_and_then_does_not_expire() {
     let mut world = World::new();
     let session = world.session();
-    // Each lease is over before the next is asked for, and moves the session's horizon with its own entry.
+    // Each lease is over before the next is asked for, and moves the session's horizon with its own
+    // entry.
     for _ in 0..12 {
         world.acquire(session, None);
         world.pass(State::SESSION_TERM / 10);
@@ -103,7 +105,8 @@ fn lease_with_proposed_end_is_not_renewed_though_horizon_moved() {
 }
 
 impl World {
-    /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so puts the end off.
+    /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so
+    /// puts the end off.
     pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
         let (holder, grant) = self.holder(&data("/a"));
         while !self.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
@@ -123,7 +126,8 @@ impl World {
     }
 }
 
-/// The end of the old lease, put off because its horizon moved, and the new lease can share an entry.
+/// The end of the old lease, put off because its horizon moved, and the new lease can share an
+/// entry.
 #[test]
 fn deferred_end_of_old_lease_spares_its_successor() {
     let mut world = World::new();
@@ -134,7 +138,8 @@ fn deferred_end_of_old_lease_spares_its_successor() {
     assert_eq!(left, Some(acquired.promise.incarnation));
 }
 
-/// A volume was removed, and the client asks for leases on it and on the one above at once: both requests get the same lease.
+/// A volume was removed, and the client asks for leases on it and on the one above at once: both
+/// requests get the same lease.
 #[test]
 fn two_acquisitions_in_one_entry_revive_no_untracked_copies() {
     let mut world = World::new();

@@ -1,4 +1,5 @@
-//! Very many leases: whoever keeps one keeps it, whatever it is called, and what could not be kept is not granted (S10b).
+//! Very many leases: whoever keeps one keeps it, whatever it is called, and what could not be kept
+//! is not granted (S10b).
 
 use super::*;
 use crate::{
@@ -71,7 +72,8 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
         Err(Refusal::Busy { got, most, .. }) => Some((got, most)),
         _ => None,
     };
-    // A session takes a six hundredth: nine leases of ten seconds, and not ten. All are under way at once.
+    // A session takes a six hundredth: nine leases of ten seconds, and not ten. All are under way
+    // at once.
     for name in 1..=9 {
         let effects = world.write(session, Write::GrantLease { id: Some(LeaseId(name)), ttl: TERM });
         assert_eq!(replies(&effects), [], "{name}");

@@ -8,7 +8,8 @@ use crate::{
 };
 
 impl World {
-    /// The session's list of what it holds, in one piece, with the answer's covering as it is or changed.
+    /// The session's list of what it holds, in one piece, with the answer's covering as it is or
+    /// changed.
     fn tell(&mut self, session: SessionId, lease: &Grant, covering: CoveringNumber) {
         let piece = HolderReportPart {
             volume: NodePath::root(),
@@ -29,7 +30,8 @@ impl World {
         }
     }
 
-    /// Whether a write of an object that nobody was granted recalls from anybody, which is from who is covering.
+    /// Whether a write of an object that nobody was granted recalls from anybody, which is from who
+    /// is covering.
     fn has_covering(&mut self, writer: SessionId, text: &str) -> bool {
         !recalls(&self.write(writer, put(text, b"1"))).is_empty()
     }

@@ -1,5 +1,5 @@
-//! A leader that cannot commit: it ends no lease and says of none that it is gone (T4, T5). And what is answered late, and renews no later
-//! than its request arrived.
+//! A leader that cannot commit: it ends no lease and says of none that it is gone (T4, T5). And
+//! what is answered late, and renews no later than its request arrived.
 
 use super::*;
 use crate::{
@@ -11,7 +11,8 @@ use crate::{
 const ONE: LeaseId = LeaseId(1);
 
 impl World {
-    /// Lets time pass without a quorum: what is proposed is taken and not committed. Each step does `each`.
+    /// Lets time pass without a quorum: what is proposed is taken and not committed. Each step does
+    /// `each`.
     fn stall(&mut self, span: Duration, mut each: impl FnMut(&mut Self)) -> Vec<Proposal> {
         let end = self.now.after(span);
         let mut proposals = Vec::new();
@@ -67,7 +68,8 @@ fn leader_without_a_quorum_ends_no_lease() {
     let (holder, grant) = world.holder(&data("/a"));
     world.grant_one(holder);
     world.pass(TERM / 2);
-    // The first promise reaches no further than the horizon that the log has (T6): it is asked for again.
+    // The first promise reaches no further than the horizon that the log has (T6): it is asked for
+    // again.
     for _ in 0..2 {
         world.renew(holder, grant.incarnation).expect("alive");
         assert!(matches!(world.keep_one(holder), KeepAliveResult::Renewed(_)));
@@ -171,7 +173,8 @@ fn renewal_of_a_lease_that_ends_before_the_answer_is_a_lapse() {
         ..RequestHeader::default()
     };
     world.send(Request { header, body: Body::Read { object: data("/b"), known: None } });
-    // Another request of the session takes the lease's place before the proof of leadership is there.
+    // Another request of the session takes the lease's place before the proof of leadership is
+    // there.
     world.acquire(client, None);
     let effects = world.step(LessorInput::Proven { round: world.lessor.round });
     let [response] = replies(&effects).try_into().expect("one answer");

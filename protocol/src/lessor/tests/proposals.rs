@@ -74,7 +74,8 @@ fn proposal_of_other_epoch_or_number_is_not_own() {
     assert!(!world.lessor.is_mine(&Proposal { number: mine.number + 1, ..mine }), "nor what it did not propose");
 }
 
-/// Raft may refuse a proposal and take the next: the lessor is given up then, but hears of what was taken before that.
+/// Raft may refuse a proposal and take the next: the lessor is given up then, but hears of what was
+/// taken before that.
 #[test]
 fn second_proposal_may_be_applied_without_the_first() {
     let mut world = World::new();

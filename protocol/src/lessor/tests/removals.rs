@@ -1,4 +1,5 @@
-//! Key leases, and what goes with leases: first the lease, which waits for nobody, then the nodes, with everybody's consent (T5, S8).
+//! Key leases, and what goes with leases: first the lease, which waits for nobody, then the nodes,
+//! with everybody's consent (T5, S8).
 
 use super::*;
 use crate::{
@@ -109,7 +110,8 @@ fn nodes_stay_until_the_end_of_their_lease_commits() {
     world.fail_over();
     let [mut early, mut late] = [before, world.state.clone()];
     assert!(world.has_lease() && world.has("/a"), "the next leader has proposed nothing of it");
-    // The lost entry comes after all, on a replica that has not heard of the next leader and on one that has.
+    // The lost entry comes after all, on a replica that has not heard of the next leader and on one
+    // that has.
     early.apply(early.applied_index() + 1, &lost);
     late.apply(late.applied_index() + 1, &lost);
     assert!(early.lease(&LeaseKey::Key(ONE)).is_none() && late.lease(&LeaseKey::Key(ONE)).is_some());
@@ -257,7 +259,8 @@ fn a_new_leader_removes_what_the_old_one_left() {
     assert!(!world.has("/a"));
 }
 
-/// What is proposed for the end of a lease, and for that of its node, is lost at first, with the leader that proposed it.
+/// What is proposed for the end of a lease, and for that of its node, is lost at first, with the
+/// leader that proposed it.
 #[test]
 fn lost_end_proposals_are_repeated_by_next_leaders() {
     let mut world = World::new();
@@ -384,7 +387,8 @@ fn leases_ending_together_do_not_delay_writes() {
     assert_eq!(key_leases(&world), 0, "the others followed");
 }
 
-/// A million leases with one horizon come up at once at a new leader, and have their margins still before them.
+/// A million leases with one horizon come up at once at a new leader, and have their margins still
+/// before them.
 #[test]
 fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     let mut world = World::new();

@@ -11,7 +11,8 @@ const ONE: LeaseId = LeaseId(1);
 const TICK: Duration = Duration::from_millis(250);
 
 impl World {
-    /// Asks for more time on the session's lease on the root, as a client does that has nothing else to say.
+    /// Asks for more time on the session's lease on the root, as a client does that has nothing
+    /// else to say.
     fn keep_alive(&mut self, session: SessionId, incarnation: Incarnation) -> Vec<LessorEffect> {
         self.renew_with((session, incarnation), Body::Heartbeat(Default::default()))
     }
@@ -150,7 +151,8 @@ fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
 #[test]
 fn renewal_that_a_tick_could_not_tell_of_waits_for_the_next() {
     let (mut world, session, incarnation) = World::half_a_term_old();
-    // One lease goes into a tick: that on the root, whose horizon is nearer than that of the key lease.
+    // One lease goes into a tick: that on the root, whose horizon is nearer than that of the key
+    // lease.
     world.lessor.config.bounds.tick_bytes_max = 1;
     world.keep_alive(session, incarnation);
     world.keep_key(session);

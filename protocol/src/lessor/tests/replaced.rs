@@ -1,4 +1,5 @@
-//! Names that are given to another lease or volume while a request waits: it means the one that it found (S7b).
+//! Names that are given to another lease or volume while a request waits: it means the one that it
+//! found (S7b).
 
 use super::super::writes::{ClientWrite, PendingWrite, PendingWriteId, PendingWrites, WriteKind};
 use super::*;
@@ -131,7 +132,8 @@ fn revocation_passes_a_stream_of_attachments() {
     }
 }
 
-/// Each put attaches another node, and the nodes are there: the list that they are in keeps nothing in order.
+/// Each put attaches another node, and the nodes are there: the list that they are in keeps nothing
+/// in order.
 #[test]
 fn revocation_is_uncovered_twice_by_a_stream_at_most() {
     let mut world = World::new();
@@ -159,7 +161,8 @@ fn revocation_is_uncovered_twice_by_a_stream_at_most() {
     assert_eq!((uncovered, is_there), (2, false), "by what was before it, and by what came while it was on its way");
 }
 
-/// The revocation is behind an attachment that waits for a consent, and before one that comes later.
+/// The revocation is behind an attachment that waits for a consent, and before one that comes
+/// later.
 #[test]
 fn revocation_is_uncovered_by_no_attachment_that_waits() {
     let mut world = World::new();
@@ -244,8 +247,8 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
     );
 }
 
-/// Two revocations have been found uncovered, in either order, and the later one leaves. The attachment
-/// still waits for the earlier one.
+/// Two revocations have been found uncovered, in either order, and the later one leaves. The
+/// attachment still waits for the earlier one.
 #[test]
 fn attachment_waits_for_the_revocation_that_is_left() {
     let lease = Incarnation(7);

@@ -1,4 +1,5 @@
-//! What one step claims and recalls, with very many sets and sessions: bounded, and never less than is wanted (S2, S10b).
+//! What one step claims and recalls, with very many sets and sessions: bounded, and never less than
+//! is wanted (S2, S10b).
 
 use super::*;
 use crate::{
@@ -9,8 +10,8 @@ use crate::{
 };
 
 impl World {
-    /// So many sessions with leases on the root, and so many ended leases with so many nodes each in one list, as an old leader
-    /// leaves them.
+    /// So many sessions with leases on the root, and so many ended leases with so many nodes each
+    /// in one list, as an old leader leaves them.
     fn with_orphans(sessions: usize, leases: u64, nodes: u64) -> (Self, Vec<SessionId>) {
         Self::with_orphans_at(sessions, leases, nodes, |id, number| format!("/list/{id}-{number}"))
     }
@@ -51,7 +52,8 @@ impl World {
     }
 }
 
-/// What the first step of a new leader looks at, which begins a round. No session has listed what it holds.
+/// What the first step of a new leader looks at, which begins a round. No session has listed what
+/// it holds.
 fn round_after_failover(sessions: usize, leases: u64, nodes: u64) -> u64 {
     let bounds = LessorBounds { claims_max: 1_000, ..LessorBounds::DEFAULT };
     let (mut world, holders) = World::with_orphans(sessions, leases, nodes);
@@ -314,7 +316,8 @@ fn round_in_many_volumes_beside_coverings_is_bounded() {
     }
 }
 
-/// What a holder is asked for that has copies of so many nodes of a lease with twenty, and of one node that goes with nothing.
+/// What a holder is asked for that has copies of so many nodes of a lease with twenty, and of one
+/// node that goes with nothing.
 fn asked_of_copies(copies: usize, sets_max: usize) -> Vec<ObjectSet> {
     let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/s/{number}")).collect::<Vec<_>>());
     world.lessor.config.bounds.recall_sets_max = sets_max;

@@ -73,7 +73,8 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
     let term = found[0].remaining;
     assert_eq!(term, VolumeSettings::DEFAULT.term());
     world.pass(term * 3 / 4);
-    // The first promise after a tick reaches no further than the horizon that the log has (T6): it is asked for again.
+    // The first promise after a tick reaches no further than the horizon that the log has (T6): it
+    // is asked for again.
     for _ in 0..2 {
         world.renew(two, second).expect("promised");
         world.pass(world.state.tick());
@@ -191,7 +192,8 @@ pub(super) fn with_a_lease() -> (World, SessionId) {
 }
 
 impl World {
-    /// All services below a path, as somebody gets them who asks again for what follows; and in how many answers.
+    /// All services below a path, as somebody gets them who asks again for what follows; and in how
+    /// many answers.
     fn all_services(&mut self, top: &str) -> (Vec<ServiceInfo>, usize) {
         let (mut all, mut answers, mut after) = (Vec::new(), 0, None);
         loop {
@@ -221,10 +223,12 @@ fn live_and_ended_services_are_listed_once_across_pages() {
         let (mut world, session) = with_a_lease();
         let name = |number: usize| format!("/s/{number:05}");
         let is_there = |number: usize| number % every == 1;
-        // In the end, of those that are gone and come first, nodes that go with nothing have the names.
+        // In the end, of those that are gone and come first, nodes that go with nothing have the
+        // names.
         let is_plain = |number: usize| number < LessorBounds::DEFAULT.rows_max && !is_there(number);
         let count = 7 * LessorBounds::DEFAULT.rows_max / 2;
-        // From the last to the first, so that what is found first in the history is what there is no room for.
+        // From the last to the first, so that what is found first in the history is what there is
+        // no room for.
         for number in (0..count).rev() {
             world.attaches(session, &name(number), Attach::Lease(KEY));
             if !is_there(number) || number % 4 == 1 {

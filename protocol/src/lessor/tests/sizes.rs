@@ -133,7 +133,8 @@ fn proposals_of_any_admitted_requests_fit_an_entry() {
 fn covers_too_long_for_a_command_become_one_subtree() {
     let mut world = World::at_the_limits();
     let session = world.session();
-    // A lease with nodes in as many lists as a revocation names one by one, each with the longest of paths.
+    // A lease with nodes in as many lists as a revocation names one by one, each with the longest
+    // of paths.
     world.ask_unchecked(session, 2, write_body(Write::GrantLease { id: Some(LeaseId(9)), ttl: TERM }));
     world.longest_proposal();
     let attach = Attach::Lease(LeaseId(9));

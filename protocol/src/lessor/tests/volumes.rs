@@ -177,8 +177,8 @@ fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
     assert_eq!(leases, [("/", 3), ("/v", 1)]);
 }
 
-/// A lease has nodes in two volumes. In one the servers track the holder's copies, for a second. In the
-/// other they do not: the holder may have any copy there, for ten seconds.
+/// A lease has nodes in two volumes. In one the servers track the holder's copies, for a second. In
+/// the other they do not: the holder may have any copy there, for ten seconds.
 #[test]
 fn removal_waits_for_lease_of_holder_in_covering_volume() {
     let second = Duration::from_secs(1);

@@ -185,7 +185,8 @@ fn what_is_not_known_any_more_is_refused() {
     let compacted = |after, oldest| Err(Refusal::Compacted { after: Revision(after), oldest: Revision(oldest) });
     assert_eq!(result(&world.request(watcher, watch(node("/x"), 0))), compacted(0, 1));
     assert_eq!(told(&world.request(watcher, watch(subtree("/"), 1))).len(), 1);
-    // One that waits has been looked after before anything is forgotten, even if all of it is by one entry.
+    // One that waits has been looked after before anything is forgotten, even if all of it is by
+    // one entry.
     assert_eq!(world.request(watcher, watch(node("/x"), 3)), []);
     let writers: Vec<SessionId> = (0..4).map(|_| world.session()).collect();
     for writer in writers {

@@ -4,7 +4,8 @@ use super::*;
 use crate::{command::Attach, work::take_visited};
 
 impl World {
-    /// Sessions that are gone and have left a node each, in lists of their own, so that no two of them share a change.
+    /// Sessions that are gone and have left a node each, in lists of their own, so that no two of
+    /// them share a change.
     fn orphans(&mut self, count: u64) {
         for number in 0..count {
             let session = self.session();

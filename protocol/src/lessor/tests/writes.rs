@@ -1,4 +1,5 @@
-//! Writes that wait: their turn, their repetitions, and what becomes of them when something else ends first.
+//! Writes that wait: their turn, their repetitions, and what becomes of them when something else
+//! ends first.
 
 use super::*;
 use crate::{
@@ -303,12 +304,14 @@ fn small_parts_of_waiting_transactions_count_as_memory() {
         }
     };
     assert!(matches!(refusal, Refusal::Busy { most: MOST, .. }), "{refusal}");
-    // What a machine of 64 bits needs for a path, its text, and the places of three sets of objects in maps.
+    // What a machine of 64 bits needs for a path, its text, and the places of three sets of objects
+    // in maps.
     let least = 128 * (16 + 32 + 3 * 150);
     assert!(sent * least <= MOST, "{sent} transactions of at least {least} bytes");
 }
 
-/// Eight sessions create the same name, and the leader is replaced in between, with or without what it proposed.
+/// Eight sessions create the same name, and the leader is replaced in between, with or without what
+/// it proposed.
 #[test]
 fn name_is_created_by_one_of_eight_across_failovers() {
     let mut world = World::new();
@@ -391,7 +394,8 @@ fn name_is_created_by_one_of_eight_across_failovers() {
     assert!(retried > 500 && created.iter().all(|count| *count > 50), "{retried} failovers, {created:?}");
 }
 
-/// What changed is told with each path and a byte more: two objects of one path of two letters, and one of the root, are 8 bytes.
+/// What changed is told with each path and a byte more: two objects of one path of two letters, and
+/// one of the root, are 8 bytes.
 #[test]
 fn revival_tells_as_many_bytes_as_its_bound() {
     for (most, is_revived) in [(7, false), (8, true)] {

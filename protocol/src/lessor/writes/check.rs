@@ -8,7 +8,8 @@ use super::{PendingWriteId, PendingWrites};
 const MANY_WRITES: usize = 32;
 
 impl PendingWrites {
-    /// A write waits behind each that came first and shares an object with it, itself or behind others (S3).
+    /// A write waits behind each that came first and shares an object with it, itself or behind
+    /// others (S3).
     pub(in crate::lessor) fn check_order(&self) -> Result<(), String> {
         let waiting = || self.pending.iter().filter(|(_, pending)| !pending.is_proposed);
         if waiting().nth(MANY_WRITES).is_some() {

@@ -1,7 +1,8 @@
 //! The queues of objects and subtrees: which writes of an object are under way, in their order.
 //!
-//! A write that is not proposed yet waits for the last one ahead of it in each of its queues, which waits for those ahead of it: so
-//! thousands of writes of one object cost no more each than one does.
+//! A write that is not proposed yet waits for the last one ahead of it in each of its queues, which
+//! waits for those ahead of it: so thousands of writes of one object cost no more each than one
+//! does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,7 +110,8 @@ impl WriteQueues {
         self.objects.contains_key(object) || self.tops_above(&object.path).next().is_some()
     }
 
-    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with leases.
+    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with
+    /// leases.
     pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         let objects = self.objects_in(within).map(|(object, _)| ObjectSet::One(object.clone()));
         let above = self.tops_above(within.path()).map(|(top, _)| top);
@@ -128,7 +130,8 @@ impl WriteQueues {
             .flat_map(move |queue| queue.all.iter().copied().take(most))
     }
 
-    /// The last writes ahead that share an object with these sets: the others ahead wait behind them, or are proposed.
+    /// The last writes ahead that share an object with these sets: the others ahead wait behind
+    /// them, or are proposed.
     pub(super) fn ahead(
         &self,
         covers: &[ObjectSet],
@@ -155,8 +158,8 @@ impl WriteQueues {
         let ObjectSet::Subtree(_) = set else {
             return ahead.extend(self.objects_in(set).flat_map(|(_, queue)| queue.last_before(turn)));
         };
-        // What shares an object and came before the last write of all of them waits before that one. What came since is found along
-        // the queues, or along the writes: whichever are fewer.
+        // What shares an object and came before the last write of all of them waits before that
+        // one. What came since is found along the queues, or along the writes: whichever are fewer.
         let waits = |other: &&PendingWriteId| pending.get(other).is_some_and(|pending| !pending.passes());
         let last = above.iter().rev().find(waits).copied().unwrap_or_default();
         let mut queues = self.queues_in(set).counted();
@@ -175,7 +178,8 @@ impl WriteQueues {
         }
     }
 
-    /// The first writes behind that share an object with these sets: the others behind wait behind them.
+    /// The first writes behind that share an object with these sets: the others behind wait behind
+    /// them.
     pub(super) fn behind(&self, covers: &[ObjectSet], turn: PendingWriteId) -> BTreeSet<PendingWriteId> {
         let above = covers.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
         let inside = covers.iter().flat_map(|set| self.queues_in(set));

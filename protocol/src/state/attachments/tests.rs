@@ -449,7 +449,8 @@ fn outcome_names_the_volume_leases_that_carry_its_nodes() {
     assert_eq!(fixture.put(session, "/f", "").attached, []);
 }
 
-/// How many rows a put stores, and how long the row of the counters is, while so many sessions that were closed wait for consents.
+/// How many rows a put stores, and how long the row of the counters is, while so many sessions that
+/// were closed wait for consents.
 fn put_with_closed(count: u64) -> (usize, usize) {
     let (mut fixture, session) = fixture();
     let mut commands = Vec::new();

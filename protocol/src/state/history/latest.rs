@@ -1,11 +1,13 @@
-//! The last change of each set of objects, by volume: a session that returns is told what changed since it left, and costs no more
-//! than that, however many changes there have been (S10b).
+//! The last change of each set of objects, by volume: a session that returns is told what changed
+//! since it left, and costs no more than that, however many changes there have been (S10b).
 //!
-//! A set is kept for the volume that it lies in. The subtree of a volume is kept for the volume around it too, of which its making took
-//! a part away. A subtree with volumes inside is found by those through the nodes above them.
+//! A set is kept for the volume that it lies in. The subtree of a volume is kept for the volume
+//! around it too, of which its making took a part away. A subtree with volumes inside is found by
+//! those through the nodes above them.
 //!
-//! A set may be kept for a volume that it is no longer in, or was not in then. Nothing is missed by that: whatever moves objects from
-//! one volume to another is itself a change of the whole subtree, and kept for both.
+//! A set may be kept for a volume that it is no longer in, or was not in then. Nothing is missed by
+//! that: whatever moves objects from one volume to another is itself a change of the whole subtree,
+//! and kept for both.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +35,8 @@ fn hashed(set: &ObjectSet) -> (u64, &ObjectSet) {
     (FixedState::default().hash_one(set), set)
 }
 
-/// The last change of each set that the history knows. Follows from the history, but for the volumes: it is not compared.
+/// The last change of each set that the history knows. Follows from the history, but for the
+/// volumes: it is not compared.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatestChanges {
     sets: BTreeMap<ObjectSet, LastChange>,
@@ -53,7 +56,8 @@ impl Hash for LatestChanges {
 }
 
 impl LatestChanges {
-    /// A change has changed the set, which lies in the volume; `around` is the volume of what is above it, if that is another.
+    /// A change has changed the set, which lies in the volume; `around` is the volume of what is
+    /// above it, if that is another.
     pub(super) fn note(&mut self, set: &ObjectSet, revision: Revision, volume: &NodePath, around: Option<&NodePath>) {
         visit(1);
         let last = LastChange { revision, volume: volume.clone(), outer_volume: around.cloned() };
@@ -111,7 +115,8 @@ impl LatestChanges {
 
     /// Each set that these changes changed is there with the last of them, and nothing else is.
     pub(super) fn check<'a>(&self, sets: impl Iterator<Item = (Revision, &'a ObjectSet)>) -> Result<(), String> {
-        // In the order of hashes, as sets take long to compare: this runs after every entry of a simulation.
+        // In the order of hashes, as sets take long to compare: this runs after every entry of a
+        // simulation.
         let expected: BTreeMap<(u64, &ObjectSet), Revision> =
             sets.map(|(revision, set)| (hashed(set), revision)).collect();
         let is_last = |(set, last): (&ObjectSet, &LastChange)| expected.get(&hashed(set)) == Some(&last.revision);

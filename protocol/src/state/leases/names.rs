@@ -5,7 +5,8 @@ use crate::{command::LeaseKey, id::LeaseId, state::State, work::visit};
 /// Taken names that an automatic lease id steps over one by one.
 const TAKEN_IDS_SKIPPED: usize = 16;
 
-/// Another number, anywhere, and another one for each: that of SplitMix64 (Steele, Lea and Flood 2014).
+/// Another number, anywhere, and another one for each: that of SplitMix64 (Steele, Lea and Flood
+/// 2014).
 fn splitmix64(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -13,8 +14,8 @@ fn splitmix64(number: u64) -> u64 {
 }
 
 impl State {
-    /// A name that no key lease has: the next incarnation's number, which no other lease will have, or, past a few that
-    /// somebody has asked for, one drawn from all numbers.
+    /// A name that no key lease has: the next incarnation's number, which no other lease will have,
+    /// or, past a few that somebody has asked for, one drawn from all numbers.
     pub(super) fn free_lease_id(&mut self) -> LeaseId {
         for _ in 0..TAKEN_IDS_SKIPPED {
             let next = self.meta.next_incarnation;
@@ -24,7 +25,8 @@ impl State {
             self.meta.next_incarnation = next.next();
         }
         let mut number = self.meta.next_incarnation.0;
-        // To be in its way, somebody has to take, for each further look, a name that is good for this one number.
+        // To be in its way, somebody has to take, for each further look, a name that is good for
+        // this one number.
         loop {
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let id = splitmix64(number);

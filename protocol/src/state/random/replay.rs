@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// LogCabin's cluster time, and all else, come of the log alone: a replica that begins with nothing ends with the same bytes.
+/// LogCabin's cluster time, and all else, come of the log alone: a replica that begins with nothing
+/// ends with the same bytes.
 #[test]
 fn log_replayed_on_a_fresh_replica_gives_the_same_rows() {
     for seed in 1..=SEEDS {

@@ -1,7 +1,9 @@
-//! What the two transports and the driver of a connection share: the queues between them, and the windows.
+//! What the two transports and the driver of a connection share: the queues between them, and the
+//! windows.
 //!
-//! One lock, held for a push or a pop and never across a wait. Each queue has one who fills it and one who empties it, so
-//! one waker for each is enough; all that the driver waits for is behind the driver's own.
+//! One lock, held for a push or a pop and never across a wait. Each queue has one who fills it and
+//! one who empties it, so one waker for each is enough; all that the driver waits for is behind the
+//! driver's own.
 
 use std::{
     collections::VecDeque,
@@ -15,16 +17,17 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::{RECALLS, REQUESTS, WRITE_BATCH_BYTES};
 use crate::{error::ConnectionError, frame::PREFIX_BYTES};
 
-/// What one side may send on a channel before the other's consumer has taken any of it, in bytes and 64 more for each frame.
-/// The last frame may go beyond. It bounds what an idle consumer makes us keep, and at a round trip of a millisecond it
-/// lets a gigabyte through each second.
+/// What one side may send on a channel before the other's consumer has taken any of it, in bytes
+/// and 64 more for each frame. The last frame may go beyond. It bounds what an idle consumer makes
+/// us keep, and at a round trip of a millisecond it lets a gigabyte through each second.
 pub const WINDOW_BYTES: usize = 1 << 20;
 
-/// Room is given back in pieces of this size: seldom enough to cost nothing, early enough that the other side never waits
-/// for it as long as the consumer keeps up.
+/// Room is given back in pieces of this size: seldom enough to cost nothing, early enough that the
+/// other side never waits for it as long as the consumer keeps up.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 2;
 
-/// What waits to be written on a channel, beyond which its transport takes no more: a few batches for the writer.
+/// What waits to be written on a channel, beyond which its transport takes no more: a few batches
+/// for the writer.
 const OUTGOING_BYTES: usize = 4 * WRITE_BATCH_BYTES;
 
 /// Counted for each frame beside its bytes, so that the bounds hold for the number of frames too.
@@ -186,8 +189,9 @@ impl MuxShared {
         Ok(())
     }
 
-    /// For the driver: waits for something to write and puts it into `frames`, in the order in which it is to be written.
-    /// False if this side is done and there is nothing left that may be written.
+    /// For the driver: waits for something to write and puts it into `frames`, in the order in
+    /// which it is to be written. False if this side is done and there is nothing left that may be
+    /// written.
     pub(super) async fn next_batch(&self, frames: &mut Vec<BytesMut>) -> bool {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -265,7 +269,8 @@ impl MuxState {
         }
         channel.unacknowledged -= got;
         let driver = self.driver.take();
-        // The driver itself is asking, and may be past the point where it looks for something to write.
+        // The driver itself is asking, and may be past the point where it looks for something to
+        // write.
         wake(driver);
         Ok(())
     }

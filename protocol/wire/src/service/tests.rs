@@ -30,7 +30,8 @@ async fn connection() -> (TcpStream, TcpStream) {
     futures::join!(client, server)
 }
 
-/// Answers each request with its sequence as the epoch, and one that brings a name with four times as many bytes.
+/// Answers each request with its sequence as the epoch, and one that brings a name with four times
+/// as many bytes.
 #[derive(Clone)]
 struct TestServer {
     /// Recalled from before each answer.

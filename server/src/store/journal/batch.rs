@@ -7,9 +7,10 @@
 //! END    checksum of the items (8)  magic (4)
 //! ```
 //!
-//! Numbers are little-endian. Ours are not compressed, so that both lengths of a value are the same. Sequence numbers rise
-//! from batch to batch, over restarts too: one is drawn for each, under the lock that it is written under, and the counter
-//! is set beyond all that a journal has when that is read again.
+//! Numbers are little-endian. Ours are not compressed, so that both lengths of a value are the
+//! same. Sequence numbers rise from batch to batch, over restarts too: one is drawn for each, under
+//! the lock that it is written under, and the counter is set beyond all that a journal has when
+//! that is read again.
 
 use std::io::{self, Read};
 
@@ -95,7 +96,8 @@ fn read_array<const N: usize>(reader: &mut impl Read) -> io::Result<[u8; N]> {
 fn start(head: &[u8; START_BYTES]) -> Option<(u32, u64)> {
     let (count, sequence) = head.split_first_chunk::<4>()?;
     let (count, sequence) = (u32::from_le_bytes(*count), u64::from_le_bytes(sequence.try_into().ok()?));
-    // Nothing is written for nothing: whoever looks for a batch in the middle of something else shall not find such a one.
+    // Nothing is written for nothing: whoever looks for a batch in the middle of something else
+    // shall not find such a one.
     (count > 0).then_some((count, sequence))
 }
 
@@ -165,7 +167,8 @@ impl Outline {
     }
 }
 
-/// Whether this may be the beginning of a batch with a sequence number above `last`, as far as it is there.
+/// Whether this may be the beginning of a batch with a sequence number above `last`, as far as it
+/// is there.
 pub(super) fn may_begin(bytes: &[u8], last: u64) -> bool {
     let Some((tag, rest)) = bytes.split_first() else { return true };
     let follows = match rest.split_first_chunk() {

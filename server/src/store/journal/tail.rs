@@ -1,26 +1,31 @@
 //! What follows the whole batches of a journal: one batch that was being written, or damage.
 //!
-//! **The question.** Of a journal that is fsynced batch by batch only the last batch can be torn. If one was written behind it, it had
-//! been fsynced before, and is damaged. So a later batch is looked for. But a value can be anything, the bytes of a batch too: one
-//! that is found may be a part of the torn one, and says nothing then.
+//! **The question.** Of a journal that is fsynced batch by batch only the last batch can be torn.
+//! If one was written behind it, it had been fsynced before, and is damaged. So a later batch is
+//! looked for. But a value can be anything, the bytes of a batch too: one that is found may be a
+//! part of the torn one, and says nothing then.
 //!
 //! **How they are told apart.** A batch that was written behind the one that is not whole
 //!
 //! - has a sequence number above that one's, which has one above that of the last whole batch;
-//! - is followed, after others of rising numbers perhaps, by the end of the data or by the beginning of another batch, which may
-//!   itself be torn: nothing else is ever written behind a batch;
-//! - is not within a value of the one that is not whole, as that one's own lengths have it. (A damaged length might say so, though a
-//!   value's is there twice; so it is not believed of what begins right where a batch ends.)
+//! - is followed, after others of rising numbers perhaps, by the end of the data or by the
+//!   beginning of another batch, which may itself be torn: nothing else is ever written behind a
+//!   batch;
+//! - is not within a value of the one that is not whole, as that one's own lengths have it. (A
+//!   damaged length might say so, though a value's is there twice; so it is not believed of what
+//!   begins right where a batch ends.)
 //!
-//! And if that one is all there by its own lengths, with its end where they have it, they say at once whether anything follows.
-//! What can be either is taken for damage: that costs a restart with an empty folder, the other would cost what was acknowledged.
+//! And if that one is all there by its own lengths, with its end where they have it, they say at
+//! once whether anything follows. What can be either is taken for damage: that costs a restart with
+//! an empty folder, the other would cost what was acknowledged.
 //!
-//! **Its price.** Each byte is looked at a bounded number of times: whoever writes values that look like batches over and over
-//! gets them taken for damage, not the processor.
+//! **Its price.** Each byte is looked at a bounded number of times: whoever writes values that look
+//! like batches over and over gets them taken for damage, not the processor.
 
 use super::batch::{self, Outline, START};
 
-/// A disk writes so much of a page or all of it: what was lost of a batch's beginning is zeros up to such a border.
+/// A disk writes so much of a page or all of it: what was lost of a batch's beginning is zeros up
+/// to such a border.
 const SECTOR_BYTES: usize = 512;
 
 /// The items and the bytes that are looked at in vain, for each byte that there is.
@@ -38,7 +43,8 @@ pub(super) struct JournalTail<'a> {
 }
 
 impl JournalTail<'_> {
-    /// Where something is that was written after the batch that is not whole, or may have been. None if that was the last one.
+    /// Where something is that was written after the batch that is not whole, or may have been.
+    /// None if that was the last one.
     pub(super) fn written_later(&self) -> Option<usize> {
         let torn = Outline::of(self.bytes, 0).unwrap_or_default();
         if let Some(end) = torn.end {
@@ -89,7 +95,8 @@ impl JournalTail<'_> {
         (end, last)
     }
 
-    /// Whether nothing follows a batch that ends here, or another one, or what may be left of another one.
+    /// Whether nothing follows a batch that ends here, or another one, or what may be left of
+    /// another one.
     fn may_go_on(&self, end: usize, last: u64) -> bool {
         let rest = &self.bytes[end..];
         let border = SECTOR_BYTES - (self.start as usize + end) % SECTOR_BYTES;
@@ -108,7 +115,8 @@ mod tests {
     use super::*;
     use crate::store::journal::{batch::Whole, whole_batches, written, written_last};
 
-    /// What the store underneath writes for these values, a batch for each, and where each batch is.
+    /// What the store underneath writes for these values, a batch for each, and where each batch
+    /// is.
     fn journal(values: &[Vec<u8>]) -> (Vec<u8>, Vec<Range<usize>>) {
         let dir = tempfile::tempdir().expect("a directory");
         let database = Database::builder(dir.path()).worker_threads(1).open().expect("opens");
@@ -253,7 +261,8 @@ mod tests {
 
     #[test]
     fn what_looks_like_batches_over_and_over_is_given_up() {
-        // Each item's value is the beginning of a batch that has the items behind it, and all of them end at one end.
+        // Each item's value is the beginning of a batch that has the items behind it, and all of
+        // them end at one end.
         let mut chain = vec![3, 0, 0, 0, 0, 0, 0, 0, 0, b'F', b'J', b'L', 3];
         for count in 1..20_000_u32 {
             let value = [&[START][..], &count.to_le_bytes(), &[9; 8]].concat();

@@ -37,7 +37,8 @@ const LAST: &str = "last";
 const VOTE: &str = "vote";
 const SWEPT: &str = "swept";
 
-/// Why a log was not opened. The node must not start: it may have promised what is not there any more.
+/// Why a log was not opened. The node must not start: it may have promised what is not there any
+/// more.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenLogError {
     /// The database cannot be opened or read.
@@ -161,14 +162,16 @@ impl LogDisk {
         Ok(Some(value))
     }
 
-    /// Up to where the entries below the purge point have been removed, and the purge point: what is between is left.
+    /// Up to where the entries below the purge point have been removed, and the purge point: what
+    /// is between is left.
     pub(super) fn unswept(&self) -> Result<Range<u64>, OpenLogError> {
         let purged: Option<LogId> = self.meta(PURGED)?;
         let swept: Option<u64> = self.meta(SWEPT)?;
         Ok(swept.unwrap_or(0)..purged.map_or(0, |purged| purged.index + 1))
     }
 
-    /// The entries with these indexes, up to `most_bytes` but at least one, and whether those are all.
+    /// The entries with these indexes, up to `most_bytes` but at least one, and whether those are
+    /// all.
     pub(super) fn read(&self, indexes: Range<u64>, most_bytes: usize) -> io::Result<(Vec<RaftEntry>, bool)> {
         let mut entries = Vec::new();
         let mut bytes = 0;

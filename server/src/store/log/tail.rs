@@ -1,12 +1,13 @@
-//! The part of the log that is kept in memory: all that is not on disk yet, and what was written last.
+//! The part of the log that is kept in memory: all that is not on disk yet, and what was written
+//! last.
 
 use std::{collections::VecDeque, io, ops::Range};
 
 use super::sizes::Sizes;
 use crate::raft::types::alias::{LogId, RaftEntry, Vote};
 
-/// The entries that are kept although they are on disk. Followers that keep up and the state machine read the last
-/// few hundred.
+/// The entries that are kept although they are on disk. Followers that keep up and the state
+/// machine read the last few hundred.
 const RECENT_ENTRIES: usize = 8192;
 /// The bytes of those entries.
 const RECENT_BYTES: usize = 32 << 20;
@@ -17,7 +18,8 @@ pub(super) struct LogTail {
     purged: Option<LogId>,
     last: Option<LogId>,
     vote: Option<Vote>,
-    /// Consecutive; the last of them is the last of the log. Empty if nothing was appended since the last cut.
+    /// Consecutive; the last of them is the last of the log. Empty if nothing was appended since
+    /// the last cut.
     recent: VecDeque<RaftEntry>,
     recent_bytes: usize,
     /// The entries below this are on disk.
@@ -87,7 +89,8 @@ impl LogTail {
         Ok(())
     }
 
-    /// Forgets the entries after `last`; returns the first index that is gone, and what is the last entry now.
+    /// Forgets the entries after `last`; returns the first index that is gone, and what is the last
+    /// entry now.
     pub(super) fn truncate_after(&mut self, last: Option<LogId>) -> (u64, Option<LogId>) {
         let from = last.map_or(0, |last| last.index + 1);
         if self.last.is_none_or(|last| last.index < from) {
@@ -123,8 +126,8 @@ impl LogTail {
         }
     }
 
-    /// The entries in `[start, end)` that are in memory, and the indexes before them that have to be read from disk.
-    /// Returns up to `most_bytes`, but at least one entry.
+    /// The entries in `[start, end)` that are in memory, and the indexes before them that have to
+    /// be read from disk. Returns up to `most_bytes`, but at least one entry.
     pub(super) fn read(&self, start: u64, end: u64, most_bytes: usize) -> (Vec<RaftEntry>, Range<u64>) {
         let start = self.purged.map_or(start, |purged| start.max(purged.index + 1));
         let end = self.last.map_or(0, |last| end.min(last.index + 1));

@@ -1,8 +1,9 @@
 //! The one thread that writes the log.
 //!
-//! It takes what waits in the queue, writes it as one batch, fsyncs once, then answers. Within a batch each key
-//! occurs once (the store gives all of a batch one sequence number, so the order of two writes of one key would be
-//! undefined): a cut therefore ends a batch, and the last entry, the vote and the sweep are written once at its end.
+//! It takes what waits in the queue, writes it as one batch, fsyncs once, then answers. Within a
+//! batch each key occurs once (the store gives all of a batch one sequence number, so the order of
+//! two writes of one key would be undefined): a cut therefore ends a batch, and the last entry, the
+//! vote and the sweep are written once at its end.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -27,7 +28,8 @@ type LogReply = oneshot::Sender<io::Result<()>>;
 
 /// What one batch holds at most; one call may go beyond.
 const BATCH_MAX_BYTES: usize = 8 << 20;
-/// Purged entries that are removed along with one batch: few enough that no append waits for them noticeably.
+/// Purged entries that are removed along with one batch: few enough that no append waits for them
+/// noticeably.
 const SWEEP_ENTRIES: u64 = 256;
 
 /// A call.
@@ -83,7 +85,8 @@ pub(super) struct LogWriter {
     vote: Option<Vote>,
     /// Purged entries that are still to be removed.
     unswept: Range<u64>,
-    /// The first index that has not been purged: what the sweep has reached when nothing is left of it.
+    /// The first index that has not been purged: what the sweep has reached when nothing is left of
+    /// it.
     kept_from: u64,
 }
 
@@ -156,7 +159,8 @@ impl LogWriter {
                 Err(mpsc::error::TryRecvError::Disconnected) => return None,
                 Err(mpsc::error::TryRecvError::Empty) => {
                     let swept = self.guarded(|writer| {
-                        // Fsynced like all others: that is how a torn batch is told from a damaged one.
+                        // Fsynced like all others: that is how a torn batch is told from a damaged
+                        // one.
                         let mut batch = writer.disk.batch().durability(Some(PersistMode::SyncData));
                         let unswept = writer.sweep(&mut batch)?;
                         batch.commit().map_err(io::Error::other)?;

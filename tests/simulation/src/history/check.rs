@@ -1,9 +1,10 @@
 //! The check: one pass forwards, one backwards, over the only order that there can be.
 //!
-//! *Forwards*: each operation takes the earliest moment that it can, not before it began and not before what comes before
-//! it in the order. If that is after its end, it has none. Reads of one version are in no order among each other.
-//! *Backwards*: the latest moment of each version. A read that found nothing fits into a time of absence if it did not end
-//! before that could begin, and did not begin after that had to end. That each takes the first that fits is enough: if one has
+//! *Forwards*: each operation takes the earliest moment that it can, not before it began and not
+//! before what comes before it in the order. If that is after its end, it has none. Reads of one
+//! version are in no order among each other. *Backwards*: the latest moment of each version. A read
+//! that found nothing fits into a time of absence if it did not end before that could begin, and
+//! did not begin after that had to end. That each takes the first that fits is enough: if one has
 //! ended before another began, what fits the later one and comes earlier fits the first one too.
 
 use std::{collections::BTreeMap, fmt::Debug};
@@ -197,7 +198,8 @@ fn blame<K: Clone + Debug, V: Clone + Debug>(
     }
 }
 
-/// A read missed something. It is a lost write if nobody saw that, or anything later, after it was acknowledged.
+/// A read missed something. It is a lost write if nobody saw that, or anything later, after it was
+/// acknowledged.
 fn missed<K: Debug, V: Clone + Debug>(
     key: K,
     read: &Read<V>,

@@ -1,17 +1,21 @@
-//! What clients were told, checked for linearizability (Herlihy and Wing 1990): `leasehold_simulation::history`.
+//! What clients were told, checked for linearizability (Herlihy and Wing 1990):
+//! `leasehold_simulation::history`.
 //!
-//! It knows nothing of the simulator, nor of Leasehold: keys, values, revisions, and the times at which each operation began and
-//! ended on one clock. Tests of real processes use it as they are.
+//! It knows nothing of the simulator, nor of Leasehold: keys, values, revisions, and the times at
+//! which each operation began and ended on one clock. Tests of real processes use it as they are.
 //!
-//! In general the check is NP-complete (Gibbons and Korach 1997). Here it is exact and takes a sort, because each write has a unique
-//! value and a revision, its place in the one order of all changes: there is only one order to be tried. What is asked is whether each
-//! operation can have a moment between its beginning and its end, such that the moments are in that order.
+//! In general the check is NP-complete (Gibbons and Korach 1997). Here it is exact and takes a
+//! sort, because each write has a unique value and a revision, its place in the one order of all
+//! changes: there is only one order to be tried. What is asked is whether each operation can have a
+//! moment between its beginning and its end, such that the moments are in that order.
 //!
-//! - A write that failed for reasons unknown ([`Outcome::Unknown`]) may have taken effect at any time since, or never. If its
-//!   value is seen, it did, at the revision that it was seen with. If not, nothing depends on it.
+//! - A write that failed for reasons unknown ([`Outcome::Unknown`]) may have taken effect at any
+//!   time since, or never. If its value is seen, it did, at the revision that it was seen with. If
+//!   not, nothing depends on it.
 //! - A write that was refused must never be seen.
-//! - Absence has no revision. A read that found nothing fits wherever a key was absent. *Not exact*: while the outcome of a
-//!   delete of the key is unknown, any number of reads are excused by it, where one moment for it might not fit all of them.
+//! - Absence has no revision. A read that found nothing fits wherever a key was absent. *Not
+//!   exact*: while the outcome of a delete of the key is unknown, any number of reads are excused
+//!   by it, where one moment for it might not fit all of them.
 //!
 //! ```
 //! use leasehold_simulation::history::{History, Outcome, Violation};
@@ -58,8 +62,8 @@ pub struct Write<V> {
     pub span: Span,
     /// What came of it.
     pub outcome: Outcome,
-    /// When it had its revision: at its end, or later if it took effect in its writer's memory first. If its outcome is unknown that does not
-    /// matter.
+    /// When it had its revision: at its end, or later if it took effect in its writer's memory
+    /// first. If its outcome is unknown that does not matter.
     pub revised: u64,
 }
 
@@ -156,7 +160,8 @@ pub enum Violation<K: Debug, V: Debug> {
         /// The other.
         other: Box<Write<V>>,
     },
-    /// A write has a lower revision than one that had ended before it began, or than one that somebody had seen.
+    /// A write has a lower revision than one that had ended before it began, or than one that
+    /// somebody had seen.
     #[error("revisions go back: {late:?} of {key:?} began after {early:?} had ended, and comes before it")]
     Backwards {
         /// Of which key the later one is.
@@ -196,19 +201,20 @@ impl<K, V> Default for History<K, V> {
 }
 
 impl<K: Clone + Ord + Debug, V: Clone + Ord + Debug> History<K, V> {
-    /// A write of a key (none removes it) and what came of it. Keys are absent in the beginning. For a write of unknown outcome
-    /// the end of its span does not matter.
+    /// A write of a key (none removes it) and what came of it. Keys are absent in the beginning.
+    /// For a write of unknown outcome the end of its span does not matter.
     pub fn write(&mut self, key: K, value: Option<V>, span: Span, outcome: Outcome) {
         self.register(key).writes.push(Write { value, span, outcome, revised: span.1 });
     }
 
-    /// A write that took effect at one moment, in its writer's memory, if it did, and got its revision later, by the step `revised`: the revisions of other keys
-    /// may come before it.
+    /// A write that took effect at one moment, in its writer's memory, if it did, and got its
+    /// revision later, by the step `revised`: the revisions of other keys may come before it.
     pub fn write_back(&mut self, key: K, value: V, at: u64, outcome: Outcome, revised: u64) {
         self.register(key).writes.push(Write { value: Some(value), span: (at, at), outcome, revised });
     }
 
-    /// A read of a key that was answered, with what it found: the value, and the revision of its last change.
+    /// A read of a key that was answered, with what it found: the value, and the revision of its
+    /// last change.
     pub fn read(&mut self, key: K, found: Option<(V, u64)>, span: Span) {
         self.register(key).reads.push(Read { found, span });
     }

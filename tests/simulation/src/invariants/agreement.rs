@@ -1,5 +1,5 @@
-//! *No two servers ever take different entries for committed at one index* (state machine safety; Ongaro and Ousterhout 2014,
-//! figure 3). Of the simulator's own Raft.
+//! *No two servers ever take different entries for committed at one index* (state machine safety;
+//! Ongaro and Ousterhout 2014, figure 3). Of the simulator's own Raft.
 
 use std::sync::Arc;
 

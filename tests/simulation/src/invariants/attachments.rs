@@ -1,5 +1,5 @@
-//! *The answer to a write says which lease each node went with that it attached to its session* (S7b): by that the client knows which nodes
-//! it loses with which of its leases.
+//! *The answer to a write says which lease each node went with that it attached to its session*
+//! (S7b): by that the client knows which nodes it loses with which of its leases.
 
 use leasehold_protocol::{
     command::{Attach, Command, Outcome, Write, Written},
@@ -8,8 +8,8 @@ use leasehold_protocol::{
     transaction::{Branch, Operation},
 };
 
-/// Checks what a command that has just been applied was answered with. A node that another command of the entry has changed since is
-/// left out.
+/// Checks what a command that has just been applied was answered with. A node that another command
+/// of the entry has changed since is left out.
 pub(crate) fn check(truth: &State, command: &Command, outcome: &Outcome) -> Result<(), String> {
     let (Command::Write { write, .. }, Outcome::Written(Ok(written))) = (command, outcome) else { return Ok(()) };
     for path in

@@ -1,5 +1,6 @@
-//! *While somebody keeps a node's data to itself, nobody else has a copy of it, and nobody else changes it* (write leases; DESIGN, *Holds*): at
-//! any true time, going by each client's own clock. What it sets there is seen by all who read from then on, or is told to be lost: that is judged
+//! *While somebody keeps a node's data to itself, nobody else has a copy of it, and nobody else
+//! changes it* (write leases; DESIGN, *Holds*): at any true time, going by each client's own clock.
+//! What it sets there is seen by all who read from then on, or is told to be lost: that is judged
 //! with everything else that clients were told ([`super::linearizability`]).
 
 use leasehold_protocol::{object::Object, state::State};

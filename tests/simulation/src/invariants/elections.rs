@@ -1,5 +1,6 @@
-//! *A term has one leader at most, and it has every entry that was committed before* (election safety and leader completeness;
-//! Ongaro and Ousterhout 2014, figure 3). Of the simulator's own Raft: were it wrong, nothing that is found would mean anything.
+//! *A term has one leader at most, and it has every entry that was committed before* (election
+//! safety and leader completeness; Ongaro and Ousterhout 2014, figure 3). Of the simulator's own
+//! Raft: were it wrong, nothing that is found would mean anything.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,8 +11,8 @@ use crate::raft::{Entry, Raft};
 pub(crate) struct Elected(BTreeMap<u64, usize>);
 
 impl Elected {
-    /// A server won an election. `committed` are the entries that are committed, each with the term in which it came to be: a
-    /// leader of an earlier term, elected late, need not have it.
+    /// A server won an election. `committed` are the entries that are committed, each with the term
+    /// in which it came to be: a leader of an earlier term, elected late, need not have it.
     pub(crate) fn won(
         &mut self,
         term: u64,

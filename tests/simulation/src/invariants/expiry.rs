@@ -1,6 +1,6 @@
-//! *A lease ends only when its client has stopped counting on it* (T3, T5; Gray and Cheriton 1989): by then its time has
-//! passed on the client's own clock, whatever clocks, elections and pauses did in between. The complaints of etcd 9888, 12528;
-//! consul 1172.
+//! *A lease ends only when its client has stopped counting on it* (T3, T5; Gray and Cheriton 1989):
+//! by then its time has passed on the client's own clock, whatever clocks, elections and pauses did
+//! in between. The complaints of etcd 9888, 12528; consul 1172.
 
 use std::time::Duration;
 

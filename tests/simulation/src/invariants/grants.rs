@@ -1,5 +1,6 @@
-//! *A retried request gets the first outcome* (S9), and *a request means the lease that its sender meant* (S7b): the answer to a grant of
-//! a key lease names the incarnation that its own entry granted, or no time.
+//! *A retried request gets the first outcome* (S9), and *a request means the lease that its sender
+//! meant* (S7b): the answer to a grant of a key lease names the incarnation that its own entry
+//! granted, or no time.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ use crate::oracle::WriteKey;
 pub(crate) struct Grants(BTreeMap<WriteKey, Incarnation>);
 
 impl Grants {
-    /// An entry was committed. Of grants that a later command of the same entry has ended or replaced nothing is noted.
+    /// An entry was committed. Of grants that a later command of the same entry has ended or
+    /// replaced nothing is noted.
     pub(crate) fn commit(&mut self, proposal: &Proposal, outcomes: &[Outcome], truth: &State) {
         let mut last = BTreeMap::new();
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {

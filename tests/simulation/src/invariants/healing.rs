@@ -1,5 +1,5 @@
-//! *When faults stop, everything heals*: every read and write ends, and every client reads the current values.
-//! (Faults first, then liveness: TigerBeetle's VOPR.)
+//! *When faults stop, everything heals*: every read and write ends, and every client reads the
+//! current values. (Faults first, then liveness: TigerBeetle's VOPR.)
 
 use leasehold_protocol::command::Write;
 
@@ -8,9 +8,11 @@ use crate::{
     oracle::Oracle,
 };
 
-/// Nothing that was begun while there were faults, which were over in step `healed_in`, is still under way.
+/// Nothing that was begun while there were faults, which were over in step `healed_in`, is still
+/// under way.
 ///
-/// Where few leases are granted, one more is refused as busy for as long as all that there are are kept (wide seed 313).
+/// Where few leases are granted, one more is refused as busy for as long as all that there are are
+/// kept (wide seed 313).
 pub(crate) fn check_nothing_waits(client: &Client, healed_in: u64, are_few: bool) -> Result<(), String> {
     let has_no_room = |open: &OpenWrite| are_few && matches!(open.change, Write::GrantLease { .. });
     let mut writes = client.writes.values().filter(|open| !has_no_room(open));
@@ -24,8 +26,8 @@ pub(crate) fn check_nothing_waits(client: &Client, healed_in: u64, are_few: bool
     Ok(())
 }
 
-/// Every object was read since, and what was found is what was true when the read began, or later: a lease can be lost on a slow network
-/// at any time, and what goes with it goes.
+/// Every object was read since, and what was found is what was true when the read began, or later:
+/// a lease can be lost on a slow network at any time, and what goes with it goes.
 ///
 /// Where only short contents are told, some may not have been.
 pub(crate) fn check_all_current(client: &Client, oracle: &Oracle, are_short: bool) -> Result<(), String> {

@@ -1,6 +1,7 @@
-//! *At most one exclusive holder of a node, never beside others* (LESSONS of Jepsen's etcd 3.4.3 and of Redlock): at any true time, going by
-//! what each client believes on its own clock. *Fencing tokens only grow*, over all leaders (Chubby). And in the end everybody knows how
-//! their holds stand.
+//! *At most one exclusive holder of a node, never beside others* (LESSONS of Jepsen's etcd 3.4.3
+//! and of Redlock): at any true time, going by what each client believes on its own clock. *Fencing
+//! tokens only grow*, over all leaders (Chubby). And in the end everybody knows how their holds
+//! stand.
 
 use std::collections::BTreeMap;
 
@@ -56,8 +57,8 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// An entry was committed: what it has granted has higher tokens than all before. Returns how many grants there were, and how many of
-    /// those to holds that had waited.
+    /// An entry was committed: what it has granted has higher tokens than all before. Returns how
+    /// many grants there were, and how many of those to holds that had waited.
     pub(crate) fn check(&mut self, truth: &State, waited: impl Fn(LockId) -> bool) -> Result<(u64, u64), String> {
         let mut granted: Vec<(Token, LockId, &NodePath, LockMode)> = Vec::new();
         for (id, path, hold) in truth.locks() {

@@ -1,5 +1,5 @@
-//! *Horizons never move backwards* (T6; the complaint of etcd 9888). That no promised end goes beyond one is looked at by
-//! [`Lessor::check`](leasehold_protocol::lessor::Lessor::check).
+//! *Horizons never move backwards* (T6; the complaint of etcd 9888). That no promised end goes
+//! beyond one is looked at by [`Lessor::check`](leasehold_protocol::lessor::Lessor::check).
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,11 @@
-//! *Load never breaks a promise* (S10b): a key lease that its client keeps in time, with answers arriving, does not end, however many
-//! others are kept (the complaints of etcd 9888 and consul 1172).
+//! *Load never breaks a promise* (S10b): a key lease that its client keeps in time, with answers
+//! arriving, does not end, however many others are kept (the complaints of etcd 9888 and consul
+//! 1172).
 //!
-//! In time: the same leader has renewed it again and again for more than half of its term, never with more than half of its term in
-//! between, and no longer ago than that. Counted on the leader's clock, and anew whenever the leader stood still or its entries were not
-//! committed in time: what it renewed meanwhile need not be in the log.
+//! In time: the same leader has renewed it again and again for more than half of its term, never
+//! with more than half of its term in between, and no longer ago than that. Counted on the leader's
+//! clock, and anew whenever the leader stood still or its entries were not committed in time: what
+//! it renewed meanwhile need not be in the log.
 
 use std::{collections::BTreeMap, time::Duration};
 

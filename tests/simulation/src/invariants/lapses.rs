@@ -1,5 +1,5 @@
-//! *A lapsed volume lease makes every object lease under it unusable until validated again* (Yin, Alvisi, Dahlin, Lin
-//! 1999), and the cache, which decides by itself, decides as the rules do.
+//! *A lapsed volume lease makes every object lease under it unusable until validated again* (Yin,
+//! Alvisi, Dahlin, Lin 1999), and the cache, which decides by itself, decides as the rules do.
 
 use crate::client::Client;
 use leasehold_protocol::time::Instant;

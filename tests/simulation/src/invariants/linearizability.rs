@@ -1,8 +1,10 @@
-//! *What clients were told has an order* (linearizability, Herlihy and Wing 1990): judged from nothing but what went in and came out, by
-//! the checker that tests of real processes use ([`crate::history`]). Beside `reads`, which knows what is true and judges at once,
-//! but would err where the oracle errs.
+//! *What clients were told has an order* (linearizability, Herlihy and Wing 1990): judged from
+//! nothing but what went in and came out, by the checker that tests of real processes use
+//! ([`crate::history`]). Beside `reads`, which knows what is true and judges at once, but would err
+//! where the oracle errs.
 //!
-//! Of nodes without children, so that each write has one of few effects on a key: a value, or absence.
+//! Of nodes without children, so that each write has one of few effects on a key: a value, or
+//! absence.
 
 use leasehold_protocol::{
     command::{Write, Written},

@@ -1,6 +1,6 @@
-//! *After healing, clients and servers agree on what lives*: what a client was told is lost is lost, and what it was not told is lost is
-//! there. Of the nodes that it puts under its session's own lease and that nobody else touches, and of the key leases that it keeps. Of
-//! holds: `holds`.
+//! *After healing, clients and servers agree on what lives*: what a client was told is lost is
+//! lost, and what it was not told is lost is there. Of the nodes that it puts under its session's
+//! own lease and that nobody else touches, and of the key leases that it keeps. Of holds: `holds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,8 @@ impl Lives {
         }
     }
 
-    /// Another step begins: what was told before is not about a put that is answered now, but about one before it (wide seed 509).
+    /// Another step begins: what was told before is not about a put that is answered now, but about
+    /// one before it (wide seed 509).
     pub(crate) fn step(&mut self) {
         self.early.clear();
     }

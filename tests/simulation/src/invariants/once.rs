@@ -1,5 +1,5 @@
-//! *A write takes effect at most once, however often it is sent; a refused one never; what the client was told is what
-//! happened* (S9).
+//! *A write takes effect at most once, however often it is sent; a refused one never; what the
+//! client was told is what happened* (S9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,8 @@ use leasehold_protocol::{
 
 use crate::oracle::WriteKey;
 
-/// A write as one client knows it: the client's number, which no two share, and its own name for the write.
+/// A write as one client knows it: the client's number, which no two share, and its own name for
+/// the write.
 pub(crate) type Name = (u64, WriteId);
 
 /// What became of each write.
@@ -21,7 +22,8 @@ pub(crate) struct Once {
     keys: BTreeMap<Name, WriteKey>,
     effects: BTreeMap<WriteKey, Revision>,
     never: BTreeSet<WriteKey>,
-    /// Refused because the session had no lease on the volume: the client may begin them again, as others.
+    /// Refused because the session had no lease on the volume: the client may begin them again, as
+    /// others.
     misplaced: BTreeSet<WriteKey>,
 }
 
@@ -33,7 +35,8 @@ impl Once {
             return Err(format!("{key:?} was {first:?} and is now {write:?}"));
         }
         match self.keys.insert(name, key) {
-            // It was refused for want of a lease on the volume, in the log or by a leader that knew it before; so it must never take effect.
+            // It was refused for want of a lease on the volume, in the log or by a leader that knew
+            // it before; so it must never take effect.
             Some(other) if other != key && !self.effects.contains_key(&other) => {
                 self.misplaced.remove(&other);
                 self.never.insert(other);

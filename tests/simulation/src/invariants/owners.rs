@@ -1,5 +1,6 @@
-//! *No lease outlives its owner* (the complaints of etcd 9935, 10686: expired and never removed), and nobody who is there loses
-//! a session (those of consul 1172 and etcd 9395). Looked at when everything has had time to heal.
+//! *No lease outlives its owner* (the complaints of etcd 9935, 10686: expired and never removed),
+//! and nobody who is there loses a session (those of consul 1172 and etcd 9395). Looked at when
+//! everything has had time to heal.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +16,9 @@ fn owners<'a>(clients: impl Iterator<Item = &'a Client>) -> BTreeSet<SessionId> 
     clients.filter(|client| client.is_open).filter_map(|client| client.holder.session()).collect()
 }
 
-/// What outlives its owner: volume leases of clients that are gone, key leases that nobody keeps alive, and what went with leases that
-/// are gone. On a slow network a lease can be lost in the last moment: what is left is what is left for a while.
+/// What outlives its owner: volume leases of clients that are gone, key leases that nobody keeps
+/// alive, and what went with leases that are gone. On a slow network a lease can be lost in the
+/// last moment: what is left is what is left for a while.
 pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     let owners = owners(clients.iter());
     let is_left = |key: &&LeaseKey| {
@@ -33,8 +35,9 @@ pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     volumes.chain(orphans).chain(keys).collect()
 }
 
-/// Sessions are those of the clients that are there. A session may be lost to a clock beyond the allowance, which `may_be_lost` says of
-/// a client by its place: then its client has yet to hear of it.
+/// Sessions are those of the clients that are there. A session may be lost to a clock beyond the
+/// allowance, which `may_be_lost` says of a client by its place: then its client has yet to hear of
+/// it.
 pub(crate) fn check_sessions(
     clients: &[Client],
     truth: &State,

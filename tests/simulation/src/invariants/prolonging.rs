@@ -1,5 +1,6 @@
-//! *An abandoned lease is prolonged by two ticks at most*: a tick moves a horizon no further than the last renewal + term + 2 ticks,
-//! however late the tick comes (T6; the complaints of etcd 9888 and consul 1172).
+//! *An abandoned lease is prolonged by two ticks at most*: a tick moves a horizon no further than
+//! the last renewal + term + 2 ticks, however late the tick comes (T6; the complaints of etcd 9888
+//! and consul 1172).
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,11 @@ use leasehold_protocol::{
     time::ClusterTime,
 };
 
-/// How far an entry, which is about to be applied, may move the horizons of the leases that it renews.
+/// How far an entry, which is about to be applied, may move the horizons of the leases that it
+/// renews.
 ///
-/// Not of entries that also give new leases or change volumes: those have reasons of their own to move a horizon.
+/// Not of entries that also give new leases or change volumes: those have reasons of their own to
+/// move a horizon.
 pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, ClusterTime> {
     let [Command::Tick { renewals }] = &proposal.commands[..] else { return BTreeMap::new() };
     let bound = |key: &LeaseKey, renewed: ClusterTime| {

@@ -1,6 +1,7 @@
-//! *No set of requests that each pass their own check ends a leadership*: what a lessor wants proposed is never larger than what its
-//! shell proposes. The shell refuses more, and gives the lessor up for it (`server/src/proposals.rs`); what was asked for is asked for
-//! again, and so the next leadership ends too.
+//! *No set of requests that each pass their own check ends a leadership*: what a lessor wants
+//! proposed is never larger than what its shell proposes. The shell refuses more, and gives the
+//! lessor up for it (`server/src/proposals.rs`); what was asked for is asked for again, and so the
+//! next leadership ends too.
 
 use leasehold_protocol::command::Proposal;
 

@@ -1,8 +1,9 @@
-//! *No client returns a value when a newer write of it had been acknowledged before the read began* (linearizability,
-//! Herlihy and Wing 1990; the complaints of etcd 19091, 20704, 20418).
+//! *No client returns a value when a newer write of it had been acknowledged before the read began*
+//! (linearizability, Herlihy and Wing 1990; the complaints of etcd 19091, 20704, 20418).
 //!
-//! Judged by what clients were told: each answer to a write and each value read says that a version has been seen, and a
-//! read that begins later must see that one or a later one. Of equal contents the oldest that fits is taken.
+//! Judged by what clients were told: each answer to a write and each value read says that a version
+//! has been seen, and a read that begins later must see that one or a later one. Of equal contents
+//! the oldest that fits is taken.
 
 use leasehold_protocol::object::{Content, Object};
 

@@ -1,5 +1,5 @@
-//! *Equal state on all replicas at equal index* (state machine replication, Schneider 1990; the complaints of etcd 12651,
-//! 11689), and the rows on disk are the state.
+//! *Equal state on all replicas at equal index* (state machine replication, Schneider 1990; the
+//! complaints of etcd 12651, 11689), and the rows on disk are the state.
 
 use leasehold_protocol::state::State;
 

@@ -1,5 +1,6 @@
-//! *A transaction does all of what its comparisons choose as one change, or nothing* (etcd's `Txn`; the complaint that readers see half
-//! of one). Judged by the nodes before and after it, by a reading of the comparisons of its own.
+//! *A transaction does all of what its comparisons choose as one change, or nothing* (etcd's `Txn`;
+//! the complaint that readers see half of one). Judged by the nodes before and after it, by a
+//! reading of the comparisons of its own.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -18,7 +19,8 @@ pub(crate) fn has_any(proposal: &Proposal) -> bool {
     proposal.commands.iter().any(is_one)
 }
 
-/// Checks the transactions of an entry, which has come to `outcomes`: its commands are done once more, one by one.
+/// Checks the transactions of an entry, which has come to `outcomes`: its commands are done once
+/// more, one by one.
 pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) -> Result<(), String> {
     if proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. })) {
         return Ok(());

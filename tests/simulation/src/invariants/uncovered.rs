@@ -1,5 +1,6 @@
-//! *A write that waits is not overtaken for ever* (S7b): none is found to change more than it had gathered consents for again and
-//! again. Each time it asks for more, and what comes later waits for it.
+//! *A write that waits is not overtaken for ever* (S7b): none is found to change more than it had
+//! gathered consents for again and again. Each time it asks for more, and what comes later waits
+//! for it.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
-//! *Every pending write ends by the greatest volume term plus the margin, plus a tick after a failover, while a quorum
-//! lives* (Yin et al. 1999; S5; the complaints of nfs-ganesha 1382, 263).
+//! *Every pending write ends by the greatest volume term plus the margin, plus a tick after a
+//! failover, while a quorum lives* (Yin et al. 1999; S5; the complaints of nfs-ganesha 1382, 263).
 //!
-//! Counted on the leader's own clock from the write's arrival, anew whenever the leader was paused meanwhile, or its entries were not
-//! committed in time (no quorum lives then), and anew when the write turned out to change more than it had gathered consents for. The
-//! commits that it takes (the lease's end, then the write) are the simulator's own delays and allowed for.
+//! Counted on the leader's own clock from the write's arrival, anew whenever the leader was paused
+//! meanwhile, or its entries were not committed in time (no quorum lives then), and anew when the
+//! write turned out to change more than it had gathered consents for. The commits that it takes
+//! (the lease's end, then the write) are the simulator's own delays and allowed for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,8 +31,8 @@ pub(crate) struct Waits {
     keys: BTreeMap<RequestId, WriteKey>,
     /// Revocations among them: however often each turned out to remove more.
     revocations: BTreeMap<WriteKey, Instant>,
-    /// Writes among them that attach nodes to key leases, and revocations: they may have to wait for a revocation before them that gathers
-    /// consents once more (S7b, seed 57444).
+    /// Writes among them that attach nodes to key leases, and revocations: they may have to wait
+    /// for a revocation before them that gathers consents once more (S7b, seed 57444).
     behind: BTreeSet<WriteKey>,
 }
 
@@ -96,8 +97,8 @@ impl Waits {
         }
     }
 
-    /// A revocation ends, however many nodes are attached meanwhile: each may prolong its wait for holders once, and those that come
-    /// while it waits wait for it in turn (S7b).
+    /// A revocation ends, however many nodes are attached meanwhile: each may prolong its wait for
+    /// holders once, and those that come while it waits wait for it in turn (S7b).
     pub(crate) fn check_revocations(&self, profile: &Profile, now: Instant) -> Result<(), String> {
         let most = bound(profile) * 2;
         match self.revocations.iter().find(|(_, since)| now.since(**since) > most) {

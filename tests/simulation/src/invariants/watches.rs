@@ -1,8 +1,9 @@
-//! *Watchers are told what happened* (the six properties of etcd's robustness tests, `tests/robustness/validate/watch.go`): changes come
-//! in order, each once, whole, none left out; a watch is resumed from any change that was told, and from any progress mark.
+//! *Watchers are told what happened* (the six properties of etcd's robustness tests,
+//! `tests/robustness/validate/watch.go`): changes come in order, each once, whole, none left out; a
+//! watch is resumed from any change that was told, and from any progress mark.
 //!
-//! What happened is learned twice: from the events that the true state remembers, and from its nodes. A tree that is kept by the events
-//! alone must be the state's.
+//! What happened is learned twice: from the events that the true state remembers, and from its
+//! nodes. A tree that is kept by the events alone must be the state's.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +87,8 @@ impl Happened {
         tree
     }
 
-    /// Whether that is all that a watcher has to be told after what it was told before, and no more.
+    /// Whether that is all that a watcher has to be told after what it was told before, and no
+    /// more.
     pub(crate) fn check_told(&self, watched: &Watched, after: Revision, told: &Changes) -> Result<(), String> {
         if told.through > self.revision().max(after) || told.through < after {
             let last = self.revision();
@@ -108,7 +110,8 @@ impl Happened {
         Ok(())
     }
 
-    /// Whether a page of a list is what was there, and not before what was acknowledged when it was asked for.
+    /// Whether a page of a list is what was there, and not before what was acknowledged when it was
+    /// asked for.
     pub(crate) fn check_page(
         &self,
         (top, after): (&NodePath, Option<&NodePath>),

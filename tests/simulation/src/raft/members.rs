@@ -1,5 +1,6 @@
-//! A server that lost its disk comes back: it is removed, let in with a floor below which it never votes, brought up to date, and
-//! made a member again (`server/src/raft/bootstrap.rs` has the argument; there by joint changes, here one server at a time).
+//! A server that lost its disk comes back: it is removed, let in with a floor below which it never
+//! votes, brought up to date, and made a member again (`server/src/raft/bootstrap.rs` has the
+//! argument; there by joint changes, here one server at a time).
 
 use super::{Payload, Peer, SERVERS, contains};
 use crate::{event::Event, profile::MS, world::World};
@@ -29,7 +30,8 @@ impl World {
 
     /// The leader removes whoever asks, and once that is committed tells it to start.
     pub(crate) fn asked_to_readmit(&mut self, server: usize, from: usize, life: u64) {
-        // It asks back first: a request that was delayed until its sender had returned removes nobody.
+        // It asks back first: a request that was delayed until its sender had returned removes
+        // nobody.
         if self.servers[from].raft.empty != Some(life) {
             return self.tally.add("requests to be let in that came late");
         }

@@ -1,14 +1,16 @@
-//! A small honest model of Raft (Ongaro and Ousterhout 2014): what openraft does for the servers, as far as the rules can
-//! notice it.
+//! A small honest model of Raft (Ongaro and Ousterhout 2014): what openraft does for the servers,
+//! as far as the rules can notice it.
 //!
-//! Here are: terms, votes that survive a crash, elections by random timeouts, an ordered log, consistency checks, entries that are
-//! lost with a crash because they were not synced yet, entries of a deposed leader that vanish or survive, leaders that do not know that they
-//! are deposed, commitment by counting what is of the current term, proofs of leadership by a round of heartbeats, a member
-//! that lost its disk and is let in again by two changes of membership (`members`). Messages between servers are lost,
-//! delayed, doubled and reordered: Raft has to bear that.
+//! Here are: terms, votes that survive a crash, elections by random timeouts, an ordered log,
+//! consistency checks, entries that are lost with a crash because they were not synced yet, entries
+//! of a deposed leader that vanish or survive, leaders that do not know that they are deposed,
+//! commitment by counting what is of the current term, proofs of leadership by a round of
+//! heartbeats, a member that lost its disk and is let in again by two changes of membership
+//! (`members`). Messages between servers are lost, delayed, doubled and reordered: Raft has to bear
+//! that.
 //!
-//! Not here: pre-votes (so there are more elections than in truth), snapshots and a log that is cut off, joint changes of membership
-//! (one server at a time instead), learners as an own kind.
+//! Not here: pre-votes (so there are more elections than in truth), snapshots and a log that is cut
+//! off, joint changes of membership (one server at a time instead), learners as an own kind.
 
 pub(crate) mod elections;
 pub(crate) mod members;
@@ -89,7 +91,8 @@ pub(crate) struct Leading {
     /// The last heartbeat that each has answered, and the last sent.
     pub(crate) answered: [u64; SERVERS],
     pub(crate) beat: u64,
-    /// Rounds of proof: the heartbeat that has to be answered, and what was committed when it began.
+    /// Rounds of proof: the heartbeat that has to be answered, and what was committed when it
+    /// began.
     pub(crate) proofs: BTreeMap<u64, (u64, u64)>,
     /// When each entry that the leader has not applied was appended.
     pub(crate) appended: BTreeMap<u64, u64>,
@@ -127,7 +130,8 @@ pub(crate) struct Raft {
     pub(crate) commit: u64,
     /// When it last heard of a leader, or voted.
     pub(crate) heard: u64,
-    /// What it knows of the leader that proposed the last proposal in its log, if it was that one that sent it.
+    /// What it knows of the leader that proposed the last proposal in its log, if it was that one
+    /// that sent it.
     pub(crate) proposer: Option<Heard>,
     /// When what was appended last is synced.
     pub(crate) sync_at: u64,
@@ -197,7 +201,8 @@ impl Raft {
         (self.term_at(self.last()).unwrap_or_default(), self.last())
     }
 
-    /// Who votes, by the last entry that says so, and where that entry is. Who was let in again knows only from the log.
+    /// Who votes, by the last entry that says so, and where that entry is. Who was let in again
+    /// knows only from the log.
     pub(crate) fn members(&self) -> (Members, u64) {
         self.changes.last().copied().unwrap_or((if self.floor > 0 { 0 } else { ALL }, 0))
     }

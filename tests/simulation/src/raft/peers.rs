@@ -1,4 +1,5 @@
-//! The network between servers. Whatever can happen to datagrams can happen here: Raft has to bear it.
+//! The network between servers. Whatever can happen to datagrams can happen here: Raft has to bear
+//! it.
 
 use super::{Peer, SERVERS};
 use crate::{event::Event, profile::MS, world::World};
@@ -44,7 +45,8 @@ impl World {
     }
 
     pub(crate) fn peer_hears(&mut self, server: usize, (from, boot): (usize, u64), message: Peer) {
-        // Streams from a server end when it is removed: nothing from before its disk was lost is heard after it came back.
+        // Streams from a server end when it is removed: nothing from before its disk was lost is
+        // heard after it came back.
         if !self.servers[server].is_up || boot < self.servers[from].born {
             return;
         }

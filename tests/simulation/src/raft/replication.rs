@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{Entry, Payload, Peer, Role, SERVERS, contains, is_majority};
 use crate::{event::Event, world::World};
 
-/// Who is to be told that something is on disk: the leader of a term, which asked with this heartbeat.
+/// Who is to be told that something is on disk: the leader of a term, which asked with this
+/// heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     leader: usize,
@@ -58,7 +59,8 @@ impl World {
         }
         raft.synced = raft.synced.max(index);
         match answer {
-            // In the term that it was asked in: heartbeats of another are counted anew, and proved by others (seed 6867).
+            // In the term that it was asked in: heartbeats of another are counted anew, and proved
+            // by others (seed 6867).
             Some(Asked { leader, term, beat }) if term == raft.term => {
                 self.send_peer(server, leader, Peer::Appended { term, matched: Ok(index), beat });
             }
@@ -107,7 +109,8 @@ impl World {
         let now = self.now;
         let raft = &mut self.servers[server].raft;
         if term < raft.term {
-            // The heartbeat is another term's: if its leader leads this one by now, it must not take it for one of this (seed 6867).
+            // The heartbeat is another term's: if its leader leads this one by now, it must not
+            // take it for one of this (seed 6867).
             let answer = Peer::Appended { term: raft.term, matched: Err(0), beat: 0 };
             return self.send_peer(server, from, answer);
         }
@@ -115,7 +118,8 @@ impl World {
         (raft.leader, raft.heard) = (Some(from), now);
         raft.hear(term, now);
         if raft.term_at(previous.0) != Some(previous.1) {
-            // What is committed here is the leader's too. One entry less at a time would never end while the leader sends more (seed 33503).
+            // What is committed here is the leader's too. One entry less at a time would never end
+            // while the leader sends more (seed 33503).
             let matched = Err(raft.commit.min(previous.0.saturating_sub(1)));
             return self.send_peer(server, from, Peer::Appended { term, matched, beat });
         }

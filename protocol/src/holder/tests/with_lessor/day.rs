@@ -12,8 +12,9 @@ use crate::{command::LeaseKey, holder::tests::random::Numbers, id::LeaseId};
 /// After this a packet that was lost is sent again (Linux' TCP).
 const SENT_AGAIN_AFTER: u64 = 200_000;
 
-/// So often it is sent again at that pace, as Linux does if told that the stream is thin (`TCP_THIN_LINEAR_TIMEOUTS`, set in
-/// `protocol/wire/src/socket.rs`). Each further time takes twice as long.
+/// So often it is sent again at that pace, as Linux does if told that the stream is thin
+/// (`TCP_THIN_LINEAR_TIMEOUTS`, set in `protocol/wire/src/socket.rs`). Each further time takes
+/// twice as long.
 const SENT_AGAIN_AT_PACE: u32 = 6;
 
 /// What a packet takes that is not lost.
@@ -83,7 +84,8 @@ impl Lossy {
         (self.send(client, 1, now, numbers), self.lines[client].connection)
     }
 
-    /// Begins another connection. Returns how long that takes: an exchange to connect, and one of greetings.
+    /// Begins another connection. Returns how long that takes: an exchange to connect, and one of
+    /// greetings.
     pub(super) fn connect(&mut self, client: usize, numbers: &mut Numbers) -> u64 {
         self.lines[client] = Line { connection: self.lines[client].connection + 1, last: [Instant::ZERO; 2] };
         let mut took = 0;
@@ -143,7 +145,8 @@ fn spend_a_day(lost_one_of: u64, keeps: Option<Duration>) -> [Vec<(LeaseKey, Inc
     [before, leases(&pair)]
 }
 
-/// That a lease is over by its client's clock, or a session gone, is an effect that [`Pair`] does not expect.
+/// That a lease is over by its client's clock, or a session gone, is an effect that [`Pair`] does
+/// not expect.
 #[test]
 fn day_with_a_fifth_lost_ends_no_key_lease_of_10_s() {
     let [before, after] = spend_a_day(5, Some(TERM));

@@ -1,5 +1,5 @@
-//! Candidates that compete for a node, in virtual time, with the default terms. The leader holds the node
-//! exclusively; the others wait in its queue. A message takes 0.5 ms, a commit 2 ms.
+//! Candidates that compete for a node, in virtual time, with the default terms. The leader holds
+//! the node exclusively; the others wait in its queue. A message takes 0.5 ms, a commit 2 ms.
 
 use super::*;
 use crate::{
@@ -124,7 +124,8 @@ impl Pair {
         }
     }
 
-    /// Keeps messages back from a process that stands still, and connections from one that is cut off.
+    /// Keeps messages back from a process that stands still, and connections from one that is cut
+    /// off.
     pub(super) fn unless_put_off(&mut self, event: Event) -> Option<Event> {
         let (Event::ToClient(client, _) | Event::OnConnection(client, ..)) = &event else { return Some(event) };
         let client = *client;
@@ -215,8 +216,8 @@ impl Pair {
         self.state.locks().filter_map(|(id, ..)| client(id)).filter(|client| self.runs(*client)).collect()
     }
 
-    /// Lets time pass until all candidates are well and in line, and one leads. Those who have lost their
-    /// place campaign again.
+    /// Lets time pass until all candidates are well and in line, and one leads. Those who have lost
+    /// their place campaign again.
     fn settle(&mut self) {
         let until = self.now.after(TERM * 100);
         loop {
@@ -344,8 +345,8 @@ fn another_leads_within_a_term_and_a_second_of_a_fault() {
     assert!(p99 <= TERM + ALLOWANCE, "{p99:?}");
 }
 
-/// A69: a leader is told at once that another candidate wants the node. When it gives the node back, the
-/// other has it after one exchange of messages and a commit.
+/// A69: a leader is told at once that another candidate wants the node. When it gives the node
+/// back, the other has it after one exchange of messages and a commit.
 #[test]
 fn node_that_is_wanted_changes_hands_in_a_round_trip() {
     let exchange = Duration::from_micros(2 * day::WAY) + Duration::from_millis(2);

@@ -1,9 +1,11 @@
-//! What is sent between holders and a lessor: spans of time and revisions, and no point in time of anybody's clock.
+//! What is sent between holders and a lessor: spans of time and revisions, and no point in time of
+//! anybody's clock.
 
 use super::*;
 use crate::id::LeaseId;
 
-/// All that is sent in two minutes of reads, writes, renewals and recalls, where the clocks of clients and server begin then.
+/// All that is sent in two minutes of reads, writes, renewals and recalls, where the clocks of
+/// clients and server begin then.
 fn sent(began: [Instant; 2]) -> Vec<Vec<u8>> {
     let mut pair = Pair::beginning_at(7, began);
     pair.wire = Some(Vec::new());

@@ -1,9 +1,10 @@
-//! A write lease that ends, and another of the same hold: whoever waited for the first does not wait for the second (S7b).
+//! A write lease that ends, and another of the same hold: whoever waited for the first does not
+//! wait for the second (S7b).
 
 use super::*;
 
-/// The holder flushes and takes the node again before its first request is applied. The recall of the first write lease is not
-/// answered yet.
+/// The holder flushes and takes the node again before its first request is applied. The recall of
+/// the first write lease is not answered yet.
 fn taken_again_in_one_entry(world: &mut World, holder: SessionId) -> Vec<LessorEffect> {
     let value = Some(Bytes::from_static(b"new"));
     world.write(holder, Write::Flush { path: path("/a"), lock: HOLD, token: Token(2), value, ends_write_lease: true });
@@ -53,7 +54,8 @@ fn list_of_a_write_lease_taken_again_is_answered_once() {
     );
 }
 
-/// A consent that comes when the node is kept again is no reason to bound the promises to its holder.
+/// A consent that comes when the node is kept again is no reason to bound the promises to its
+/// holder.
 #[test]
 fn late_consent_counts_under_the_next_write_lease() {
     let mut world = World::new();

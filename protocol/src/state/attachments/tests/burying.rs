@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Leases of three nodes each, more than [`RECLAIMED_PER_ENTRY`], that end with one entry: it takes two nodes for each lease out of memory.
+/// Leases of three nodes each, more than [`RECLAIMED_PER_ENTRY`], that end with one entry: it takes
+/// two nodes for each lease out of memory.
 #[test]
 fn entry_buries_two_nodes_for_each_of_many_leases() {
     let mut fixture = Fixture::new();
