@@ -1,14 +1,16 @@
-//! Steps that nobody begins before all have ended the one before: three workers add up numbers,
-//! each its own part, step by step.
+//! Barriers: no worker begins a step before all have ended the step before. Three workers add up
+//! numbers step by step, each its own part.
 //!
-//! `cargo run --example barrier` starts a server in this process, with its data in a temporary
-//! folder, and a client for each worker.
+//! Run it with `cargo run --example barrier`. It starts a server in this process, with its data in
+//! a temporary folder, and a client for each worker.
 //!
-//! What a barrier promises: at the moment at which it opens, so many stand there, and none of them
-//! is known to be gone; a double barrier closes when all have left, by themselves or with their
-//! leases. It promises nothing of what they do afterwards, so there is no token: what is written in
-//! a step carries its number here (`BarrierGuard::round` grows too), and nobody reads another
-//! step's.
+//! A barrier opens at one moment, when enough parties wait at it and none of their leases is known
+//! to have ended. A double barrier closes when all have left, by themselves or because their leases
+//! ended.
+//!
+//! A barrier promises nothing about what a worker does after it, so it has no fencing token. Here
+//! each written node has the number of its step in its path, and no worker reads another step's
+//! nodes. `BarrierGuard::round` grows from step to step and could be used instead.
 
 use leasehold_client_cache::{Client, NodePath, Options};
 use leasehold_server::{Server, ServerConfig};
@@ -37,7 +39,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// In each step everybody writes a number, and then reads the sum of all.
+/// In each step each worker writes a number, then reads the sum of all.
 async fn work(client: &Client, number: u32) -> Result<u32, Failure> {
     client.barrier(&"/sums/all-are-there".parse()?, WORKERS).wait().await?;
     let barrier = client.double_barrier(&"/sums/step".parse()?, WORKERS);
@@ -45,7 +47,7 @@ async fn work(client: &Client, number: u32) -> Result<u32, Failure> {
     let mut own = number + 1;
     for step in 0..STEPS {
         client.put(&part(step, number)?, own.to_string()).await?;
-        // From here on everybody has written.
+        // From here on all workers have written.
         let inside = barrier.enter().await?;
         let mut sum = 0;
         for other in 0..WORKERS {
@@ -54,7 +56,7 @@ async fn work(client: &Client, number: u32) -> Result<u32, Failure> {
         }
         println!("step {step}, round {}: worker {number} had {own}, the sum is {sum}", inside.round());
         own = sum + number;
-        // From here on everybody has read.
+        // From here on all workers have read.
         inside.leave().await?;
     }
     client.close().await;

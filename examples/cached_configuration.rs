@@ -1,10 +1,10 @@
 //! Strongly consistent client caching: many programs read one configuration from their own memory,
-//! and never an old one.
+//! and never read an old value.
 //!
-//! `cargo run --example cached_configuration` starts a server in this process, with its data in a
-//! temporary folder, and two clients of it. One reads a setting over and over; the other changes
-//! it. Each write returns only after the reader has dropped its copy, so the reader's next read has
-//! the new value.
+//! Run it with `cargo run --example cached_configuration`. It starts a server in this process, with
+//! its data in a temporary folder, and two clients. One client reads a setting over and over; the
+//! other changes it. Each write returns only after the reader has dropped its cached copy. So the
+//! reader's next read has the new value.
 
 use leasehold_client_cache::{Client, NodePath, Options};
 use leasehold_server::{Server, ServerConfig};

@@ -1,16 +1,17 @@
-//! A file that several processes edit, each in its own memory: write leases.
+//! Write leases: several processes edit one file, each in its own memory.
 //!
-//! `cargo run --example edit_file` starts a server in this process, with its data in a temporary
-//! folder, and four processes, as of two machines, that append lines to one file. Each takes a
-//! write lease on the file, appends some lines in memory, has them flushed, and goes on. One of
-//! them is killed with SIGKILL in the middle. In the end every line that was flushed is there, once
-//! and in its writer's order; of the one that was killed, at most the lines are missing that it had
-//! not flushed.
+//! Run it with `cargo run --example edit_file`. It starts a server in this process, with its data
+//! in a temporary folder, and four processes, as of two machines. Each process acquires a write
+//! lease on the file, appends some lines in memory, flushes them, and releases the lease.
 //!
-//! What a write lease promises: while a process has it, nobody else reads or writes the file, and
-//! what it reads there is what it wrote. What only `flush` and `release` can: make what was written
-//! as safe as any other write. And what only the fencing token can: keep a process out that stood
-//! still past its lease and goes on writing; what is flushed is written under it.
+//! One process is killed with SIGKILL in the middle. At the end the file has each flushed line
+//! once, in its writer's order. Of the killed process, only unflushed lines may be missing.
+//!
+//! - While a process owns the write lease, no other client reads or writes the file. The owner
+//!   reads its own writes.
+//! - Only after `flush` or `release` is a value as safe as any other write.
+//! - A process may be stopped past its lease and then continue to write. Only the fencing token
+//!   keeps it out: each flush is a write under the token.
 
 use std::{
     env,
@@ -25,11 +26,11 @@ use leasehold_client_cache::{
 };
 use leasehold_server::{Server, ServerConfig};
 
-/// Each writer appends so many times...
+/// Each writer appends this often...
 const ROUNDS: u32 = 20;
-/// ...so many lines.
+/// ...this many lines.
 const LINES: u32 = 5;
-/// One of the writers is killed when it has flushed so many times.
+/// One of the writers is killed after this many flushes.
 const KILLED_AFTER: u32 = 7;
 
 const WRITERS: [&str; 4] = ["machine-1/a", "machine-1/b", "machine-2/a", "machine-2/b"];
@@ -76,7 +77,7 @@ async fn oversee() -> Outcome<()> {
     let server = Server::start(config).await?;
     let endpoint = server.address().to_string();
     let client = Client::connect(Options::new([endpoint.clone()])).await?;
-    // A volume of a short term: nobody waits for long for the one that is killed.
+    // A volume with a short term, so that the others do not wait long for the killed writer.
     let (term, margin) = (Duration::from_secs(2), Duration::from_millis(50));
     let drift = DriftAllowance::DEFAULT;
     let settings = VolumeSettings::new(term, Duration::from_secs(3600), margin, Tracking::Objects, drift)?;
@@ -107,7 +108,7 @@ async fn oversee() -> Outcome<()> {
     Ok(())
 }
 
-/// How many lines the writer had flushed when it ended.
+/// The number of lines that the writer had flushed when it ended.
 fn flushed_by(mut writer: Child, is_killed: bool) -> std::io::Result<u32> {
     let mut flushed = 0;
     let told = writer.stdout.take().map(BufReader::new);

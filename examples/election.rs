@@ -1,14 +1,15 @@
-//! One leads at a time, and chooses who leads next: a scheduler hands over to a named successor
-//! before it stops for maintenance.
+//! Elections: one candidate leads at a time, and chooses the next leader. A scheduler hands over to
+//! a named successor before it stops for maintenance.
 //!
-//! `cargo run --example election` starts a server in this process, with its data in a temporary
-//! folder, and three clients of it.
+//! Run it with `cargo run --example election`. It starts a server in this process, with its data in
+//! a temporary folder, and three clients.
 //!
-//! What an election promises: while a leadership is certain (`certain_for`), nobody else leads;
-//! `over` tells the leader of its end by its own clock, before anybody else can be elected. Handing
-//! over ends one leadership and begins the next in one step: nobody leads in between, past those in
-//! front in the line. What only the token can: keep out what a leader sent before its end and what
-//! arrives after it, as the transaction here does by comparing it.
+//! - While a leadership has time `remaining`, no other candidate leads. The leader's own clock
+//!   cancels `on_lost` before another candidate can be elected.
+//! - `hand_over` ends one leadership and begins the next in one step. No candidate leads in
+//!   between, not even one ahead in the lock queue.
+//! - A request of a former leader may arrive after its leadership ended. Only the fencing token
+//!   keeps it out: the transaction here compares it.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let third = stand(&three, &path, "host-3");
 
-    // By name, though another came before it.
+    // By name, although another candidate came first.
     let successor = loop {
         let candidates = first.candidates().await?;
         if let Some(found) = candidates.into_iter().find(|candidate| candidate.name == "host-3") {
@@ -52,9 +53,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let old = first.token();
     match first.hand_over(successor).await {
         Ok(()) => println!("host-1 has handed over"),
-        // It leads on, and could choose another.
+        // It still leads, and could choose another successor.
         Err(HandOverError::Unchanged(_, error)) => return Err(error.into()),
-        // Somebody leads or will, and this one does not.
+        // It no longer leads; another candidate does or will.
         Err(HandOverError::Released(error)) => return Err(error.into()),
     }
     let third = third.await??;
@@ -80,7 +81,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Stands for election, and waits for its turn.
+/// Campaigns in the background.
 fn stand(client: &Client, path: &NodePath, name: &'static str) -> JoinHandle<Result<Leadership, LockError>> {
     let (client, path) = (client.clone(), path.clone());
     tokio::spawn(async move { client.campaign(&path, name, CampaignOptions::default()).await })

@@ -1,17 +1,16 @@
-//! Consistency carried out to other servers: a primary that holds a lease orders operations for
-//! its followers by itself. The core says who is primary, and renews that lease. It hears nothing
-//! of the operations.
+//! A leased primary: it orders operations for other servers by itself while it leads. Leasehold
+//! elects the primary and renews its lease. It sees none of the operations.
 //!
-//! `cargo run --example leased_primary` starts a server in this process, with its data in a
-//! temporary folder, two clients of it that stand for primary, and two followers. Each follower is
-//! a process of its own: this program again, told so by [`FOLLOWS`]. It knows neither core nor
-//! clients.
+//! Run it with `cargo run --example leased_primary`. It starts a server in this process, with its
+//! data in a temporary folder, two clients that campaign to be primary, and two followers. Each
+//! follower is a process that runs this program with [`FOLLOWS`] set. It knows neither the server
+//! nor the clients.
 //!
-//! What the lease promises: while the primary is certain (`certain_for`), nobody else orders
-//! anything. If it still is when all followers have an operation, the order is one, without a word
-//! to the core. What only the token can: keep out what a former primary sent before its end and
-//! what arrives after it. A follower takes no order under a lower token than the highest that it
-//! has seen, and none that leaves a gap.
+//! - While the primary's lease has time `remaining`, no other process orders operations. If it
+//!   still has when all followers have an operation, the order is final, without a request to the
+//!   server.
+//! - An order of a former primary may arrive after its lease ended. Only the fencing token keeps it
+//!   out: a follower refuses a token lower than the highest that it has seen, and any gap.
 
 use std::{
     env,
@@ -38,20 +37,20 @@ use tokio::{
 
 const OPERATIONS: u64 = 100_000;
 
-/// Operations that are under way at one time: acknowledged together.
+/// Operations in flight, which are acknowledged together.
 const BATCH: u64 = 1000;
 
 const FOLLOWERS: usize = 2;
 
-/// Makes this program a follower: its value is where the overseer listens.
+/// Makes this program a follower. The value is the address of the overseer.
 const FOLLOWS: &str = "LEASED_PRIMARY_OVERSEER";
 
-/// How long a follower may take to start, to say what it has, and to end.
+/// Time limit for a follower to start, to send its log, and to exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// An operation, its place in the order, and the token under which it got that.
+/// An operation, its position, and the token of the primary that ordered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Order {
     token: Token,
@@ -61,7 +60,7 @@ struct Order {
 
 impl Order {
     fn new(token: Token, number: u64) -> Self {
-        // Whatever it is, followers have to have the same.
+        // Any value will do: all followers must have the same one.
         Self { token, number, operation: number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ token.0 }
     }
 
@@ -72,7 +71,7 @@ impl Order {
         Ok(())
     }
 
-    /// None if there are no more.
+    /// `None` if there are no more.
     async fn receive(from: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Self>> {
         let token = match from.read_u64().await {
             Ok(token) => Token(token),
@@ -83,14 +82,14 @@ impl Order {
     }
 }
 
-/// What a follower makes of an order: its answer, a byte.
+/// A follower's answer to an order, one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Verdict {
     Taken,
     /// Another primary has a higher token.
     Late,
-    /// It is not the next one.
+    /// It is not the next order.
     Gap,
 }
 
@@ -102,10 +101,10 @@ impl Verdict {
     }
 }
 
-/// What a follower has taken, in this order.
+/// The orders that a follower has accepted.
 #[derive(Debug, Default)]
 struct Log {
-    /// The highest that it has seen.
+    /// The highest token that it has seen.
     token: Option<Token>,
     orders: Vec<Order>,
 }
@@ -124,8 +123,8 @@ impl Log {
     }
 }
 
-/// A follower's process: it takes orders from whoever connects. It ends when the overseer closes
-/// the connection, as the kernel does when the overseer ends in whatever way.
+/// A follower's process. It accepts orders on any connection, and exits when the overseer closes
+/// its connection. The kernel closes it if the overseer dies.
 async fn follow(overseer: &str) -> Outcome<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let (mut asked, told) = TcpStream::connect(overseer).await?.into_split();
@@ -161,7 +160,7 @@ async fn take_orders(primary: TcpStream, log: Arc<Mutex<Log>>) -> io::Result<()>
     Ok(())
 }
 
-/// Tells the overseer the whole log: its length, then each order.
+/// Sends the log to the overseer: its length, then each order.
 async fn tell(log: &Mutex<Log>, to: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
     let orders = log.lock().unwrap_or_else(PoisonError::into_inner).orders.clone();
     to.write_u64(orders.len() as u64).await?;
@@ -171,7 +170,7 @@ async fn tell(log: &Mutex<Log>, to: &mut BufWriter<OwnedWriteHalf>) -> io::Resul
     to.flush().await
 }
 
-/// A follower's process, as the overseer has it. It is killed if this is dropped.
+/// The overseer's handle of a follower's process. The process is killed on drop.
 struct Follower {
     process: Child,
     port: u16,
@@ -184,7 +183,7 @@ impl Follower {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let mut command = Command::new(env::current_exe()?);
         if cfg!(test) {
-            // The program is a test binary then, and its one test does what the program does.
+            // Then the program is a test binary, whose one test calls `main`.
             command.args(["it_runs", "--exact", "--nocapture"]);
         }
         command.env(FOLLOWS, listener.local_addr()?.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
@@ -199,7 +198,7 @@ impl Follower {
         Ok(Self { process, port, told, asks })
     }
 
-    /// All that it has taken.
+    /// All orders that it has accepted.
     async fn log(&mut self) -> Outcome<Vec<Order>> {
         self.asks.write_u8(0).await?;
         let receive = async {
@@ -213,7 +212,7 @@ impl Follower {
         Ok(timeout(PATIENCE, receive).await??)
     }
 
-    /// Lets it end.
+    /// Stops it and waits for its exit.
     async fn stop(mut self) -> Outcome<()> {
         drop((self.told, self.asks));
         let status = timeout(PATIENCE, self.process.wait()).await??;
@@ -235,7 +234,7 @@ impl Line {
         Ok(Self { orders: BufWriter::new(orders), verdicts: BufReader::new(verdicts) })
     }
 
-    /// Sends orders, and gives the follower's verdict on each.
+    /// Sends orders and returns the follower's verdict on each.
     async fn send(&mut self, batch: &[Order]) -> io::Result<Vec<Verdict>> {
         let send = async {
             for order in batch {
@@ -252,7 +251,7 @@ impl Line {
     }
 }
 
-/// Who orders, while it leads.
+/// Orders operations while it leads.
 struct Primary {
     leadership: Leadership,
     lines: Vec<Line>,
@@ -269,7 +268,7 @@ impl Primary {
         Ok(Self { leadership, lines })
     }
 
-    /// Orders so many operations behind those of `acknowledged`, and adds them to it.
+    /// Orders this many operations after those of `acknowledged`, and appends them.
     async fn order(&mut self, operations: u64, acknowledged: &mut Vec<Order>) -> Outcome<()> {
         let token = self.leadership.token();
         let end = acknowledged.len() as u64 + operations;
@@ -281,7 +280,7 @@ impl Primary {
             if let Some(refused) = verdicts.await?.concat().iter().find(|verdict| **verdict != Verdict::Taken) {
                 return Err(format!("a follower refuses an order: {refused:?}").into());
             }
-            // Only now they are acknowledged: nobody else can have ordered anything before this.
+            // Acknowledged only now: no other primary can have ordered anything before this check.
             if self.leadership.remaining().is_zero() {
                 return Err("the lease is over: the next primary says whether the last orders count".into());
             }
@@ -322,7 +321,8 @@ async fn oversee() -> Outcome<()> {
     let renewals = after.messages_sent - before.messages_sent;
     println!("the core was sent {reads} reads and {writes} writes for them, and {renewals} renewals in that time");
     assert_eq!((reads, writes), (0, 0), "an operation needs no request");
-    // What a primary sends that orders nothing: it renews after a quarter of a term at the soonest.
+    // Renewals need requests, but no operation does: a renewal comes a quarter of a term after the
+    // last at the soonest.
     let terms = took.as_secs_f64() / VolumeSettings::DEFAULT.term().as_secs_f64();
     assert!(renewals as f64 <= 4.0 * terms + 2.0, "{renewals} requests in {took:.1?}");
 
@@ -332,7 +332,7 @@ async fn oversee() -> Outcome<()> {
     second.order(1, &mut acknowledged).await?;
     println!("host-2 has ordered another, under token {}", second.leadership.token());
 
-    // The first has sent this before its end, as far as the followers can tell.
+    // For the followers, the first primary may have sent this before its lease ended.
     let next = acknowledged.len() as u64 + 1;
     for line in &mut old_lines {
         assert_eq!(line.send(&[Order::new(token, next)]).await?, [Verdict::Late]);

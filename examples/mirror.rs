@@ -1,9 +1,9 @@
-//! A mirrored directory: a program keeps all flags of a service in memory and acts on each change
-//! of them, once and in order.
+//! A mirrored directory: a service keeps all its flags in memory and acts on each change of them,
+//! once and in order.
 //!
-//! `cargo run --example mirror` starts a server in this process, with its data in a temporary
-//! folder, and two clients of it. One mirrors `/flags`; the other changes flags. What the mirror
-//! tells is enough to follow along: nothing is read again.
+//! Run it with `cargo run --example mirror`. It starts a server in this process, with its data in a
+//! temporary folder, and two clients. One mirrors `/flags`; the other changes flags. The mirror
+//! returns each change with its value, so the service reads nothing again.
 
 use leasehold_client_cache::{Client, DeleteOptions, EventKind, Mirrored, NodePath, Options};
 use leasehold_server::{Server, ServerConfig};
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let last = operator.delete(&dark_mode, DeleteOptions::default()).await?.revision;
     while mirror_says(changes.next().await)? < last {}
 
-    // Whoever has written can wait until the mirror shows it.
+    // A writer can wait until the mirror shows its write.
     assert!(mirror.wait_for_revision(last).await);
     assert_eq!(mirror.get(&dark_mode), None);
     assert_eq!(mirror.children(&flags), ["beta"]);
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Says what has changed, and up to where that goes.
+/// Prints what has changed. Returns the revision.
 fn mirror_says(told: Option<Mirrored>) -> Result<leasehold_client_cache::Revision, &'static str> {
     match told.ok_or("the client is open")? {
         Mirrored::Change(change) => {
@@ -56,7 +56,7 @@ fn mirror_says(told: Option<Mirrored>) -> Result<leasehold_client_cache::Revisio
             }
             Ok(change.revision)
         }
-        // Only after an outage that was too long to be caught up with.
+        // Only after an outage so long that the history is compacted.
         Mirrored::StartOver(revision) => Ok(revision),
     }
 }

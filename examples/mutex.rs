@@ -1,21 +1,21 @@
-//! One at a time: two workers append to a ledger that a third program keeps, which knows nothing of
-//! locks but refuses old tokens.
+//! A mutex: two workers append to a ledger, one at a time. The ledger knows nothing of locks, but
+//! refuses old fencing tokens.
 //!
-//! `cargo run --example mutex` starts a server in this process, with its data in a temporary
-//! folder, and two clients of it.
+//! Run it with `cargo run --example mutex`. It starts a server in this process, with its data in a
+//! temporary folder, and two clients.
 //!
-//! What the mutex promises: while a guard is certain (`certain_for`), nobody else has the mutex;
-//! `over` tells its holder of the end by the holder's own clock, before anybody else can have it.
-//! What only the token can: refuse what a worker sent before that and what arrives after it. Here a
-//! worker goes on writing with the token of a lock that it has given back, and the ledger refuses
-//! that.
+//! - While a guard has time `remaining`, no other client owns the mutex. The owner's own clock
+//!   cancels `on_lost` before another client can own it.
+//! - A request of a former owner may arrive after its lock ended. Only the fencing token keeps it
+//!   out. Here a worker writes with the token of a lock that it has released, and the ledger
+//!   refuses.
 
 use leasehold_client_cache::{Client, MutexGuard, NodePath, Options, Token};
 use leasehold_server::{Server, ServerConfig};
 
 const TURNS: u32 = 5;
 
-/// What the lock protects. It accepts what comes with a token that is not lower than the highest
+/// The resource that the lock protects. It accepts a token that is not lower than the highest one
 /// that it has seen.
 #[derive(Default)]
 struct Ledger {

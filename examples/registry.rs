@@ -1,14 +1,15 @@
-//! Who is there, each as the how-manieth: a dispatcher follows who joins and leaves, and a worker
-//! that was replaced is told apart from the one that replaced it.
+//! A registry with epochs: a dispatcher follows which workers join and leave, and distinguishes a
+//! worker from the one that replaced it.
 //!
-//! `cargo run --example registry` starts a server in this process, with its data in a temporary
-//! folder, and a client for each program. (`service_registry` shows the same from below, with a
-//! crash, and reads from memory.)
+//! Run it with `cargo run --example registry`. It starts a server in this process, with its data in
+//! a temporary folder, and a client for each program. The example `service_registry` shows the
+//! calls below it, a crash, and cached reads.
 //!
-//! What the registry promises: a member is there as long as its own clock says that it is certain
-//! (`certain_for`), and who comes and goes is told once and in order. What is told may be over when
-//! it is heard. What keeps out a worker that was replaced and does not know it is its epoch: the
-//! transaction here compares it.
+//! - A member is registered as long as its lease has time `remaining` by its own clock.
+//! - `Members` returns each join and each leave once and in order. A member may have left when its
+//!   join is read.
+//! - A replaced worker may not know that it was replaced. Its epoch keeps it out: the transaction
+//!   here compares it.
 
 use leasehold_client_cache::{
     Client, Compare, MemberEvent, Members, NodePath, Operation, Options, Relation, Transaction,

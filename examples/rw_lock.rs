@@ -1,13 +1,14 @@
-//! Many read or one writes: a reader that finds something to be changed becomes the writer without
-//! letting another in between.
+//! A readers-writer lock: many read, or one writes. A reader that must change something upgrades
+//! its lock, and no other writer comes in between.
 //!
-//! `cargo run --example rw_lock` starts a server in this process, with its data in a temporary
-//! folder, and three clients of it.
+//! Run it with `cargo run --example rw_lock`. It starts a server in this process, with its data in
+//! a temporary folder, and three clients.
 //!
-//! What the lock promises: while a guard is certain (`certain_for`), nobody writes who does not
-//! hold it alone, and nobody reads beside a writer. What only the token can: keep out what a writer
-//! sent before the end of its lock and what arrives after it. Here the write is a transaction that
-//! compares the token, and the one with a token that is over changes nothing.
+//! - While a write guard has time `remaining`, no other client reads or writes under the lock.
+//!   While a read guard has, none writes.
+//! - A write of a former owner may arrive after its lock ended. Only the fencing token keeps it
+//!   out. Here the write is a transaction that compares the token, so the one with an old token
+//!   does nothing.
 
 use leasehold_client_cache::{Client, Compare, LockWait, NodePath, Operation, Options, Transaction};
 use leasehold_server::{Server, ServerConfig};
@@ -28,7 +29,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("two read, under tokens {} and {}", first.token(), second.token());
     assert!(three.rw_lock(&path).try_write().await?.is_none(), "nobody writes meanwhile");
 
-    // The first wants to write; the second is told that it is in the way, and leaves.
+    // The first reader upgrades. The second one is notified of the contention and releases its
+    // lock.
     let mut second = second;
     let leaves = async {
         second.contended().await;

@@ -1,14 +1,14 @@
-//! At most three at a time: eight workers share three licences; one of them dies with one, and the
-//! licence is free when its lease has ended.
+//! A semaphore: eight workers share three licences. Then a program dies with all permits, and they
+//! become free when its lease ends.
 //!
-//! `cargo run --example semaphore` starts a server in this process, with its data in a temporary
-//! folder, and a client for each worker.
+//! Run it with `cargo run --example semaphore`. It starts a server in this process, with its data
+//! in a temporary folder, and a client for each worker.
 //!
-//! What the semaphore promises: no more than three have a permit, each as long as its own clock
-//! says that it is certain (`certain_for`, `over`), in the order in which they came. What only the
-//! token can: keep out what was sent under a permit and arrives after its end. Permits overlap, so
-//! the order of tokens does not tell; whoever has to know asks whether the token is good, as the
-//! transaction here does.
+//! - At most three clients have a permit, each while it has time `remaining` by its own clock.
+//!   Permits are granted in the order of arrival.
+//! - A request may arrive after its permit ended. Only the fencing token keeps it out. Permits
+//!   overlap, so the order of tokens says nothing: the transaction here asks whether the token is
+//!   still valid.
 
 use std::{
     sync::{
@@ -28,7 +28,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 const PERMITS: u32 = 3;
 const WORKERS: usize = 8;
 const TURNS: u32 = 4;
-/// How long a permit outlives a crash; all other settings are as usual.
+/// How long a permit outlives a crash. All other settings are the defaults.
 const TERM: Duration = Duration::from_secs(4);
 
 #[tokio::main]
@@ -90,8 +90,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A program that takes all permits, and whose tasks all end at one moment, as in a crash: nobody
-/// tells the server. Returns a token that it had.
+/// A program that acquires all permits and then stops all its tasks at once, as in a crash. Returns
+/// one of its tokens.
 fn take_all_and_die(address: String, path: &NodePath) -> Result<Token, Box<dyn std::error::Error + Send + Sync>> {
     let program = Runtime::new()?;
     let permits: Vec<Permit> = program.block_on(async {

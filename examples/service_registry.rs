@@ -1,17 +1,19 @@
-//! Who is alive: services register themselves, and who has crashed is missed.
+//! A service registry: services register themselves, and a crashed service disappears.
 //!
-//! `cargo run --example service_registry` starts a server in this process, with its data in a
-//! temporary folder, and a client for each service. A service's node goes with its client's lease:
-//! it is there for as long as the client is heard of. One service leaves; another is dropped
-//! without leaving, as in a crash, and disappears when its lease has ended. A third client looks at
-//! the list all the time: it reads from its own memory, until a service comes or goes.
+//! Run it with `cargo run --example service_registry`. It starts a server in this process, with its
+//! data in a temporary folder, and a client for each service. A service's node is attached to its
+//! client's volume lease: it exists while the client renews the lease.
+//!
+//! One service leaves. Another is dropped without leaving, as in a crash, and disappears when its
+//! lease has ended. A third client polls the list. It reads from its own memory until a service
+//! joins or leaves.
 
 use std::time::{Duration, Instant};
 
 use leasehold_client_cache::{Client, DriftAllowance, NodePath, Options, RegisterOptions, VolumeError, VolumeSettings};
 use leasehold_server::{Server, ServerConfig};
 
-/// How long a service outlives a crash; all other settings are as usual.
+/// How long a service outlives a crash. All other settings are the defaults.
 const TERM: Duration = Duration::from_secs(4);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -24,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
     let [web, database, watcher] = [connect("web").await?, connect("database").await?, connect("watcher").await?];
 
-    // A volume of its own, so that a crash is noticed soon.
+    // A volume of its own with a short term, so that a crash is noticed soon.
     let services: NodePath = "/services".parse()?;
     watcher.create_volume(&services, settings()?).await?;
 
@@ -34,8 +36,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let database_registration = database.register(&database_node, "10.0.0.2:5432", RegisterOptions::default()).await?;
     println!("registered: {}", list(&watcher, &services).await?.join(", "));
 
-    // Longer than a term: who is alive stays. Whoever acts as the service can ask for how long that
-    // is certain.
+    // Longer than a term: live services stay. A service can ask how long its registration certainly
+    // lasts.
     let began = Instant::now();
     wait(|| async { Ok(began.elapsed() > TERM + TERM / 2) }).await?;
     println!("{:.1} s later: {}", began.elapsed().as_secs_f64(), list(&watcher, &services).await?.join(", "));
@@ -44,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     web_registration.leave().await?;
     println!("the web service has left: {}", list(&watcher, &services).await?.join(", "));
 
-    // As a crash would: nobody tells the server.
+    // As in a crash: the server gets no message.
     let dropped = Instant::now();
     drop((database_registration, database));
     println!("the database is gone without a word: {}", list(&watcher, &services).await?.join(", "));
@@ -68,11 +70,11 @@ fn settings() -> Result<VolumeSettings, VolumeError> {
     VolumeSettings::new(TERM, object_term, margin, tracking, DriftAllowance::DEFAULT)
 }
 
-/// The services that are there, and where.
+/// The registered services and their addresses.
 async fn list(client: &Client, services: &NodePath) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let mut found = Vec::new();
     for name in &client.children(services).await?.ok_or("the volume was made")?.names {
-        // One that goes away between the two reads is left out.
+        // A service that leaves between the two reads is left out.
         if let Some(entry) = client.get(&services.child(name)?).await? {
             found.push(format!("{name} at {}", String::from_utf8_lossy(&entry.value)));
         }
@@ -80,7 +82,7 @@ async fn list(client: &Client, services: &NodePath) -> Result<Vec<String>, Box<d
     Ok(found)
 }
 
-/// Looks until it is so.
+/// Polls until the condition holds.
 async fn wait<F>(mut is_so: impl FnMut() -> F) -> Result<(), Box<dyn std::error::Error>>
 where
     F: Future<Output = Result<bool, Box<dyn std::error::Error>>>,

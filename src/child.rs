@@ -1,13 +1,13 @@
-//! A command that runs only as long as something is held.
+//! Runs a command only as long as the lock or lease that it needs.
 //!
-//! It is started by way of a [`guard`], a process that kills the command and all that it has begun
-//! when this process dies, or when this process stops saying that it may go on. This process does
-//! the same if the guard dies, and when what is held is over.
+//! The *owner* is this process: `lock`, `elect` or `edit`. It starts the command through a
+//! [`guard`]. The guard kills the command with all its descendants if the owner dies or stops
+//! prolonging the deadline. The owner kills them if the guard dies, and when the lock or lease
+//! ends.
 //!
-//! Both are subreapers: what a command has begun stays below them, whatever its process group,
-//! session or parent. Out of reach are processes of another user, and the command's descendants if
-//! this process and the guard are killed at the same moment. (The kernel then kills the command
-//! itself.)
+//! Owner and guard are subreapers. A descendant of the command stays below them, whatever its
+//! process group, session or parent. Out of reach are processes of another user. If owner and guard
+//! are killed at the same moment, the kernel kills the command, but not its descendants.
 
 mod family;
 mod feed;
@@ -27,48 +27,49 @@ use crate::exit::CommandFailure;
 use family::{children, kill_once};
 use feed::{FeedMessage, Feeder, bequeath, boot_time};
 
-/// The deadline of a command that needs no hold. It is moved on with each message.
+/// The deadline of a command that needs no lock. Each message moves it on.
 pub(crate) const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// To kill takes a guard a moment. It begins this much before what is held is over, or an eighth of
-/// what is left when that is said, if that is less.
+/// The guard needs a moment to kill. It begins this long before the lock or lease ends, or an
+/// eighth of the remaining time before, if that is shorter.
 const LEAD_MAX: Duration = Duration::from_millis(50);
 
-/// How often it is looked how long the command may go on: a lease is renewed at half of its term,
-/// so an eighth is often enough.
+/// How often the owner asks how long the command may run. A client renews a lease at half its term,
+/// so an eighth of the remaining time is often enough.
 const LOOK_MIN: Duration = Duration::from_millis(5);
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
-/// How often it is looked whether what was killed is gone. The kernel takes no longer, as a rule.
+/// How often to check whether killed processes have ended. The kernel rarely takes longer.
 const GONE_EVERY: Duration = Duration::from_millis(1);
 
-/// How a command has ended.
+/// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChildEnd {
-    /// As a shell would say it: 128 and the signal's number if a signal ended it.
+    /// Its exit status as a shell reports it: 128 plus the signal's number if a signal ended it.
     Status(u8),
-    /// It was killed because it was not known in time that it may go on.
+    /// The guard killed it, because the owner did not prolong the deadline in time.
     Overdue,
 }
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug)]
 pub(crate) struct Child {
     guard: process::Child,
     feeder: Feeder,
-    /// Where the guard asks whether what the command has left running may run on. Once.
+    /// The pipe on which the guard asks, once, whether the command's descendants may continue.
     question: Option<Receiver>,
-    /// The deadline that the holder knows. The guard was told an earlier one.
+    /// The deadline by the owner. The guard has an earlier one.
     fed_until: Duration,
-    /// Children that this process had before: whoever became this program may have begun some.
+    /// Children that this process had before: the program that `exec`ed this one may have started
+    /// some.
     others: BTreeSet<u32>,
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Child {
-    /// Starts a command with these variables in its environment, beside ours. It begins when
-    /// [`Child::ended`] is waited for.
+    /// Starts a command with these variables added to its environment. The command begins when
+    /// [`Child::wait`] is polled.
     pub(crate) fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Self, CommandFailure> {
         Self::try_start(command, variables).map_err(|error| CommandFailure::io("cannot run the command", &error))
     }
@@ -88,9 +89,10 @@ impl Child {
         Ok(Self { guard, feeder, question, fed_until: Duration::ZERO, others, terminate, interrupt })
     }
 
-    /// Waits until it has ended, and lets it run for as long as this says at each look. What tells
-    /// this process to stop is passed on to it; the terminal has told it already. If this future is
-    /// dropped, no deadline is moved on, and the guard kills the command at the last one.
+    /// Waits until the command has ended, and prolongs its deadline by `remaining`. It passes
+    /// SIGTERM on to the command; SIGINT comes from the terminal, which signals the command too. If
+    /// this future is dropped, nothing prolongs the deadline, and the guard kills the command at
+    /// the last one.
     pub(crate) async fn wait(&mut self, remaining: impl Fn() -> Duration) -> Result<ChildEnd, CommandFailure> {
         loop {
             let look_after = self.feed(&remaining);
@@ -116,15 +118,14 @@ impl Child {
         }
     }
 
-    /// Tells the guard until when the command may run, if that is later than it knows by enough to
-    /// be worth it. Returns when to look again.
+    /// Sends the guard a new deadline, if it is enough later than the last one. Returns when to
+    /// call again.
     fn feed(&mut self, remaining: impl Fn() -> Duration) -> Duration {
-        // Before it is asked how much is left, so that a delay in between makes the deadline no
-        // later.
+        // Reads the clock before `remaining`: a delay between the two makes the deadline no later.
         let now = boot_time();
         let certain = remaining();
         let until = now.saturating_add(certain);
-        // What is not certain starts no command, and prolongs nothing.
+        // A remaining time of zero starts no command and prolongs nothing.
         if !certain.is_zero() && until.saturating_sub(self.fed_until) > certain / 16 {
             self.fed_until = until;
             self.feeder.send(FeedMessage::Until(until.saturating_sub(LEAD_MAX.min(certain / 8))));
@@ -132,7 +133,7 @@ impl Child {
         (certain / 8).clamp(LOOK_MIN, LOOK_MAX)
     }
 
-    /// Kills it, with all that it has begun and its guard, and waits until nothing of it is left.
+    /// Kills the command, its descendants and its guard, and waits until all have ended.
     pub(crate) async fn kill_all(&mut self) -> Result<(), CommandFailure> {
         let cannot = |error: io::Error| CommandFailure::io("cannot find out what the command has begun", &error);
         while !kill_once(&self.others).map_err(cannot)? {
@@ -142,10 +143,10 @@ impl Child {
     }
 }
 
-/// Waits until the guard asks, or has ended. For ever if it has done so before.
+/// Waits until the guard asks or has ended. Never returns after the first time.
 async fn asked(question: Option<&mut Receiver>) {
     match question {
-        // That it has ended is a question too, but nobody is there for the answer.
+        // The end of the guard counts as a question too; nobody reads the answer then.
         Some(question) => drop(question.read_u8().await),
         None => future::pending().await,
     }

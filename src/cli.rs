@@ -1,4 +1,4 @@
-//! The arguments, and who carries them out.
+//! Parses the command line and runs the command.
 
 #[cfg(test)]
 mod documented;
@@ -22,7 +22,7 @@ use crate::{
     serve, shell,
 };
 
-/// Keeps copies of small, important data valid in the memory of the programs that use it.
+/// A replicated store for small, important data, with a coherent cache in each client.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, propagate_version = true, after_help = EXIT_STATUS)]
 pub(crate) struct Cli {
@@ -38,7 +38,7 @@ Exit status: 0 done; 1 refused (not found, exists, compare failed, lease gone, n
 
 Paths are absolute; one written without its leading slash means the same with it.";
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// Servers to try, each HOST:PORT
@@ -52,21 +52,21 @@ pub(crate) struct Global {
         value_parser = endpoint
     )]
     pub(crate) endpoints: Vec<String>,
-    /// How long one operation may take: 500ms, 10s, 2m, 1h
+    /// Time limit of one operation: 500ms, 10s, 2m, 1h
     #[arg(long, global = true, default_value = "5s", value_name = "D", value_parser = duration::parse)]
     pub(crate) timeout: Duration,
-    /// One JSON document on standard output, nothing else
+    /// Print one JSON document on standard output, and nothing else
     #[arg(long, global = true)]
     json: bool,
-    /// What is written, in etcdctl's words: json is --json
+    /// Output format, as in etcdctl: json means --json
     #[arg(short, long, global = true, value_name = "FORMAT")]
     write_out: Option<Format>,
-    /// Say more on standard error: where a value came from, and how long it stays valid
+    /// Print more on standard error: where a value came from, and how long it stays valid
     #[arg(short, long, global = true)]
     verbose: bool,
 }
 
-/// How answers are written.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people
@@ -83,10 +83,10 @@ impl Global {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Show it all on real files: a cluster of its own, its leader killed, a client killed, each
-    /// read checked
+    /// Demonstrate Leasehold on real files: start a cluster, kill its leader and a client, check
+    /// each read
     Demo(demo::DemoArgs),
-    /// Put load on a running cluster, or on one started for it, and measure
+    /// Measure a running cluster under load, or one that is started for the measurement
     Bench(bench::BenchArgs),
     /// A client of the demo
     #[command(hide = true)]
@@ -94,31 +94,31 @@ enum CliCommand {
     /// A replica of the demo
     #[command(hide = true)]
     DemoReplica(serve::ServeArgs),
-    /// Run a server: by itself, or as a replica of a cluster
+    /// Run a server: alone, or as a replica of a cluster
     Serve(serve::ServeArgs),
-    /// The guard of a command of `lock`, `elect` or `edit`
+    /// The guard process of a command of `lock`, `elect` or `edit`
     #[command(hide = true)]
     Guard {
-        /// Where it reads what its holder says: a file descriptor.
+        /// The file descriptor of the owner's messages.
         feed: i32,
-        /// Where it asks its holder: a file descriptor.
+        /// The file descriptor on which the guard asks the owner.
         question: i32,
         /// The command.
         #[arg(last = true)]
         command: Vec<OsString>,
     },
-    /// A command of `lock`, `elect` or `edit`, before it is that command
+    /// The process that becomes a command of `lock`, `elect` or `edit`
     #[command(hide = true)]
     RunTied {
-        /// The process id of its guard. It is killed when the guard ends.
+        /// The process id of its guard. The kernel kills the command when the guard ends.
         guard: u32,
-        /// Where it reads that it may begin: a file descriptor.
+        /// The file descriptor of the message that lets it begin.
         go: i32,
         /// The command.
         #[arg(last = true)]
         command: Vec<OsString>,
     },
-    /// Run commands, one a line from standard input, in one session with its cache
+    /// Run commands from standard input, one per line, in one session with its cache
     Shell,
     #[command(flatten)]
     Request(CommandRequest),
@@ -129,17 +129,17 @@ enum CliCommand {
     },
 }
 
-/// Does what the arguments ask for.
+/// Parses the arguments and runs the command.
 pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> CliStatus {
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        // Not parsed, so looked for.
+        // Parsing failed, so `--json` is searched for in the raw arguments.
         Err(error) => return not_parsed(&error, asks_for_json(&args)),
     };
     let output = Output { json: cli.global.is_json(), notes: cli.global.verbose };
-    // These have one thread only: the kernel kills what a thread started when that thread ends, and
-    // blocks signals for each thread by itself.
+    // These run in one thread. The kernel kills a child when the thread that started it ends, and
+    // each thread has its own mask of blocked signals.
     let alone = match &cli.command {
         CliCommand::Guard { feed, question, command } => Some(guard::run(*feed, *question, command)),
         CliCommand::RunTied { guard, go, command } => {
@@ -218,7 +218,7 @@ impl CliCommand {
     }
 }
 
-/// Carries a request out, and what goes on after it. Gives the answer, if it is yet to be said.
+/// Executes a request and its background task. Returns the answer if it is not printed yet.
 async fn execute_request(
     request: CommandRequest,
     context: &Context,
@@ -236,7 +236,7 @@ async fn execute_request(
     };
     let answer = commands::run(request, context).await?;
     let Some(kept) = context.take_background_task() else { return Ok(Some(answer)) };
-    // Whoever has read the answer may tell this to stop at once.
+    // The caller may send a stop signal as soon as it has read the answer.
     let stop = StopSignal::listen()?;
     context.output.answer(&*answer);
     background::run_until_stopped(kept, context.client().await?, stop.told(), Some(context.output)).await?;
@@ -248,11 +248,11 @@ fn failed(output: Output, failure: &CommandFailure) -> CliStatus {
     failure.status
 }
 
-/// Help and versions are answers; everything else is wrong usage, said in one line like all errors.
+/// Help and version are answers. All else is wrong usage: one line, like every error.
 fn not_parsed(error: &clap::Error, json: bool) -> CliStatus {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Whoever has stopped reading does not want the rest.
+            // A closed pipe is no error: the reader has stopped reading.
             let _ = error.print();
             CliStatus::Done
         }
@@ -264,7 +264,7 @@ fn not_parsed(error: &clap::Error, json: bool) -> CliStatus {
     }
 }
 
-/// What clap says about wrong usage.
+/// clap's error as one line.
 pub(crate) fn usage(error: &clap::Error) -> CommandFailure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return CommandFailure::usage("a command is missing: expected one, see --help");
@@ -273,9 +273,9 @@ pub(crate) fn usage(error: &clap::Error) -> CommandFailure {
     CommandFailure::usage(text.strip_prefix("error: ").unwrap_or(&text))
 }
 
-/// A path on the command line: with or without the leading slash.
+/// Parses a path of the command line. The leading slash is optional.
 pub(crate) fn path(text: &str) -> Result<NodePath, PathError> {
-    // An empty text is more likely a variable that was not set than the root.
+    // An empty text is more likely an unset variable than the root.
     if text.is_empty() || text.starts_with('/') { NodePath::parse(text) } else { NodePath::parse(&format!("/{text}")) }
 }
 

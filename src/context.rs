@@ -1,5 +1,5 @@
-//! What a command runs in: one session, opened when the first command needs it, and where its
-//! output goes.
+//! The environment of a command: one session, which the first command that needs it opens, and the
+//! output.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -11,44 +11,43 @@ use tokio::sync::OnceCell;
 
 use crate::{cli::Global, commands::background::BackgroundTask, exit::CommandFailure, output::Output};
 
-/// How long giving the leases back may take at the end. Otherwise they end by themselves.
+/// Time limit for returning the leases at the end. After it they expire by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One session and its surroundings.
+/// One session and its environment.
 #[derive(Debug)]
 pub(crate) struct Context {
     global: Global,
     name: String,
     client: OnceCell<Client>,
     background_task: Mutex<Option<BackgroundTask>>,
-    /// Where answers go, and whether somebody watches.
     pub(crate) output: Output,
 }
 
 impl Context {
-    /// A context whose session, if one is needed, is named after `command`.
+    /// A context. If a command needs a session, the session is named after `command`.
     pub(crate) fn new(global: &Global, output: Output, command: &str) -> Self {
         let host = nix::unistd::gethostname().unwrap_or_default();
         let name = format!("{command}@{}:{}", host.to_string_lossy(), std::process::id());
         Self { global: global.clone(), name, client: OnceCell::new(), background_task: Mutex::default(), output }
     }
 
-    /// The session's client.
+    /// The session's client. The first call connects.
     pub(crate) async fn client(&self) -> Result<&Client, CommandFailure> {
         self.client.get_or_try_init(|| self.connect()).await
     }
 
-    /// The session's client, if any command has needed one.
+    /// The session's client, if a command has needed it.
     pub(crate) fn connected(&self) -> Option<&Client> {
         self.client.get()
     }
 
-    /// What the command began is to go on after its answer.
+    /// Sets the task that continues after the command's answer.
     pub(crate) fn set_background_task(&self, kept: BackgroundTask) {
         *self.background_task.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
     }
 
-    /// What the last command began that goes on.
+    /// Takes the task that the last command left to run.
     pub(crate) fn take_background_task(&self) -> Option<BackgroundTask> {
         self.background_task.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -62,20 +61,20 @@ impl Context {
         })
     }
 
-    /// How long one operation may take.
+    /// Time limit of one operation.
     pub(crate) fn timeout(&self) -> Duration {
         self.global.timeout
     }
 
-    /// The servers to try.
+    /// The addresses of the servers to try.
     pub(crate) fn endpoints(&self) -> &[String] {
         &self.global.endpoints
     }
 
-    /// Gives all leases back.
+    /// Returns all leases.
     pub(crate) async fn close(self) {
         if let Some(client) = self.client.into_inner() {
-            // Too late is no harm: the leases end by themselves.
+            // A timeout does no harm: the leases expire by themselves.
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, client.close()).await;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A text that is no duration.
+/// The error of a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{got:?} is not a duration: expected a whole number and its unit, as in 500ms, 10s, 2m or 1h")]
 pub(crate) struct DurationError {
@@ -11,7 +11,7 @@ pub(crate) struct DurationError {
 
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
-/// Reads a duration.
+/// Parses a duration.
 pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
     let error = || DurationError { got: text.to_owned() };
     let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(error)?;
@@ -21,21 +21,21 @@ pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(millis))
 }
 
-/// A text that is neither seconds nor a duration.
+/// The error of a text that is neither a number of seconds nor a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{got:?} is not a term: expected a whole number of seconds, or of another unit, as in 60, 500ms, 2m or 1h")]
 pub(crate) struct SecondsError {
     got: String,
 }
 
-/// Reads a duration that is in seconds if it has no unit, as etcd's terms are.
+/// Parses a duration. A number without a unit is in seconds, as in etcd.
 pub(crate) fn seconds(text: &str) -> Result<Duration, SecondsError> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let read = if is_number { parse(&format!("{text}s")) } else { parse(text) };
     read.map_err(|DurationError { got: _ }| SecondsError { got: text.to_owned() })
 }
 
-/// Writes a duration exactly, so that [`parse`] gives it back if it is one of whole milliseconds.
+/// Formats a duration exactly. [`parse`] reads it back if it has whole milliseconds.
 pub(crate) fn exact(span: Duration) -> String {
     if !span.subsec_nanos().is_multiple_of(1_000_000) {
         return format!("{span:?}");
@@ -46,7 +46,7 @@ pub(crate) fn exact(span: Duration) -> String {
     format!("{}{unit}", millis / u128::from(factor))
 }
 
-/// Writes about how long something takes: three digits or so.
+/// Formats a duration approximately, with about three digits.
 pub(crate) fn rough(span: Duration) -> String {
     match span.as_secs_f64() {
         seconds if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),

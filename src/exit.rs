@@ -1,36 +1,39 @@
-//! How a command can fail, and the exit status that says so.
+//! The failures of commands, and their exit statuses.
 //!
-//! Scripts rely on the statuses: 0 done, 1 refused, 2 wrong usage, 3 no server or no quorum, 4
-//! timed out and not known whether it took effect. What is malformed in itself (a path, a duration,
-//! an option) is wrong usage; what the server would have to be asked about (a condition, a limit, a
-//! volume's settings) is refused.
+//! Scripts rely on these statuses:
+//!
+//! - 0: done
+//! - 1: refused
+//! - 2: wrong usage, such as a malformed path, duration or option
+//! - 3: no server or no quorum
+//! - 4: timed out, outcome unknown
+//!
+//! A condition, a limit or a volume's settings are refused, as only the server can check them.
 
 use leasehold_protocol::{command::WriteRefusal, message::Refusal};
 
-/// An exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CliStatus {
-    /// Done.
     Done,
-    /// Refused: it changed nothing.
+    /// Refused. Nothing was changed.
     Refused,
-    /// Not understood.
+    /// The arguments cannot be parsed.
     Usage,
-    /// No server answers, or none that a quorum follows. It changed nothing.
+    /// No server answers, or none of them has a quorum. Nothing was changed.
     Unavailable,
-    /// It may have taken effect, or may still.
+    /// The operation may have taken effect, or may still take effect.
     Unknown,
-    /// That of a command that was run.
+    /// The status of the command that was run.
     Command(u8),
 }
 
 impl CliStatus {
-    /// That of a command that was run and has ended.
+    /// The status of a command that was run and has ended.
     pub(crate) fn of_command(code: u8) -> Self {
         if code == 0 { Self::Done } else { Self::Command(code) }
     }
 
-    /// The number that the process ends with.
+    /// The exit status of the process.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -43,15 +46,14 @@ impl CliStatus {
     }
 }
 
-/// Why a command was not done.
+/// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandFailure {
-    /// What it ends with.
     pub(crate) status: CliStatus,
     /// A word that scripts can compare.
     pub(crate) kind: &'static str,
-    /// What was wrong and what was expected, in one line. What was asked stands before it:
-    /// [`CommandFailure::of`].
+    /// The problem and what was expected, in one line. [`CommandFailure::with_subject`] prefixes
+    /// the request.
     pub(crate) message: String,
 }
 
@@ -60,27 +62,27 @@ impl CommandFailure {
         Self { status, kind, message: one_line(&message.to_string()) }
     }
 
-    /// The world does not allow it: nothing was changed.
+    /// Refused. Nothing was changed.
     pub(crate) fn refused(kind: &'static str, message: impl std::fmt::Display) -> Self {
         Self::new(CliStatus::Refused, kind, message)
     }
 
-    /// There is no such node.
+    /// The node does not exist.
     pub(crate) fn not_found() -> Self {
         Self::refused("not_found", "it does not exist: expected a node that does")
     }
 
-    /// What was typed cannot be meant.
+    /// The arguments are wrong.
     pub(crate) fn usage(message: impl std::fmt::Display) -> Self {
         Self::new(CliStatus::Usage, "usage", message)
     }
 
-    /// Nobody answers.
+    /// No server answers.
     pub(crate) fn unavailable(message: impl std::fmt::Display) -> Self {
         Self::new(CliStatus::Unavailable, "unavailable", message)
     }
 
-    /// The answer was not heard.
+    /// The outcome is unknown: no answer arrived in time.
     pub(crate) fn unknown(message: impl std::fmt::Display) -> Self {
         Self::new(CliStatus::Unknown, "outcome_unknown", message)
     }
@@ -90,21 +92,21 @@ impl CommandFailure {
         Self::refused("io", format!("{what}: {error}"))
     }
 
-    /// The same, with what was asked before it.
+    /// Prefixes the subject of the request.
     #[must_use]
     pub(crate) fn with_subject(mut self, subject: &str) -> Self {
         self.message = one_line(&format!("{subject}: {}", self.message));
         self
     }
 
-    /// The same, with what else went wrong because of it.
+    /// Appends a consequence of the failure.
     #[must_use]
     pub(crate) fn and(mut self, other: &str) -> Self {
         self.message = one_line(&format!("{}; {other}", self.message));
         self
     }
 
-    /// A server refused for good.
+    /// The failure for a refusal that the client does not retry.
     pub(crate) fn from_refusal(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::Write(refusal) => Self::refused(kind_of(refusal), refusal),
@@ -153,7 +155,7 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
     }
 }
 
-/// Errors are one line, whatever names files and nodes have.
+/// An error is one line, also if names of files and nodes contain line breaks.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join("; ").chars().filter(|c| !c.is_control()).collect()

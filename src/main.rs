@@ -1,7 +1,7 @@
-//! The front door of Leasehold: a server, and every client command, in one binary.
+//! The `leasehold` binary: the server and every client command.
 //!
-//! It decides nothing: arguments in, tables or JSON out. The rules are in `leasehold-protocol`,
-//! carried out by `leasehold-server` and `leasehold-client-cache`.
+//! It parses arguments and prints tables or JSON. It decides nothing: the rules are in
+//! `leasehold-protocol`, and `leasehold-server` and `leasehold-client-cache` execute them.
 
 mod bench;
 mod child;
@@ -17,9 +17,8 @@ mod shell;
 mod transfer;
 mod words;
 
-/// Keeps allocations of one size together. A hit among 100,000 copies takes two thirds of the time
-/// that it takes with the C library's allocator, which mixes them with all else (measured with
-/// `bench cached`).
+/// Groups allocations by size, which the C library's allocator does not. So a hit among 100,000
+/// cached copies is faster (`benches/README.md`).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,7 +1,7 @@
-//! What goes to standard output and standard error.
+//! Writes to standard output and standard error.
 //!
-//! An answer is either JSON, one document on a line and nothing else, or text for people. Errors
-//! are one line on standard error; with JSON, on standard output too.
+//! An answer is text for people, or one JSON document on a line and nothing else. An error is one
+//! line on standard error; with JSON it is also a document on standard output.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -9,46 +9,45 @@ use serde::Serialize;
 
 use crate::exit::{CliStatus, CommandFailure};
 
-/// How an answer reads for people.
+/// An answer as text for people.
 pub(crate) trait Text {
-    /// Its lines.
+    /// Appends the lines of the answer.
     fn text(&self, out: &mut Vec<u8>);
 
-    /// What is said beside the answer, on standard error, to those who want to know more.
+    /// A remark for standard error, printed with `--verbose`.
     fn note(&self) -> Option<String> {
         None
     }
 
-    /// The exit status that says so too: an answer can be that something was not so.
+    /// The exit status of the answer. An answer can be negative, such as a comparison that failed.
     fn status(&self) -> CliStatus {
         CliStatus::Done
     }
 }
 
-/// What a command answers.
+/// The answer of a command.
 pub(crate) trait CommandAnswer: Text + Send {
-    /// The JSON document.
     fn json(&self) -> String;
 }
 
 impl<T: Serialize + Text + Send> CommandAnswer for T {
     fn json(&self) -> String {
-        // Fails only for maps whose keys are no texts; we have none.
+        // Serialization fails only for maps with keys that are no strings; no answer has one.
         serde_json::to_string(self).unwrap_or_else(|error| error_json("internal", &error.to_string()))
     }
 }
 
-/// Where answers go.
+/// The output options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    /// One JSON document for each answer.
+    /// Print one JSON document for each answer.
     pub(crate) json: bool,
-    /// Notes too.
+    /// Print notes too.
     pub(crate) notes: bool,
 }
 
 impl Output {
-    /// Prints an answer, flushed.
+    /// Prints an answer and flushes it.
     pub(crate) fn answer(self, answer: &dyn CommandAnswer) {
         let mut text = Vec::new();
         if self.json {
@@ -63,7 +62,7 @@ impl Output {
         }
     }
 
-    /// Prints an error, flushed.
+    /// Prints an error and flushes it.
     pub(crate) fn failure(self, failure: &CommandFailure) {
         if self.json {
             print(format!("{}\n", error_json(failure.kind, &failure.message)).as_bytes());
@@ -71,12 +70,12 @@ impl Output {
         eprint(&format!("leasehold: {}\n", failure.message));
     }
 
-    /// Something to know that is neither an answer nor an error.
+    /// Prints a notice that is neither an answer nor an error.
     pub(crate) fn notice(text: &str) {
         eprint(&format!("leasehold: {text}\n"));
     }
 
-    /// Whether somebody watches who likes to see progress.
+    /// Whether to show progress: standard error is a terminal and the output is text.
     pub(crate) fn is_watched(self) -> bool {
         !self.json && io::stderr().is_terminal()
     }
@@ -86,7 +85,7 @@ fn error_json(kind: &str, message: &str) -> String {
     serde_json::json!({ "error": { "kind": kind, "message": message } }).to_string()
 }
 
-/// Whoever has stopped reading does not want the rest: a closed pipe is no error.
+/// Ignores a closed pipe: the reader has stopped reading.
 fn print(bytes: &[u8]) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(bytes).and_then(|()| out.flush());
@@ -96,24 +95,23 @@ fn eprint(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Rows under a head, in columns.
+/// A text table with a header row.
 #[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with this head.
     pub(crate) fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|&cell| cell.to_owned()).collect()] }
     }
 
-    /// One row more.
+    /// Adds a row.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }
 
-    /// The table as text.
+    /// Appends the table as text.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let width =
@@ -128,7 +126,7 @@ impl Table {
     }
 }
 
-/// A node's name as people see it: without what would move their cursor.
+/// A node's name for display. Control characters, which could move the cursor, are replaced.
 pub(crate) fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,7 +1,7 @@
-//! `leasehold serve`: a replica, until it is told to stop or cannot go on.
+//! `leasehold serve`: runs a replica until it gets a stop signal or fails.
 //!
-//! Options override the file, the file overrides the defaults. A replica of a cluster that is not
-//! told where to listen listens at the address that the cluster knows it by.
+//! Options override the file; the file overrides the defaults. A replica without a listen address
+//! uses its own address in the cluster.
 
 use std::{collections::BTreeMap, io::IsTerminal, path::PathBuf};
 
@@ -15,33 +15,34 @@ use crate::{
     output::{Output, Text},
 };
 
-/// What is logged unless RUST_LOG says otherwise. The spans of tarpc and the chatter of openraft
-/// cost time. tarpc has an error for each request whose deadline has passed: any client could fill
-/// the log. openraft warns at each try to reach a replica that is gone; the server has a line of
-/// its own for each change of that.
+/// The log filter unless RUST_LOG is set:
+///
+/// - The spans of tarpc and the details of openraft cost time.
+/// - tarpc logs an error for each expired request, so any client could fill the log.
+/// - openraft warns at each failed connection to a replica; the server logs the changes itself.
 const LOG_DEFAULT: &str = "info,tarpc=warn,tarpc::server::in_flight_requests=off,openraft=error";
 
-/// How a server is to run.
+/// The options of a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
     /// This replica's number in the cluster [default: 1]
     #[arg(long, value_name = "N")]
     id: Option<u64>,
-    /// Where it keeps its data [default: ./leasehold-data]
+    /// Directory of its data [default: ./leasehold-data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// Where it listens [default: its address in the cluster, or 127.0.0.1:7600]
+    /// Address to listen on [default: its address in the cluster, or 127.0.0.1:7600]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// All replicas of the cluster, this one too: 1=ADDR,2=ADDR,3=ADDR
+    /// All replicas of the cluster, including this one: 1=ADDR,2=ADDR,3=ADDR
     #[arg(long, value_name = "N=ADDR,..", value_delimiter = ',', value_parser = member)]
     cluster: Vec<(u64, String)>,
-    /// All of this and more from a TOML file; options override it
+    /// TOML file with these and more settings; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// Said once the server listens.
+/// The answer once the server listens.
 #[derive(Debug, Serialize)]
 struct Listening {
     id: u64,
@@ -82,7 +83,7 @@ pub(crate) async fn run(args: ServeArgs, output: Output) -> Result<CliStatus, Co
             server.stop().await.map_err(|error| CommandFailure::refused("stop", error))?;
             Ok(CliStatus::Done)
         }
-        // What is left is not stopped gracefully: it could not write anything down.
+        // No graceful stop: a failed replica cannot persist anything.
         Some(reason) => Err(CommandFailure::refused("failed", format!("replica {id} cannot go on: {reason}"))),
     }
 }
@@ -91,9 +92,8 @@ fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
     let ansi = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    // A line that cannot be written is lost. To say so where it could not be written would be a
-    // panic, and end the server. This fails only if something is installed already, which then does
-    // the same.
+    // An unwritable log line is lost: to report the error would panic and end the server.
+    // `try_init` fails only if a subscriber is installed already; that one then logs.
     let _ = log.log_internal_errors(false).try_init();
 }
 
@@ -119,7 +119,7 @@ impl ServeArgs {
     }
 }
 
-/// The configuration in a file, and whether it says where to listen.
+/// The configuration of a file, and whether it has a listen address.
 fn read(file: &std::path::Path) -> Result<(ServerConfig, bool), CommandFailure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| CommandFailure::usage(format!("cannot read the configuration {}: {error}", file.display())))?;

@@ -1,13 +1,12 @@
-//! `leasehold shell`: the same commands, one a line, in one session with its cache.
+//! `leasehold shell`: runs commands, one per line, in one session with its cache.
 //!
-//! Each line is cut into words as a shell would ([`words`]) and parsed like the command line. After
-//! each line its answer is printed and flushed, or its error; an error does not end the shell.
-//! Empty lines and comments (`# …`) have no answer. Beside what people read, standard error tells
-//! for each value where it came from. The exit status is that of the last line that failed, 0 if
-//! none did: a script that runs to its end without a failure is done.
+//! It splits each line into words as a shell does ([`words`]) and parses it like the command line.
+//! Then it prints and flushes the answer or the error; an error does not end the shell. Empty lines
+//! and comments (`# …`) have no answer. In text mode, standard error also has the source of each
+//! value. The exit status is that of the last line that failed, 0 if none did.
 //!
-//! Lines are read on a thread of their own, so that the session is renewed, and recalls are
-//! consented to, while the shell waits for the next one.
+//! A thread of its own reads the lines. So the session renews leases and consents to recalls while
+//! the shell waits for the next line.
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -32,10 +31,10 @@ use crate::{
     words,
 };
 
-/// What is typed before.
+/// The prompt.
 const PROMPT: &str = "leasehold> ";
 
-/// Commands, one a line, in one session with its cache
+/// Run commands, one per line, in one session with its cache
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, name = "", override_usage = "COMMAND [ARGUMENTS]", disable_version_flag = true)]
 struct ShellLine {
@@ -47,11 +46,11 @@ struct ShellLine {
 enum ShellCommand {
     #[command(flatten)]
     Request(CommandRequest),
-    /// Show what this session's cache has done
+    /// Show the counters of this session's cache
     Stats,
     /// Wait
     Sleep {
-        /// How long: 500ms, 10s, 2m, 1h
+        /// Duration: 500ms, 10s, 2m, 1h
         #[arg(value_parser = duration::parse)]
         duration: Duration,
     },
@@ -60,7 +59,7 @@ enum ShellCommand {
     Exit,
 }
 
-/// What came of a line.
+/// The outcome of a line.
 enum ShellOutcome {
     Nothing,
     Answer(Box<dyn CommandAnswer>),
@@ -68,7 +67,7 @@ enum ShellOutcome {
     Exit,
 }
 
-/// Runs lines until there are no more.
+/// Runs lines until the input ends.
 pub(crate) async fn run(global: &Global, output: Output) -> Result<CliStatus, CommandFailure> {
     let output = Output { notes: true, ..output };
     let signals = signal(SignalKind::terminate()).and_then(|term| Ok((term, signal(SignalKind::interrupt())?)));
@@ -78,7 +77,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> Result<CliStatus, Co
     context.client().await?;
     let mut lines = read_lines()?;
     let mut background_tasks = BackgroundTasks::default();
-    // Told to stop: leases are given back rather than left to end.
+    // At a signal the shell still returns its leases, so that they need not expire.
     let status = tokio::select! {
         status = serve(&context, &mut lines, &mut background_tasks) => status,
         _ = terminate.recv() => Ok(CliStatus::Done),
@@ -114,7 +113,7 @@ async fn serve(
             }
             ShellOutcome::Exit => break,
         }
-        // The reader has gone at the end of the input only.
+        // The reader is gone only at the end of the input.
         let _ = typed.done.send(());
     }
     Ok(status)
@@ -155,14 +154,13 @@ async fn run_line(context: &Context, line: &str) -> ShellOutcome {
     answer.map_or_else(ShellOutcome::Failed, ShellOutcome::Answer)
 }
 
-/// A line as it was typed. The next one is read when this one is done: then is the time for the
-/// next prompt.
+/// A line of input. The thread reads the next line, and shows its prompt, after this one is done.
 struct Typed {
     line: io::Result<String>,
     done: oneshot::Sender<()>,
 }
 
-/// Starts the thread that reads lines. It ends with the input, or with the process.
+/// Starts the thread that reads lines. It ends with the input or with the process.
 fn read_lines() -> Result<mpsc::Receiver<Typed>, CommandFailure> {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let (sender, receiver) = mpsc::channel(1);
@@ -209,11 +207,11 @@ fn editor() -> io::Result<impl FnMut() -> Option<io::Result<String>>> {
         loop {
             match editor.readline(PROMPT) {
                 Ok(line) => {
-                    // A line that is not remembered is no reason to stop.
+                    // A line that the history cannot store is no reason to stop.
                     let _ = editor.add_history_entry(line.as_str());
                     return Some(Ok(line));
                 }
-                // Ctrl-C: this line is given up, the shell is not.
+                // Ctrl-C discards this line and does not end the shell.
                 Err(ReadlineError::Interrupted) => {}
                 Err(ReadlineError::Eof) => return None,
                 Err(error) => return Some(Err(io::Error::other(error))),
@@ -222,7 +220,7 @@ fn editor() -> io::Result<impl FnMut() -> Option<io::Result<String>>> {
     })
 }
 
-/// What can be typed.
+/// The help text.
 #[derive(Debug, Serialize)]
 struct Help {
     help: String,
@@ -234,7 +232,7 @@ impl Text for Help {
     }
 }
 
-/// A sleep that is over.
+/// The result of `sleep`.
 #[derive(Debug, Serialize)]
 struct Slept {
     slept_ms: u64,
@@ -246,7 +244,7 @@ impl Text for Slept {
     }
 }
 
-/// What the session's cache has done so far.
+/// The counters of the session's cache.
 #[derive(Debug, Default, Serialize)]
 struct StatsAnswer {
     hits: u64,
@@ -319,8 +317,8 @@ mod tests {
         assert!(parse("serve").is_err());
     }
 
-    /// What the fuzzer kept of what can be typed (`tests/fuzz`), by itself and as the arguments of
-    /// each command.
+    /// Tries the fuzzer's corpus of typed text (`tests/fuzz`) alone, and as the arguments of each
+    /// command.
     #[test]
     fn whatever_is_typed_is_a_command_or_an_error_of_one_line() {
         let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/text");

@@ -1,29 +1,28 @@
-//! A line cut into words, as a shell would: blanks separate, quotes and backslashes keep together.
+//! Splits a line into words as a shell does. Blanks separate words; quotes and backslashes join.
 //!
-//! Within `'…'` everything stands for itself. Within `"…"` a backslash escapes `"` and `\`; outside
-//! of quotes, anything. There is nothing else: no variables, no patterns. A word that begins with
-//! `#` begins a comment.
+//! Within `'…'` each character is literal. Within `"…"` a backslash escapes only `"` and `\`;
+//! outside quotes it escapes any character. There are no variables and no patterns. A word that
+//! begins with `#` begins a comment.
 
-/// A line that cannot be cut.
+/// The error of a line that cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WordsError {
-    /// A quote without its partner.
+    /// A quote is not closed.
     #[error("the quote {quote} at character {at} is not closed: expected another one")]
     Quote {
-        /// The quote.
         quote: char,
-        /// Where it is, from 1.
+        /// The position of its character, from 1.
         at: usize,
     },
-    /// A backslash with nothing after it.
+    /// The line ends with a backslash.
     #[error("the line ends with a backslash: expected the character that it escapes")]
     Backslash,
 }
 
-/// Cuts a line into words.
+/// Splits a line into words.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, WordsError> {
     let mut words = Vec::new();
-    // None between words: an empty word is one all the same, if it was quoted.
+    // `None` between words. A quoted empty word is `Some`.
     let mut word: Option<String> = None;
     let mut rest = line.chars().enumerate();
     while let Some((at, c)) = rest.next() {
@@ -42,7 +41,7 @@ pub(crate) fn split(line: &str) -> Result<Vec<String>, WordsError> {
     Ok(words)
 }
 
-/// What stands before the closing quote; none if there is no such.
+/// The text before the closing quote. `None` if the quote is not closed.
 fn quoted(quote: char, rest: &mut impl Iterator<Item = (usize, char)>) -> Option<String> {
     let mut text = String::new();
     loop {

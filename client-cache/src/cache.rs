@@ -1,52 +1,55 @@
-//! The copies, where readers find them.
+//! The cached copies, where readers find them. Implements S1 in docs/PROTOCOL.md, with
+//! `volume_leases`.
 //!
-//! Two concurrent maps, one for data and one for children, from the code that a path carries to a
-//! slot of half a line of a processor's cache: when the object lease ends, a pointer to the
-//! [`VolumeLeaseCell`] that says when the volume lease does, and a pointer to the content. The path
-//! itself is with the content, and is compared after all else.
+//! There are two concurrent maps: one for data, one for lists of children. The key is the 64-bit
+//! code of a path. The value is a slot of half a cache line. It has the end of the object lease, a
+//! pointer to the content, and one to the [`VolumeLeaseCell`]. The cell has the end of the volume
+//! lease. The path is stored with the content, and is compared last.
 //!
-//! The deadlines are in the slot, not with the content, because the clock is what a hit waits at:
-//! reading it waits until all earlier loads have ended, so what is loaded before it adds up, while
-//! what is loaded after it overlaps with what the reader does next. Slots are small because what is
-//! loaded at random is cheap only as long as all of it fits into the processor's caches: some
-//! megabytes. (Measured with 100,000 copies, in scratch programs of the same shape: 64 bytes a slot
-//! 270 to 390 ns, 32 bytes 215 to 275; everything in one allocation behind a pointer 340 to 450.)
+//! The deadlines are in the slot because a hit waits at the clock. Reading the clock waits until
+//! all earlier loads have completed. So loads before it add up, and loads after it overlap with the
+//! reader's next work.
+//!
+//! Slots are small because random loads are cheap only if all slots fit into the processor's caches
+//! (some megabytes). Measured with 100,000 copies: 270 to 390 ns with 64 bytes a slot, 215 to 275
+//! ns with 32. One allocation behind a pointer: 340 to 450 ns.
 //!
 //! # A hit
 //!
-//! Look up the slot and keep its shard locked for reading; read the two deadlines; *then* read the
-//! clock; compare (S1, as [`may_use`](leasehold_protocol::holder::validity::may_use) has it);
-//! compare the path; take a pointer to the content; unlock. Nothing is allocated, nobody is waited
-//! for but a driver that is changing this very shard, which takes it some tens of nanoseconds.
+//! 1. Look up the slot. Keep its shard locked for reading.
+//! 2. Load the two deadlines.
+//! 3. *Then* read the clock and compare (S1; the rules'
+//!    [`may_use`](leasehold_protocol::holder::validity::may_use) does the same).
+//! 4. Compare the path, copy the pointer to the content, and unlock the shard.
 //!
-//! # Why that is linearizable
+//! A hit allocates nothing. It waits only for a driver that changes the same shard, for some tens
+//! of nanoseconds.
 //!
-//! Let *t* be the moment at which the volume's deadline was loaded.
+//! # Why a hit is linearizable
 //!
-//! - *The copy had not been dropped at t.* The driver drops a copy by taking it out of the map, for
-//!   which it needs the shard to itself; the reader has it from the lookup until after *t*. A copy
-//!   is dropped before the consent that names it is sent (the driver carries effects out in order),
-//!   so no write that needed this consent had taken effect at *t*. There is no flag in the copy
-//!   that says *dropped*: a reader never judges a copy that is out of the map.
-//! - *The volume lease had not been given up at t*: the driver ends the cell before it sends
-//!   anything that lets a server forget the lease.
-//! - *Both leases held at t* (S1): the clock was read after *t*, and the deadlines had not come
-//!   even then. A thread, a process or a machine that is suspended between the lookup and the clock
-//!   sees, when it reads the clock, that the time is over.
+//! Let *t* be the moment at which the reader loaded the volume's deadline.
 //!
-//! So at *t* the content was the object's, and *t* lies between the beginning and the end of the
-//! read. What happens between *t* and the return makes no difference: a reader that is suspended
-//! there for an hour returns a value that was current during its call.
+//! - *The copy had not been dropped at t.* To drop a copy, the driver removes it from the map under
+//!   the shard's write lock. The reader has the read lock from the lookup until after *t*. The
+//!   driver executes effects in order, so it drops a copy before it sends the consent that names
+//!   it. So no write that needed this consent had taken effect at *t*.
+//! - *The volume lease had not been given up at t.* The driver ends the cell before any message
+//!   that lets a server forget the lease.
+//! - *Both leases held at t* (S1). The reader read the clock after *t*, and the deadlines had not
+//!   come even then. If a thread, a process or a machine is suspended between lookup and clock, the
+//!   clock shows afterwards that the lease has ended.
 //!
-//! An installation is seen whole or not at all, as it is put into the map under the shard's lock;
-//! that it is not older than a recall is the driver's care (S4): it installs, revalidates and drops
-//! under one lock of its own, and it alone changes the maps.
+//! So at *t* the content was the object's, and *t* is within the call. A reader that is suspended
+//! after *t* still returns a value that was current during its call.
 //!
-//! # Two paths of one code
+//! A reader sees an installation whole or not at all, because the map changes under the shard's
+//! lock. The driver ensures that no installation is older than a recall (S4): it alone changes the
+//! maps, under one lock.
 //!
-//! Codes have 64 bits, and two paths may have the same. The map then has the one that was installed
-//! last: the other is read from a server, as if it had been evicted. No answer depends on it, since
-//! no copy is served whose path was not compared.
+//! # Two paths with one code
+//!
+//! The map has the copy that was installed last. Reads of the other path go to a server, as after
+//! an eviction. No answer is wrong, because a hit compares the path.
 
 use std::sync::{
     Arc,
@@ -71,27 +74,25 @@ use crate::{
     volume_leases::VolumeLeaseCell,
 };
 
-/// What a copy is counted with beside its content and its path: the map's entry, moka's, and what
-/// the rules remember, as measured by allocated bytes, rounded up.
+/// What each copy counts for beside its content and its path: the entries in the map, in moka and
+/// in the rules. Measured in allocated bytes, and rounded up.
 pub const ENTRY_OVERHEAD_BYTES: u64 = 512;
 
-/// The parts that each map is locked in: enough that two threads rarely meet in one on the machines
-/// of today.
+/// The shards of each map: enough that two threads rarely meet in one on current machines.
 const SHARDS: usize = 256;
 
 type CopyMap = DashMap<u64, CopySlot, PathHashState>;
 
-/// What a hit looks at before it reads the clock.
+/// What a hit loads before it reads the clock.
 #[derive(Debug)]
 struct CopySlot {
-    /// When the object lease ends.
     until: Instant,
     volume: Arc<VolumeLeaseCell>,
     content: SharedContent,
 }
 
 impl CopySlot {
-    /// When the first of its two leases ends (S1).
+    /// When the first of the copy's two leases ends (S1).
     #[inline]
     fn usable_until(&self) -> Instant {
         self.until.min(self.volume.until())
@@ -102,13 +103,13 @@ impl CopySlot {
 #[derive(Debug)]
 pub(crate) struct CacheHit {
     pub(crate) content: SharedContent,
-    /// When it was, on this client's clock.
+    /// The time of the read, on this client's clock.
     pub(crate) at: Instant,
-    /// Until when the copy may be used if nothing more is heard.
+    /// Until when the copy may be used, even if no server answers.
     pub(crate) until: Instant,
 }
 
-/// The copies.
+/// The cached copies of one client.
 #[derive(Debug)]
 pub(crate) struct Cache {
     data: CopyMap,
@@ -119,7 +120,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// An empty cache for copies of at most so many bytes.
+    /// An empty cache for copies of at most `capacity_bytes`.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
         let copies = || DashMap::with_capacity_and_hasher_and_shard_amount(0, PathHashState::default(), SHARDS);
         Self {
@@ -138,12 +139,12 @@ impl Cache {
         }
     }
 
-    /// A copy that may be used now. Called by any thread at any time.
+    /// A copy that may be used now. Any thread may call this at any time.
     #[inline]
     pub(crate) fn hit(&self, kind: ObjectKind, path: &NodePath) -> Option<CacheHit> {
         let copy = self.of(kind).get(&path.code())?;
         let until = copy.usable_until();
-        // After the deadlines were read, and before the shard is let go: see above.
+        // After the deadlines were loaded, and before the shard is unlocked: see the module's page.
         let at = clock::now();
         if at >= until || !copy.content.is_of(path) {
             return None;
@@ -156,21 +157,22 @@ impl Cache {
         Some(hit)
     }
 
-    /// Until when the copy that there is may be used, if it may be now. Counts as no use.
+    /// Until when the copy may be used, if it may be used now. Does not count as a use.
     pub(crate) fn usable_until(&self, kind: ObjectKind, path: &NodePath) -> Option<Instant> {
         let copy = self.of(kind).get(&path.code())?;
         let until = copy.usable_until();
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
     }
 
-    /// How many copies there are.
+    /// The number of copies, usable or not.
     pub(crate) fn len(&self) -> usize {
         self.data.len() + self.children.len()
     }
 
-    // What follows is called under the driver's lock only.
+    // The driver calls the functions below under its lock only.
 
-    /// Keeps a copy, in place of any other of the object. Gives it back as readers will see it.
+    /// Installs a copy, and replaces any other copy of the object. Returns the content as readers
+    /// will share it.
     pub(crate) fn install(
         &self,
         object: &Object,
@@ -182,13 +184,14 @@ impl Cache {
         let weight = content.weight() as u64 + object.path.as_str().len() as u64 + ENTRY_OVERHEAD_BYTES;
         let content = SharedContent::copy(object.path.clone(), content, installation, validity.stamp);
         let copy = CopySlot { until: validity.until, volume, content: content.clone() };
-        // Bound so that an older content is freed after the shard is unlocked.
+        // Bound to a name, so that the older content is freed after the shard is unlocked.
         let _older = self.of(object.kind).insert(object.path.code(), copy);
         self.policy.installed(object, installation, u32::try_from(weight).unwrap_or(u32::MAX));
         content
     }
 
-    /// The copy of the object is good again by this. False if there is none.
+    /// Makes the copy of the object usable again under this grant. Returns false if there is no
+    /// copy.
     pub(crate) fn revalidate(&self, object: &Object, validity: &CopyValidity, volume: Arc<VolumeLeaseCell>) -> bool {
         match self.of(object.kind).get_mut(&object.path.code()) {
             Some(mut copy) if copy.content.is_of(&object.path) => {
@@ -207,19 +210,19 @@ impl Cache {
         (copy.content.is_of(&object.path) && copy.content.stamp() == Some(stamp)).then(|| copy.content.clone())
     }
 
-    /// Takes a copy out: from now on no read is served from it. The policy has yet to be told.
+    /// Removes a copy: from now on no read is served from it. The caller must notify the policy.
     pub(crate) fn remove(&self, object: &Object) {
         self.of(object.kind).remove_if(&object.path.code(), |_, copy| copy.content.is_of(&object.path));
     }
 
-    /// Takes all copies out. Whoever calls has ended all volumes before.
+    /// Removes all copies. The caller must have ended all volume leases before.
     pub(crate) fn clear(&self) {
         self.data.clear();
         self.children.clear();
         self.policy.forget_all();
     }
 
-    /// Tells the policy that the object has no copy, if it has none.
+    /// Notifies the policy that the object has no copy, if that is so.
     pub(crate) fn forget(&self, object: &Object) {
         let copy = self.of(object.kind).get(&object.path.code());
         if copy.is_none_or(|copy| !copy.content.is_of(&object.path)) {
@@ -227,7 +230,7 @@ impl Cache {
         }
     }
 
-    /// Takes out the next copy that has to go for lack of room. Names its object and its grant.
+    /// Removes the next copy that the policy evicts. Returns its object and the stamp of its grant.
     pub(crate) fn evict_next(&self) -> Option<(Object, Stamp)> {
         while let Some((object, installation)) = self.policy.next_unwanted() {
             let is_that = |_: &u64, copy: &CopySlot| copy.content.installation() == Some(installation);
@@ -240,7 +243,7 @@ impl Cache {
         None
     }
 
-    /// Lets the policy find out what has to go. Called without the driver's lock.
+    /// Lets the policy choose what to evict. The driver calls this without its lock.
     pub(crate) fn housekeep(&self) {
         self.policy.housekeep();
     }
@@ -312,7 +315,7 @@ mod tests {
         let cache = Cache::new(1 << 20);
         let (here, there) = (Object::data(path("/a")), Object::data(path("/b")));
         cache.install(&here, absent(), &validity(1, later()), lease(later()));
-        // As if both had the same code.
+        // As if both paths had the same code.
         let (_, copy) = cache.data.remove(&here.path.code()).expect("installed");
         cache.data.insert(there.path.code(), copy);
         assert!(

@@ -1,4 +1,4 @@
-//! The client: what applications call.
+//! The client: the functions that applications call.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,21 +25,21 @@ use crate::{
     write::{DeleteOptions, PutOptions},
 };
 
-/// A client of a cluster: a session, its leases, and the cache that they keep valid.
+/// A client of a cluster: its session, its leases, and the cache that the leases protect.
 ///
-/// Cheap to clone; all clones are one client. All methods can be called from any task or thread at
-/// any time.
+/// A `Client` is cheap to clone, and all clones are one client. Any task or thread may call its
+/// methods at any time.
 ///
-/// [`Client::close`] gives everything back. Dropping the last clone stops all tasks at once and
-/// tells nobody, as a crash would: writes of what was cached may then have to wait for a volume
-/// term.
+/// [`Client::close`] ends the session and its leases at once. Dropping the last clone stops all
+/// tasks without a message to the servers, as a crash does. Writes of objects that were cached may
+/// then wait for a volume term and a margin.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold_client_cache::{Client, Options, Path};
+/// use leasehold_client_cache::{Client, NodePath, Options};
 ///
 /// let client = Client::connect(Options::new(["127.0.0.1:7600"]).name("docs")).await?;
-/// let path: Path = "/services/web".parse()?;
+/// let path: NodePath = "/services/web".parse()?;
 /// client.put(&path, "up").await?;
 /// let entry = client.get(&path).await?.expect("it was just written");
 /// assert_eq!(&entry.value[..], b"up");
@@ -53,7 +53,7 @@ pub struct Client {
     handle: Arc<Handle>,
 }
 
-/// Ends the tasks when the last clone is dropped: they share the driver, not this.
+/// Ends the tasks when the last clone is dropped. The tasks share the driver, not this handle.
 #[derive(Debug)]
 struct Handle {
     driver: Arc<Driver>,
@@ -66,13 +66,13 @@ impl Drop for Handle {
 }
 
 impl Client {
-    /// Connects, and opens a session. Its tasks run on the current tokio runtime, and end with the
-    /// client.
+    /// Connects to a server and opens a session. The client's tasks run on the current tokio
+    /// runtime, and end with the client.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if there is no session within the options' timeout, with what was found
-    /// instead.
+    /// [`ConnectError`] if there is no session within [the timeout](Options::timeout). It says what
+    /// was found instead.
     ///
     /// # Panics
     ///
@@ -115,15 +115,15 @@ impl Client {
         given.unwrap_or(self.driver().options.timeout)
     }
 
-    /// A node's value and stat; none if it does not exist. From memory if the cache has a copy that
-    /// may be used; then it allocates nothing and waits for nobody.
+    /// Reads a node's value and stat. `None` if the node does not exist.
     ///
-    /// The read is linearizable: it sees every write that was acknowledged to anybody before it
-    /// began.
+    /// Linearizable: the read sees every write, of any client, that was acknowledged before it
+    /// began. If the cache has a copy that may be used, the read comes from memory, allocates
+    /// nothing and does not wait.
     ///
     /// # Errors
     ///
-    /// [`ReadError`]; only for reads that need a server.
+    /// [`ReadError`], only if the read needs a server.
     pub async fn get(&self, path: &NodePath) -> Result<Option<NodeData>, ReadError> {
         self.get_within(path, self.timeout(None)).await
     }
@@ -133,53 +133,53 @@ impl Client {
         Ok(NodeData::of(read.content))
     }
 
-    /// A node's data, if the cache has a copy that may be used now; [`Content::Data`]`(None)` if
-    /// that says that the node does not exist. As linearizable as [`Client::get`], and not bound to
-    /// any runtime: allocates nothing, waits for nobody, asks nobody.
+    /// Reads a node's data from memory only. `None` if the cache has no copy that may be used now.
+    /// [`Content::Data`]`(None)` if the copy says that the node does not exist. As linearizable as
+    /// [`Client::get`], but needs no runtime, allocates nothing, does not wait and sends nothing.
     pub fn cached(&self, path: &NodePath) -> Option<SharedContent> {
         self.driver().cache.hit(ObjectKind::Data, path).map(|hit| hit.content)
     }
 
-    /// A node's data, with everything that is known about the answer: who gave it, and how long it
-    /// stays valid. As linearizable as [`Client::get`].
+    /// Reads a node's data. The result also says who answered, and for how long the answer stays
+    /// valid. As linearizable as [`Client::get`].
     ///
     /// # Errors
     ///
-    /// [`ReadError`]; only for reads that need a server.
+    /// [`ReadError`], only if the read needs a server.
     pub async fn read(&self, path: &NodePath) -> Result<Read, ReadError> {
         self.read_with(path, ReadOptions::default()).await
     }
 
-    /// [`Client::read`] of either of a node's objects, or with a timeout.
+    /// Like [`Client::read`], for either of the node's objects or with a timeout.
     ///
     /// # Errors
     ///
-    /// [`ReadError`]; only for reads that need a server.
+    /// [`ReadError`], only if the read needs a server.
     pub async fn read_with(&self, path: &NodePath, options: ReadOptions) -> Result<Read, ReadError> {
         self.driver().get(options.kind, path, self.timeout(options.timeout)).await
     }
 
-    /// The names of a node's children; none if the node does not exist. Cached and linearizable as
-    /// [`Client::get`] is.
+    /// Reads the names of a node's children. `None` if the node does not exist. Cached and
+    /// linearizable as [`Client::get`] is.
     ///
     /// # Errors
     ///
-    /// [`ReadError`]; only for reads that need a server.
+    /// [`ReadError`], only if the read needs a server.
     pub async fn children(&self, path: &NodePath) -> Result<Option<Listing>, ReadError> {
         let read = self.driver().get(ObjectKind::Children, path, self.timeout(None)).await?;
         Ok(Listing::of(read.content))
     }
 
-    /// Everything about a node but its value, as of one moment; none if the node does not exist.
+    /// Reads everything about a node but its value, as of one moment. `None` if the node does not
+    /// exist.
     ///
-    /// Data and children are two objects. The data is read before the children and again after
-    /// them: if it has not been modified in between, it was the same at the moment when the
-    /// children were read. (Revisions are never used again, so it has not been removed and made
-    /// anew either.) Otherwise it begins anew, until the client's timeout.
+    /// Data and children are two objects. The client reads the data before the children and again
+    /// after them. If the revision is the same, the data did not change in between, because
+    /// revisions are never reused. Otherwise the client tries again, until its timeout.
     ///
     /// # Errors
     ///
-    /// [`ReadError`]; only for reads that need a server.
+    /// [`ReadError`], only if the read needs a server.
     pub async fn stat(&self, path: &NodePath) -> Result<Option<NodeStat>, ReadError> {
         let (after, began) = (self.timeout(None), clock::now());
         loop {
@@ -194,9 +194,9 @@ impl Client {
         }
     }
 
-    /// Sets a node's value; makes the node, and those above it, if they do not exist. When it
-    /// returns, no client will read the value from before any more; the next read of the node here
-    /// comes from memory, as a rule.
+    /// Sets a node's value. Creates the node and its missing ancestors. When this returns, no
+    /// client reads the old value any longer. This client's next read of the node usually comes
+    /// from memory.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Client {
         self.put_with(path, value, PutOptions::default()).await
     }
 
-    /// [`Client::put`], with a condition, a lease that the node goes with, or a timeout.
+    /// Like [`Client::put`], with a condition, a lease to attach the node to, or a timeout.
     ///
     /// # Errors
     ///
@@ -238,48 +238,48 @@ impl Client {
         self.write(Write::Delete { path: path.clone(), recursive, condition }, timeout).await
     }
 
-    /// Makes the subtree at `path` a volume of its own; its node too if it does not exist.
+    /// Makes the subtree at `path` a volume of its own. Creates the node if it does not exist.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if it is a volume already, or if the servers' clocks cannot keep
-    /// what the settings promise.
+    /// [`WriteError`]. Refused if the node is a volume already, or with
+    /// [`VolumeError::SkewMargin`](crate::VolumeError::SkewMargin) if the margin is too small for
+    /// the servers' drift allowance.
     pub async fn create_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
         self.write(Write::CreateVolume { path: path.clone(), settings }, None).await
     }
 
-    /// Changes what a volume promises.
+    /// Changes the settings of a volume.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if it is no volume, or if the servers' clocks cannot keep what the
-    /// settings promise.
+    /// [`WriteError`]. Refused if the node is no volume, or as for [`Client::create_volume`].
     pub async fn set_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
         self.write(Write::SetVolume { path: path.clone(), settings }, None).await
     }
 
-    /// Lets the subtree belong to the volume above again. The nodes stay.
+    /// Removes a volume. Its nodes stay, and belong to the volume above from then on.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if it is no volume, or the root.
+    /// [`WriteError`]. Refused if the node is no volume, or is the root.
     pub async fn remove_volume(&self, path: &NodePath) -> Result<Written, WriteError> {
         self.write(Write::RemoveVolume { path: path.clone() }, None).await
     }
 
-    /// Any write, within `timeout` or else the client's.
+    /// Does any write, within `timeout` or else the client's timeout.
     ///
     /// # Errors
     ///
     /// [`WriteError`], which says whether the write [may still
-    /// happen](WriteError::may_still_happen). Dropping the future gives the write up: if it had
-    /// been sent, it may still happen.
+    /// happen](WriteError::may_still_happen). If the future is dropped after the write was sent,
+    /// the write may still happen, too.
     pub async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
         self.driver().execute_write(change, self.timeout(timeout)).await
     }
 
-    /// The sessions that hold leases on the node's objects, or may, with what remains of them. From
-    /// the leader.
+    /// Lists the sessions that hold leases on the node's objects, or may hold them, with the
+    /// remaining time. The leader answers.
     ///
     /// # Errors
     ///
@@ -291,7 +291,8 @@ impl Client {
         }
     }
 
-    /// What writes of the node wait for right now, and at most how much longer. From the leader.
+    /// Lists what pending writes of the node wait for, and for how long at most. The leader
+    /// answers.
     ///
     /// # Errors
     ///
@@ -303,8 +304,8 @@ impl Client {
         }
     }
 
-    /// Which reads of the node wait right now until holders of write leases have flushed, and lists
-    /// that begin there; and at most how much longer. From the leader.
+    /// Lists the blocked reads of the node, and the lists that begin there: they wait until the
+    /// owner of a write lease has flushed. Says for how long at most. The leader answers.
     ///
     /// # Errors
     ///
@@ -316,7 +317,7 @@ impl Client {
         }
     }
 
-    /// The volumes at and below the path. From the leader.
+    /// Lists the volumes at and below the path. The leader answers.
     ///
     /// # Errors
     ///
@@ -328,8 +329,8 @@ impl Client {
         }
     }
 
-    /// The cluster as the server sees it that the client is connected to. For the view of another
-    /// server, or without a quorum, see [`server_status`](crate::server_status).
+    /// Describes the cluster as the connected server sees it.
+    /// [`server_status`](crate::server_status) asks another server, and works without a quorum.
     ///
     /// # Errors
     ///
@@ -345,25 +346,26 @@ impl Client {
         self.driver().inspect(inspect, self.timeout(None)).await
     }
 
-    /// The state of the session, always the latest. For each change once, see [`Client::events`].
+    /// The latest state of the session. For each change exactly once, use [`Client::events`].
     pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
         self.driver().status.state()
     }
 
-    /// Each change of the session's state from now on, once, in order; told by this client's own
-    /// clock, at the latest when a lease ends there, whatever the connection does.
+    /// The changes of the session's state from now on, each once and in order. This client's own
+    /// clock reports the end of a lease, at the latest when it ends there, whatever the connection
+    /// does.
     pub fn events(&self) -> Events {
         self.driver().status.events()
     }
 
-    /// Whether this machine's clock and the leading server's are known to differ by more than they
-    /// are allowed to, always the latest; none while they are not. While they do, no read is served
-    /// from memory: each goes to the server. One of the two clocks is wrong. Deadlines of locks and
-    /// key leases are by this clock too: rely on fencing tokens.
+    /// By how much this machine's clock and the leader's differ beyond their allowances, always the
+    /// latest. `None` while they do not. While they do, one of the two is wrong, and each read goes
+    /// to a server. The deadlines of locks and key leases use this clock too: rely on fencing
+    /// tokens.
     ///
     /// ```no_run
     /// # async fn show(client: leasehold_client_cache::Client) {
-    /// let mut clock = client.clock();
+    /// let mut clock = client.clock_excess();
     /// while clock.changed().await.is_ok() {
     ///     if let Some(excess) = *clock.borrow_and_update() {
     ///         eprintln!("this clock is off by {} ppm: {excess}", excess.ppm());
@@ -375,15 +377,15 @@ impl Client {
         self.driver().status.clock()
     }
 
-    /// How long the cached copies of a volume, that which the path is believed to belong to, are
-    /// certain to stay valid as far as its lease goes, if nothing more is heard: zero without a
-    /// lease. A recall can end any one of them before.
+    /// For how long this client's volume lease certainly holds: that of the volume that `path`
+    /// belongs to, as far as the client knows. Zero without a lease. A recall can end any cached
+    /// copy earlier.
     pub fn volume_remaining(&self, path: &NodePath) -> Duration {
         self.driver().volume_remaining(path)
     }
 
-    /// How long reads of the node's data will be answered from memory if nothing more is heard;
-    /// none if they are not now.
+    /// For how long the cached copy of the node's data certainly holds. `None` if there is no copy
+    /// that may be used now. A recall can end the copy earlier.
     pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
         self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
     }
@@ -394,18 +396,18 @@ impl Client {
         cache.counters.read(cache.len() as u64)
     }
 
-    /// The session; none while there is none.
+    /// The session, if there is one.
     pub fn session(&self) -> Option<SessionId> {
         self.driver().session()
     }
 
-    /// Closes the session: drops all copies, ends what is under way, gives everything back to the
-    /// server, and stops all tasks. Waits for the server to know, but no longer than an operation
-    /// may take. Every later operation of any clone says that the client is closed.
+    /// Closes the session: drops all copies, ends all operations, releases all leases and locks,
+    /// and stops all tasks. Waits for the server's answer, but no longer than the client's timeout.
+    /// Later operations of all clones fail.
     pub async fn close(&self) {
         let driver = self.driver();
         driver.close();
-        // Closed in any case: if nobody answers in time, the leases end by themselves.
+        // Closed in any case. If no server answers in time, the leases end by themselves.
         let _ = tokio::time::timeout(self.timeout(None), driver.closed.cancelled()).await;
         driver.closed.cancel();
     }

@@ -1,9 +1,9 @@
-//! The connection to the server that may lead: found, used, given up, found again.
+//! The connection to the leader: found, used, and found again when it ends.
 //!
-//! One connection at a time. Servers are tried in turn, beginning with the one that the last server
-//! named as leader. While none that leads is found, each round through the endpoints is followed by
-//! a longer pause, so that the clients of a cluster without a leader do not keep it from finding
-//! one. A dead connection is not waited for: the rules say when a server has been silent for too
+//! A client has one connection at a time. It tries servers in turn, and begins with the one that
+//! the last server named as leader. After each round through the endpoints without a leader, it
+//! pauses longer. So the clients of a cluster without a leader do not hinder the election. This
+//! module does not detect dead connections: the rules decide when a server has been silent for too
 //! long.
 
 use std::{
@@ -33,29 +33,29 @@ use crate::{
     own_cluster::OwnCluster,
 };
 
-/// How long a connection and its handshake may take. A packet that is lost once would take longer;
-/// then another server is as good.
+/// How long a connection and its handshake may take. With one lost packet they take longer, but
+/// then another server may do as well.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the first connection waits for the other endpoints to name their clusters: a healthy
-/// one takes a round trip or two. Each new client waits this long for one that is down.
+/// How long the first connection waits for the other endpoints to name their clusters. A healthy
+/// server needs a round trip or two. If one is down, each new client waits this long.
 const NAMES_WITHIN: Duration = Duration::from_millis(100);
 
-/// The first pause after a round in which nobody was found that leads.
+/// The first pause after a round without a leader.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How long one answer may take that waits for nobody's lease. The rules look for another server
-/// long before.
+/// How long an answer may take that depends on no other client's lease. The rules look for another
+/// server long before.
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How long the answer may take that waits for others' leases: the longest volume term and the
-/// largest margin, and then some.
+/// How long an answer may take that depends on other clients' leases: longer than the longest
+/// volume term and the largest margin together.
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(26 * 3600);
 
-/// Finds the leader, is its connection, and begins anew when that ends, until the client is over.
+/// Finds the leader and serves the connection to it, again and again, until the client is closed.
 pub(crate) async fn keep_connected(driver: Arc<Driver>) {
     let over = driver.closed.clone();
     over.run_until_cancelled(async {
@@ -102,7 +102,7 @@ async fn reach(address: &str, driver: &Driver, own: &mut OwnCluster) -> Result<T
     }
 }
 
-/// The clusters of the endpoints that name theirs at once.
+/// The clusters of those endpoints that name theirs in time.
 async fn named_by(endpoints: impl Iterator<Item = &String>) -> Vec<(String, ClusterId)> {
     let asked = endpoints.map(|endpoint| async move {
         let introduced = leasehold_wire::connect(endpoint, Role::Client, NAMES_WITHIN).await;
@@ -111,12 +111,12 @@ async fn named_by(endpoints: impl Iterator<Item = &String>) -> Vec<(String, Clus
     futures::future::join_all(asked).await.into_iter().flatten().collect()
 }
 
-/// What came of a connection.
+/// The result of a connection.
 #[derive(Debug, Default)]
 struct ConnectionEnd {
-    /// It was to a leader.
+    /// Whether the server led: it answered a request.
     had_leader: bool,
-    /// Where the leader is said to be.
+    /// The leader's address, as the server named it.
     hint: Option<String>,
 }
 
@@ -127,20 +127,20 @@ impl ConnectionEnd {
     }
 }
 
-/// Where to look next.
+/// Which server to try next.
 #[derive(Debug)]
 struct LeaderSearch {
     endpoints: Vec<String>,
-    /// Those of the endpoints that this round has yet to try.
+    /// The endpoints that are still to be tried in this round.
     round: VecDeque<String>,
     hint: Option<String>,
-    /// Could not be connected to in this round: not worth a hint.
+    /// The servers that could not be reached in this round: hints to them are ignored.
     dead: BTreeSet<String>,
-    /// Connections that failed since one succeeded.
+    /// The connections that have failed since one succeeded.
     failures: usize,
-    /// Why, by address.
+    /// Why they failed, by address.
     reasons: BTreeMap<String, Unavailable>,
-    /// Hints followed in this round.
+    /// The hints that were followed in this round.
     hints: usize,
     pause: Option<Duration>,
 }
@@ -173,7 +173,7 @@ impl LeaderSearch {
         }
     }
 
-    /// Grows by half each time.
+    /// Each pause is half as long again as the one before.
     fn next_pause(&mut self) -> Duration {
         let pause = self.pause.map_or(PAUSE_MIN, |pause| (pause * 3 / 2).min(PAUSE_MAX));
         self.pause = Some(pause);
@@ -191,8 +191,8 @@ impl LeaderSearch {
         self.reasons.clear();
     }
 
-    /// Why, if no endpoint has been connected to for a whole round. What a server has said tells
-    /// more than that another one does not answer.
+    /// Returns the reason if a whole round has failed. What a server has answered is a better
+    /// reason than the silence of another.
     fn failed(&mut self, address: String, why: Unavailable) -> Option<Unavailable> {
         self.reasons.insert(address.clone(), why.clone());
         self.dead.insert(address);
@@ -214,21 +214,21 @@ impl LeaderSearch {
 
     fn ended(&mut self, end: ConnectionEnd) {
         if end.had_leader {
-            // The round goes on, and so there is a pause before the same server is tried again, if
-            // a short one.
+            // The round continues. So there is a pause before the same server is tried again, but a
+            // short one.
             self.pause = None;
             self.dead.clear();
             self.hints = 0;
         }
-        // Servers may send a client around among themselves while they elect.
+        // During an election, servers may name each other as leader in a circle.
         let is_fresh = self.hints < self.endpoints.len();
         self.hint = end.hint.filter(|hint| is_fresh && !self.dead.contains(hint));
         self.hints += usize::from(self.hint.is_some());
     }
 }
 
-/// Serves recalls in place: they wait for nothing but the driver's lock, and the next request of
-/// ours may depend on them.
+/// Serves recalls in place: they wait for the driver's lock only, and the next request may depend
+/// on them.
 #[derive(Clone)]
 struct RecallService(Arc<Driver>);
 
@@ -238,7 +238,7 @@ impl Callback for RecallService {
     }
 }
 
-/// Is the connection until it ends.
+/// Serves the connection until it ends.
 async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
     let (leasehold, recalls, work) = client_connection(stream);
     let _work = AbortOnDropHandle::new(tokio::spawn(work));
@@ -270,7 +270,7 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
     end
 }
 
-/// Sends a request. None if the connection is over.
+/// Sends a request. The response is `None` if the connection has ended.
 async fn call(leasehold: LeaseholdClient, ticket: SendId, request: Request) -> (SendId, Option<Response>) {
     let mut context = tarpc::context::current();
     let longest = if request.body.is_nonblocking() { QUICK_ANSWER_MAX } else { LATE_ANSWER_MAX };
@@ -278,8 +278,8 @@ async fn call(leasehold: LeaseholdClient, ticket: SendId, request: Request) -> (
     let response = match leasehold.call(context, request).await {
         Ok(response) => Some(response),
         Err(RpcError::Shutdown | RpcError::Channel(_)) => None,
-        // This request alone failed: as if the server had asked to try again, under the same
-        // number.
+        // Only this request failed. This acts as if the server had asked for a retry, under the
+        // same number.
         Err(error @ (RpcError::Send(_) | RpcError::DeadlineExceeded | RpcError::Server(_))) => {
             tracing::warn!(%error, "a request failed: it is sent again");
             Some(Response {

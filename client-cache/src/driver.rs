@@ -1,8 +1,9 @@
-//! The shell around the rules: carries out what the holder says, and decides nothing.
+//! The shell around the rules: executes the effects of the [`Holder`], and decides nothing.
 //!
-//! One lock, [`Driver::core`], is held around each step and its effects, in order. So a copy is
-//! dropped before the consent leaves, and checking the epoch, installing and registering are one
-//! step each (S4). It is never held across an await. Readers of cached copies do not take it.
+//! One lock, [`Driver::core`], is held for each step and its effects, in order. So a copy is
+//! dropped before the consent leaves. Checking the epoch, installing a copy and registering are one
+//! step each (S4 in docs/PROTOCOL.md). The lock is never held across an await. Readers of cached
+//! copies do not take it.
 
 mod housekeeping;
 mod key_leases;
@@ -46,95 +47,96 @@ use crate::{
     write_lease::LostChange,
 };
 
-/// Copies taken out of the cache with each one put in, at most: more than one, so that the cache
-/// shrinks to its bound.
+/// The most copies evicted for each one installed. It is more than one, so that the cache shrinks
+/// to its bound.
 const EVICTIONS_PER_INSTALLATION: usize = 4;
 
-/// What a waiting read gets.
+/// The result of a waiting read.
 #[derive(Debug)]
 pub(crate) enum ReadOutcome {
-    /// The content.
     Content {
         content: SharedContent,
         /// Whether a server was asked.
         from_server: bool,
-        /// Until when it may be used, if it came with leases that hold.
+        /// Until when the copy may be used, if it has leases that hold.
         valid_until: Option<Instant>,
     },
-    /// The cache lost the copy that was to be served: read again.
+    /// The cache evicted the copy that was to be served: read again.
     CopyEvicted,
-    /// Why there is none.
     Failed(holder::ReadFailure),
 }
 
-/// What the connection is asked to do, in order. Not bounded by itself: it holds at most one
-/// request for each object that somebody waits for and each write that somebody waits for, which
-/// [`waiting`] bounds, and what the rules send on their own, which has its bounds there.
-// Nearly all of them are the large one.
+/// What the connection must do, in order.
+///
+/// The channel has no bound of its own. It has at most one request for each object that is read,
+/// and one for each waiting write: [`waiting`] bounds both. The rules bound what they send on their
+/// own.
+// Nearly all orders are the large variant.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(crate) enum ConnectionOrder {
-    /// Send the request and bring the answer.
+    /// Send the request and return the answer.
     Send(SendId, Request),
-    /// Give the connection up, and look for the leader, perhaps there.
+    /// Give up the connection and look for the leader, first at this address.
     Leave(Option<String>),
 }
 
 pub(crate) type WriteOutcome = Result<Written, holder::WriteFailure>;
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 struct DriverCore {
     holder: Holder,
     leases: VolumeLeases,
-    /// The reads and writes that somebody waits for.
+    /// The reads and writes that the application waits for.
     waiting: WaitingCalls,
-    /// The writes that give something back, until they are done.
+    /// The writes that release something, until they are done.
     release_writes: HashMap<WriteId, PendingRelease>,
-    /// The key leases that are kept alive.
+    /// The key leases that this client renews.
     key_leases: HashMap<LeaseId, KeyLeaseShared>,
-    /// Who wants to know when the lease is over that a node goes with.
+    /// The tokens to cancel when the lease ends that a node is attached to.
     owner_leases: HashMap<u64, (NodePath, CancellationToken)>,
-    /// What guards know of their holds.
+    /// The state that guards of locks see.
     locks: HashMap<LockId, (NodePath, LockCell)>,
-    /// Who is told what happens.
+    /// Where the changes of each watch are sent.
     watches: HashMap<WatchId, watches::WatchSender>,
     last_id: u64,
     orders: Option<mpsc::UnboundedSender<ConnectionOrder>>,
-    /// Dropped from the cache; the policy has yet to be told. At most as many as there were copies.
+    /// The objects that were removed from the cache, before the policy is notified. At most as many
+    /// as there were copies.
     forgotten: VecDeque<Object>,
-    /// When the timer will wake by itself.
+    /// When the timer wakes by itself.
     timer_at: Instant,
 }
 
-/// Everything that the tasks and the application's handles share.
+/// What the tasks and the application's handles share.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) options: Options,
     pub(crate) cache: Cache,
     pub(crate) status: Status,
-    /// The current connection, for questions that the rules have no part in.
+    /// The current connection, for requests that bypass the rules.
     pub(crate) connection: watch::Sender<Option<LeaseholdClient>>,
     pub(crate) pending_releases: PendingReleases,
-    /// Cancelled when the client is closed or its last handle dropped: all tasks end.
+    /// Cancelled when the client is closed or its last handle is dropped. Then all tasks end.
     pub(crate) closed: CancellationToken,
     core: Mutex<DriverCore>,
     timer: Notify,
 }
 
-/// Which effects come from an answer, and the consent among them.
+/// The state of one step: whether it is for an answer, and what its effects produced.
 #[derive(Debug, Default)]
 struct StepOrigin {
     is_answer: bool,
     consent: Option<Consent>,
-    /// What was installed last: most often it is what the reads that asked for it are served, too.
+    /// What was installed last: most often it also answers the reads that asked for it.
     installed: Option<(Arc<Content>, SharedContent)>,
-    /// Inputs that the effects give rise to.
+    /// Inputs that follow from the effects.
     follow: VecDeque<HolderInput>,
 }
 
 impl StepOrigin {
-    /// The content as readers share it: with the cache, if it has just been installed there.
+    /// The content as readers share it. If it has just been installed, the cache shares it too.
     fn shared(&self, object: Object, content: Arc<Content>) -> SharedContent {
         match &self.installed {
             Some((installed, shared)) if Arc::ptr_eq(installed, &content) => shared.clone(),
@@ -173,7 +175,6 @@ impl Driver {
         }
     }
 
-    /// A read begins.
     pub(crate) fn read(&self, object: Object) -> (ReadId, oneshot::Receiver<ReadOutcome>) {
         let mut core = self.core.lock();
         let read = ReadId(core.next_id());
@@ -184,7 +185,7 @@ impl Driver {
         (read, receiver)
     }
 
-    /// Nobody waits for the read any more.
+    /// Cancels a read, unless it has ended.
     pub(crate) fn cancel_read(&self, read: ReadId) {
         let mut core = self.core.lock();
         if core.waiting.cancel_read(read) {
@@ -192,7 +193,6 @@ impl Driver {
         }
     }
 
-    /// A write begins.
     pub(crate) fn write(&self, change: Write) -> (WriteId, oneshot::Receiver<WriteOutcome>) {
         self.begin_write(change, None)
     }
@@ -214,7 +214,7 @@ impl Driver {
         (write, receiver)
     }
 
-    /// Nobody wants to wait for the write any longer. What is known of it is sent to its receiver.
+    /// Cancels a write that is waited for. The holder answers its receiver with what it knows.
     pub(crate) fn cancel_write(&self, write: WriteId) {
         let mut core = self.core.lock();
         if core.waiting.has_write(write) {
@@ -222,8 +222,8 @@ impl Driver {
         }
     }
 
-    /// Nobody wants the write any longer. If it has not been sent, it never will be. If it has, it
-    /// may have happened, so its answer is still waited for.
+    /// Cancels a write if it has not been sent. If it has been sent, it may have taken effect, so
+    /// its answer is still waited for.
     pub(crate) fn cancel_unsent_write(&self, write: WriteId) {
         let mut core = self.core.lock();
         if core.holder.is_unsent(write) {
@@ -231,7 +231,7 @@ impl Driver {
         }
     }
 
-    /// A connection is up: what is to be sent on it comes out of the receiver.
+    /// Registers a new connection. Returns the receiver of its orders.
     pub(crate) fn connected(&self) -> mpsc::UnboundedReceiver<ConnectionOrder> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut core = self.core.lock();
@@ -240,25 +240,23 @@ impl Driver {
         receiver
     }
 
-    /// The connection is over.
     pub(crate) fn disconnected(&self) {
         let mut core = self.core.lock();
         core.orders = None;
         self.step(&mut core, HolderInput::Disconnected);
     }
 
-    /// An answer has come.
     pub(crate) fn answered(&self, send_id: SendId, response: Response) {
         let mut core = self.core.lock();
         let had_session = core.holder.session().is_some();
         let refusal = response.result.as_ref().err().cloned();
         self.step(&mut core, HolderInput::Answered { send_id, response });
-        // Whoever waits for a server goes on when all that follows from its answer has been told.
+        // Callers that wait for a server continue only after all effects of its answer.
         self.status.heard(refusal, had_session);
     }
 
-    /// A recall has come. The copies are dropped when this returns. A recall from another session
-    /// of this client is answered by a consent to no recall.
+    /// Handles a recall. The copies are dropped when this returns. If the recall is for another
+    /// session of this client, the consent names no recall.
     pub(crate) fn recalled(&self, recall: Recall) -> Consent {
         count(&self.cache.counters.recalls);
         count(&self.cache.counters.messages_sent);
@@ -267,8 +265,8 @@ impl Driver {
         self.step(&mut core, HolderInput::Recalled(recall)).unwrap_or(nothing)
     }
 
-    /// Has the rules ask the server for a sign of life, because a question that they do not know of
-    /// is unanswered.
+    /// Makes the rules check whether the server is alive, because it has not answered a request
+    /// that they do not know of.
     pub(crate) fn probe(&self) {
         self.step(&mut self.core.lock(), HolderInput::Probe);
     }
@@ -278,26 +276,24 @@ impl Driver {
         self.step(&mut self.core.lock(), HolderInput::Close);
     }
 
-    /// The session, once there is one.
     pub(crate) fn session(&self) -> Option<SessionId> {
         self.core.lock().holder.session()
     }
 
-    /// How long the lease on the volume that the path belongs to, as far as is known, is certain to
-    /// hold.
+    /// For how long the lease on the path's volume certainly holds. The client may not know of the
+    /// innermost volume.
     pub(crate) fn volume_remaining(&self, path: &NodePath) -> Duration {
         let core = self.core.lock();
         core.holder.volume_remaining(&core.holder.volume_of(path), clock::now())
     }
 
-    /// Takes a step of the rules and carries out its effects, in order. Returns the consent among
-    /// them.
+    /// Runs a step of the rules, and executes its effects in order. Returns the consent among them.
     fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<Consent> {
         let mut step = StepOrigin::default();
         let mut next = Some(input);
         while let Some(input) = next {
             step.is_answer = matches!(input, HolderInput::Answered { .. });
-            // Under the lock, so that the holder's time does not run backwards.
+            // Read under the lock, so that the holder's time never runs backwards.
             let now = clock::now();
             for effect in core.holder.step(input, now) {
                 self.execute(core, effect, &mut step);
@@ -406,14 +402,14 @@ impl Driver {
     }
 
     fn drop_all(&self, core: &mut DriverCore) {
-        // Nothing is served between the first copy's end and the last's that could not have been
-        // served before it.
+        // First the leases end, then the copies go. So nothing is served in between that could not
+        // have been served before.
         core.leases.end_all();
         self.cache.clear();
         core.forgotten.clear();
     }
 
-    /// Has the timer wake in time for what the rules want next.
+    /// Wakes the timer early if the rules now have an earlier deadline.
     fn wind_timer(&self, core: &mut DriverCore) {
         if core.holder.next_deadline().is_some_and(|deadline| deadline < core.timer_at) {
             self.timer.notify_one();
@@ -429,7 +425,7 @@ impl DriverCore {
 
     fn order(&self, order: ConnectionOrder) {
         if let Some(orders) = &self.orders {
-            // The connection may have ended this very moment: the rules will be told.
+            // The connection may just have ended. Then the rules learn of it by another input.
             let _ = orders.send(order);
         }
     }
@@ -441,75 +437,4 @@ impl DriverCore {
 }
 
 #[cfg(test)]
-mod tests {
-    use leasehold_protocol::{
-        id::{Epoch, Incarnation, Revision, VolumeGeneration},
-        message::{AcquiredVolume, Answer, Lapse, Promise, ReadAnswer, Revival},
-    };
-
-    use super::*;
-
-    const TERM: Duration = Duration::from_secs(600);
-
-    fn path(text: &str) -> NodePath {
-        NodePath::parse(text).expect("valid")
-    }
-
-    fn response(answer: Answer) -> Response {
-        Response { epoch: Epoch(1), promises: Vec::new(), lapses: Vec::new(), result: Ok(answer) }
-    }
-
-    /// A lease on the volume.
-    fn acquired(volume: &str, incarnation: u64) -> Answer {
-        let promise = Promise {
-            volume: path(volume),
-            incarnation: Incarnation(incarnation),
-            generation: VolumeGeneration::default(),
-            span: TERM,
-            term: TERM,
-            revision: Revision::default(),
-        };
-        let stamp = Stamp { epoch: Epoch(1), sequence: incarnation };
-        Answer::Acquired(AcquiredVolume { promise, stamp, revival: Revival::None })
-    }
-
-    fn sent(orders: &mut mpsc::UnboundedReceiver<ConnectionOrder>) -> (SendId, Body) {
-        match orders.try_recv().expect("something is sent") {
-            ConnectionOrder::Send(ticket, request) => (ticket, request.body),
-            ConnectionOrder::Leave(leader) => panic!("it leaves for {leader:?}"),
-        }
-    }
-
-    #[test]
-    fn unleased_inner_volume_gets_no_remaining_from_outer_lease() {
-        let driver = Driver::new(Options::new(["nobody:1"]), 0);
-        let mut orders = driver.connected();
-        let (open, _) = sent(&mut orders);
-        driver.answered(open, response(Answer::Opened { session: SessionId(1), term: TERM }));
-        let (register, _) = sent(&mut orders);
-        driver.answered(register, response(Answer::Registered { coverings: Vec::new() }));
-        let mut reads = Vec::new();
-        for (object, volume, incarnation) in [("/v/a", "/v", 1), ("/a", "/", 2)] {
-            let (_read, _answer) = driver.read(Object::data(path(object)));
-            let (acquire, body) = sent(&mut orders);
-            assert!(matches!(body, Body::Acquire { .. }), "{body:?}");
-            driver.answered(acquire, response(acquired(volume, incarnation)));
-            reads.push(sent(&mut orders).0);
-        }
-        assert!(
-            driver.volume_remaining(&path("/v/b")) > Duration::ZERO
-                && driver.volume_remaining(&path("/b")) > Duration::ZERO
-        );
-
-        let lapse = Lapse { volume: path("/v"), incarnation: Incarnation(1) };
-        let content = Some(Content::Data(None));
-        let read = ReadAnswer { content, grant: None, volume: path("/"), applied: Revision::default() };
-        driver.answered(reads[1], Response { lapses: vec![lapse], ..response(Answer::Read(read)) });
-        assert_eq!(
-            driver.volume_remaining(&path("/v/b")),
-            Duration::ZERO,
-            "it is in a volume of which no lease is held"
-        );
-        assert!(driver.volume_remaining(&path("/b")) > Duration::ZERO);
-    }
-}
+mod tests;

@@ -1,15 +1,18 @@
-//! Elections: one of several leads, as long as it holds a node; its name is there to be read.
+//! Elections: one candidate leads while it has the exclusive lock on a node, and the node names it.
 //!
-//! A thin layer over [`Client::lock`]: who leads holds the node exclusively, those who campaign
-//! wait in its queue, and only the next in line is woken. When it is elected it writes the node:
-//! the fencing token of its hold, a space, and what it has to say. The write is a transaction that
-//! compares the token, and the node goes with the session's lease on its volume, which the hold
-//! lives under as well: both end together.
+//! An election is a thin layer over [`Client::lock`]. The elected leader is the lock owner.
+//! Candidates wait in the lock queue, so only the next one is woken.
 //!
-//! So three things say together whether somebody leads: the *token*, which grows from leader to
-//! leader and is good only while the hold is there; the *lease* that the node goes with
-//! ([`ElectedLeader::session`]); and the *revision*, the place of the announcement in the order of
-//! all changes. The name alone says nothing: what is read may be the leader of a moment ago.
+//! An elected candidate writes the node: its fencing token, a space, and its value. The write is a
+//! transaction that compares the token. The node is attached to the session's lease on the volume.
+//! The lock lives under the same lease, so both end together.
+//!
+//! Three values together identify a leadership:
+//! - the *token*: it grows with each leadership, and is current only while the lock is there;
+//! - the *session* whose lease the node is attached to ([`ElectedLeader::session`]);
+//! - the *revision* of the proclamation, in the order of all changes.
+//!
+//! The name alone proves nothing: it may be a former leader's.
 
 use std::time::Duration;
 
@@ -33,35 +36,34 @@ use crate::{
     write::DeleteOptions,
 };
 
-/// How to campaign.
+/// The options of a campaign.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CampaignOptions {
-    /// How long to wait for one's turn: candidates are elected in the order in which they came.
+    /// How long to wait in the queue. Candidates are elected in the order of arrival.
     pub wait: LockWait,
-    /// If the leadership is lost with its lease, nobody is elected for so long; see
-    /// [`LockOptions::delay`].
+    /// How long nobody is elected after the leadership was lost with its lease. See
+    /// [`LockOptions::lock_delay`].
     pub lock_delay: Duration,
-    /// How long each request may take to be answered, the waiting aside; as long as the client's
-    /// operations do unless told otherwise.
+    /// How long each request may take, without the time in the queue. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
-/// Somebody who was elected, as the node says.
+/// An elected leader, as its node describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ElectedLeader {
-    /// What it wrote: its name, as a rule.
+    /// What the leader wrote: usually its name.
     pub value: Value,
-    /// The fencing token of its leadership.
+    /// The fencing token of the leadership.
     pub token: Token,
-    /// The session whose lease the node goes with.
+    /// The session whose lease the node is attached to.
     pub session: SessionId,
-    /// When it wrote this.
+    /// The revision of this proclamation.
     pub revision: Revision,
 }
 
 impl ElectedLeader {
-    /// Reads what a node says. None if no leader has written it.
+    /// Parses a node. `None` if no leader has written it.
     pub fn of(data: &Data) -> Option<Self> {
         let Some(NodeOwner::Session(session)) = data.stat.owner else { return None };
         let space = data.value.iter().position(|byte| *byte == b' ')?;
@@ -71,35 +73,30 @@ impl ElectedLeader {
     }
 }
 
-/// What a leader's node holds.
+/// The value of the node of a leader.
 fn written(token: Token, value: &[u8]) -> Value {
     [token.to_string().as_bytes(), b" ", value].concat().into()
 }
 
-/// This client leads, until it [resigns](Leadership::resign), [hands over](Leadership::hand_over),
-/// is dropped, or loses the hold.
+/// A leadership of this client. It lasts until the client [resigns](Leadership::resign), [hands it
+/// over](Leadership::hand_over), drops this or loses the lock.
 ///
-/// # What it promises
+/// # Guarantees
 ///
-/// Nobody else leads while [`Leadership::certain_for`] says more than zero: it is the hold's
-/// promise (see [`LockGuard`]). By [`Leadership::over`] the leader learns of its end by its own
-/// clock, before anybody else can be elected.
-///
-/// # What only its token can
-///
-/// What the leader sent before its end may arrive after it. Only whoever it arrives at can refuse
-/// it, by the [`Leadership::token`] that goes with it; in a transaction, by comparing with
-/// [`Compare::held`].
+/// Nobody else leads while [`Leadership::remaining`] is above zero: see [`LockGuard`]. This
+/// client's own clock cancels [`Leadership::on_lost`] before anybody else can be elected. A late
+/// request can only be refused by its receiver, with the [`Leadership::token`] in the request. A
+/// transaction compares the token with [`Compare::locked`].
 #[derive(Debug)]
 pub struct Leadership {
-    /// None once it has been given back.
+    /// `None` once it is released.
     lock: Option<LockGuard>,
     client: Client,
     path: NodePath,
     token: Token,
     lost: CancellationToken,
     timeout: Option<Duration>,
-    /// Where what is dropped is given back from.
+    /// Where a dropped leadership is released.
     runtime: Handle,
 }
 
@@ -109,38 +106,39 @@ impl Leadership {
         Self { lock: Some(hold), client, path, token, lost, timeout, runtime: Handle::current() }
     }
 
-    /// The node.
+    /// The node of the election.
     pub fn path(&self) -> &NodePath {
         &self.path
     }
 
-    /// The fencing token: it grows from leader to leader, and stays the same when the leadership is
-    /// over.
+    /// The fencing token. It grows with each leadership, and stays readable when this one has
+    /// ended.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// How long nobody else leads if nothing more is heard; zero if it is over.
+    /// For how long nobody else leads, even if no server answers. Zero if the leadership has ended.
     pub fn remaining(&self) -> Duration {
         self.lock.as_ref().map_or(Duration::ZERO, LockGuard::remaining)
     }
 
-    /// Cancelled when the leadership is over, or can no longer be relied on: by this client's own
-    /// clock at the latest. Once for all.
+    /// Cancelled when the leadership has ended or is no longer certain: by this client's own clock
+    /// at the latest. It never becomes valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
 
-    /// Whether somebody else waits to be elected.
+    /// Whether another candidate waits.
     pub fn is_contended(&self) -> bool {
         self.lock.as_ref().is_some_and(LockGuard::is_contended)
     }
 
-    /// Writes something else for others to read: an address, a state. Only as the leader.
+    /// Replaces the value in the node, such as an address or a state, while this client leads.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if it does not lead any more: nothing was written.
+    /// [`LockError::Lost`] if this client does not lead any longer: nothing was written.
+    /// [`LockError::Write`] if the write failed.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<Revision, LockError> {
         let put = Operation::Put {
             path: self.path.clone(),
@@ -152,8 +150,7 @@ impl Leadership {
         if outcome.succeeded() { Ok(outcome.revision) } else { Err(LockError::Lost { path: self.path.clone() }) }
     }
 
-    /// Who waits to be elected, in the order in which they came: to whom it can be [handed
-    /// over](Leadership::hand_over).
+    /// The candidates that wait, in the order of arrival. [`Leadership::hand_over`] can name one.
     ///
     /// # Errors
     ///
@@ -163,17 +160,17 @@ impl Leadership {
         Ok(holds.into_iter().filter(|hold| hold.token.is_none()).collect())
     }
 
-    /// Lets one of the [candidates](Leadership::candidates) lead, past those that came before it,
-    /// with nobody in between: one entry of the log ends this leadership and begins the next, under
-    /// a larger token. From the call on this one leads no more.
+    /// Makes one of the [candidates](Leadership::candidates) the leader, even if others came before
+    /// it. One entry of the log ends this leadership and begins the next, under a larger token. So
+    /// nobody leads in between.
     ///
-    /// # What the application may count on
+    /// # Guarantees
     ///
-    /// It stops acting as the leader before the call; while that is under way
-    /// [`Leadership::certain_for`] is zero. If it is refused (the candidate may have gone) this one
-    /// leads as before, as [`HandOverError::Unchanged`] says, and can hand over to another. If
-    /// nobody answered in time it does not, and either the successor leads or whoever is next in
-    /// line. Either way nobody else did while this one was certain.
+    /// The application must stop acting as the leader before the call. From the call on,
+    /// [`Leadership::remaining`] is zero. If the servers refuse (the candidate may have left), this
+    /// client leads as before: [`HandOverError::Unchanged`]. If no server answers in time, it no
+    /// longer leads: the successor does, or the next in the queue. In no case did anybody else lead
+    /// while this leadership was certain.
     ///
     /// # Errors
     ///
@@ -192,13 +189,13 @@ impl Leadership {
         }
     }
 
-    /// Leads no more: removes the node and lets the next in line be elected. Dropping it does so
-    /// too, and waits for nothing.
+    /// Ends the leadership: removes the node, and lets the next candidate be elected. Dropping it
+    /// does the same without waiting.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered
-    /// in time: then all of it ends with the client's lease at the latest.
+    /// [`LockError::Lost`] if the leadership had ended already. [`LockError::Write`] if no server
+    /// answered in time: then all of it ends with the client's lease at the latest.
     pub async fn resign(mut self) -> Result<(), LockError> {
         let Some(hold) = self.lock.take() else { return Ok(()) };
         release_leadership(self.client.clone(), hold, self.token, self.timeout).await
@@ -210,7 +207,7 @@ impl Drop for Leadership {
         if let Some(hold) = self.lock.take() {
             let withdrawal = self.client.driver().pending_releases.begin(&self.path);
             let given_back = release_leadership(self.client.clone(), hold, self.token, self.timeout);
-            // If nobody hears of it, all of it ends with the lease.
+            // If no server is reached, the lock and the node end with the lease.
             self.runtime.spawn(async {
                 drop(given_back.await);
                 drop(withdrawal);
@@ -219,8 +216,8 @@ impl Drop for Leadership {
     }
 }
 
-/// Removes what the leader with this token has said, unless the next has said something since. If
-/// nobody hears of it, that comes in its place.
+/// Removes the proclamation of the leader with this token, unless a later leader has written the
+/// node. If no server is reached, the next proclamation replaces it.
 async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, timeout: Option<Duration>) {
     if let Ok(Some(leader)) = client.leader(path).await
         && leader.token == token
@@ -231,8 +228,9 @@ async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, tim
     }
 }
 
-/// The node goes first: else the next leader's could be found there. Of one that is over the hold
-/// has been given back; the node may still be there, if the lease that it goes with lives on.
+/// Removes the node first: after the release, the node could be the next leader's. If the
+/// leadership was lost, the driver has released the lock already. But the node may still be there,
+/// if its lease was renewed.
 async fn release_leadership(
     client: Client,
     hold: LockGuard,
@@ -259,18 +257,20 @@ pub struct ElectedLeaders {
     client: Client,
     path: NodePath,
     watch: Option<Watch>,
-    /// Who was told last.
+    /// The last leader that was reported.
     told: Option<ElectedLeader>,
 }
 
 impl ElectedLeaders {
-    /// The next leader, and each thing that it proclaims: the one that there is at first. Each is
-    /// told once, in order of tokens. Who led while this was too far behind to know (see
-    /// [`WatchError::Compacted`]) is left out. Nothing is lost if the future is dropped.
+    /// The next leader, or the next value that it proclaims; at first the current one. Each comes
+    /// once, in the order of tokens. Nothing is lost if the future is dropped.
+    ///
+    /// If the watch falls behind the history ([`WatchError::Compacted`]), earlier leaders are left
+    /// out.
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if there is nothing to wait for, or nobody who answers in time.
+    /// [`WatchError`] if the watch has ended, or if no server answers in time.
     pub async fn next(&mut self) -> Result<ElectedLeader, WatchError> {
         loop {
             let found = match &mut self.watch {
@@ -298,7 +298,7 @@ impl ElectedLeaders {
 
     fn elected_by(&self, told: &WatchItem) -> Option<ElectedLeader> {
         let WatchItem::Change(change) = told else { return None };
-        // A node is put once in a change.
+        // A change puts a node at most once.
         change.events.iter().filter(|event| event.path == self.path).find_map(|event| match &event.kind {
             EventKind::Put(data) => ElectedLeader::of(data),
             EventKind::Delete => None,
@@ -307,18 +307,17 @@ impl ElectedLeaders {
 }
 
 impl Client {
-    /// Waits to be elected, and says so to others by writing `value` to the node: a name, as a
-    /// rule. The node must not be a volume, or have children. Dropping the future withdraws the
-    /// candidate.
+    /// Waits to be elected, then writes `value` (usually a name) to the node. The node must not be
+    /// a volume, and must not have children. Dropping the future cancels the candidacy.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// use leasehold_client_cache::CampaignOptions;
     ///
     /// let leadership = client.campaign(&"/scheduler".parse()?, "host-1", CampaignOptions::default()).await?;
-    /// let over = leadership.over();
+    /// let lost = leadership.on_lost();
     /// tokio::select! {
-    ///     () = over.cancelled() => println!("stopped in time"),
+    ///     () = lost.cancelled() => println!("stopped in time"),
     ///     () = async { /* what only the leader does */ } => leadership.resign().await?,
     /// }
     /// # Ok(())
@@ -327,7 +326,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`LockError`], as of [`Client::lock`]; also if the node cannot be written.
+    /// [`LockError`] as from [`Client::lock`], or if the node cannot be written.
     pub async fn campaign(
         &self,
         path: &NodePath,
@@ -336,17 +335,16 @@ impl Client {
     ) -> Result<Leadership, LockError> {
         let CampaignOptions { wait, lock_delay, timeout } = options;
         let hold = self.lock(path, LockOptions { wait, lock_delay, timeout, ..LockOptions::default() }).await?;
-        // From here on, whatever becomes of this, it is given back with the node.
+        // From here on, an error or a drop releases the lock and removes the node.
         let leadership = Leadership::new(self.clone(), hold, timeout);
         leadership.proclaim(value).await?;
         Ok(leadership)
     }
 
-    /// Who leads, as the node says: through the cache. None if nobody does, or nobody has said so
-    /// yet.
+    /// The elected leader, as the node names it, read through the cache. `None` if nobody leads, or
+    /// if the leader has not written the node yet.
     ///
-    /// It may be over already, as far as the leader itself is concerned: whoever acts for a leader
-    /// checks the token.
+    /// The leadership may have ended already. Whoever acts for a leader checks the token.
     ///
     /// # Errors
     ///
@@ -356,7 +354,7 @@ impl Client {
         Ok(entry.and_then(|entry| ElectedLeader::of(&entry)))
     }
 
-    /// The leaders from the first [`ElectedLeaders::next`] on, the one that there is then first.
+    /// The leaders of a node, beginning with the one at the first [`ElectedLeaders::next`].
     pub fn observe(&self, path: &NodePath) -> ElectedLeaders {
         ElectedLeaders { client: self.clone(), path: path.clone(), watch: None, told: None }
     }

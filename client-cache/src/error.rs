@@ -1,8 +1,10 @@
-//! What can go wrong, by operation.
+//! The errors, by operation.
 //!
-//! Three things are kept apart that mean different things to whoever decides what to do next: a
-//! server *refused*; nobody was there who could have answered ([`Unavailable`]: no server, or
-//! servers without a leader, that is without a quorum); a leader was there and the time ran out.
+//! They distinguish three cases, because a caller reacts to each in another way:
+//!
+//! - a server *refused* the request;
+//! - no server could answer ([`Unavailable`]: no server, or no leader, hence no quorum);
+//! - there was a leader, and the time ran out.
 
 use std::time::Duration;
 
@@ -16,81 +18,81 @@ use leasehold_protocol::{
 
 use crate::write_lease::LostChange;
 
-/// Why there was nobody to ask.
+/// Why no server could answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// No connection could be made to any endpoint.
+    /// No endpoint could be connected to.
     #[error("no server answers at {}: {reason}", endpoints.join(", "))]
     NoServer {
-        /// Where servers were looked for.
+        /// The endpoints that were tried.
         endpoints: Vec<String>,
-        /// What the last attempt ended with.
+        /// The error of the last attempt.
         reason: String,
     },
-    /// Servers answer, but only such as belong to another cluster than this client.
+    /// Servers answer, but they belong to another cluster than this client.
     #[error(
         "{endpoint} belongs to cluster {got}: expected {expected}, that of this client; no server of that \
          cluster answers: correct the endpoints, or start this client anew if that cluster is gone for good"
     )]
     OtherCluster {
-        /// One of them.
+        /// One of these servers.
         endpoint: String,
         /// The cluster that it belongs to.
         got: String,
         /// The cluster that this client belongs to.
         expected: String,
     },
-    /// A server answers, but none that leads: an election is under way, or there is no quorum.
+    /// A server answers, but none leads: there is an election, or no quorum.
     #[error("no server leads: {reason}")]
     NoLeader {
-        /// What was heard last.
+        /// The last answer or event.
         reason: String,
     },
 }
 
-/// Why there is no client.
+/// Why a client could not connect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// There is nowhere to connect to.
+    /// The options have no endpoint.
     #[error("no endpoints were given: expected at least one, written host:port")]
     NoEndpoints,
-    /// Nobody who could open a session was found in time.
+    /// No server that could open a session was found in time.
     #[error("no session within {after:?}: {source}")]
     Unavailable {
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// What was found instead.
+        /// Why no server could answer.
         source: Unavailable,
     },
-    /// The servers do not give a session to this client, whose name is too long for them.
+    /// The servers refuse a session, because the client's name is too long.
     #[error(transparent)]
     Refused(Refusal),
-    /// A leader was found and did not answer in time.
+    /// A leader was found, and did not answer in time.
     #[error("a leader was found and opened no session within {after:?}")]
     TimedOut {
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
 }
 
-/// Why a read was not answered. Reading changes nothing: it can be tried again.
+/// Why a read was not answered. A read changes nothing, so it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The server refused it for good.
     #[error(transparent)]
     Refused(Refusal),
-    /// Nobody who could answer was found in time.
+    /// No server that could answer was found in time.
     #[error("the read was not answered within {after:?}: {source}")]
     Unavailable {
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// What was found instead.
+        /// Why no server could answer.
         source: Unavailable,
     },
-    /// A leader was asked and did not answer in time.
+    /// A leader was asked, and did not answer in time.
     #[error("the read was not answered within {after:?}")]
     TimedOut {
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
     /// The client is closed.
@@ -98,30 +100,30 @@ pub enum ReadError {
     Closed,
 }
 
-/// Why there is no hold.
+/// Why a lock operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// It was refused, or there was nobody to ask.
+    /// The request was refused or not answered.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The request was not answered in time. If it is granted, it is given back.
+    /// The request was not answered in time. If the lock is granted later, the client releases it.
     #[error("the request for a hold on {path} was not answered within {after:?}")]
     TimedOut {
         /// The node.
         path: NodePath,
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
-    /// Somebody was in the way for longer than was to be waited. The request is withdrawn.
+    /// The lock was not granted within the given wait. The client cancels the request.
     #[error("{path} was not free within {after:?}")]
     NotGranted {
         /// The node.
         path: NodePath,
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
-    /// The session lost its lease on the node's volume, and the hold or the place in the queue with
-    /// it.
+    /// The session lost its lease on the node's volume. So it lost the lock or its position in the
+    /// queue.
     #[error("the hold on {path} is lost: no server was heard of in time, or the session is over")]
     Lost {
         /// The node.
@@ -129,25 +131,25 @@ pub enum LockError {
     },
 }
 
-/// Why something did not come of a write lease.
+/// Why an operation on a write lease failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteLeaseError {
-    /// Something that was set before is not on the servers, and will not be: the hold was over
-    /// first, or the servers refused it. Told once.
+    /// A value that was set before is lost: the lock ended first, or the servers refused the value.
+    /// Each loss is reported once.
     #[error("{0}")]
     Lost(LostChange),
-    /// The node is not held, or not any more.
+    /// The lock was not granted, or has ended.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// Something was refused, or there was nobody to ask.
+    /// A request was refused or not answered.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// It took too long. What was set before goes on being flushed.
+    /// The time ran out. A flush continues in the background.
     #[error("{path} was not to be had, or not flushed, within {after:?}")]
     TimedOut {
         /// The node.
         path: NodePath,
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
 }
@@ -158,18 +160,18 @@ pub enum WriteError {
     /// The server refused it for good: it changed nothing and never will.
     #[error(transparent)]
     Refused(Refusal),
-    /// The client can tell by itself that servers would refuse it.
+    /// The client itself knows that servers would refuse it.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Nobody to send it to was found in time: it changed nothing and never will.
+    /// No server to send it to was found in time: it changed nothing and never will.
     #[error("the write was not sent within {after:?}: {source}")]
     Unavailable {
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// What was found instead.
+        /// Why no server could answer.
         source: Unavailable,
     },
-    /// The time ran out before it was its turn to be sent: it changed nothing and never will.
+    /// The time ran out while it waited to be sent: it changed nothing and never will.
     #[error("the write was not sent within {after:?}, because others before it were unanswered: it changed nothing")]
     NotSent {
         /// How long it waited.
@@ -178,11 +180,11 @@ pub enum WriteError {
     /// It was sent, and the time ran out: it may have taken effect, or may still.
     #[error("the write was not acknowledged within {after:?}: it may have taken effect, or may still")]
     TimedOut {
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
-    /// It was sent, and then the session ended: it may have taken effect. (It is never sent under
-    /// another session, where it could take effect twice.)
+    /// It was sent, and then the session ended: it may have taken effect, or may still. It is never
+    /// sent under another session, because it could then take effect twice.
     #[error("the session ended before the write was acknowledged: it may have taken effect, or may still")]
     OutcomeUnknown,
     /// The session ended, or the client was closed, before it was sent: it changed nothing and
@@ -198,27 +200,27 @@ impl WriteError {
     }
 }
 
-/// Why a key lease is not kept alive.
+/// Why a key lease is not renewed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// There is no such lease (any more).
+    /// There is no such lease, or it has ended.
     #[error("lease {id:x} does not exist")]
     NotFound {
         /// The lease.
         id: LeaseId,
     },
-    /// Nobody who could answer was found in time.
+    /// No server that could answer was found in time.
     #[error("the lease was not renewed within {after:?}: {source}")]
     Unavailable {
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// What was found instead.
+        /// Why no server could answer.
         source: Unavailable,
     },
-    /// A leader was asked and did not answer in time.
+    /// A leader was asked, and did not answer in time.
     #[error("the lease was not renewed within {after:?}")]
     TimedOut {
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
     /// The client is closed.
@@ -226,36 +228,36 @@ pub enum LeaseError {
     Closed,
 }
 
-/// Why a watch is over, or was not begun.
+/// Why a watch ended or did not begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// It is not known any more what happened: read anew, and watch from there. Nothing was left
-    /// out without this being said.
+    /// The history is compacted: read again, and watch from there. A watch leaves out no change
+    /// without this error.
     #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch from there on")]
     Compacted {
-        /// The last change that was told, or the one before the first that was to be told.
+        /// The last change that was reported, or the one before the first that was requested.
         after: Revision,
-        /// The least that could be watched after when this was said.
+        /// The oldest revision after which a watch could begin when the server answered.
         oldest: Revision,
     },
     /// The server refused it for good.
     #[error(transparent)]
     Refused(Refusal),
-    /// Nobody who could answer was found in time.
+    /// No server that could answer was found in time.
     #[error("the watch was not begun within {after:?}: {source}")]
     Unavailable {
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// What was found instead.
+        /// Why no server could answer.
         source: Unavailable,
     },
-    /// A leader was asked and did not answer in time.
+    /// A leader was asked, and did not answer in time.
     #[error("the watch was not begun within {after:?}")]
     TimedOut {
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
-    /// The server's answer is not one to what was asked.
+    /// The server's answer does not fit the request.
     #[error("the server's answer is not one to the question")]
     UnexpectedAnswer,
     /// The client is closed.
@@ -285,27 +287,27 @@ impl From<InspectError> for WatchError {
     }
 }
 
-/// Why something could not be looked at.
+/// Why a request about the servers' state failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InspectError {
     /// The server refused.
     #[error(transparent)]
     Refused(Refusal),
-    /// Nobody who could answer was found in time.
+    /// No server that could answer was found in time.
     #[error("nothing was heard within {after:?}: {source}")]
     Unavailable {
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// What was found instead.
+        /// Why no server could answer.
         source: Unavailable,
     },
-    /// A leader was asked and did not answer in time.
+    /// A leader was asked, and did not answer in time.
     #[error("no answer within {after:?}")]
     TimedOut {
-        /// How long it was waited for.
+        /// How long the client waited.
         after: Duration,
     },
-    /// The server's answer is not one to this question.
+    /// The server's answer does not fit the request.
     #[error("the server's answer is not one to the question")]
     UnexpectedAnswer,
     /// The client is closed.
@@ -316,30 +318,30 @@ pub enum InspectError {
 /// Why an update was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// Somebody else wrote the node in between, each time. It changed nothing.
+    /// In each try, another write of the node came in between. The update changed nothing.
     #[error("{path} was not updated within {after:?}: in each of {tries} tries somebody else wrote it in between")]
     Contended {
         /// The node.
         path: NodePath,
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// How often.
+        /// How often the client tried.
         tries: u32,
     },
-    /// The node could not be read. It changed nothing.
+    /// The node could not be read. The update changed nothing.
     #[error("try {tries}: {source}")]
     Read {
-        /// The try.
+        /// The number of the try.
         tries: u32,
-        /// Why.
+        /// The read's error.
         source: ReadError,
     },
     /// The node could not be written.
     #[error("try {tries}: {source}")]
     Write {
-        /// The try.
+        /// The number of the try.
         tries: u32,
-        /// Why.
+        /// The write's error.
         source: WriteError,
     },
 }
@@ -350,7 +352,7 @@ impl UpdateError {
         matches!(self, Self::Write { source, .. } if source.may_still_happen())
     }
 
-    /// How often it was tried.
+    /// How often the client tried.
     pub fn tries(&self) -> u32 {
         match self {
             Self::Contended { tries, .. } | Self::Read { tries, .. } | Self::Write { tries, .. } => *tries,
@@ -358,7 +360,7 @@ impl UpdateError {
     }
 }
 
-/// Why there is no snapshot. Reading changes nothing: it can be tried again.
+/// Why there is no snapshot read. Reads change nothing, so it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// One of the nodes could not be read.
@@ -367,9 +369,9 @@ pub enum SnapshotError {
     /// The nodes kept changing.
     #[error("no moment was found within {after:?} at which all nodes stood still, in {tries} tries")]
     Contended {
-        /// How long it was tried.
+        /// How long the client tried.
         after: Duration,
-        /// How often.
+        /// How often the client tried.
         tries: u32,
     },
 }

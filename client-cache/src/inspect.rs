@@ -1,5 +1,6 @@
-//! Looking at the servers' state: for people, and in lists. Answers are not cached, and a question
-//! needs no lease. Only if its answer is late is a keep-alive sent.
+//! Requests about the servers' state, for people and for lists. Answers are not cached, and a
+//! request needs no lease. Only if an answer is late does the client check whether the server is
+//! alive.
 
 use std::time::{Duration, Instant};
 
@@ -14,21 +15,20 @@ use crate::{
     error::{InspectError, Unavailable},
 };
 
-/// The pause before a server that could not answer is asked again.
+/// The pause before the client asks a server again that could not answer.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How often an unanswered question has the rules look whether the server is silent. If it is they
+/// After this time without an answer, the rules check whether the server is silent. If it is, they
 /// look for another server.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Asks the server that the session is connected to, again and again until it can answer, for
-    /// at most `after`.
+    /// Asks the connected server, again and again until it can answer, for at most `after`.
     pub(crate) async fn inspect(&self, inspect: Inspect, after: Duration) -> Result<Answer, InspectError> {
         self.ask(Body::Inspect(inspect), after).await
     }
 
-    /// The same, for anything that needs no session.
+    /// Like [`Self::inspect`], for any request that needs no session.
     pub(crate) async fn ask(&self, body: Body, after: Duration) -> Result<Answer, InspectError> {
         let until = clock::deadline(after);
         let asking = self.closed.run_until_cancelled(self.keep_asking(&body, until));
@@ -46,7 +46,7 @@ impl Driver {
         let mut line = self.connection.subscribe();
         loop {
             let connection = line.wait_for(Option::is_some).await.map(|connection| connection.clone());
-            // The sender is ours.
+            // Cannot fail: the driver has the sender.
             let Ok(connection) = connection else { return std::future::pending().await };
             if let Some(connection) = connection
                 && let Some(response) = self.ask_while_up(&connection, &mut line, body.clone(), until).await
@@ -60,8 +60,7 @@ impl Driver {
         }
     }
 
-    /// None if the connection was given up or ended before the answer came, or if the server
-    /// failed.
+    /// `None` if the connection ended before the answer came, or if the server failed.
     async fn ask_while_up(
         &self,
         connection: &LeaseholdClient,
@@ -80,7 +79,7 @@ impl Driver {
     }
 }
 
-/// None if the connection has ended, or the server failed.
+/// `None` if the connection has ended, or the server failed.
 async fn ask(connection: &LeaseholdClient, body: Body, until: Instant) -> Option<Response> {
     let mut context = tarpc::context::current();
     context.deadline = until;
@@ -88,16 +87,16 @@ async fn ask(connection: &LeaseholdClient, body: Body, until: Instant) -> Option
     connection.call(context, request).await.ok()
 }
 
-/// What one server says of its cluster.
+/// One server's view of its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerStatus {
-    /// The cluster that the server takes part in. None while it waits to be let into one.
+    /// The server's cluster. `None` while the server waits to join one.
     pub cluster: Option<ClusterId>,
     /// The members, the leader and the revision, as this server knows them.
     pub info: ClusterInfo,
 }
 
-/// Asks one server for its view of the cluster. The server need not lead, and there need not be a
+/// Asks one server for its view of the cluster. The server need not lead, and the cluster needs no
 /// quorum. Each call opens a connection of its own.
 ///
 /// # Errors
@@ -124,7 +123,7 @@ pub async fn server_status(endpoint: &str, timeout: Duration) -> Result<ServerSt
     let asking = async {
         let introduced = leasehold_wire::connect(endpoint, Role::Client, timeout).await;
         let introduced = introduced.map_err(|error| unavailable(error.to_string()))?;
-        // Nobody recalls anything from a connection without a session.
+        // No server recalls anything on a connection without a session.
         let (connection, _recalls, work) = client_connection(introduced.stream);
         let _work = AbortOnDropHandle::new(tokio::spawn(work));
         let response = ask(&connection, Body::Inspect(Inspect::Cluster), until).await;

@@ -1,5 +1,4 @@
-//! Key leases: granted, kept alive, looked at, revoked; and nodes that show by a lease that
-//! somebody lives.
+//! Key leases and registrations: nodes that are removed when their lease ends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,23 +21,23 @@ use crate::{
     write::{DeleteOptions, PutOptions},
 };
 
-/// How to ask for a key lease.
+/// The options of a key lease's grant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseOptions {
-    /// Its name; a new one unless told otherwise.
+    /// The id of the lease. `None`: the servers choose a new one.
     pub id: Option<LeaseId>,
-    /// How long the grant may take; as long as the client's operations do unless told otherwise.
+    /// How long the grant may take. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
-/// What is known of a key lease that is kept alive.
+/// The state of a key lease that this client renews.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyLeaseState {
-    /// It has been asked for.
+    /// No answer yet.
     Asked,
-    /// It is certain until then.
+    /// The lease certainly lasts until then.
     Until(Instant),
-    /// It is over, or can no longer be relied on.
+    /// The lease has ended, or is no longer certain.
     Lost,
 }
 
@@ -48,7 +47,7 @@ pub(crate) struct KeyLeaseShared {
     pub(crate) state: watch::Sender<KeyLeaseState>,
     pub(crate) lost: CancellationToken,
     pub(crate) handles: usize,
-    /// Which keeping of the lease this is: one that has ended is not the next one's.
+    /// Distinguishes successive renewals of one id: a late handle does not stop a newer one.
     pub(crate) number: u64,
 }
 
@@ -63,13 +62,13 @@ impl KeyLeaseShared {
     }
 }
 
-/// A key lease that this client keeps alive, until the last handle of it is dropped or the client
-/// closed. Then it ends by itself after its term; [`KeyLease::revoke`] ends it at once.
+/// A key lease that this client renews, until the last handle is dropped or the client is closed.
+/// Then the lease ends by itself after its TTL. [`KeyLease::revoke`] ends it at once.
 ///
-/// It can be lost: if no server is heard of in time, or if somebody revokes it. [`KeyLease::over`]
-/// is cancelled then, by this client's own clock at the latest and before any server counts the
-/// lease as over: whoever acts on the strength of the lease stops in time by listening to that.
-/// What is in the middle of an act then can be kept from doing harm only by whoever it acts on.
+/// The lease is lost if no server answers in time, or if somebody revokes it. [`KeyLease::on_lost`]
+/// is then cancelled: by this client's own clock at the latest, and before any server counts the
+/// lease as expired. So an application that listens to it stops in time. A request that is already
+/// on its way can only be refused by its receiver.
 #[derive(Debug)]
 pub struct KeyLease {
     client: Client,
@@ -80,12 +79,12 @@ pub struct KeyLease {
 }
 
 impl KeyLease {
-    /// Its name.
+    /// The id of the lease.
     pub fn id(&self) -> LeaseId {
         self.id
     }
 
-    /// How long it is certain to last if nothing more is heard: zero when it is over.
+    /// For how long the lease certainly lasts, even if no server answers. Zero if it has ended.
     pub fn remaining(&self) -> Duration {
         match *self.state.borrow() {
             KeyLeaseState::Until(until) => until.since(clock::now()),
@@ -93,30 +92,30 @@ impl KeyLease {
         }
     }
 
-    /// Waits until more is known of how long the lease is certain to last, and says how long that
-    /// is; none when it is over. Nothing is lost if the future is dropped.
+    /// Waits for the next renewal, and returns for how long the lease certainly lasts. `None` if
+    /// the lease has ended. Nothing is lost if the future is dropped.
     pub async fn renewed(&mut self) -> Option<Duration> {
         if self.state.changed().await.is_ok()
             && let KeyLeaseState::Until(until) = *self.state.borrow_and_update()
         {
             return Some(until.since(clock::now()));
         }
-        // Whoever hears of the end here finds it there too.
+        // So a caller that gets `None` also sees the token cancelled.
         self.lost.cancelled().await;
         None
     }
 
-    /// Cancelled when the lease is over, or can no longer be relied on; never before, and once for
-    /// all.
+    /// Cancelled when the lease has ended or is no longer certain, and never before. The lease does
+    /// not become valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
 
-    /// Ends the lease, and with it all nodes that go with it, at once.
+    /// Ends the lease at once, and removes all attached nodes.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if the lease is gone already.
+    /// [`WriteError`]. Refused if the lease has ended already.
     pub async fn revoke(self) -> Result<Written, WriteError> {
         let timeout = self.client.driver().options.timeout;
         self.client.driver().execute_write(Write::RevokeLease { id: self.id }, timeout).await
@@ -129,41 +128,41 @@ impl Drop for KeyLease {
     }
 }
 
-/// How to register.
+/// The options of a registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegisterOptions {
-    /// What must hold of the node; by default that nobody else is registered there.
+    /// The condition on the node. By default nobody else is registered there.
     pub condition: RegisterCondition,
-    /// How long it may take; as long as the client's operations do unless told otherwise.
+    /// How long the registration may take. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
-/// What must hold of a node for a registration.
+/// The condition on the node of a registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RegisterCondition {
-    /// It does not exist, or goes with this client's own session.
+    /// The node does not exist, or is attached to a lease of this client's session.
     #[default]
     Absent,
-    /// Nothing: whoever is registered there is replaced.
+    /// None: a registration of another session is replaced.
     Any,
 }
 
-/// A node that goes with this session's lease on its volume: it is there for as long as the client
-/// lives and is heard of (a service's liveness by heartbeat; ZooKeeper's ephemeral node).
+/// A node that is attached to its session's lease on the node's volume, like ZooKeeper's ephemeral
+/// nodes. It exists while the client lives and renews that lease.
 ///
-/// Dropping it leaves the node where it is until the client closes or dies; [`Registration::leave`]
-/// removes it.
+/// Dropping this leaves the node until the client is closed or dies. [`Registration::leave`]
+/// removes the node.
 #[derive(Debug)]
 pub struct Registration {
     client: Client,
     path: NodePath,
     epoch: Revision,
-    /// When the node was put last.
+    /// The revision of the last put of the node.
     revision: Revision,
     owner_lease: OwnerLease,
 }
 
-/// Knows when the lease is over that a node goes with.
+/// Learns when the lease ends that a node is attached to.
 #[derive(Debug)]
 struct OwnerLease {
     driver: Arc<Driver>,
@@ -183,26 +182,26 @@ impl Registration {
         &self.path
     }
 
-    /// Which registration this is: it grows from one to the next, whoever registers (Kafka's
-    /// registration epoch).
+    /// The number of the registration. It grows with each registration of the node, whoever
+    /// registers (as Kafka's registration epoch does).
     pub fn epoch(&self) -> Revision {
         self.epoch
     }
 
-    /// The change that last put the node's value: that of the registration, or of the last
+    /// The revision of the node's value: that of the registration, or of the last
     /// [`Registration::update`].
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Gives the node another value, unless it is another's by now. It stays registered: the epoch
-    /// is as before.
+    /// Replaces the node's value, unless another session has the node by now. The epoch stays the
+    /// same.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if the node is gone, another's, or was written by other means than
-    /// this. After an error whose write [may still happen](WriteError::may_still_happen), the next
-    /// update and [`Registration::leave`] are refused if it did.
+    /// [`WriteError`]. Refused if the node was removed, belongs to another session, or was written
+    /// in another way. After an error whose write [may still happen](WriteError::may_still_happen),
+    /// the next update and [`Registration::leave`] are refused if it did happen.
     pub async fn update(&mut self, value: impl Into<Value>) -> Result<Written, WriteError> {
         let condition = Condition::Revision(self.revision);
         let options = PutOptions { condition, attach: Attach::Session, ..PutOptions::default() };
@@ -211,26 +210,28 @@ impl Registration {
         Ok(written)
     }
 
-    /// How long the lease that the node goes with is certain to last if nothing more is heard.
+    /// For how long the node's lease certainly lasts, even if no server answers.
     pub fn remaining(&self) -> Duration {
         if self.owner_lease.lost.is_cancelled() { Duration::ZERO } else { self.client.volume_remaining(&self.path) }
     }
 
-    /// Cancelled when the lease is over that the node went with, for good: as a server says, or
-    /// when the session has expired. Before that this client's own clock may say that the lease is
-    /// not certain any more ([`Registration::certain_for`] is zero, and the session in *jeopardy*,
-    /// see [`Client::events`]); it may still be renewed then. (A node that somebody removes or
-    /// replaces is another matter: that can be read.)
+    /// Cancelled when the node's lease has ended for good: a server says so, or the session has
+    /// expired.
+    ///
+    /// Before that, this client's own clock may say that the lease is no longer certain. Then
+    /// [`Registration::remaining`] is zero and the session is in *jeopardy* (see
+    /// [`Client::events`]), but the lease may still be renewed. This does not report that somebody
+    /// removes or replaces the node: read the node for that.
     pub fn on_lost(&self) -> CancellationToken {
         self.owner_lease.lost.clone()
     }
 
-    /// Removes the node, unless it is another's by now.
+    /// Removes the node, unless another session has it by now.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if it is gone, another's, or was written by other means than
-    /// [`Registration::update`].
+    /// [`WriteError`]. Refused if the node was removed, belongs to another session, or was written
+    /// in another way than by [`Registration::update`].
     pub async fn leave(self) -> Result<Written, WriteError> {
         let options = DeleteOptions { condition: Condition::Revision(self.revision), ..DeleteOptions::default() };
         self.client.delete(&self.path, options).await
@@ -238,26 +239,26 @@ impl Registration {
 }
 
 impl Client {
-    /// Grants a key lease, as etcd does: nodes can be [attached](PutOptions::attach) to it, and go
-    /// when it ends. It ends after its term unless it is [kept alive](Client::keep_lease_alive), by
-    /// anybody.
+    /// Grants a key lease, as in etcd. Nodes that are [attached](PutOptions::attach) to it are
+    /// removed when it ends. It ends after its TTL, unless some client
+    /// [renews](Client::keep_lease_alive) it.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if the name is taken or the term is out of bounds (200 ms to 366
-    /// days), and as [busy](leasehold_protocol::message::Refusal::Busy), with the limit, if the
-    /// servers could not keep one more lease.
+    /// [`WriteError`]. Refused if the id is taken, or if the TTL is out of bounds (200 ms to 366
+    /// days). Refused as [busy](leasehold_protocol::message::Refusal::Busy), with the limit, if the
+    /// servers could not renew one more lease in time.
     pub async fn grant_lease(&self, ttl: Duration, options: LeaseOptions) -> Result<LeaseId, WriteError> {
         let written = self.write(Write::GrantLease { id: options.id, ttl }, options.timeout).await?;
         written.lease.map(|granted| granted.id).ok_or(WriteError::OutcomeUnknown)
     }
 
-    /// Keeps a key lease alive from now on, for as long as the handle lives. All leases that one
-    /// client keeps are renewed together.
+    /// Renews a key lease from now on, for as long as the handle lives. All leases that one client
+    /// renews share their requests.
     ///
     /// # Errors
     ///
-    /// [`LeaseError`] if the lease is gone, or was not confirmed in time.
+    /// [`LeaseError`] if the lease has ended, or was not confirmed in time.
     pub async fn keep_lease_alive(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
         let after = self.driver().options.timeout;
         let (number, mut held, lost) = self.driver().start_keep_alive(id);
@@ -278,17 +279,17 @@ impl Client {
         }
     }
 
-    /// Ends a key lease and removes all nodes that go with it, at once.
+    /// Ends a key lease at once, and removes all attached nodes.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if there is no such lease.
+    /// [`WriteError`]. Refused if there is no such lease.
     pub async fn revoke_lease(&self, id: LeaseId) -> Result<Written, WriteError> {
         self.write(Write::RevokeLease { id }, None).await
     }
 
-    /// A key lease, with what remains of it by the leader's clock; none if there is none. Without
-    /// its nodes: see [`Client::lease_with_keys`].
+    /// A key lease, with its remaining time by the leader's clock. `None` if there is no such
+    /// lease. [`Client::lease_with_keys`] also lists its nodes.
     ///
     /// # Errors
     ///
@@ -297,8 +298,8 @@ impl Client {
         self.lease_page(id, None).await
     }
 
-    /// A key lease with all nodes that go with it, in the order of paths. They are fetched in
-    /// several pieces if they are many, each as of its own moment.
+    /// A key lease with all attached nodes, in the order of paths. Many nodes come in several
+    /// pages, each as of its own moment.
     ///
     /// # Errors
     ///
@@ -321,8 +322,8 @@ impl Client {
         }
     }
 
-    /// All key leases, in the order of their names, without their nodes. They are fetched in
-    /// several pieces if they are many.
+    /// All key leases, in the order of their ids, without their nodes. Many leases come in several
+    /// pages.
     ///
     /// # Errors
     ///
@@ -339,9 +340,9 @@ impl Client {
         }
     }
 
-    /// The nodes at and below a path that go with leases, and those that did and are gone, as far
-    /// as that is known: who is alive. In the order of paths, as the leader sees it. They are
-    /// fetched in several pieces if they are many, each as of its own moment.
+    /// The attached nodes at and below a path, as the leader sees them, in the order of paths:
+    /// which services are alive. The list also has those that ended, as far as the leader remembers
+    /// them. Many come in several pages, each as of its own moment.
     ///
     /// # Errors
     ///
@@ -357,7 +358,7 @@ impl Client {
             all.extend(page.services);
             match page.through {
                 None => return Ok(all),
-                // It would never end.
+                // The pages would never end.
                 Some(through) if after.as_ref().is_some_and(|after| through <= *after) => {
                     return Err(InspectError::UnexpectedAnswer);
                 }
@@ -366,17 +367,16 @@ impl Client {
         }
     }
 
-    /// Puts a node that goes with this session's lease on its volume, which is kept alive from then
-    /// on.
+    /// Registers a service: puts a node that is attached to this session's lease on its volume. The
+    /// client renews that lease from then on.
     ///
-    /// A node at that path which goes with this session's own lease is replaced, whatever the
-    /// options say: it is this client's, from a registration whose handle was dropped, or from an
-    /// attempt whose outcome it did not learn.
+    /// A node that is attached to this session's own lease is replaced, whatever the options say.
+    /// It comes from a registration whose handle was dropped, or from an attempt without an answer.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]; refused if somebody else is registered there and the options do not allow
-    /// for it, or if the node has children or is a volume.
+    /// [`WriteError`]. Refused if another session is registered there and the options do not
+    /// replace it, or if the node has children or is a volume.
     pub async fn register(
         &self,
         path: &NodePath,
@@ -384,7 +384,7 @@ impl Client {
         options: RegisterOptions,
     ) -> Result<Registration, WriteError> {
         let value = value.into();
-        // Before the node is there: whatever ends the lease from then on ends the registration.
+        // Before the put: any end of the lease after that ends the registration.
         let (number, lost) = self.driver().watch_owner_lease(path);
         let owner_lease = OwnerLease { driver: self.shared_driver(), number, lost };
         let written = match options.condition {
@@ -398,7 +398,7 @@ impl Client {
         Ok(Registration { client: self.clone(), path: path.clone(), epoch: revision, revision, owner_lease })
     }
 
-    /// Puts a node that goes with the session, if there is none or if it is this session's own.
+    /// Puts an attached node if there is none, or if it is this session's own.
     async fn put_own(&self, path: &NodePath, value: Value, after: Duration) -> Result<Written, WriteError> {
         let (began, mut condition) = (clock::now(), Condition::Absent);
         loop {
@@ -415,7 +415,8 @@ impl Client {
                         None => return Err(refused),
                     }
                 }
-                // Whoever changed it came in between: it is this session's own no more, or gone.
+                // Somebody changed the node in between: it was removed, or is no longer this
+                // session's own.
                 (
                     WriteError::Refused(Refusal::Write(
                         WriteRefusal::RevisionDiffers { .. } | WriteRefusal::NotFound { .. },
@@ -427,8 +428,8 @@ impl Client {
         }
     }
 
-    /// The modify revision of a node that goes with this session; none if it does not, or if that
-    /// is not known in time.
+    /// The modify revision of a node that is attached to this session. `None` if it is not, or if
+    /// no answer comes in time.
     async fn own_revision(&self, path: &NodePath, within: Duration) -> Option<Revision> {
         let node = self.get_within(path, within).await.ok()??;
         let own = self.session().map(NodeOwner::Session)?;

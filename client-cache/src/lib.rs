@@ -1,9 +1,29 @@
-//! Linearizable reads from the client's own memory.
+//! The Leasehold client: linearizable reads from the client's own memory.
 //!
-//! A [`Client`] keeps copies of what it reads and answers from them, for as long as its leases say
-//! that nobody has changed them. Reading a cached copy costs no message and no lock of its own, and
-//! is still linearizable; writes wait until every copy that they make stale has been given up or
-//! can no longer be used.
+//! A [`Client`] keeps a cached copy of each object that it reads, and answers later reads from it.
+//! A read from memory needs no message, and is still linearizable. The leader delays each write
+//! until every copy that it makes stale has been dropped or can no longer be used.
+//!
+//! In the repository, `docs/guide.md` shows each feature once, `docs/glossary.md` defines the
+//! words, and `docs/PROTOCOL.md` states the rules (S1, T2 and so on).
+//!
+//! # Concepts
+//!
+//! - A client caches *objects*: the data of a node, or the list of its children. *The node does not
+//!   exist* is data too.
+//! - Two leases protect each copy: a long *object lease* (1 h by default), and a short *volume
+//!   lease* (10 s by default). The second one covers all copies in a *volume*, a subtree with its
+//!   own [settings](VolumeSettings). The client uses a copy only while both hold on its own clock.
+//! - Before a write, the leader *recalls* the copies, and each lease holder *consents*. A dead
+//!   client delays the write for one volume term and a margin at most.
+//! - A *session* owns a client's leases. [`ConnectionState`] reports its state.
+//! - A *lock* ([`LockGuard`]) ends with its session's volume lease. Its *fencing token* lets a
+//!   resource refuse requests of an earlier owner.
+//! - An *attached* node is removed when its lease ends: a [`KeyLease`], or the volume lease of a
+//!   session ([`Registration`]).
+//! - A [`WriteError`] says whether the write [may still happen](WriteError::may_still_happen).
+//!
+//! # Structure
 //!
 //! ```text
 //!              get ──► cache ── hit ──► content                       any thread, no waiting
@@ -16,11 +36,11 @@
 //!                     connection ◄──► the leader                       found again when it is lost
 //! ```
 //!
-//! What is guaranteed, and what each layer owes for it, is written where it is done: `cache` (why a
-//! hit is linearizable), `driver` (atomic steps), `connection` (which server), `policy` (what is
-//! kept), and [`leasehold_protocol::holder`] for all rules.
+//! Each module states its own guarantees: `cache` (why a hit is linearizable), `driver` (atomic
+//! steps), `connection` (which server), `policy` (which copies stay).
+//! [`leasehold_protocol::holder`] has all rules.
 //!
-//! What this crate does not know: Raft, replication, disks. It decides nothing about leases.
+//! This crate knows nothing about Raft, replication and disks. It decides nothing about leases.
 
 mod cache;
 mod client;
@@ -99,12 +119,12 @@ pub use leasehold_protocol::{
 
 pub use tokio_util::sync::CancellationToken;
 
-/// The README's program is compiled with the tests.
+/// Compiles the README's program with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
-/// The guide's programs are compiled with the tests.
+/// Compiles the guide's programs with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide.md")]
 struct Guide;

@@ -1,13 +1,14 @@
-//! Lists: all nodes of a subtree with their data, at one revision; and what happens from there on.
+//! Lists: all nodes of a subtree as of one revision, and a watch of the later changes.
 //!
-//! # Why a list that comes in pages is consistent
+//! # Why a list in pages is consistent
 //!
-//! A page is what was there in its part of the subtree at its revision, which was current when it
-//! was asked for. Later pages are of later revisions, so together they are no state that ever was.
-//! A watch that begins after the *first* page's revision is told everything that happened since. Of
-//! that, a node is changed only by what is later than the page that it is on, or would be on: what
-//! happened up to the page's revision is in the page. When the watch has come to the revision of
-//! the last page, every node is as it was then. From there on every change applies to all.
+//! A page shows its part of the subtree at its revision, which was current when the page was
+//! requested. Later pages have later revisions. So the pages together are no state that ever
+//! existed. A watch that begins after the *first* page's revision gets every later change. A change
+//! applies to a node only if it is later than the node's page.
+//!
+//! When the watch reaches the revision of the last page, every node is as of that revision. From
+//! there on, every change applies.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,17 +26,17 @@ use crate::{
     watch::{Watch, WatchItem, WatchOptions},
 };
 
-/// A subtree as it was at one revision.
+/// A subtree as of one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subtree {
-    /// The last change that it has.
+    /// The last change that is included.
     pub revision: Revision,
-    /// The nodes with their data, in the order of paths; the topmost too.
+    /// The nodes with their data, in the order of paths. The topmost node is included.
     pub nodes: BTreeMap<NodePath, Data>,
 }
 
 impl Subtree {
-    /// Brings it up to a change, which has to be the next one of the subtree.
+    /// Applies a change. It must be the subtree's next one.
     pub fn apply(&mut self, change: &Change) {
         self.revision = change.revision;
         change.events.iter().for_each(|event| happen(&mut self.nodes, event));
@@ -49,16 +50,17 @@ fn happen(nodes: &mut BTreeMap<NodePath, Data>, event: &Event) {
     };
 }
 
-/// The pages of a list, and what has happened since each was made.
+/// The pages of a list, with the changes since.
 #[derive(Debug, Default)]
 struct ListPages {
     nodes: BTreeMap<NodePath, Data>,
-    /// Up to which path each page but the last is complete, and the revision of the page.
+    /// For each page: the path up to which it is complete (`None` for the last page), and its
+    /// revision.
     ends: Vec<(Option<NodePath>, Revision)>,
 }
 
 impl ListPages {
-    /// Takes a page. Returns after which path the next begins, if there is one.
+    /// Adds a page. Returns the path after which the next page begins, if there is one.
     fn add(&mut self, page: ListPage) -> Option<NodePath> {
         self.nodes.extend(page.nodes);
         self.ends.push((page.through.clone(), page.revision));
@@ -73,7 +75,7 @@ impl ListPages {
         self.ends.last().map_or(Revision(0), |(_, revision)| *revision)
     }
 
-    /// When the page was made that the path is on, or would be on.
+    /// The revision of the page that has the path, or would have it.
     fn listed_at(&self, path: &NodePath) -> Revision {
         let after = self.ends.partition_point(|(last, _)| last.as_ref().is_some_and(|last| last < path));
         self.ends.get(after).map_or(Revision(0), |(_, revision)| *revision)
@@ -89,13 +91,13 @@ impl ListPages {
 }
 
 impl Client {
-    /// All that lies at and below a path, with data, as of one revision; and a watch of what
-    /// happens to it from there on. Linearizable: it has every write that was acknowledged to
-    /// anybody before the call. Nothing of it is cached.
+    /// Lists all nodes at and below a path with their data, as of one revision, and watches all
+    /// later changes. Linearizable: the list has every write, of any client, that was acknowledged
+    /// before the call. Nothing is cached.
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if it cannot be read within the client's timeout for each page.
+    /// [`WatchError`] if a page cannot be read within the client's timeout.
     pub async fn list_and_watch(&self, path: &NodePath) -> Result<(Subtree, Watch), WatchError> {
         let mut pages = ListPages::default();
         let mut after = None;

@@ -1,4 +1,4 @@
-//! Holds: locks on nodes, shared or exclusive, that end with the client.
+//! Locks on nodes, shared or exclusive. A lock ends with its session's lease on the node's volume.
 
 mod request;
 
@@ -26,45 +26,44 @@ use crate::{
     write_lease::WriteLeaseCell,
 };
 
-/// How long to wait for a hold.
+/// How long to wait for a lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LockWait {
-    /// Not at all: it is refused if somebody is in the way.
+    /// Do not wait: the lock is refused if the node is not free.
     No,
-    /// For so long, counted from the call. Then the request is withdrawn. A time that is shorter
-    /// than a round trip to the server is over before the answer is there, even if the node is
-    /// free. [`LockWait::No`] waits for the answer, and takes the node only if it is free.
+    /// Wait for this time, counted from the call. Then the client cancels the request. A time
+    /// shorter than a round trip ends before the answer comes, even if the node is free.
+    /// [`LockWait::No`] does wait for the answer.
     For(Duration),
-    /// Until it is granted.
+    /// Wait until the lock is granted.
     #[default]
     Forever,
 }
 
-/// Why something was not handed over, or may not have been, and what has become of it.
+/// Why a hand-over failed, or may have failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandOverError<T> {
-    /// It has not happened, and will not: it is held as before, under the same token.
+    /// It did not happen and never will. The caller still has the lock, under the same token.
     #[error("{1}: it is held as before")]
     Unchanged(T, LockError),
-    /// It may have happened. It is given back in any case: whoever has it now or gets it next, this
-    /// client has it no more.
+    /// It may have happened. The client releases the lock in any case: whoever has the node now or
+    /// next, this client does not.
     #[error("{0}: it is given back")]
     Released(LockError),
 }
 
-/// How to take a hold.
+/// The options of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOptions {
-    /// Exclusive unless told otherwise.
+    /// Exclusive by default.
     pub mode: LockMode,
-    /// How long to wait in the node's queue, which is in order of arrival.
+    /// How long to wait in the lock queue. Its order is that of arrival.
     pub wait: LockWait,
-    /// If the hold is lost with its lease, nobody gets the node for so long: time for what its
-    /// holder has under way to come to an end, where nobody checks tokens (Chubby's lock delay).
-    /// None unless told otherwise; 60 s at most.
+    /// How long nobody gets the node after this lock was lost with its lease (Chubby's lock delay).
+    /// Where no resource checks tokens, it lets the former owner's requests end. Zero by default,
+    /// at most 60 s.
     pub lock_delay: Duration,
-    /// How long the request may take to be answered, the waiting in the queue aside; as long as the
-    /// client's operations do unless told otherwise.
+    /// How long the request may take, without the time in the queue. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -74,11 +73,11 @@ impl Default for LockOptions {
     }
 }
 
-/// What is known of a hold, shared by the guard and the driver.
+/// The state of a lock, shared by the guard and the driver.
 #[derive(Debug, Clone)]
 pub(crate) struct LockCell {
     pub(crate) status: watch::Sender<LockStatus>,
-    /// What it keeps to itself, if it is a write lease.
+    /// The state of the write lease, if the lock is one.
     pub(crate) write_lease: watch::Sender<WriteLeaseCell>,
     pub(crate) lost: CancellationToken,
 }
@@ -98,26 +97,26 @@ impl LockCell {
     }
 }
 
-/// A node that is held by this client: a lock, until it is [released](LockGuard::release) or
-/// dropped.
+/// A lock of this client, until it is [released](LockGuard::release), dropped or lost.
 ///
-/// # What it promises
+/// # Guarantees
 ///
-/// Nobody holds the node exclusively, or at all if this hold is exclusive, while
-/// [`LockGuard::certain_for`] says more than zero. It lives under the session's lease on the volume
-/// that the node belongs to, which the client keeps alive. If no server is heard of in time, this
-/// client's own clock ends it: [`LockGuard::over`] is cancelled then, before any server gives the
-/// node to somebody else, by the volume's skew margin at least. It does not come back.
+/// While [`LockGuard::remaining`] is above zero, no other lock on the node is exclusive. If this
+/// lock is exclusive, there is no other lock on the node.
 ///
-/// # What only its token can
+/// The lock lives under the session's lease on the node's volume, which the client renews. If no
+/// server answers in time, this client's own clock ends the lock and cancels
+/// [`LockGuard::on_lost`]. Servers give the node to somebody else only after that, by the volume's
+/// skew margin at least. A lost lock does not come back.
 ///
-/// A message, or a write to a disk, that was sent while the node was held may arrive when it is not
-/// any more. Only whoever it arrives at can refuse it, by the [`LockGuard::token`] that goes with
-/// it: tokens grow from holder to holder.
+/// # Late requests
+///
+/// A message or a disk write that was sent in time may arrive after the lock has ended. Only the
+/// receiver can refuse it, by the [`LockGuard::token`] in the request. Each grant of the node has a
+/// higher token.
 #[derive(Debug)]
 pub struct LockGuard {
-    /// While there is a hold, its client lives: else nobody would renew its lease, or look at the
-    /// clock.
+    /// The guard keeps its client alive: otherwise nobody would renew the lease or read the clock.
     client: Client,
     path: NodePath,
     id: LockId,
@@ -133,13 +132,12 @@ impl LockGuard {
         &self.path
     }
 
-    /// Names the hold in listings.
+    /// Names the lock in lists.
     pub fn id(&self) -> LockId {
         self.id
     }
 
-    /// The fencing token of its last grant: another when it has been made exclusive. Zero once it
-    /// is over.
+    /// The fencing token of the latest grant. An upgrade changes it. Zero once the lock has ended.
     pub fn token(&self) -> Token {
         match *self.status.borrow() {
             LockStatus::Granted { token, .. } => token,
@@ -147,7 +145,7 @@ impl LockGuard {
         }
     }
 
-    /// As what it is held. One that is over is held as nothing, and said to be shared.
+    /// The mode of the lock. Shared if the lock has ended.
     pub fn mode(&self) -> LockMode {
         match *self.status.borrow() {
             LockStatus::Granted { mode, .. } => mode,
@@ -155,47 +153,47 @@ impl LockGuard {
         }
     }
 
-    /// How long it is certain to be held if nothing more is heard; zero if it is over.
+    /// For how long the lock certainly lasts, even if no server answers. Zero if it has ended.
     pub fn remaining(&self) -> Duration {
         self.client.driver().lock_remaining(self.id)
     }
 
-    /// Cancelled when the hold is over, or can no longer be relied on: by this client's own clock
-    /// at the latest. Once for all.
+    /// Cancelled when the lock has ended or is no longer certain: by this client's own clock at the
+    /// latest. The lock does not become valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
     }
 
-    /// Whether somebody else waits for the node.
+    /// Whether a waiter is in the lock queue.
     pub fn is_contended(&self) -> bool {
         matches!(*self.status.borrow(), LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended)
     }
 
-    /// Waits until somebody else waits for the node, or the hold is over. Giving it back then is a
-    /// kindness, not a duty. Nothing is lost if the future is dropped.
+    /// Waits until a waiter is in the lock queue, or the lock has ended. The owner may release the
+    /// lock then, but need not. Nothing is lost if the future is dropped.
     pub async fn contended(&mut self) {
         let is_wanted =
             |status: &LockStatus| matches!(status, LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended);
-        // The driver is there as long as this is.
+        // Cannot fail: the guard keeps the driver alive.
         let _ = self.status.wait_for(is_wanted).await;
     }
 
-    /// Makes a shared hold exclusive when all others have left; it is held shared until then, and
-    /// gets a new token.
+    /// Makes a shared lock exclusive, when all other owners have left. The lock stays shared until
+    /// then, and gets a new token with the upgrade.
     ///
     /// # Errors
     ///
-    /// [`LockError`]; refused if another holder waits for the same already: one of the two has to
-    /// give its hold back. After an error, or if the future is dropped, the request is withdrawn:
-    /// the hold stays shared, unless it is over. It may have been exclusive at the servers for a
-    /// moment; then its [token](Self::token) is a new one.
+    /// [`LockError`]. Refused if another owner waits for an upgrade already: one of the two has to
+    /// release its lock. After an error, or if the future is dropped, the client cancels the
+    /// request. The lock then stays shared, unless it has ended. It may have been exclusive for a
+    /// moment, and then has a new [token](Self::token).
     pub async fn upgrade(&mut self, wait: LockWait) -> Result<Token, LockError> {
         self.wait_for_pending_releases(wait).await?;
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // Made before the request is sent, so that one that may have been sent is always withdrawn
-        // after an error; and dropped after what waits for the answer, or the rules would still
+        // Made before the request is sent, so that an error always cancels a request that may have
+        // been sent. Dropped after the future that waits for the answer: else the rules would still
         // count the request as one that waits.
         let upgrading =
             UpgradeRequest { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
@@ -208,8 +206,8 @@ impl LockGuard {
         result
     }
 
-    /// Waits until an upgrade of it that was withdrawn is gone: nothing else can be asked of it
-    /// meanwhile.
+    /// Waits until the servers have confirmed a cancelled upgrade. Until then no other change of
+    /// the lock can be requested.
     async fn wait_for_pending_releases(&self, wait: LockWait) -> Result<(), LockError> {
         let driver = self.client.driver();
         let after =
@@ -227,14 +225,14 @@ impl LockGuard {
         granted(&mut self.status, &self.path, wait, asked, is_exclusive).await
     }
 
-    /// Makes an exclusive hold shared. Others who wait to share the node get it then.
+    /// Makes an exclusive lock shared. Waiters for a shared lock then get the node.
     ///
-    /// The hold is shared from the call on. If nobody answers in time, or the future is dropped,
-    /// the client goes on asking until a server answers or the hold is over.
+    /// The lock is shared from the call on. If no answer comes in time, or the future is dropped,
+    /// the client continues to ask until a server answers or the lock ends.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if the hold was over already; [`LockError::Write`] if nobody
+    /// [`LockError::Lost`] if the lock had ended already. [`LockError::Write`] if no server
     /// answered in time.
     pub async fn downgrade(&mut self) -> Result<(), LockError> {
         if self.mode() == LockMode::Shared {
@@ -253,7 +251,8 @@ impl LockGuard {
         self.client.driver().execute_write(change, after).await.map(|_| ()).map_err(|error| self.lost_or(error))
     }
 
-    /// Waits for the answer to a request that is not given up, for as long as the client's timeout.
+    /// Waits for the answer to a request for at most the client's timeout. The request itself goes
+    /// on.
     async fn confirmed(&self, outcome: oneshot::Receiver<WriteOutcome>) -> Result<(), LockError> {
         let after = self.client.driver().options.timeout;
         match tokio::time::timeout(after, outcome).await {
@@ -268,7 +267,7 @@ impl LockGuard {
         &self.client
     }
 
-    /// What it keeps to itself, if it is a write lease.
+    /// The state of the write lease, if the lock is one.
     pub(crate) fn write_lease_cell(&self) -> watch::Receiver<WriteLeaseCell> {
         self.write_lease.clone()
     }
@@ -278,25 +277,25 @@ impl LockGuard {
         if is_not_found { LockError::Lost { path: self.path.clone() } } else { LockError::Write(error) }
     }
 
-    /// Gives the node back, and waits for the server to know. It is not held any more from the call
-    /// on, whatever comes of it. (Dropping it gives it back too, and waits for nothing.)
+    /// Releases the lock, and waits for the answer. From the call on, the client does not have the
+    /// lock, whatever the result. Dropping the guard releases the lock too, without waiting.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered
-    /// in time: then it ends with the client's lease at the latest.
+    /// [`LockError::Lost`] if the lock had ended already. [`LockError::Write`] if no server
+    /// answered in time: then the lock ends with the client's lease at the latest.
     pub async fn release(mut self) -> Result<(), LockError> {
         let outcome = self.begin_release();
         self.confirmed(outcome).await
     }
 
-    /// Gives the node to another that waits for it (see [`Client::holds`]), past those that came
-    /// before it: nobody has it in between, and its token is larger. It has to be held by nobody
-    /// else. It is not held any more from the call on.
+    /// Gives the lock to a waiter (see [`Client::locks`]), even if others came before it. Nobody
+    /// has the node in between, and the waiter's token is higher. There must be no other owner.
+    /// From the call on, the client does not have the lock.
     ///
     /// # Errors
     ///
-    /// [`HandOverError`], which says whether it is held after all.
+    /// [`HandOverError`] says whether the client still has the lock.
     pub async fn hand_over(mut self, to: LockId) -> Result<(), HandOverError<Self>> {
         match self.try_hand_over(to).await {
             Ok(()) => Ok(()),
@@ -305,7 +304,8 @@ impl LockGuard {
         }
     }
 
-    /// The same. After an error it is held as before, or over.
+    /// Like [`Self::hand_over`]. After an error, the client has the lock as before, or the lock has
+    /// ended.
     pub(crate) async fn try_hand_over(&mut self, successor: LockId) -> Result<(), LockError> {
         self.wait_for_pending_releases(LockWait::Forever).await?;
         let change = Write::HandOver { path: self.path.clone(), lock: self.id, successor };
@@ -313,18 +313,18 @@ impl LockGuard {
         let result = self.client.driver().execute_write(change, after).await.map_err(|error| self.lost_or(error));
         match &result {
             Ok(_) => self.is_released = true,
-            // It is as it was.
+            // The lock is unchanged.
             Err(LockError::Write(error)) if !error.may_still_happen() => return result.map(|_| ()),
-            // If it has been done it is another's, and nothing comes of this; if not, nobody is to
-            // count on it.
+            // If the hand-over happened, this release has no effect. If it did not, nobody may
+            // count on the lock.
             Err(_) => drop(self.begin_release()),
         }
         self.lost.cancel();
         result.map(|_| ())
     }
 
-    /// Gives the node back. That goes on until it is known to be done, or the session is over,
-    /// whoever waits for it.
+    /// Releases the lock. The request goes on until it is confirmed or the session has ended, even
+    /// if nobody waits for it.
     pub(crate) fn begin_release(&mut self) -> oneshot::Receiver<WriteOutcome> {
         self.is_released = true;
         let change = Write::Unlock { path: self.path.clone(), lock: self.id };
@@ -335,15 +335,14 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         self.client.driver().forget_lock(self.id);
-        // One that is over has been given back.
+        // A lost lock has been released already.
         if !self.is_released && !self.lost.is_cancelled() {
             drop(self.begin_release());
         }
     }
 }
 
-/// A shared hold that asks to be exclusive. If this is dropped before `done`, the request is
-/// withdrawn.
+/// A pending upgrade. If this is dropped before `done`, the request is cancelled.
 struct UpgradeRequest {
     client: Client,
     path: NodePath,
@@ -356,8 +355,8 @@ impl UpgradeRequest {
         self.is_done = true;
     }
 
-    /// Withdraws the request. Waits for the answer, but no longer than the client's timeout; the
-    /// withdrawal itself goes on.
+    /// Cancels the request, and waits for the answer for at most the client's timeout. After that
+    /// the cancellation goes on.
     async fn cancel(mut self) {
         self.is_done = true;
         let after = self.client.driver().options.timeout;
@@ -379,7 +378,7 @@ impl Drop for UpgradeRequest {
     }
 }
 
-/// Waits for a grant of what was asked for then.
+/// Waits for the grant of a request that was made at `asked`.
 async fn granted(
     status: &mut watch::Receiver<LockStatus>,
     path: &NodePath,
@@ -395,7 +394,7 @@ async fn granted(
             Ok(found) => found,
             Err(_) => return Err(LockError::NotGranted { path: path.clone(), after }),
         },
-        // Whoever does not wait has been refused, or has it.
+        // Without waiting, the request is refused or granted at once.
         LockWait::No => found.await,
     };
     match found {
@@ -405,24 +404,23 @@ async fn granted(
 }
 
 impl Client {
-    /// Takes a hold on a node: a lock. The node need not exist, and nothing is written.
+    /// Locks a node. The node need not exist, and nothing is written.
     ///
-    /// Dropping the future withdraws the request. One client can hold a node several times if the
-    /// modes go together; it waits for itself otherwise. If it does not want to wait
-    /// ([`LockWait::No`]) it asks when what it has given up on the node before, by dropping a hold
-    /// or a request, is gone.
+    /// Dropping the future cancels the request. One client can have several locks on a node, if
+    /// their modes are compatible. Otherwise it waits for itself. With [`LockWait::No`], it first
+    /// waits until its own pending releases of the node are confirmed.
     ///
     /// # Errors
     ///
-    /// [`LockError`]; [`LockError::Write`] with [`WriteRefusal::KeyLeaseState`] if it cannot be had
-    /// now and was not to be waited for.
+    /// [`LockError`]. With [`LockWait::No`]: [`LockError::Write`] with [`WriteRefusal::Locked`] if
+    /// the node is not free.
     pub async fn lock(&self, path: &NodePath, options: LockOptions) -> Result<LockGuard, LockError> {
         let LockOptions { mode, wait, lock_delay, timeout } = options;
         let after = timeout.unwrap_or(self.driver().options.timeout);
         let after = if let LockWait::For(most) = wait { after.min(most) } else { after };
         let change = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
-        // A request that was sent is never given up, else the node might stay held by a hold that
-        // nobody knows. If nobody wants the hold when it is granted, it is given back.
+        // A request that was sent is never abandoned, because the node could stay locked without a
+        // guard. If nobody wants the lock when it is granted, it is released.
         let taken = async {
             if wait == LockWait::No {
                 self.driver().pending_releases.wait(path).await;
@@ -439,11 +437,11 @@ impl Client {
         Ok(hold)
     }
 
-    /// Waits until what this client has given up at a node is gone.
+    /// Waits until this client's pending releases of a node are confirmed.
     ///
     /// # Errors
     ///
-    /// [`LockError`], if nobody confirms it in time.
+    /// [`LockError`], if no server confirms them in time.
     pub(crate) async fn wait_for_pending_releases(&self, path: &NodePath) -> Result<(), LockError> {
         let after = self.driver().options.timeout;
         let gone = tokio::time::timeout(after, self.driver().pending_releases.wait(path)).await;
@@ -458,8 +456,7 @@ impl Client {
         }
     }
 
-    /// The holds on a node, those that are held and those that wait, in the order of arrival. From
-    /// the leader.
+    /// The locks on a node, owned and waiting, in the order of arrival. The leader answers.
     ///
     /// # Errors
     ///

@@ -1,9 +1,8 @@
-//! A subtree that is kept in memory as it changes, for programs that want all of it at hand and
-//! hear of each change.
+//! A mirror: a subtree in memory that a watch keeps up to date.
 //!
-//! Unlike the cache, a mirror promises no more than that it shows what was there at one revision,
-//! and that this grows: it may be behind. Reads of it ask nobody and wait for nobody. It needs no
-//! leases, so nobody waits for it either.
+//! Unlike the cache, a mirror may be behind the servers. It shows the subtree as of one revision,
+//! which only grows. Reads of it send nothing and do not wait. It needs no leases, so no write
+//! waits for it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,20 +18,21 @@ use crate::{
     watch::{Watch, WatchItem},
 };
 
-/// Changes that are kept for a listener that is slow. One that is slower starts over.
+/// The changes that are buffered for a slow listener. A listener that is further behind starts
+/// over.
 const CHANGES_MAX: usize = 1024;
 
-/// The pause before a mirror that has to start over tries again to read.
+/// The pause before a mirror that must start over tries to read again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What a mirror tells those who listen.
+/// What a mirror reports to its listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mirrored {
-    /// The mirror has changed by this.
+    /// A change of the mirror.
     Change(Arc<Change>),
-    /// What happened up to this revision cannot be told one by one: what the mirror shows is to be
-    /// looked at anew. Either the mirror itself had to start over, because it was cut off for so
-    /// long that the servers have forgotten what it missed, or the listener was too slow.
+    /// The changes up to this revision cannot be reported one by one: look at the mirror again.
+    /// Either the mirror itself read its subtree again, because the history it missed is compacted,
+    /// or the listener was too slow.
     StartOver(Revision),
 }
 
@@ -48,7 +48,7 @@ impl MirrorShared {
     fn apply(&self, change: Change) {
         self.snapshot.write().apply(&change);
         self.revision.send_replace(change.revision);
-        // Nobody may listen.
+        // There may be no listener.
         let _ = self.told.send(Mirrored::Change(Arc::new(change)));
     }
 
@@ -65,7 +65,7 @@ impl MirrorShared {
     }
 }
 
-/// A subtree that is kept in memory as it changes. Dropping it ends that.
+/// A subtree in memory, as it changes. Dropping this stops it.
 #[derive(Debug)]
 pub struct Mirror {
     shared: Arc<MirrorShared>,
@@ -73,7 +73,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// A node's data; none if it was not there.
+    /// A node's data. `None` if the node does not exist at the mirror's revision.
     pub fn get(&self, path: &NodePath) -> Option<Data> {
         self.shared.snapshot.read().nodes.get(path).cloned()
     }
@@ -87,24 +87,24 @@ impl Mirror {
         })
     }
 
-    /// Looks at all of it as of one revision. It stands still meanwhile: what takes long is better
-    /// done with a [copy](Mirror::snapshot).
+    /// Reads the whole subtree as of one revision. The mirror does not change meanwhile, so use a
+    /// [copy](Mirror::snapshot) for long work.
     pub fn read<T>(&self, look: impl FnOnce(&Subtree) -> T) -> T {
         look(&self.shared.snapshot.read())
     }
 
-    /// A copy of all of it as of one revision. Values are shared, not copied.
+    /// A copy of the whole subtree as of one revision. Values are shared, not copied.
     pub fn snapshot(&self) -> Subtree {
         self.shared.snapshot.read().clone()
     }
 
-    /// The last change that it shows: everything up to it, and nothing after it.
+    /// The revision of the mirror: it shows all changes up to this one, and none after it.
     pub fn revision(&self) -> Revision {
         *self.shared.revision.borrow()
     }
 
-    /// Waits until it shows the change of a revision, such as one of this program's own writes.
-    /// True when it does, false if the client is closed before.
+    /// Waits until the mirror shows a revision, such as that of this program's own write. Returns
+    /// false if the client is closed first.
     pub async fn wait_for_revision(&self, revision: Revision) -> bool {
         let mut shown = self.shared.revision.subscribe();
         tokio::select! {
@@ -114,16 +114,16 @@ impl Mirror {
         }
     }
 
-    /// What the mirror shows now, and each change of it from there on, once, in order.
+    /// What the mirror shows now, and each later change exactly once, in order.
     pub fn changes(&self) -> (Subtree, MirrorChanges) {
-        // Whoever changes it has let go of the lock before telling so: what is told twice is known
-        // by its revision.
+        // The writer unlocks the mirror before it reports a change. So a change may be both in the
+        // copy and in the channel: its revision shows that.
         let snapshot = self.shared.snapshot.read();
         let told = self.shared.told.subscribe();
         (snapshot.clone(), MirrorChanges { after: snapshot.revision, told, shared: Arc::clone(&self.shared) })
     }
 
-    /// Cancelled when the mirror changes no more because the client is closed.
+    /// Cancelled when the mirror stops because the client is closed.
     pub fn on_closed(&self) -> CancellationToken {
         self.shared.over.clone()
     }
@@ -132,14 +132,14 @@ impl Mirror {
 /// The changes of a mirror.
 #[derive(Debug)]
 pub struct MirrorChanges {
-    /// Everything up to this has been told.
+    /// All changes up to this revision have been reported.
     after: Revision,
     told: broadcast::Receiver<Mirrored>,
     shared: Arc<MirrorShared>,
 }
 
 impl MirrorChanges {
-    /// What happened next; none when the mirror changes no more. Nothing is lost if the future is
+    /// The next change. `None` when the mirror has stopped. Nothing is lost if the future is
     /// dropped.
     pub async fn next(&mut self) -> Option<Mirrored> {
         loop {
@@ -168,13 +168,13 @@ impl MirrorChanges {
 }
 
 impl Client {
-    /// Keeps a node and all that lies below it in memory, as it changes, until the mirror is
-    /// dropped. Returns when it is there: it has every write that was acknowledged before the call.
-    /// It counts as a clone of the client, which goes on for as long.
+    /// Keeps a node and everything below it in memory, until the mirror is dropped. When this
+    /// returns, the mirror has every write that was acknowledged before the call. A mirror counts
+    /// as a clone of the client, so it keeps the client alive.
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if it cannot be read.
+    /// [`WatchError`] if the subtree cannot be read.
     pub async fn mirror(&self, path: &NodePath) -> Result<Mirror, WatchError> {
         let (snapshot, watch) = self.list_and_watch(path).await?;
         let shared = Arc::new(MirrorShared {
@@ -188,7 +188,7 @@ impl Client {
     }
 }
 
-/// Follows what happens, and starts over when that is not known any more. Ends with the client.
+/// Follows the watch until the client is closed. Reads the subtree again if the watch ends.
 async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<MirrorShared>) {
     loop {
         match watch.next().await {
@@ -210,7 +210,7 @@ async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<Mi
     shared.over.cancel();
 }
 
-/// None if the client is closed.
+/// `None` if the client is closed.
 async fn read_anew(client: &Client, path: &NodePath) -> Option<(Subtree, Watch)> {
     loop {
         match client.list_and_watch(path).await {
@@ -221,7 +221,7 @@ async fn read_anew(client: &Client, path: &NodePath) -> Option<(Subtree, Watch)>
     }
 }
 
-/// What is shared with whoever listens is small.
+/// The channel clones this for each listener, so it must be small.
 const _: () = assert!(size_of::<Mirrored>() <= 24);
 
 #[cfg(test)]

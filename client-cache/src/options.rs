@@ -1,14 +1,14 @@
-//! What a client is told when it is made.
+//! The options of a client.
 
 use std::time::Duration;
 
 use leasehold_protocol::time::DriftAllowance;
 
-/// How a client connects, and how much it keeps. Everything has a default but the endpoints.
+/// How a client connects, and how large its cache is. Only the endpoints have no default.
 ///
-/// Some bounds are fixed. A client has at most 65,536 reads and 65,536 writes waiting, and 256 MiB
-/// of writes; one more is refused as [busy](crate::Refusal::Busy), with the limit, and never sent.
-/// Writes that give something back, such as a lock, are not refused.
+/// Some bounds are fixed. At most 65,536 reads and 65,536 writes of a client wait at a time, and at
+/// most 256 MiB of writes. The client refuses one more as [busy](crate::Refusal::Busy), names the
+/// limit, and does not send it. It does not refuse writes that release something, such as a lock.
 ///
 /// ```
 /// use leasehold_client_cache::Options;
@@ -29,14 +29,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// What a cache may take unless told otherwise: 64 MiB.
+    /// The default size of the cache: 64 MiB.
     pub const CACHE_CAPACITY_DEFAULT_BYTES: u64 = 64 << 20;
 
-    /// How long one operation may take unless told otherwise: 5 s.
+    /// The default time that one operation may take: 5 s.
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
-    /// A client of the cluster that these servers belong to, each written `host:port`. They are
-    /// tried in this order; one that answers tells where the leader is.
+    /// A client of the cluster that these servers belong to, each written `host:port`. The client
+    /// tries them in this order. A server that answers names the leader.
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Self {
         Self {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
@@ -47,33 +47,33 @@ impl Options {
         }
     }
 
-    /// What the session calls itself, for people who ask who holds a lease. Servers refuse names
-    /// beyond their limit, 256 bytes unless configured.
+    /// The name of the session, shown in lists of lease holders and lock owners. Servers refuse
+    /// names beyond their limit: 256 bytes unless configured.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// How many bytes the cached copies may take, counted as the lengths of values, names and paths
-    /// and [`ENTRY_OVERHEAD_BYTES`](crate::ENTRY_OVERHEAD_BYTES) for each copy. It is exceeded for
-    /// moments, while what has to go is being found. 0 keeps nothing for long.
+    /// How many bytes the cached copies may take. Each copy counts the lengths of its value, names
+    /// and path, and [`ENTRY_OVERHEAD_BYTES`](crate::ENTRY_OVERHEAD_BYTES). The cache exceeds this
+    /// for moments, while it finds what to evict. With 0, copies stay for moments only.
     #[must_use]
     pub fn cache_capacity_bytes(mut self, bytes: u64) -> Self {
         self.cache_capacity_bytes = bytes;
         self
     }
 
-    /// How far this machine's clock may run from true time; 0.1 % by default. Every lease is
-    /// counted shorter by it (T2). It must not be less than what the servers were told about
-    /// clients' clocks.
+    /// How far this machine's clock may run from true time: 0.1 % by default. The client shortens
+    /// every lease by it (T2 in docs/PROTOCOL.md). It must not be less than the servers' setting
+    /// for the clocks of clients.
     #[must_use]
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;
         self
     }
 
-    /// How long connecting, and any operation that is not told otherwise, may take.
+    /// How long connecting may take, and any operation without a timeout of its own.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

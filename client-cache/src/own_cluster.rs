@@ -1,13 +1,13 @@
-//! Which cluster this client belongs to, and which servers are passed over because they are of
-//! another.
+//! Which cluster this client belongs to, and which servers it ignores because they are of another.
 //!
-//! Endpoints may belong to two clusters: a replica whose folder was emptied and that was started
-//! once with only itself in its list founds a cluster of its own, at the address that clients know.
-//! What it says of nodes is right there and wrong here. Servers name their cluster in the
-//! handshake. When the first one names any, the client asks the other endpoints for theirs. It
-//! joins the cluster that is named most often, for its whole life. If the first server's is among
-//! several that are named equally often, it joins that one. Servers of other clusters are passed
-//! over. The log has one line for each.
+//! The endpoints may belong to two clusters. Suppose that a replica's folder is emptied, and that
+//! the replica is started once with only itself in its list. Then it bootstraps a cluster of its
+//! own, at an address that clients know. Its answers are wrong for clients of the old cluster.
+//!
+//! Servers name their cluster in the handshake. When the first server names one, the client asks
+//! the other endpoints for theirs. It joins the cluster that is named most often, for its whole
+//! life. If there is a tie that includes the first server's cluster, it joins that one. It ignores
+//! servers of other clusters, and logs each of them once.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::error::Unavailable;
 #[derive(Debug, Default)]
 pub(crate) struct OwnCluster {
     id: Option<ClusterId>,
-    /// The servers of other clusters that the log has a line for.
+    /// The servers of other clusters that have been logged.
     warned: BTreeMap<String, ClusterId>,
 }
 
@@ -29,7 +29,7 @@ impl OwnCluster {
         self.id.is_none()
     }
 
-    /// The first server has named its cluster, and other endpoints theirs: the most decide.
+    /// Chooses the cluster that most servers name, when `first` and the `others` have named theirs.
     pub(crate) fn decide(&mut self, first: ClusterId, others: &[(String, ClusterId)]) {
         let mut counts = BTreeMap::from([(first, 1)]);
         for (_, named) in others {
@@ -38,16 +38,17 @@ impl OwnCluster {
         let rank = |(named, count): &(ClusterId, usize)| (*count, *named == first);
         self.id = counts.into_iter().max_by_key(rank).map(|(named, _)| named);
         for (endpoint, named) in others {
-            // Only for the line in the log.
+            // Only for the log.
             let _ = self.check(endpoint, Some(*named));
         }
     }
 
-    /// A server has named its cluster, or has none yet.
+    /// Compares a server's cluster with this client's. `named` is `None` if the server has no
+    /// cluster yet.
     ///
     /// # Errors
     ///
-    /// Why nothing is to be asked there.
+    /// Why the client must not use that server.
     pub(crate) fn check(&mut self, endpoint: &str, named: Option<ClusterId>) -> Result<(), Unavailable> {
         let Some(got) = named else {
             return Err(Unavailable::NoLeader { reason: format!("{endpoint} takes part in no cluster yet") });

@@ -1,13 +1,13 @@
-//! How the cache's maps find a path: by the code that it carries, without touching its text.
+//! The hasher of the cache's maps: it uses the code that a path carries, and does not read its
+//! text.
 //!
-//! A hit among many copies costs what it touches of memory that no processor's cache holds. A
-//! path's text would be one such place, so the maps have the code for a key, and the text is
-//! compared only when a copy has been found, and only if the reader's path and the cache's are not
-//! clones of each other.
+//! With many copies, each load from memory that is in no processor's cache makes a hit slower. The
+//! text of a path would be such a load. So the code is the map's key. A hit compares the text only
+//! when a copy has been found, and only if the two paths are not clones of each other.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// Scatters codes over a map, in each process in another way.
+/// Distributes codes over a map, with a different seed in each process.
 #[derive(Debug, Clone)]
 pub(crate) struct PathHashState {
     seed: u64,
@@ -27,7 +27,7 @@ impl BuildHasher for PathHashState {
     }
 }
 
-/// One code, scattered.
+/// The hash of one code.
 #[derive(Debug)]
 pub(crate) struct PathHasher(u64);
 
@@ -44,7 +44,7 @@ impl Hasher for PathHasher {
     #[inline]
     fn write_u64(&mut self, code: u64) {
         let product = u128::from(self.0 ^ code) * SPREAD;
-        // Both halves: the map takes its bits from either end.
+        // Mixes both halves, because the map uses bits from either end.
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 

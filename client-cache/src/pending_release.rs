@@ -1,10 +1,10 @@
-//! What this client does not want any more, and the servers may still count: requests for holds
-//! that nobody waits for, holds and places in a line that were dropped.
+//! Pending releases: dropped locks, dropped permits and cancelled requests that the servers may
+//! still count.
 //!
-//! Dropping waits for nothing, so what is given up leaves the servers later, and requests overtake
-//! each other on the way. Whoever asked for the same node again before that would find it taken by
-//! this client's own ghost: a lock that was dropped could not be tried for again. So whoever would
-//! not wait for it in a line waits here until what was given up there before is gone.
+//! Dropping a guard does not wait, and requests overtake each other on the way. So a client that
+//! drops a lock and tries to lock the same node again could find its own old lock in the way.
+//! Therefore a request that does not queue waits here until the earlier releases of its node are
+//! confirmed.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -15,18 +15,18 @@ use leasehold_protocol::path::NodePath;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// All that is being withdrawn.
+/// All pending releases of one client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PendingReleases(Arc<Mutex<ReleasesInFlight>>);
 
 #[derive(Debug, Default)]
 struct ReleasesInFlight {
-    /// By number, with what is cancelled when it is gone.
+    /// By number, with a token that is cancelled when the release is confirmed.
     at: HashMap<NodePath, BTreeMap<u64, CancellationToken>>,
     last: u64,
 }
 
-/// Something that is being withdrawn until this is dropped.
+/// A release that is pending until this is dropped.
 #[derive(Debug)]
 pub(crate) struct PendingRelease {
     all: PendingReleases,
@@ -35,7 +35,7 @@ pub(crate) struct PendingRelease {
 }
 
 impl PendingReleases {
-    /// Something at the node is not wanted any more from now on.
+    /// Begins a pending release at a node.
     pub(crate) fn begin(&self, path: &NodePath) -> PendingRelease {
         let mut under_way = self.0.lock();
         under_way.last += 1;
@@ -44,8 +44,8 @@ impl PendingReleases {
         PendingRelease { all: self.clone(), path: path.clone(), number }
     }
 
-    /// Waits until all is gone that is being withdrawn at the node now. Not for what is given up
-    /// later, by others who use this client.
+    /// Waits until the releases that are pending at the node now are confirmed. Does not wait for
+    /// later ones, by other users of this client.
     pub(crate) async fn wait(&self, path: &NodePath) {
         let under_way: Vec<_> = self.0.lock().at.get(path).into_iter().flat_map(BTreeMap::values).cloned().collect();
         for gone in under_way {

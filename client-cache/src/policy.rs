@@ -1,18 +1,18 @@
-//! What is worth keeping: moka, as an engine that decides and never serves.
+//! Which copies stay in the cache. moka decides that, and never serves a read (ADR 5 in docs/adr).
 //!
-//! moka knows each copy's object, its weight and the number of its installation, and is told of
-//! installations, of a sample of hits, and of what has been dropped. When it wants something gone,
-//! that is queued here; the driver takes the copy out of the cache if it is still that
-//! installation, and the server is told with the next request.
+//! moka knows the object, the weight and the installation number of each copy. It learns of
+//! installations, of a sample of hits, and of dropped copies. When it evicts a copy, the eviction
+//! is queued here. The driver removes the copy if it is still the same installation, and the next
+//! request notifies the server.
 //!
-//! **Why it does not answer the hits.** With 100,000 objects a hit in moka costs 840 ns on one
-//! thread; in the hash map that serves here, 77 ns. **Why a sample.** Its sketch of frequencies
-//! only ranks objects, and a sixty-fourth of the hits ranks them too. **Why the sample is queued.**
-//! Telling moka may make it do its housekeeping on the spot, on a reader's thread; a reader here
-//! puts the object into a buffer if that is free and has room, and else forgets it.
+//! - *Why moka does not serve hits:* a hit in moka takes several times as long as one in the map
+//!   here (figures in benches/README.md).
+//! - *Why a sample:* moka's frequency sketch only ranks objects. One hit in 64 ranks them as well.
+//! - *Why the sample is queued:* a call to moka may do its housekeeping on the reader's thread.
+//!   Here a reader puts the object into a buffer, or skips it if the buffer is locked or full.
 //!
-//! moka's own idea of what it holds may lag: it may want gone what is gone, or has been installed
-//! anew since. Installations have numbers for that reason, and both mistakes have no effect.
+//! moka may lag behind: it may evict a copy that was dropped or replaced. The installation number
+//! shows that, and then the eviction has no effect.
 
 use std::{
     collections::VecDeque,
@@ -28,25 +28,25 @@ use leasehold_protocol::path::NodePath;
 use moka::{notification::RemovalCause, sync::Cache};
 use parking_lot::Mutex;
 
-/// About one hit in so many is told: 1 in 2^6.
+/// moka learns of about one hit in 2^6.
 const SAMPLE_BITS: u32 = 6;
 
-/// Samples that wait to be told. The rest is forgotten until the next housekeeping, a quarter of a
-/// second later at most while the cache is in use: some thousand samples a second rank the objects
-/// well enough.
+/// The samples that wait for moka. Further ones are skipped until the next housekeeping, 250 ms
+/// later at most while the cache is in use. Some thousand samples a second rank the objects well
+/// enough.
 const SAMPLES_MAX: usize = 1024;
 
-/// What moka keeps for a copy.
+/// moka's value for a copy.
 #[derive(Debug, Clone, Copy)]
 struct PolicyEntry {
     installation: u64,
     weight: u32,
 }
 
-/// An installation that moka wants gone.
+/// An installation that moka has evicted.
 pub(crate) type Eviction = (Object, u64);
 
-/// What is to go, in moka's order. Bounded by the copies that there are: each is wanted gone once.
+/// The evictions, in moka's order. Bounded by the number of copies: moka evicts each once.
 #[derive(Debug, Default)]
 struct EvictionQueue {
     unwanted: Mutex<VecDeque<Eviction>>,
@@ -68,12 +68,12 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// A policy that keeps copies of at most so many bytes.
+    /// A policy for copies of at most `capacity_bytes`.
     pub(crate) fn new(capacity_bytes: u64) -> Self {
         let queue = Arc::new(EvictionQueue::default());
         let unwanted = Arc::clone(&queue);
         let moka = Cache::builder()
-            // With none at all moka does not even take note of what there is.
+            // With a capacity of 0, moka would not record any copy.
             .max_capacity(capacity_bytes.max(1))
             .weigher(|_: &Object, token: &PolicyEntry| token.weight)
             .eviction_listener(move |object: Arc<Object>, token: PolicyEntry, cause| {
@@ -88,26 +88,26 @@ impl Policy {
         Self { moka, queue, samples }
     }
 
-    /// A copy was installed, in place of any other of the object.
+    /// Records a new copy, which replaces any other copy of the object.
     pub(crate) fn installed(&self, object: &Object, installation: u64, weight: u32) {
         self.moka.insert(object.clone(), PolicyEntry { installation, weight });
     }
 
-    /// There is no copy of the object any more.
+    /// Removes the object: it has no copy.
     pub(crate) fn forget(&self, object: &Object) {
         self.moka.invalidate(object);
     }
 
-    /// There is no copy of anything any more.
+    /// Removes all objects: there are no copies.
     pub(crate) fn forget_all(&self) {
         self.moka.invalidate_all();
     }
 
-    /// A copy was served, the `count`th by the thread or so. Allocates nothing and waits for
-    /// nobody.
+    /// Samples a hit. `count` is about the number of hits of this thread. Allocates nothing and
+    /// does not wait.
     #[inline]
     pub(crate) fn served(&self, kind: ObjectKind, path: &NodePath, count: u64) {
-        // Fibonacci hashing: which hits are taken has no period that reads could have too.
+        // Fibonacci hashing: the choice of hits has no period that reads could share.
         if count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SAMPLE_BITS) == 0 {
             self.sample(kind, path);
         }
@@ -126,7 +126,7 @@ impl Policy {
         }
     }
 
-    /// Tells moka what was served, and lets it find out what has to go. Takes up to milliseconds.
+    /// Passes the samples to moka, and lets it evict. Takes up to some milliseconds.
     pub(crate) fn housekeep(&self) {
         let mut sampled = Vec::with_capacity(SAMPLES_MAX);
         std::mem::swap(&mut *self.samples.objects.lock(), &mut sampled);
@@ -137,7 +137,7 @@ impl Policy {
         self.moka.run_pending_tasks();
     }
 
-    /// The next installation that is to go.
+    /// The next installation to remove.
     pub(crate) fn next_unwanted(&self) -> Option<Eviction> {
         if !self.queue.has_some.load(Relaxed) {
             return None;

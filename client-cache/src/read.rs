@@ -1,4 +1,4 @@
-//! Reading: what a read gives, and how a miss waits for it.
+//! Reads: their results, and how a miss waits for a server.
 
 use std::{ops::Deref, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::{
     stats::count,
 };
 
-/// A node's value and stat. Cheap to clone: all copies share one memory with the cache.
+/// A node's value and stat. Cheap to clone: all clones share memory with the cache.
 ///
 /// ```
-/// # fn show(entry: leasehold_client_cache::Entry) {
+/// # fn show(entry: leasehold_client_cache::NodeData) {
 /// println!("{} bytes, last changed at revision {}", entry.value.len(), entry.stat.modify_revision);
 /// # }
 /// ```
@@ -30,7 +30,7 @@ use crate::{
 pub struct NodeData(SharedContent);
 
 impl NodeData {
-    /// None if the content is not the data of a node that exists.
+    /// `None` if the content is not the data of a node that exists.
     pub(crate) fn of(content: SharedContent) -> Option<Self> {
         matches!(*content, Content::Data(Some(_))).then_some(Self(content))
     }
@@ -47,13 +47,12 @@ impl Deref for NodeData {
     }
 }
 
-/// The sorted names of a node's children. Cheap to clone: all copies share one memory with the
-/// cache.
+/// The sorted names of a node's children. Cheap to clone: all clones share memory with the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing(SharedContent);
 
 impl Listing {
-    /// None if the content is not the children of a node that exists.
+    /// `None` if the content is not the children of a node that exists.
     pub(crate) fn of(content: SharedContent) -> Option<Self> {
         matches!(*content, Content::Children(Some(_))).then_some(Self(content))
     }
@@ -70,25 +69,25 @@ impl Deref for Listing {
     }
 }
 
-/// Everything that is known of a node but its value, as of one moment.
+/// Everything about a node but its value, as of one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStat {
-    /// The change that made the node.
+    /// The change that created the node.
     pub create_revision: Revision,
     /// The last change of the value.
     pub modify_revision: Revision,
-    /// How many times the value was written since the node was made; 1 for a new node.
+    /// How many times the value was written since the node was created: 1 for a new node.
     pub version: u64,
     /// The value's length in bytes.
     pub value_len: u64,
-    /// The lease that the node goes with, for a node that does.
+    /// The lease that the node is attached to, if any.
     pub owner: Option<NodeOwner>,
-    /// How many changes made a child come or go since the node was made.
+    /// How many changes of the list of children there were since the node was created.
     pub children_version: u64,
     /// The last change of the list of children.
     pub children_revision: Revision,
-    /// How many children it has.
+    /// The number of children.
     pub child_count: u64,
 }
 
@@ -108,12 +107,12 @@ impl NodeStat {
     }
 }
 
-/// How to read.
+/// The options of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Which of the node's objects. Its data unless told otherwise.
+    /// Which of the node's objects to read. Its data by default.
     pub kind: ObjectKind,
-    /// How long it may take; as long as the client's operations do unless told otherwise.
+    /// How long the read may take. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -126,27 +125,27 @@ impl Default for ReadOptions {
 /// Who answered a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadSource {
-    /// This process's memory: nobody was asked.
+    /// The cache, without a request.
     Memory,
-    /// A server. Perhaps it only said that the copy in memory is not modified.
+    /// A server. It may have confirmed only that the copy in memory is still valid.
     Server,
 }
 
-/// What a read found, and what is known about it.
+/// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Read {
-    /// What was found; that there is nothing, too. Shared with the cache.
+    /// What was found, or that the node does not exist. Shared with the cache.
     pub content: SharedContent,
-    /// The object's last change; none if the node does not exist.
+    /// The object's last change. `None` if the node does not exist.
     pub revision: Option<Revision>,
     /// Who answered.
     pub source: ReadSource,
-    /// How long, from now on and at most, reads of the object are answered from memory with this if
-    /// nothing more is heard: until its leases end on this client's clock, or until a recall, which
-    /// can come at any time. None if it came without leases that hold.
+    /// How long reads of the object are answered from memory with this content, from now on and at
+    /// most, even if no server answers. The leases' ends on this client's clock bound it; a recall
+    /// can end it at any time. `None` if the read brought no leases that hold.
     pub valid_for: Option<Duration>,
-    /// The lease that the node goes with, for a node that does.
+    /// The lease that the node is attached to, if any.
     pub owner: Option<NodeOwner>,
 }
 
@@ -165,7 +164,7 @@ impl Read {
     }
 }
 
-/// Gives the read up when nobody waits for it any more, for whatever reason.
+/// Cancels the read when nobody waits for it any longer.
 struct ReadWait<'a> {
     driver: &'a Driver,
     read: ReadId,
@@ -178,7 +177,7 @@ impl Drop for ReadWait<'_> {
 }
 
 impl Driver {
-    /// Reads an object: from memory, or else from a server, within `after`.
+    /// Reads an object from memory, or else from a server within `after`.
     pub(crate) async fn get(&self, kind: ObjectKind, path: &NodePath, after: Duration) -> Result<Read, ReadError> {
         match self.cache.hit(kind, path) {
             Some(hit) => Ok(Read::from_memory(hit)),

@@ -1,25 +1,24 @@
-//! Several nodes as of one moment.
+//! Snapshot reads: several nodes as of one moment.
 //!
-//! All are read, then all are read again (a *double collect*; Afek, Attiya, Dolev, Gafni, Merritt,
-//! Shavit 1993). If each was found to be the same both times, and was the same all the time in
-//! between, then any moment between the two collects is one at which all of them were as they were
-//! found. It lies between the call and its return: the snapshot is linearizable.
+//! The client reads all nodes, and then reads all of them again (a *double collect*; Afek, Attiya,
+//! Dolev, Gafni, Merritt, Shavit 1993). Suppose that each node was the same both times, and in
+//! between. Then at any moment between the two collects, all nodes were as found. That moment is
+//! within the call, so the snapshot read is linearizable.
 //!
 //! # Why the same both times means the same in between
 //!
-//! - A node that exists and has the same modify revision both times has not changed: each change of
-//!   its data gives it a new revision, and revisions are never used again, not even for a node that
-//!   was removed and made anew.
-//! - That a node does *not* exist has no revision: it may have come and gone. It counts only if it
-//!   was the same copy both times, by the number of its installation. The copy was not dropped in
-//!   between, since what is installed anew has another number; and a copy is dropped before
-//!   anything takes effect that makes it stale (`cache`). A copy whose leases were over for a while
-//!   is good again only if the server says that nothing has changed since they held (DESIGN section
-//!   5), which is after the first collect.
+//! - If a node exists and has the same modify revision both times, it has not changed. Each change
+//!   of its data gives it a new revision. Revisions are never reused, not even for a node that was
+//!   removed and created again.
+//! - An absence has no revision: the node may have come and gone. It counts only if both reads
+//!   found the same copy, by its installation number. A new installation has a new number, so the
+//!   copy was not dropped in between. A copy is dropped before a write that makes it stale takes
+//!   effect (see `cache`). If its leases lapsed in between, a server made it valid again only
+//!   because nothing had changed since then (S7 in docs/PROTOCOL.md, revival).
 //!
-//! With all nodes in the cache both collects are reads from memory, and no message is sent. Else
-//! what is missing is asked for, all of it at the same time. If something has changed, the second
-//! collect is the first of another try.
+//! If all nodes are cached, both collects read from memory and send nothing. Otherwise all missing
+//! nodes are requested at once. If a node has changed, the second collect becomes the first one of
+//! the next try.
 
 use std::time::Duration;
 
@@ -33,33 +32,33 @@ use crate::{
     read::{NodeData, Read},
 };
 
-/// Nodes as they were at one moment.
+/// Several nodes as of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The nodes, in the order that they were asked for; none for one that did not exist.
+    /// The nodes, in the order of the request. `None` for a node that did not exist.
     pub entries: Vec<Option<NodeData>>,
-    /// The last change of any of them. Those that exist have not changed from this revision to the
-    /// moment of the snapshot.
+    /// The last change of any of the nodes. The existing ones did not change between this revision
+    /// and the moment of the snapshot read.
     pub revision: Revision,
-    /// How many times it was tried: 1 if nobody wrote in between.
+    /// The number of tries: 1 if nobody wrote in between.
     pub tries: u32,
 }
 
 impl Client {
-    /// Several nodes' values and stats as of one moment between the call and its return. From
-    /// memory, without any message, if the cache has copies of all of them.
-    ///
-    /// Whatever a [transaction](Client::transaction) writes is in it whole or not at all.
+    /// Reads the values and stats of several nodes as of one moment within the call. If the cache
+    /// has copies of all of them, this sends nothing. A [transaction](Client::transaction) is
+    /// visible as a whole or not at all.
     ///
     /// # Errors
     ///
-    /// [`SnapshotError`]: a read that was not answered, or nodes that did not stand still for long enough within the client's timeout.
+    /// [`SnapshotError`] if a read failed, or if the nodes kept changing until the client's
+    /// timeout.
     pub async fn snapshot(&self, paths: &[NodePath]) -> Result<Snapshot, SnapshotError> {
         self.snapshot_with(paths, None).await
     }
 
-    /// [`Client::snapshot`], within `timeout` or else the client's.
+    /// Like [`Client::snapshot`], within `timeout` or else the client's timeout.
     ///
     /// # Errors
     ///
@@ -88,14 +87,14 @@ impl Client {
         }
     }
 
-    /// Reads each once.
+    /// Reads each node once.
     async fn collect(&self, paths: &[NodePath], after: Duration) -> Result<Vec<Read>, SnapshotError> {
         let reads = paths.iter().map(|path| self.driver().get(ObjectKind::Data, path, after));
         Ok(try_join_all(reads).await?)
     }
 }
 
-/// Whether an object was the same from one read of it to the other.
+/// Whether the object did not change between two reads.
 fn stood_still(one: &Read, other: &Read) -> bool {
     let is_same_copy = || {
         let installation = one.content.installation();

@@ -1,44 +1,43 @@
-//! Counts of what the client has done.
+//! Counters of the client's work.
 //!
-//! Hits are counted by every reader, so each thread counts in a place of its own as far as there
-//! are places: two threads that wrote to one cache line would take turns at it. The other counts
-//! are of things that cost a round trip, or a lock, and share one place.
+//! Every reader counts hits. So each thread has its own counter, up to a limit: two threads that
+//! write to one cache line would wait for each other. The other counters are of events that cost a
+//! round trip or a lock, and are shared.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Places for counting hits: more than most machines have cores.
+/// The number of hit counters: more than most machines have cores.
 const STRIPES: usize = 64;
 
-/// What a client has done since it was made.
+/// What a client has done since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Reads answered from memory, without asking anybody.
+    /// Reads that were answered from memory, without a server.
     pub hits: u64,
-    /// Reads that were not.
+    /// All other reads.
     pub misses: u64,
-    /// Read requests sent. Fewer than misses where reads shared one.
+    /// Read requests that were sent. Fewer than misses if reads shared a request.
     pub server_reads: u64,
-    /// Copies found unmodified by such a request, and good again.
+    /// Copies that such a request found unmodified, and made usable again.
     pub revalidations: u64,
-    /// Recalls heard.
+    /// Recalls that arrived.
     pub recalls: u64,
-    /// Requests sent, of any kind, and consents.
+    /// Requests of any kind and consents that were sent.
     pub messages_sent: u64,
-    /// Copies dropped for lack of room.
+    /// Copies that were evicted for lack of room.
     pub evictions: u64,
-    /// Writes asked for by the application.
+    /// Writes that were begun, including requests and releases of locks.
     pub writes: u64,
     /// Copies in memory now, usable or waiting to be validated.
     pub copies: u64,
 }
 
-/// One thread's place; two cache lines long because processors fetch them in pairs.
+/// A thread's counter. Two cache lines long, because processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe(AtomicU64);
 
-/// The counters.
 #[derive(Debug)]
 pub(crate) struct Counters {
     hits: [Stripe; STRIPES],
@@ -73,15 +72,15 @@ thread_local! {
 }
 
 impl Counters {
-    /// Counts a hit. Returns how many this thread's place had counted before.
+    /// Counts a hit. Returns the earlier value of this thread's counter.
     #[inline]
     pub(crate) fn hit(&self) -> u64 {
-        // No place of its own is left to a thread that is ending.
+        // A thread that is ending no longer has its thread-local value.
         let stripe = STRIPE.try_with(|stripe| *stripe).unwrap_or(0);
         self.hits[stripe].0.fetch_add(1, Relaxed)
     }
 
-    /// All counts, each as of some moment during the call.
+    /// Reads all counters, each as of some moment during the call.
     pub(crate) fn read(&self, copies: u64) -> Stats {
         Stats {
             hits: self.hits.iter().map(|stripe| stripe.0.load(Relaxed)).sum(),
@@ -97,7 +96,6 @@ impl Counters {
     }
 }
 
-/// Counts one.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }

@@ -1,4 +1,4 @@
-//! What the application is told about its session, and what is known about the servers.
+//! The state of the session for the application, and whether a server can be reached.
 
 use leasehold_protocol::{drift::Excess, holder::ConnectionNews, id::SessionId, message::Refusal};
 use parking_lot::Mutex;
@@ -6,27 +6,27 @@ use tokio::sync::{broadcast, watch};
 
 use crate::error::Unavailable;
 
-/// Changes that a subscriber may be behind. They come once in a volume term or so; one who is
-/// further behind is told so.
+/// The most changes that a subscriber may be behind. About one comes in a volume term. A slower
+/// subscriber gets an error.
 const EVENTS_MAX: usize = 256;
 
-/// The state of the client's session (Chubby's states).
+/// The state of the client's session (the states of Chubby).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionState {
     /// There is no session yet.
     Connecting,
-    /// A leader answers, and leases are renewed.
+    /// A leader answers, and the client renews its leases.
     Connected {
-        /// The session that it knows.
+        /// The session that the leader knows.
         session: SessionId,
     },
-    /// Leases have ended on this client's clock because nothing was heard in time. Reads from
-    /// memory are refused where they did. The session may be alive or not.
+    /// Leases have ended on this client's clock, because no server answered in time. Reads under
+    /// them go to a server. The session may still exist.
     Jeopardy,
-    /// The session is gone, and all that depended on it. Reads go on under a new one, of which
-    /// [`ConnectionState::Connected`] tells.
+    /// The session has ended, with all that depended on it. The client opens a new one: see
+    /// [`ConnectionState::Connected`].
     Expired {
-        /// The session that is gone.
+        /// The session that has ended.
         session: SessionId,
     },
     /// The application has closed the client.
@@ -43,7 +43,7 @@ impl From<ConnectionNews> for ConnectionState {
     }
 }
 
-/// Each change of the session's state, once, in order.
+/// The changes of the session's state, each once and in order.
 #[derive(Debug)]
 pub struct Events {
     receiver: broadcast::Receiver<ConnectionState>,
@@ -52,24 +52,24 @@ pub struct Events {
 /// Why there is no next change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EventsError {
-    /// The subscriber was too slow: the oldest changes are gone. Later ones follow.
+    /// The subscriber was too slow, and the oldest changes were dropped. Later ones follow.
     #[error("{missed} changes of the session's state were missed")]
     Missed {
-        /// How many.
+        /// The number of dropped changes.
         missed: u64,
     },
-    /// The client is gone: there will be no more.
+    /// The client was dropped: there are no more changes.
     #[error("the client is gone")]
     Ended,
 }
 
 impl Events {
-    /// The next change. Waits for it. Nothing is lost if the future is dropped.
+    /// Waits for the next change. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
-    /// [`EventsError::Missed`] if more than 256 changes were waiting, [`EventsError::Ended`] after
-    /// the last.
+    /// [`EventsError::Missed`] if more than 256 changes were waiting. [`EventsError::Ended`] after
+    /// the last change.
     pub async fn next(&mut self) -> Result<ConnectionState, EventsError> {
         self.receiver.recv().await.map_err(|error| match error {
             broadcast::error::RecvError::Lagged(missed) => EventsError::Missed { missed },
@@ -78,24 +78,24 @@ impl Events {
     }
 }
 
-/// Whether there is anybody to ask.
+/// Whether a server can be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ServerReach {
-    /// The server that was heard last leads.
+    /// The last server that answered leads.
     Leader,
     /// No leader is known.
     Nobody(Unavailable),
-    /// A server gives no session to this client.
+    /// A server refuses to open a session for this client.
     Refused(Refusal),
 }
 
-/// What is known about the session and the servers, for whoever wants to know.
+/// What is known about the session and the servers.
 #[derive(Debug)]
 pub(crate) struct Status {
     state: watch::Sender<ConnectionState>,
     events: broadcast::Sender<ConnectionState>,
     reach: watch::Sender<ServerReach>,
-    /// Why a server last refused a connection. Cleared when one that leads answers.
+    /// Why a server last refused a connection. Cleared when a leader answers.
     refused: Mutex<Option<String>>,
     clock: watch::Sender<Option<Excess>>,
 }
@@ -117,7 +117,7 @@ impl Status {
         self.clock.subscribe()
     }
 
-    /// The clocks are beyond their allowances, or within them again.
+    /// Records that the clocks exceed their allowances, or are within them again.
     pub(crate) fn clock_changed(&self, beyond: Option<Excess>) {
         match &beyond {
             Some(excess) => tracing::warn!(
@@ -142,7 +142,7 @@ impl Status {
         self.reach.subscribe()
     }
 
-    /// Why there is nobody to ask, if so.
+    /// Why no server can answer, if that is so.
     pub(crate) fn unavailable(&self) -> Option<Unavailable> {
         match &*self.reach.borrow() {
             ServerReach::Nobody(why) => Some(why.clone()),
@@ -150,36 +150,36 @@ impl Status {
         }
     }
 
-    /// The state of the session has changed. The event goes out while the state is being replaced:
-    /// whoever sees the new state and then subscribes is not told of it again, and whoever has the
-    /// event sees the new state.
+    /// Records a new state of the session. The event is sent while the state is replaced. So a
+    /// subscriber that has seen the new state does not get its event. A caller that has the event
+    /// sees the new state.
     pub(crate) fn changed(&self, state: ConnectionState) {
         self.state.send_modify(|current| {
             *current = state;
-            // Nobody may be listening.
+            // There may be no subscriber.
             let _ = self.events.send(state);
         });
     }
 
-    /// All endpoints in turn could not be connected to, or are not to be asked.
+    /// No endpoint could be connected to or used.
     pub(crate) fn nobody(&self, why: Unavailable) {
         self.set(ServerReach::Nobody(why));
     }
 
-    /// Some server may be there, but none is known to lead.
+    /// A server may be there, but no leader is known.
     pub(crate) fn no_leader(&self, reason: &str) {
         let refused = self.refused.lock().clone();
         let reason = refused.map_or_else(|| reason.to_owned(), |refused| format!("{reason}; {refused}"));
         self.set(ServerReach::Nobody(Unavailable::NoLeader { reason }));
     }
 
-    /// A server, which may be the one that leads, has refused a connection. That is part of the
-    /// reason until one that leads answers.
+    /// A server, perhaps the leader, has refused a connection. That is part of the reason until a
+    /// leader answers.
     pub(crate) fn refused(&self, reason: String) {
         *self.refused.lock() = Some(reason);
     }
 
-    /// A server has answered, or has refused what was asked; there was a session, or not.
+    /// A server has answered or refused a request. `had_session` is as of before the answer.
     pub(crate) fn heard(&self, refusal: Option<Refusal>, had_session: bool) {
         match refusal {
             Some(refusal @ (Refusal::NotLeader { .. } | Refusal::Retry)) => self.no_leader(&refusal.to_string()),

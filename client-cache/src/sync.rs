@@ -1,6 +1,7 @@
-//! What threads share without the driver's lock, and by what: named in this one place, because a
-//! test puts other primitives here and explores every order in which threads can use them
-//! (`tests/interleavings`).
+//! The primitives by which threads share data without the driver's lock.
+//!
+//! They are named in this one place so that a test can replace them. The test then explores every
+//! order in which threads can use them (`tests/interleavings`).
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 

@@ -1,5 +1,5 @@
-//! Several nodes at once: transactions, and reading, changing and writing one node until nobody
-//! comes in between.
+//! Transactions, and updates: read a node, change it and write it, until no other write comes in
+//! between.
 
 use std::time::Duration;
 
@@ -20,20 +20,20 @@ use crate::{
     write::PutOptions,
 };
 
-/// The least and the greatest bound of the random time that an update waits before it tries again:
-/// the least is about a write on a fast disk, the greatest lets some tens of writers in turn.
+/// The smallest and the largest bound of the random pause between tries of an update. The smallest
+/// is about one write on a fast disk. The largest is enough for some tens of writers.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
-/// What a transaction did.
+/// The result of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransactionOutcome {
-    /// The one change that it was. If the branch that was chosen has no operations it changed
-    /// nothing, and this is the last change that the comparisons saw.
+    /// The revision of the change. If the chosen branch has no operations, nothing changed, and
+    /// this is the last change that the comparisons saw.
     pub revision: Revision,
-    /// The first comparison that did not hold, and what was there instead; none if all held.
+    /// The first comparison that did not hold, and what was found instead. `None` if all held.
     pub failed: Option<FailedCompare>,
-    /// What each operation of the chosen branch did, in their order.
+    /// The results of the chosen branch's operations, in their order.
     pub results: Vec<OperationResult>,
 }
 
@@ -49,14 +49,12 @@ impl TransactionOutcome {
     }
 }
 
-/// How to update.
+/// The options of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpdateOptions {
-    /// The lease that the node goes with from then on; the one that it goes with already unless
-    /// told otherwise.
+    /// The lease to attach the node to. By default the lease does not change.
     pub attach: Attach,
-    /// How long it may take with all its tries; as long as the client's operations do unless told
-    /// otherwise.
+    /// How long all tries together may take. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -66,28 +64,27 @@ impl Default for UpdateOptions {
     }
 }
 
-/// An update that is done.
+/// The result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Updated {
-    /// The write that took effect; none if there was nothing to be changed.
+    /// The write that took effect. `None` if there was nothing to change.
     pub written: Option<Written>,
-    /// How many times it was tried: 1 if nobody came in between.
+    /// The number of tries: 1 if nobody wrote in between.
     pub tries: u32,
 }
 
 impl Client {
-    /// Compares, and does one thing or the other, at one moment for everybody: all of it as one
-    /// change, or none of it. When it returns, no client will read any of what was there before any
-    /// more.
+    /// Compares nodes and then does one branch of operations, as one change or not at all. When
+    /// this returns, no client reads the old values any longer.
     ///
-    /// It brings no leases: the next read here of something that it wrote asks a server.
+    /// A transaction grants no leases: this client's next read of a written node asks a server.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold_client_cache::{Compare, Operation, Path, Relation, Transaction};
+    /// use leasehold_client_cache::{Compare, Operation, NodePath, Relation, Transaction};
     ///
-    /// let (config, owner): (Path, Path) = ("/config".parse()?, "/config-owner".parse()?);
+    /// let (config, owner): (NodePath, NodePath) = ("/config".parse()?, "/config-owner".parse()?);
     /// let outcome = client
     ///     .transaction(
     ///         Transaction::new()
@@ -105,15 +102,15 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`], which says whether it [may still happen](WriteError::may_still_happen).
-    /// Refused, with the operation that is to blame, if one of the chosen branch cannot be done, or
-    /// if two of a branch [depend on each other](leasehold_protocol::transaction). Comparisons that
-    /// do not hold are no error.
+    /// [`WriteError`], which says whether the transaction [may still
+    /// happen](WriteError::may_still_happen). Refused if an operation of the chosen branch cannot
+    /// be done, or if two of a branch [depend on each other](leasehold_protocol::transaction). The
+    /// refusal names the operation. A comparison that does not hold is no error.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionOutcome, WriteError> {
         self.transaction_with(transaction, None).await
     }
 
-    /// [`Client::transaction`], within `timeout` or else the client's.
+    /// Like [`Client::transaction`], within `timeout` or else the client's timeout.
     ///
     /// # Errors
     ///
@@ -129,15 +126,15 @@ impl Client {
         Ok(TransactionOutcome { revision, failed: done.failed, results: done.results })
     }
 
-    /// Reads a node, lets `change` say what it is to become, and writes that if nobody has written
-    /// it since; else begins anew.
+    /// Reads a node, calls `change` for its new value, and writes that value if nobody has written
+    /// the node meanwhile. Otherwise it tries again.
     ///
-    /// `change` is given none if the node does not exist, and gives none to leave it as it is. It
-    /// is called once for each try. Between tries it waits for a random time, longer with each.
+    /// `change` gets `None` if the node does not exist, and returns `None` to leave the node as it
+    /// is. It is called once for each try. The random pauses between tries get longer.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let path: leasehold_client_cache::Path = "/visitors".parse()?;
+    /// let path: leasehold_client_cache::NodePath = "/visitors".parse()?;
     /// let updated = client
     ///     .update(&path, |entry| {
     ///         let count: u64 = entry.and_then(|entry| std::str::from_utf8(&entry.value).ok()?.parse().ok()).unwrap_or(0);
@@ -151,7 +148,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`UpdateError`], which says how often it was tried, and whether the last write [may still
+    /// [`UpdateError`], which has the number of tries, and says whether the last write [may still
     /// happen](UpdateError::may_still_happen).
     pub async fn update(
         &self,
@@ -161,7 +158,7 @@ impl Client {
         self.update_with(path, UpdateOptions::default(), change).await
     }
 
-    /// [`Client::update`], with a lease that the node goes with, or a timeout.
+    /// Like [`Client::update`], with a lease to attach the node to, or a timeout.
     ///
     /// # Errors
     ///
@@ -195,7 +192,7 @@ impl Client {
     }
 }
 
-/// Whether a put was refused because somebody has written, made or removed the node.
+/// Whether a put was refused because somebody wrote, created or removed the node.
 fn came_between(refusal: &WriteRefusal, path: &NodePath) -> bool {
     match refusal {
         WriteRefusal::RevisionDiffers { .. } | WriteRefusal::Exists { .. } => true,
@@ -204,7 +201,7 @@ fn came_between(refusal: &WriteRefusal, path: &NodePath) -> bool {
     }
 }
 
-/// How long to wait before the next try.
+/// The pause before the next try.
 fn pause(tries: u32) -> Duration {
     let (least, most) = BACKOFF;
     let bound = least.saturating_mul(1 << tries.min(16)).min(most);

@@ -1,13 +1,11 @@
-//! The volume leases, as the copies in the cache see them.
+//! The volume leases, as cached copies see them. Implements S1 in docs/PROTOCOL.md, with `cache`.
 //!
-//! What a copy's volume has to say to it is one number: until when copies that were granted under
-//! its volume lease may be used ([`VolumeValidity::until_for`]). All copies granted under one
-//! volume lease share that number, in a [`VolumeLeaseCell`]; a renewal is one store for all of
-//! them, and so is the end of a lease, or the border between copies that are good again and copies
-//! that wait to be validated. As it is one number, a reader cannot see half of a change.
+//! A copy needs one number from its volume: until when copies under its volume lease may be used
+//! ([`VolumeValidity::until_for`]). All copies under one volume lease share that number in a
+//! [`VolumeLeaseCell`]. So one store is enough for a renewal, for the end of a lease, and for a
+//! revival. A reader cannot see half of a change.
 //!
-//! Readers write nothing but the `used` flag, and that only when it is not set: a few times in a
-//! term.
+//! Readers write only the `used` flag, and only if it is not set: a few times in a term.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,8 +27,8 @@ pub(crate) struct VolumeLeaseCell {
 }
 
 impl VolumeLeaseCell {
-    /// Until when the copies may be used as far as their volume is concerned; the origin of the
-    /// clock when they may not be.
+    /// Until when the copies may be used, as far as their volume lease is concerned. The clock's
+    /// origin if they may not be used.
     #[inline]
     pub(crate) fn until(&self) -> Instant {
         Instant::from_micros(self.until.load(Acquire))
@@ -40,7 +38,7 @@ impl VolumeLeaseCell {
         self.until.store(until.as_micros(), Release);
     }
 
-    /// A copy was served.
+    /// Records that a copy was served.
     #[inline]
     pub(crate) fn note_used(&self) {
         if !self.used.load(Relaxed) {
@@ -49,8 +47,8 @@ impl VolumeLeaseCell {
     }
 }
 
-/// A volume: what it is valid by, and the leases that copies were granted under. That is the lease
-/// held now, and earlier ones that copies still wait under.
+/// A volume: its validity, and the leases that copies were granted under. These are the present
+/// lease, and earlier ones whose copies wait to be validated.
 #[derive(Debug, Default)]
 struct CachedVolume {
     validity: VolumeValidity,
@@ -63,26 +61,26 @@ impl CachedVolume {
         for (incarnation, cell) in &self.cells {
             cell.set(validity.until_for(*incarnation));
         }
-        // One pointer is the map's own: no copy has the cell any more.
+        // One reference is the map's own: no copy uses the cell.
         self.cells.retain(|_, cell| Arc::strong_count(cell) > 1);
     }
 
-    /// Whether copies were served since this was last asked.
+    /// Whether copies were served since the last call.
     fn take_used(&self) -> bool {
-        // Each cell is asked, or one would tell of its use the next time.
+        // Resets each cell: no short circuit.
         self.cells.values().fold(false, |used, cell| cell.used.swap(false, Relaxed) | used)
     }
 }
 
-/// All of a client's volumes. Changed under the driver's lock.
+/// All volumes of a client. Changed under the driver's lock.
 #[derive(Debug, Default)]
 pub(crate) struct VolumeLeases {
     volumes: HashMap<NodePath, CachedVolume, foldhash::quality::RandomState>,
 }
 
 impl VolumeLeases {
-    /// The cell for a copy that is granted under this volume lease. To be put into the cache before
-    /// the next change.
+    /// The cell for a copy that is granted under this volume lease. The driver must put the copy
+    /// into the cache before the next change.
     pub(crate) fn cell(&mut self, top: &NodePath, incarnation: Incarnation) -> Arc<VolumeLeaseCell> {
         let volume = self.volumes.entry(top.clone()).or_default();
         let until = volume.validity.until_for(incarnation);
@@ -94,24 +92,24 @@ impl VolumeLeases {
         Arc::clone(cell)
     }
 
-    /// The volume's copies may be used by this from now on.
+    /// Sets the validity of a volume's copies.
     pub(crate) fn set(&mut self, top: &NodePath, validity: VolumeValidity) {
         let volume = self.volumes.entry(top.clone()).or_default();
         volume.set(validity);
-        // Without a lease and without copies it may be gone for good.
+        // Without a lease and without copies, the volume may not exist any longer.
         if validity == VolumeValidity::default() && volume.cells.is_empty() {
             self.volumes.remove(top);
         }
     }
 
-    /// No copy may be used any more.
+    /// Ends all volume leases: no copy may be used any longer.
     pub(crate) fn end_all(&mut self) {
         for mut volume in std::mem::take(&mut self.volumes).into_values() {
             volume.set(VolumeValidity::default());
         }
     }
 
-    /// The volumes of which copies were served since this was last asked.
+    /// The volumes of which copies were served since the last call.
     pub(crate) fn take_used(&self) -> BTreeSet<NodePath> {
         self.volumes.iter().filter(|(_, volume)| volume.take_used()).map(|(top, _)| top.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! Watches: what happens to a node or a subtree, each change once, whole, in order, none left out.
+//! Watches: the changes of a node or a subtree, each exactly once, complete and in order.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -14,19 +14,17 @@ use tokio::sync::mpsc;
 
 use crate::{client::Client, driver::Driver, error::WatchError};
 
-/// What to watch, and from where on.
+/// The options of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchOptions {
-    /// The first change that is to be told; it may be one that is still to come. None, the default:
-    /// from now on.
+    /// The first revision to report. It may be in the future. `None`, the default: from now on.
     pub from: Option<Revision>,
-    /// Everything below the node too. The default.
+    /// Whether to watch the whole subtree, which is the default, or only the node.
     pub recursive: bool,
-    /// About how many bytes of changes are held for the application at one time: no more is asked
-    /// for before it has taken those. One change is held in any case, whole.
+    /// About how many bytes of changes the client buffers. It asks for more only after the
+    /// application has taken those. A single change is buffered whole, whatever its size.
     pub buffer_bytes: u32,
-    /// How long it may take to find out what *now* is; as long as the client's operations do unless
-    /// told otherwise.
+    /// How long it may take to find the current revision. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -36,22 +34,22 @@ impl Default for WatchOptions {
     }
 }
 
-/// The one after. What a server says need not be where counting gets.
+/// The next revision. Saturates, because a server may send any number.
 fn one_after(revision: Revision) -> Revision {
     Revision(revision.0.saturating_add(1))
 }
 
-/// What a watcher is told.
+/// What a watch reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchItem {
     /// A change, with all its events that are watched.
     Change(Change),
-    /// A progress mark: everything up to this revision has been told.
+    /// A progress mark: everything up to this revision has been reported.
     Progress(Revision),
 }
 
 impl WatchItem {
-    /// Everything up to this has been told.
+    /// Everything up to this revision has been reported.
     pub fn revision(&self) -> Revision {
         match self {
             Self::Change(change) => change.revision,
@@ -60,39 +58,37 @@ impl WatchItem {
     }
 }
 
-/// A watch. It goes on whatever becomes of connections, leaders and sessions, until it is dropped,
-/// the client is closed, or it is so far behind that what it has yet to hear is not known any more
+/// A watch. It survives lost connections, changes of leader and expired sessions. It ends when it
+/// is dropped, when the client is closed, or when the history no longer has what it needs
 /// ([`WatchError::Compacted`]).
 ///
-/// A watch that nobody reads from asks for nothing and costs the servers nothing; it holds up
-/// nobody.
+/// If nobody reads from a watch, it asks for nothing and delays nobody.
 #[derive(Debug)]
 pub struct Watch {
     driver: Arc<Driver>,
     id: WatchId,
     receiver: mpsc::UnboundedReceiver<Result<Changes, holder::WatchFailure>>,
-    /// What the application has yet to take of the last answer.
+    /// The items of the last answer that the application has not taken.
     buffer: VecDeque<WatchItem>,
     next_revision: Revision,
     error: Option<WatchError>,
 }
 
 impl Watch {
-    /// What happened next. Waits until something has, or until it is known that nothing has: a
-    /// progress mark comes every few seconds at least, as long as a server answers. Nothing is lost
-    /// if the future is dropped.
+    /// Waits for the next change, or for a progress mark. As long as a server answers, a mark comes
+    /// every few seconds at least. Nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
-    /// [`WatchError::Compacted`] if it is not known any more: read anew and watch from there, as
-    /// [`Client::list_and_watch`] does. [`WatchError`] otherwise if there is nothing to wait for;
-    /// then and from then on.
+    /// [`WatchError::Compacted`] if the history no longer has the next change: read again and watch
+    /// from there, as [`Client::list_and_watch`] does. Any other [`WatchError`] means that the
+    /// watch has ended. Later calls return the same error.
     pub async fn next(&mut self) -> Result<WatchItem, WatchError> {
         loop {
             if let Some(told) = self.buffer.pop_front() {
                 self.next_revision = one_after(told.revision());
                 if self.buffer.is_empty() {
-                    // Taken: this is the moment to ask for more.
+                    // The application has taken the whole answer: ask for more.
                     self.driver.watch_more(self.id);
                 }
                 return Ok(told);
@@ -118,12 +114,12 @@ impl Watch {
         }
     }
 
-    /// Where a watch goes on that is begun after this one: [`WatchOptions::from`].
+    /// The [`WatchOptions::from`] of a watch that continues after this one.
     pub fn resume_from(&self) -> Revision {
         self.next_revision
     }
 
-    /// The same as a stream. It ends after an error.
+    /// The watch as a stream. It ends after an error.
     pub fn into_stream(self) -> impl Stream<Item = Result<WatchItem, WatchError>> + Send {
         stream::unfold(Some(self), |watch| async {
             let mut watch = watch?;
@@ -141,20 +137,20 @@ impl Drop for Watch {
 }
 
 impl Client {
-    /// Watches a node and all that lies below it, or the node alone: every change from a revision
-    /// on, or from now on, once, whole, in order.
+    /// Watches a node and everything below it, or only the node. Reports every change from a
+    /// revision on, or from now on, exactly once, complete and in order.
     ///
-    /// *Now* is a moment between the call and its return: what was acknowledged before the call is
-    /// not told, and what is begun after it has returned is. Any number of watches can be open at
-    /// one time; they share the client's connection.
+    /// *Now* is a moment within the call. Changes that were acknowledged before the call are not
+    /// reported, and changes that begin after its return are. A client may have any number of
+    /// watches, which share its connection.
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if it cannot be found out what *now* is. A watch from a given revision on is
-    /// begun without asking anybody.
+    /// [`WatchError`] if the current revision cannot be read. A watch from a given revision begins
+    /// without a request.
     pub async fn watch(&self, path: &NodePath, options: WatchOptions) -> Result<Watch, WatchError> {
         let watched = if options.recursive { Watched::Subtree(path.clone()) } else { Watched::Node(path.clone()) };
-        // The last change that is known. From the first on is from the origin on.
+        // The last change that is known already. Revision 1 is the first.
         let after = options.from.map(|from| Revision(from.0.saturating_sub(1)));
         let (id, receiver) = self.driver().watch(watched, after, options.buffer_bytes);
         let mut watch = Watch {

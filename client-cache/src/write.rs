@@ -1,4 +1,4 @@
-//! Writing: how a write waits for its outcome, and what is said when it cannot.
+//! Writes: how a write waits for its outcome, and its error if none comes.
 
 use std::time::Duration;
 
@@ -10,30 +10,29 @@ use leasehold_protocol::{
 
 use crate::{driver::Driver, error::WriteError};
 
-/// How to put.
+/// The options of a put.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PutOptions {
-    /// What must hold for the write to take effect.
+    /// The condition under which the put takes effect.
     pub condition: Condition,
-    /// The lease that the node goes with from then on; none unless told otherwise, even if it had
-    /// one.
+    /// The lease to attach the node to. By default none, even if the node was attached to one.
     pub attach: Attach,
-    /// How long it may take; as long as the client's operations do unless told otherwise.
+    /// How long the put may take. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
-/// How to delete.
+/// The options of a delete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// With all that lies below; otherwise a node with children is not removed.
+    /// Whether to remove everything below, too. Otherwise a node with children is not removed.
     pub recursive: bool,
-    /// What must hold for the write to take effect.
+    /// The condition under which the delete takes effect.
     pub condition: Condition,
-    /// How long it may take; as long as the client's operations do unless told otherwise.
+    /// How long the delete may take. `None`: the client's timeout.
     pub timeout: Option<Duration>,
 }
 
-/// Gives the write up when nobody waits for it any more, for whatever reason.
+/// Cancels the write when nobody waits for it any longer.
 struct WriteWait<'a> {
     driver: &'a Driver,
     write: WriteId,
@@ -54,7 +53,7 @@ impl Driver {
         if let Ok(outcome) = tokio::time::timeout(after, &mut outcome).await {
             return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(ended);
         }
-        // The rules say what is known now; or the outcome has come this very moment.
+        // Cancelling makes the holder report what it knows. Or the outcome has just come.
         drop(waiting);
         let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteFailure::OutcomeUnknown));
         outcome.map_err(|error| match (error, self.status.unavailable()) {
@@ -66,8 +65,8 @@ impl Driver {
     }
 }
 
-/// What no server takes: it would not fit into a frame, or can be told without looking at what is
-/// stored.
+/// Refuses what no server accepts: a write that does not fit into a frame, or is invalid whatever
+/// is stored.
 fn check(change: &Write) -> Result<(), WriteError> {
     let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, depth_max: Limits::DEPTH_MAX, ..Limits::default() };
     match change {
@@ -80,7 +79,7 @@ fn check(change: &Write) -> Result<(), WriteError> {
     }
 }
 
-/// A write that ended before its time ran out.
+/// The error of a write that ended before its time ran out.
 pub(crate) fn ended(error: holder::WriteFailure) -> WriteError {
     match error {
         holder::WriteFailure::Refused(refusal) => WriteError::Refused(refusal),

@@ -1,5 +1,5 @@
-//! Write leases: a node's value is read and written in this client's memory, and written back
-//! later.
+//! Write leases: the client reads and writes a node's value in its own memory, and flushes it later
+//! (S10 in docs/PROTOCOL.md).
 
 use std::{
     fmt,
@@ -28,18 +28,17 @@ use crate::{
     write::PutOptions,
 };
 
-/// What was set under a write lease, and is not on the servers.
+/// A value that was set under a write lease, and is not on the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostChange {
     /// The node.
     pub path: NodePath,
-    /// What was set last. What was set before and not flushed either is not told.
+    /// The value that was set last. Earlier values that were not flushed either are not reported.
     pub value: Value,
-    /// It was sent, and what came of that was never heard: this value, or one that was set before
-    /// it, may be there.
+    /// Whether it was sent without an answer. Then the servers may have this value, or an earlier
+    /// one.
     pub may_be_written: bool,
-    /// Why the servers have refused it, if they have: the node is held all the same. None: the hold
-    /// was over first.
+    /// Why the servers refused it. The lock is still owned then. `None` if the lock ended first.
     pub refusal: Option<Box<Refusal>>,
 }
 
@@ -50,59 +49,63 @@ impl fmt::Display for LostChange {
     }
 }
 
-/// What is known of what a hold keeps to itself.
+/// The state of a lock's write lease.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WriteLeaseCell {
     pub(crate) status: WriteLeaseStatus,
-    /// What was lost last, and how many times something was.
+    /// The last loss, and the number of losses.
     pub(crate) lost: Option<(u64, LostChange)>,
 }
 
-/// A node that this client has to itself: it reads and writes the node's value in its own memory,
-/// until it is [released](WriteLease::release) or dropped. Made by [`Client::write_lease`].
+/// An exclusive lock whose owner also reads and writes the node's value in its own memory, until it
+/// is [released](WriteLease::release), dropped or lost. Made by [`Client::write_lease`].
 ///
-/// # What it promises
+/// # Guarantees
 ///
-/// While [`get`](WriteLease::get) and [`set`](WriteLease::set) come from memory, nobody else has a
-/// copy of the node's value, and nobody's read of it is answered, nor a write of it done: whoever
-/// wants it has this client asked for it. Then what was set is flushed, and the node is everybody's
-/// again; the next `get` or `set` waits for its turn and has it to itself once more. It is *held*
-/// all the time ([`LockGuard`]), so nobody who locks it comes between; who writes it without
-/// locking it can, between a `get` and the `set` that follows, too.
+/// While [`get`](WriteLease::get) and [`set`](WriteLease::set) use the memory, nobody else has a
+/// copy of the value. The servers answer no read of the value and apply no write of it. If another
+/// client reads or writes the node, the servers recall the write lease. This client then flushes
+/// the value, and the write lease ends. The next `get` or `set` waits until the client has the
+/// write lease again.
 ///
-/// What was set is flushed (a) when somebody reads or writes the node, (b) by
-/// [`flush`](WriteLease::flush) and [`release`](WriteLease::release), (c) when a renewal of the
-/// lease is late, before it can end; dropping it flushes in the background (closing the client does
-/// not). Until then it is in this process's memory only: **if the process dies, it is gone**, and
-/// nobody else has ever seen it. Only what `flush` or `release` have confirmed is as safe as any
-/// other write.
+/// The client has the *lock* ([`LockGuard`]) all the time, so no other lock owner comes in between.
+/// A client that writes without the lock can, even between a `get` and the next `set`.
 ///
-/// If the lease ends by this client's clock, or the servers refuse what is flushed, that is never
-/// silent: the next call, or [`lost`](WriteLease::lost), hands back the value that was set last.
+/// The client flushes the value:
 ///
-/// # What its token does
+/// - when somebody else reads or writes the node;
+/// - when the application calls [`flush`](WriteLease::flush) or [`release`](WriteLease::release);
+/// - when a renewal of the lease is late, before the lease can end;
+/// - in the background, when this is dropped. Closing the client does not flush.
 ///
-/// What is flushed is written under the hold's fencing token, and refused under an older one. So a
-/// client that stood still past its lease cannot overwrite what others have written since.
+/// Until then the value is only in this process's memory, and nobody else has seen it. **If the
+/// process dies, the value is lost.** Only a value that `flush` or `release` has confirmed is safe.
+///
+/// No loss is silent: the lease may end by this client's clock, or the servers may refuse the
+/// value. The next call, or [`lost_change`](WriteLease::lost_change), then returns the value that
+/// was set last.
+///
+/// A flush writes under the lock's fencing token, and the servers refuse an older one. So a client
+/// that was suspended past its lease cannot overwrite later writes of others.
 #[derive(Debug)]
 pub struct WriteLease {
-    /// None only while it is being given back.
+    /// `None` only while it is being released.
     lock: Option<LockGuard>,
     cell: watch::Receiver<WriteLeaseCell>,
-    /// How many losses the application has been told of.
+    /// The number of losses that were reported to the application.
     lost_told: AtomicU64,
-    /// Where it is given back when it is dropped, wherever that is.
+    /// Where the task runs that releases a dropped write lease.
     runtime: Handle,
 }
 
 impl Client {
-    /// Takes an exclusive hold on a node, and has the node to itself from then on: a write lease. A
-    /// node that does not exist is made, with an empty value. The `mode` of the options does not
-    /// count.
+    /// Takes an exclusive lock on a node, and makes it a write lease. Creates the node with an
+    /// empty value if it does not exist. Ignores the `mode` of the options.
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]; refused with [`WriteRefusal::Attached`] if the node goes with a lease.
+    /// [`WriteLeaseError`]. Refused with [`WriteRefusal::Attached`] if the node is attached to a
+    /// lease.
     pub async fn write_lease(&self, path: &NodePath, options: LockOptions) -> Result<WriteLease, WriteLeaseError> {
         let options = LockOptions { mode: LockMode::Exclusive, ..options };
         let hold = self.lock(path, options).await?;
@@ -114,7 +117,7 @@ impl Client {
     }
 }
 
-/// When something is given up.
+/// The deadline of a call.
 #[derive(Debug, Clone, Copy)]
 struct FlushDeadline {
     at: Instant,
@@ -139,9 +142,9 @@ impl Deref for WriteLease {
 }
 
 impl WriteLease {
-    /// The node's value: what was [set](Self::set) last, or else what was there. From memory,
-    /// unless somebody has asked for the node meanwhile. If somebody has removed it meanwhile it is
-    /// made again, with an empty value.
+    /// The node's value: what was [set](Self::set) last, or what the servers had. From memory,
+    /// unless another client's access has ended the write lease. If the node was removed meanwhile,
+    /// this creates it again with an empty value.
     ///
     /// # Errors
     ///
@@ -157,14 +160,14 @@ impl WriteLease {
         }
     }
 
-    /// Sets the node's value. In memory, unless somebody has asked for the node meanwhile: then
-    /// when it is this client's again, over whatever has been written in between.
+    /// Sets the node's value in memory. If another client's access has ended the write lease, this
+    /// first takes it again, and overwrites what was written meanwhile.
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]; [`WriteLeaseError::CopyEvicted`] hands back what was set last, once:
-    /// what was set before, or this value if the lease ended this very moment. If the future is
-    /// dropped it was set or was not.
+    /// [`WriteLeaseError`]. [`WriteLeaseError::Lost`] returns the value that was set last, once.
+    /// That is an earlier value, or this one if the lease ended at the same moment. If the future
+    /// is dropped, the value may or may not be set.
     pub async fn set(&self, value: impl Into<Value>) -> Result<(), WriteLeaseError> {
         let value = value.into();
         let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
@@ -179,18 +182,19 @@ impl WriteLease {
         }
     }
 
-    /// Waits until what was set is on the servers, as safe as any other write there. Returns what
-    /// they say of the node; none if nothing of it was ever heard.
+    /// Waits until the servers have what was set, as safe as any other write. Returns the node's
+    /// stat, or `None` if the client has not received one.
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]. After [`WriteLeaseError::TimedOut`] it goes on in the background.
+    /// [`WriteLeaseError`]. After [`WriteLeaseError::TimedOut`], the flush continues in the
+    /// background.
     pub async fn flush(&self) -> Result<Option<Stat>, WriteLeaseError> {
         let losses = self.check_lost()?;
         let driver = self.client().driver();
         let wanted = driver.write_lease_status(self.id()).unwrap_or_default().set_count;
         let is_flushed = || {
-            // One flush at a time: what was set while one was under way goes with the next.
+            // One flush at a time: a value that is set during a flush needs another one.
             driver.flush(self.id());
             let status = driver.write_lease_status(self.id());
             status.is_none_or(|status| status.flushed_count >= wanted.min(status.set_count))
@@ -198,20 +202,19 @@ impl WriteLease {
         self.wait_until(losses, self.deadline(), is_flushed).await?;
         let kept = self.cell.borrow();
         if self.on_lost().is_cancelled() && kept.lost.is_some() {
-            // Another call was told what was lost. This one confirms nothing.
+            // Another call has returned the loss. This one must not confirm the flush.
             return Err(LockError::Lost { path: self.path().clone() }.into());
         }
         Ok(kept.status.stat)
     }
 
-    /// Whether something was set that is not known to be on the servers.
+    /// Whether a value was set that the servers are not known to have.
     pub fn is_dirty(&self) -> bool {
         let status = self.client().driver().write_lease_status(self.id());
         status.is_some_and(|status| status.set_count > status.flushed_count)
     }
 
-    /// Waits until something that was set is lost, and hands it back, once. Nothing is lost if the
-    /// future is dropped.
+    /// Waits for a loss, and returns it once. Nothing is lost if the future is dropped.
     pub async fn lost_change(&self) -> LostChange {
         let mut kept = self.cell.clone();
         loop {
@@ -219,22 +222,23 @@ impl WriteLease {
                 return lost;
             }
             if kept.changed().await.is_err() {
-                // The guard keeps its client, and that the other end.
+                // The guard keeps its client alive, and the client keeps the sender.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Flushes, and gives the node back. Dropping it does the same in the background.
+    /// Flushes the value and releases the lock. Dropping this does the same in the background.
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]: it goes on in the background after [`WriteLeaseError::TimedOut`].
+    /// [`WriteLeaseError`]. After [`WriteLeaseError::TimedOut`], the release continues in the
+    /// background.
     pub async fn release(mut self) -> Result<(), WriteLeaseError> {
         let losses = self.check_lost()?;
         let driver = self.client().driver();
         let is_given_up = || {
-            // Again and again: it may be asked for just now.
+            // Repeated, because the write lease may only now be requested.
             driver.release_write_lease(self.id());
             !driver.has_write_lease(self.id())
         };
@@ -252,8 +256,8 @@ impl WriteLease {
         FlushDeadline::new(self.client().driver().options.timeout)
     }
 
-    /// Asks for the node to be this client's own, and waits for that. `losses`: what
-    /// [`check_lost`](Self::check_lost) returned when the caller began.
+    /// Takes the write lease, and waits for it. `losses` is the result of
+    /// [`check_lost`](Self::check_lost) when the caller began.
     async fn begin(&self, losses: u64, deadline: FlushDeadline) -> Result<(), WriteLeaseError> {
         let driver = self.client().driver();
         loop {
@@ -268,12 +272,13 @@ impl WriteLease {
                 return Err(self.timed_out(deadline));
             }
             if driver.has_write_lease(self.id()) {
-                // It is asked for already, or about to be given up.
+                // It is requested already, or is about to end.
                 let moves_on = || driver.write_lease_value(self.id()).is_some() || !driver.has_write_lease(self.id());
                 self.wait_until(losses, deadline, moves_on).await?;
                 continue;
             }
-            // Not given up by whoever does not wait any more: what came of it has to be known.
+            // Not cancelled when the caller stops waiting, because the client must know the
+            // outcome.
             let (_, outcome) = driver.write(Write::TakeWriteLease { path: self.path().clone(), lock: self.id() });
             let outcome = tokio::time::timeout_at(deadline.at, outcome).await.map_err(|_| self.timed_out(deadline))?;
             match outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)) {
@@ -289,7 +294,7 @@ impl WriteLease {
         }
     }
 
-    /// Makes the node, if nobody else has meanwhile.
+    /// Creates the node, unless somebody else has created it meanwhile.
     async fn make(&self, deadline: FlushDeadline) -> Result<(), WriteLeaseError> {
         let left = deadline.at.saturating_duration_since(Instant::now());
         let options = PutOptions { condition: Condition::Absent, timeout: Some(left), ..PutOptions::default() };
@@ -299,11 +304,11 @@ impl WriteLease {
         }
     }
 
-    /// Waits until `stands` says yes. It is asked again after each change of the write lease.
+    /// Waits until `stands` returns true. Calls it again after each change of the write lease.
     ///
     /// `losses` is the number of losses when the caller began ([`check_lost`](Self::check_lost)). A
-    /// loss after that is an error, even if another call has reported it. (The lease may end on
-    /// another thread between the caller's first look and this one.)
+    /// later loss is an error, even if another call has reported it. (The lease may end on another
+    /// thread between the caller's first check and this one.)
     async fn wait_until(
         &self,
         losses: u64,
@@ -337,7 +342,7 @@ impl WriteLease {
 
     /// # Errors
     ///
-    /// [`WriteLeaseError::CopyEvicted`], if something was lost after so many losses.
+    /// [`WriteLeaseError::Lost`] if there were more than `losses` losses.
     fn check_lost_since(&self, losses: u64) -> Result<(), WriteLeaseError> {
         let kept = self.cell.borrow();
         let Some((number, lost)) = kept.lost.as_ref().filter(|(number, _)| *number > losses) else { return Ok(()) };
@@ -345,11 +350,11 @@ impl WriteLease {
         Err(WriteLeaseError::Lost(lost.clone()))
     }
 
-    /// The number of losses so far. All of them have been reported.
+    /// The number of losses so far, all of them reported.
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError::CopyEvicted`], if something was lost that was not told yet.
+    /// [`WriteLeaseError::Lost`] if there is a loss that was not reported yet.
     fn check_lost(&self) -> Result<u64, WriteLeaseError> {
         let kept = self.cell.borrow();
         let Some((number, lost)) = kept.lost.as_ref() else { return Ok(0) };
@@ -364,18 +369,18 @@ impl Drop for WriteLease {
     fn drop(&mut self) {
         let told = self.lost_told.load(Relaxed);
         match self.lock.take() {
-            // The task keeps the client alive until it is done.
+            // The task keeps the client alive until it has finished.
             Some(hold) if !hold.on_lost().is_cancelled() => {
                 let withdrawal = hold.client().driver().pending_releases.begin(hold.path());
                 self.runtime.spawn(flush_and_release(hold, self.cell.clone(), told, withdrawal));
             }
-            // One that is over has been given back.
+            // A lost lock has been released already.
             _ => warn_of_loss(&self.cell, told),
         }
     }
 }
 
-/// Has what was set flushed, and gives the hold back, for nobody who waits for it.
+/// Flushes the value and releases the lock, when nobody waits for that.
 async fn flush_and_release(
     hold: LockGuard,
     mut kept: watch::Receiver<WriteLeaseCell>,
@@ -396,13 +401,13 @@ async fn flush_and_release(
     }
     warn_of_loss(&kept, told);
     if !over.is_cancelled() {
-        // If nobody answers it ends with the client's lease.
+        // If no server answers, the lock ends with the client's lease.
         let _ = hold.release().await;
     }
     drop(withdrawal);
 }
 
-/// What is lost of a write lease that nobody has any more can be told to nobody.
+/// Logs a loss that can no longer be returned to anybody.
 fn warn_of_loss(kept: &watch::Receiver<WriteLeaseCell>, told: u64) {
     if let Some((_, lost)) = kept.borrow().lost.as_ref().filter(|(number, _)| *number > told) {
         let (bytes, may_be_there) = (lost.value.len(), lost.may_be_written);

@@ -1,5 +1,5 @@
-//! What users see of the cache: reads from memory, recalls, sharing, eviction, what closing gives
-//! back; of what goes with leases; and of recipes.
+//! The cache as users see it: reads from memory, recalls, sharing, eviction, and closing the
+//! client. The modules test locks, leases, watches and recipes.
 
 mod common;
 #[path = "elections/mod.rs"]
@@ -97,7 +97,7 @@ async fn the_writers_next_read_comes_from_memory() {
     }
     let stats = client.stats();
     assert_eq!((stats.server_reads, stats.writes), (before.server_reads, 10));
-    // Keep-alives compare clocks meanwhile, and do not count.
+    // Heartbeats compare clocks meanwhile. They do not count.
     let sent = ["Write", "Read", "AwaitRead", "Acquire"].map(|kind| server.asked(kind)).iter().sum::<u64>();
     assert_eq!(sent, asked + 10, "a write and its reads cost one message");
 }
@@ -106,7 +106,7 @@ async fn the_writers_next_read_comes_from_memory() {
 async fn concurrent_misses_share_one_request() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    // So that the volume is leased already.
+    // So that the client has a lease on the volume.
     client.get(&path("/other")).await.unwrap();
     server.hold_reads(true);
     let asked = server.asked("Read");
@@ -129,11 +129,11 @@ async fn concurrent_misses_share_one_request() {
 async fn what_there_is_no_room_for_is_dropped_and_given_back() {
     let server = Server::start(TERM).await;
     let room_for = 20;
-    // A value of 1000 bytes, at a path of up to 8.
+    // A value of 1,000 bytes, at a path of up to 8 bytes.
     let capacity = room_for * (leasehold_client_cache::ENTRY_OVERHEAD_BYTES + 1008);
     let client = Client::connect(server.options().cache_capacity_bytes(capacity)).await.unwrap();
     let paths: Vec<_> = (0..100).map(|i| path(&format!("/node-{i:02}"))).collect();
-    // So that the volume is leased, and writes bring a lease on what they wrote.
+    // So that the client has a lease on the volume, and each write grants an object lease.
     client.get(&path("/")).await.unwrap();
     for path in &paths {
         client.put(path, vec![b'x'; 1000]).await.unwrap();
@@ -141,7 +141,7 @@ async fn what_there_is_no_room_for_is_dropped_and_given_back() {
     until(|| client.stats().copies <= room_for).await;
     let evicted = client.stats().evictions;
     assert!((100 - room_for..=101).contains(&evicted), "{evicted}");
-    // The next request carries what was given back: nobody holds those any more.
+    // The next request returns the evicted copies to the server: then it counts no lease on them.
     let other = server.client().await;
     within(async {
         loop {
@@ -167,7 +167,7 @@ async fn a_stat_is_of_one_moment_while_children_come_and_go() {
     writer.put(&node, "0").await.unwrap();
     let writing = tokio::spawn(async move {
         for number in 1..=100_u64 {
-            // The value says how many children there are, or one less.
+            // The value is the number of children, or one less.
             writer.put(&path(&format!("/a/{number}")), "").await.unwrap();
             writer.put(&path("/a"), value(number)).await.unwrap();
         }
@@ -234,7 +234,7 @@ async fn closing_gives_everything_back() {
     let clone = client.clone();
     within(client.close()).await;
     let mut state = events.next().await;
-    // Connecting waits for the session; that it is registered may be told only now.
+    // `connect` waits for the session. Its registration may be reported only now.
     if matches!(state, Ok(ConnectionState::Connected { .. })) {
         state = events.next().await;
     }

@@ -1,4 +1,4 @@
-//! What users see when the servers go away and come back.
+//! Outages of the servers, as users see them.
 
 mod common;
 
@@ -24,8 +24,8 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     client.put(&node, "one").await.unwrap();
     client.get(&node).await.unwrap();
     server.stop().await;
-    // Cached reads go on without a server, and end by this client's own clock: not earlier and not
-    // later.
+    // Cached reads continue without a server, and end by this client's own clock: not earlier and
+    // not later.
     let before = Instant::now();
     let certain = client.volume_remaining(&node);
     let began = Instant::now();
@@ -52,7 +52,7 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
         "{error:?}"
     );
 
-    // It comes back: the session resumes, and is told of once.
+    // The server returns: the session resumes, and one event reports it.
     let session = client.session().unwrap();
     server.lead();
     assert_eq!(within(events.next()).await, Ok(ConnectionState::Connected { session }));
@@ -74,7 +74,7 @@ async fn cached_reads_never_stop_while_a_leader_is_replaced_in_time() {
         assert!(client.cached(&node).is_some());
         server.lead();
         assert!(client.cached(&node).is_some());
-        // The new leader knows nothing of the copy, and recalls it all the same (S7).
+        // The new leader does not know of the copy, and still recalls it (S7).
         within(writer.put(&node, value(number))).await.unwrap();
         assert_eq!(client.cached(&node), None);
         assert_eq!(client.get(&node).await.unwrap().unwrap().value, value(number));
@@ -107,7 +107,7 @@ async fn write_without_any_server_reports_not_sent() {
     drop(server);
     let timeout = Duration::from_millis(200);
     let change = leasehold_client_cache::Write::RemoveVolume { path: path("/a") };
-    // The first may have been on its way when the server went.
+    // The first one may have been on its way when the server stopped.
     let _ = client.write(change.clone(), Some(timeout)).await;
     let error = client.write(change, Some(timeout)).await.unwrap_err();
     let is_no_server = matches!(&error, WriteError::Unavailable { source: Unavailable::NoServer { .. }, .. });

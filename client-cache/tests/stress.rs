@@ -1,7 +1,7 @@
-//! Many threads read from memory while others write: no read is older than a write that was
-//! acknowledged before it began.
+//! Many threads read from memory while others write. No read is older than a write that was
+//! acknowledged before the read began.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,26 +21,25 @@ use leasehold_client_cache::{Client, Content, NodePath, ReadOptions};
 const NODES: usize = 8;
 const READERS: usize = 4;
 const CLIENTS: usize = 3;
-/// So often is trouble made at least,
+/// How often trouble is made, at least.
 const TROUBLES: usize = 5;
-/// each time after so much has happened since the last: reads from memory,
+/// The least number of reads from memory before each trouble.
 const HITS_BETWEEN: u64 = 5_000;
-/// and acknowledged writes, many of them of each node.
+/// The least number of acknowledged writes before each trouble: some for each node.
 const WRITES_BETWEEN: u64 = 24;
-/// While the server is away, so many reads from memory are waited for, or that no lease is left to
-/// read under.
+/// While the server is down, the test waits for this many reads from memory, or until all leases
+/// have ended.
 const HITS_WITHOUT_SERVER: u64 = 1_000;
-/// In so many outages they must have been made. Where writers have just had all copies recalled,
-/// there is none to read.
+/// The least number of outages with that many reads. If writers have just recalled all copies,
+/// there is nothing to read.
 const OUTAGES_WITH_HITS: usize = 3;
-/// So many outages are made at most.
+/// The most outages.
 const OUTAGES_MAX: usize = 30;
-/// A reader that waits for a server goes on with the next node after so long: that one may be in
-/// memory.
+/// How long a reader waits for a server. Then it reads the next node, which may be in memory.
 const READ_MAX: Duration = Duration::from_millis(20);
-/// How often it is looked whether enough has happened.
+/// How often the test polls.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// After so long it is given up that enough happens.
+/// The longest time for enough to happen.
 const ENOUGH_MAX: Duration = Duration::from_secs(60);
 
 /// A node that counts up, and the highest number that has been acknowledged.
@@ -50,8 +49,7 @@ struct Counter {
     acknowledged: AtomicU64,
 }
 
-/// Ends everything when it is dropped, by a failure too: nobody waits in vain for those that have
-/// ended.
+/// Ends everything when it is dropped, also after a failure, so that no thread waits for ever.
 struct EndsAll<'a>(&'a AtomicBool);
 
 impl Drop for EndsAll<'_> {
@@ -60,7 +58,7 @@ impl Drop for EndsAll<'_> {
     }
 }
 
-/// What has happened until now.
+/// What has happened so far.
 struct Happened<'a> {
     clients: &'a [Client],
     writes: &'a AtomicU64,
@@ -76,7 +74,7 @@ impl Happened<'_> {
         self.writes.load(SeqCst)
     }
 
-    /// Whether a client's copies may still be read from memory, as far as their volume lease goes.
+    /// Whether a volume lease lets some client read its copies from memory.
     fn holds_lease(&self) -> bool {
         self.clients.iter().any(|client| client.volume_remaining(&NodePath::root()) > Duration::ZERO)
     }
@@ -90,7 +88,7 @@ impl Happened<'_> {
         }
     }
 
-    /// Waits until so much more has happened.
+    /// Waits for this many more reads from memory and writes.
     fn wait_for_more(&self, hits: u64, writes: u64) {
         let (hits, writes) = (self.hits() + hits, self.writes() + writes);
         self.wait("enough reads from memory and writes", || self.hits() >= hits && self.writes() >= writes);
@@ -134,8 +132,8 @@ fn no_read_is_stale_while_the_leader_is_killed_and_comes_back() {
     println!("in {with_hits} of {outages} outages copies were read at least {HITS_WITHOUT_SERVER} times");
 }
 
-/// Readers and writers, while `trouble` is made for as long as it asks for more; after each the
-/// server is made to lead if it does not.
+/// Runs readers and writers, and calls `trouble` until it returns false. After each call the server
+/// leads again.
 fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>) -> bool) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (mut server, clients) = runtime.block_on(async {
@@ -179,8 +177,8 @@ fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>) -> bool) {
     });
 }
 
-/// Counts up the nodes that are this writer's. A write that failed may have happened: its number is
-/// not used again.
+/// Counts up the writer's own nodes. A write that failed may have happened, so its number is not
+/// used again.
 async fn write(
     client: Client,
     counters: Arc<[Counter]>,
@@ -200,7 +198,7 @@ async fn write(
     }
 }
 
-/// Reads from memory what is there, and else from the server.
+/// Reads from memory, or else from the server.
 fn read(client: &Client, counters: &[Counter], is_over: &AtomicBool, runtime: &tokio::runtime::Handle) {
     let (_ends_all, mut last) = (EndsAll(is_over), [0; NODES]);
     let patience = ReadOptions { timeout: Some(READ_MAX), ..ReadOptions::default() };

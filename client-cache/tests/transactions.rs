@@ -1,6 +1,6 @@
-//! Several nodes at once: transactions, snapshots, and updates that are tried again.
+//! Several nodes at once: transactions, snapshot reads, and updates with several tries.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -194,7 +194,7 @@ async fn contended_update_times_out_with_number_of_tries() {
         Some("mine".into())
     });
     let error = within(result).await.unwrap_err();
-    // Mostly in a pause; now and then in a read or a write that is cut short.
+    // Mostly during a pause; sometimes during a read or a write.
     assert!(error.tries() > 1 && u64::from(error.tries()) >= rounds, "{error}");
     assert_eq!(client.get(&node).await.unwrap().unwrap().value, value(rounds));
 }

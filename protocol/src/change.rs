@@ -1,64 +1,65 @@
-//! What watchers are told: changes, and the events that each is made of.
+//! Changes and their events, which watches report.
 //!
-//! A [`Change`] is what happened at one revision. It is told whole or not at all, but for the
-//! events outside of what is [`Watched`].
+//! A [`Change`] is the effect of one revision. A watch reports it whole or not at all, apart from
+//! events outside of the [`Watched`] scope.
 //!
 //! # The order of events in a change
 //!
-//! It is the same on every replica and for every watcher. What is put comes in the order of paths,
-//! and so a node after the nodes above it that were made with it. What is removed comes in the
-//! opposite order, and so a node after all that lay below it. A change that is made of several
-//! steps has the events of each step in the order of the steps.
+//! The order is the same on every replica and for every watcher:
+//!
+//! - Puts come in the order of paths. So a node comes after the nodes above it that were made with
+//!   it.
+//! - Removals come in the opposite order. So a node comes after all nodes below it.
+//! - If a change has several steps, the events of each step come in the order of the steps.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{id::Revision, object::Data, path::NodePath};
 
-/// What happened at one revision.
+/// The effect of one revision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Change {
-    /// Its place in the order of all changes.
+    /// Its position in the order of all changes.
     pub revision: Revision,
-    /// What happened, in order. Never empty when it is told: a change without events, as of a
-    /// volume's settings, is told to nobody.
+    /// The events, in order. Never empty in a report: a change without events, such as one of a
+    /// volume's settings, is not reported.
     pub events: Vec<Event>,
 }
 
-/// What happened to one node.
+/// The effect of a change on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Event {
     /// The node.
     pub path: NodePath,
-    /// What happened to it.
+    /// Its kind, with the data of a put.
     pub kind: EventKind,
-    /// Why.
+    /// Its reason.
     pub reason: ChangeReason,
 }
 
-/// What happened to a node.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EventKind {
-    /// It was made or written, and is this now. A node that was made because one below it was has
-    /// an event of its own.
+    /// The node was made or written. Contains its new data. A node that was made because a node
+    /// below it was made has its own event.
     Put(Data),
-    /// It was removed.
+    /// The node was removed.
     Delete,
 }
 
-/// Why something happened.
+/// The reason for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ChangeReason {
-    /// Somebody asked for it.
+    /// A client requested the change.
     Request,
-    /// The lease that the node went with was over.
+    /// The lease to which the node was attached has expired.
     Expired,
-    /// The lease that the node went with was ended on purpose: it was revoked, or its session was
-    /// closed.
+    /// The lease to which the node was attached was revoked, or its session was closed.
     Revoked,
 }
 
 impl Event {
-    /// About how many bytes it takes on the wire, never less than it does.
+    /// An upper bound of the event's size on the wire, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let own = match &self.kind {
             EventKind::Put(data) => PUT_BYTES_MAX + data.value.len(),
@@ -68,29 +69,29 @@ impl Event {
     }
 }
 
-/// What a put takes beside its path and value, at most: lengths, numbers and an owner.
+/// The most bytes of a put beside its path and value: lengths, numbers and an owner.
 const PUT_BYTES_MAX: usize = 80;
-/// What a removal takes beside its path, at most.
+/// The most bytes of a removal beside its path.
 const DELETE_BYTES_MAX: usize = 16;
 
-/// What a watcher wants to hear of.
+/// The scope of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Watched {
-    /// What happens to this node.
+    /// Changes of this node.
     Node(NodePath),
-    /// What happens to this node and to all below it.
+    /// Changes of this node and of all nodes below it.
     Subtree(NodePath),
 }
 
 impl Watched {
-    /// The node, or the topmost.
+    /// The node, or the top of the subtree.
     pub fn path(&self) -> &NodePath {
         match self {
             Self::Node(path) | Self::Subtree(path) => path,
         }
     }
 
-    /// Whether it is heard of when something happens to the node.
+    /// Whether the watch reports events of the node.
     pub fn includes(&self, path: &NodePath) -> bool {
         match self {
             Self::Node(node) => node == path,
@@ -99,13 +100,13 @@ impl Watched {
     }
 }
 
-/// What a watcher is told at one time.
+/// One report of a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Changes {
-    /// Changes of what is watched, in order, each whole.
+    /// Changes within the scope, in order, each whole.
     pub changes: Vec<Change>,
-    /// Everything has been told up to this revision: the progress mark, from which the watch can be
-    /// resumed.
+    /// The progress mark: all changes up to this revision have been reported. The watch can be
+    /// resumed from here.
     pub through: Revision,
 }
 

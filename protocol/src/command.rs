@@ -1,7 +1,7 @@
-//! What goes into the Raft log, and what comes of it.
+//! The entries of the Raft log, and the outcomes of their commands. docs/PROTOCOL.md has the rules.
 //!
-//! A [`Proposal`] is one log entry: several [`Command`]s that were ready at the same moment share
-//! it, and with it one fsync. Each command has one [`Outcome`], the same on every replica.
+//! A [`Proposal`] is one log entry. [`Command`]s that are ready at the same moment share one entry,
+//! and so one fsync. Each command has one [`Outcome`], the same on every replica.
 
 mod refusal;
 mod size;
@@ -25,42 +25,42 @@ use crate::{
 /// One log entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {
-    /// The leadership that proposes. If another has begun by the time the entry is applied, none of
-    /// its commands changes anything (S2).
+    /// The epoch that proposes. If another epoch has begun when a replica applies the entry, none
+    /// of its commands changes anything (S2).
     pub epoch: Epoch,
-    /// Counts the proposals of this epoch, so that the proposer knows its own when it is applied.
+    /// Counts the proposals of this epoch, so that the proposer recognizes its own when it is
+    /// applied.
     pub number: u64,
-    /// The proposer's cluster time. Applying takes the maximum so far (T4).
+    /// The proposer's cluster time. A replica that applies the entry takes the maximum so far (T4).
     pub time: ClusterTime,
-    /// What to do, in order.
+    /// The commands, in order.
     pub commands: Vec<Command>,
 }
 
 /// One change of the replicated state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Command {
-    /// A replica has become leader: from here on only commands of this leadership count. The index
-    /// of the entry is the epoch. The only command that the epoch of its proposal does not bind.
+    /// A replica has become leader. From here on only commands of this epoch count. The log index
+    /// of the entry is the epoch. Only this command is not bound by the epoch of its proposal.
     BeginEpoch {
         /// The replica that leads.
         replica: u64,
-        /// Distinguishes its leaderships, over restarts too.
+        /// Distinguishes the leaderships of this replica, also across restarts.
         attempt: u64,
     },
-    /// A client wants an identity.
+    /// Opens a session for a client.
     OpenSession {
-        /// What it calls itself, for people who look.
+        /// The client's own name for itself, for operators.
         name: String,
     },
-    /// A client has no more use for its identity, and has dropped all its copies. Nodes that go
-    /// with its leases are [removed](Command::Purge) after that.
+    /// Closes a session. Its client has dropped all its copies. The nodes that are attached to its
+    /// leases are [purged](Command::Purge) later.
     CloseSession {
-        /// The client.
+        /// The session.
         session: SessionId,
     },
-    /// A session wants a lease on the volume that a path belongs to. It has stopped using any that
-    /// it had there. If that one carries nodes it is not replaced: the session gets it again, with
-    /// more time.
+    /// Grants a session a lease on the volume that a path belongs to. The session has stopped using
+    /// any earlier one there. If nodes or locks depend on that one, it is extended instead.
     AcquireVolume {
         /// The session.
         session: SessionId,
@@ -73,61 +73,62 @@ pub enum Command {
         renewals: Vec<Renewal>,
     },
     /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here. The
-    /// nodes that it carries are still there: they are [removed](Command::Purge) when everyone has
-    /// consented who may hold copies of them.
+    /// nodes attached to the lease remain as orphans. They are [purged](Command::Purge) when every
+    /// session that may hold copies of them has consented.
     Expire {
         /// The lease.
         lease: LeaseKey,
-        /// Which of its incarnations.
+        /// Its incarnation.
         incarnation: Incarnation,
-        /// The horizon that the proposer saw pass.
+        /// The horizon that has passed by the proposer's clock.
         horizon: ClusterTime,
     },
-    /// Removes the nodes that went with leases which have ended, those of each lease with one
-    /// change. Consents were gathered for all of them, and for the lists that they are in (S2, S8);
-    /// nothing can have been attached to such a lease since.
+    /// Removes the orphans of ended leases. Consents were gathered for all of them and for the
+    /// lists of children that contain them (S2, S8). No node can have been attached to these leases
+    /// since. Small leases whose nodes are in one list share a change. Each other lease has its
+    /// own.
     Purge {
-        /// The leases.
+        /// The ended leases.
         leases: Vec<Incarnation>,
     },
     /// A client's write (S2, S9).
     Write {
-        /// Who writes.
+        /// The session that writes.
         session: SessionId,
         /// The request's number in the session.
         sequence: Sequence,
-        /// All requests of the session below this have been answered: their outcomes can be
-        /// forgotten.
+        /// The client has the answers to all requests of the session below this one. Their outcomes
+        /// can be forgotten.
         unanswered_from: Sequence,
         /// The write.
         write: Write,
-        /// The objects that consents were gathered for. If it would change another, it changes
-        /// nothing.
+        /// The objects for which the lessor gathered consents. If the write would change another
+        /// object, it changes nothing.
         consented: Vec<ObjectSet>,
-        /// Which leases and which volume the write names (S7b). If one of them has been replaced,
-        /// it changes nothing.
+        /// The leases and the volume that the write names (S7b). If one of them has been replaced,
+        /// the write changes nothing.
         intended: IntendedLeases,
-        /// Of a [revocation](Write::RevokeLease): consents were gathered for each node that was
-        /// attached to the lease that is meant up to this change, and the lists that it is in. If
-        /// the lease carries another, it changes nothing.
+        /// For a [revocation](Write::RevokeLease): consents cover the nodes attached to the
+        /// intended lease up to this change, and their lists. If a node was attached later, nothing
+        /// changes.
         attached_through: Revision,
     },
 }
 
-/// What a write means by the names in it that can be given to another lease or volume (S7b).
-/// [`State::meant`] says it when the request arrives at the lessor; a request that arrives again,
-/// and had no outcome, may mean others.
+/// The leases and the volume that a write names by a reusable name (S7b).
 ///
-/// Not named here, because they are never used again: sessions, holds, tokens, incarnations,
-/// revisions.
+/// [`State::intended`] computes them when the request arrives at the lessor. A request that arrives
+/// again, and has no outcome yet, may mean other leases.
 ///
-/// [`State::meant`]: crate::state::State::meant
+/// Sessions, locks, tokens, incarnations and revisions are never reused, so they are not listed.
+///
+/// [`State::intended`]: crate::state::State::intended
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IntendedLeases {
-    /// The leases that the write revokes, attaches nodes to or places a hold under. Each
-    /// incarnation belongs to one name. A name whose lease is not among them had none.
+    /// The leases that the write revokes, attaches nodes to, or requests a lock under. Each
+    /// incarnation belongs to one name. A name without an incarnation here had no lease.
     pub leases: BTreeSet<Incarnation>,
-    /// The volume that the write changes or removes: the generation that it was made with. None if
+    /// The volume that the write changes or removes, by the generation of its creation. `None` if
     /// there was no such volume.
     pub volume: Option<VolumeGeneration>,
 }
@@ -135,19 +136,19 @@ pub struct IntendedLeases {
 /// Names a replicated lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LeaseKey {
-    /// The session itself: how long it is remembered without a sign of life.
+    /// The session's own lease: how long the servers remember a silent session.
     Session(SessionId),
-    /// A session's lease on the volume with this path.
+    /// A session's lease on the volume with this top.
     Volume(SessionId, NodePath),
-    /// A key lease, which is nobody's but whoever keeps it alive (etcd).
+    /// A key lease (etcd). It belongs to no session: any client may renew it.
     Key(LeaseId),
-    /// What is left of a hold whose session lost its lease: until it ends, nobody gets the node
-    /// (Chubby's lock delay). It is never renewed.
+    /// The lock delay of a lock that its session lost with its lease. Until it ends, no other
+    /// session gets the node (Chubby). It is never renewed.
     LockDelay(LockId),
 }
 
 impl LeaseKey {
-    /// Whose lease it is. A key lease is no session's, nor is a delay.
+    /// The session that the lease belongs to. `None` for a key lease and a lock delay.
     pub fn session(&self) -> Option<SessionId> {
         match self {
             Self::Session(session) | Self::Volume(session, _) => Some(*session),
@@ -155,7 +156,7 @@ impl LeaseKey {
         }
     }
 
-    /// The top of the volume that it is a lease on.
+    /// The top of the volume, for a lease on a volume.
     pub fn volume(&self) -> Option<&NodePath> {
         match self {
             Self::Volume(_, top) => Some(top),
@@ -164,166 +165,164 @@ impl LeaseKey {
     }
 }
 
-/// A lease that was renewed in the leader's memory.
+/// A lease that the leader has renewed in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Renewal {
     /// The lease.
     pub lease: LeaseKey,
-    /// Which of its incarnations.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// When it was last renewed.
+    /// The time of its last renewal.
     pub renewed_at: ClusterTime,
 }
 
-/// A change that users ask for.
+/// A change that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Write {
-    /// Sets a node's value; makes the node and the nodes above it that do not exist.
+    /// Sets a node's value. Creates the node and its missing ancestors.
     Put {
         /// The node.
         path: NodePath,
         /// Its new value.
         value: Value,
-        /// What must hold for the write to take effect.
+        /// The condition for the write to take effect.
         condition: Condition,
-        /// The lease that the node goes with from now on.
+        /// The lease that the node is attached to from now on.
         attach: Attach,
     },
     /// Removes a node.
     Delete {
         /// The node.
         path: NodePath,
-        /// With all that lies below it; otherwise a node with children is not removed.
+        /// Whether to remove all descendants too. If not, a node with children is not removed.
         recursive: bool,
-        /// What must hold for the write to take effect.
+        /// The condition for the write to take effect.
         condition: Condition,
     },
-    /// Makes the subtree at `path` a volume. Its node is made if it does not exist.
+    /// Makes the subtree at `path` a volume. Creates its node if it does not exist.
     CreateVolume {
         /// The top of the volume.
         path: NodePath,
-        /// What it promises.
+        /// The settings of the volume.
         settings: VolumeSettings,
     },
-    /// Changes what a volume promises.
+    /// Changes the settings of a volume.
     SetVolume {
         /// The top of the volume.
         path: NodePath,
-        /// What it promises from now on.
+        /// The settings from now on.
         settings: VolumeSettings,
     },
-    /// Lets the subtree belong to the volume above again. The nodes stay. Refused while a lease on
-    /// the volume carries nodes.
+    /// Returns the subtree to the volume above it. The nodes stay. Refused while nodes or locks
+    /// depend on a lease on the volume.
     RemoveVolume {
         /// The top of the volume.
         path: NodePath,
     },
-    /// Grants a key lease (etcd). No node changes.
+    /// Grants a key lease (etcd). Changes no node.
     GrantLease {
-        /// Its name; none to be given one.
+        /// The id. With `None`, the state assigns one.
         id: Option<LeaseId>,
-        /// How long it lasts from its grant, and from each renewal.
+        /// How long the lease lasts from its grant, and from each renewal.
         ttl: Duration,
     },
-    /// Ends a key lease and removes the nodes that it carries, all at once.
+    /// Ends a key lease and removes all nodes attached to it, with one change.
     RevokeLease {
         /// The lease.
         id: LeaseId,
     },
-    /// Asks for a hold on a node, under the writer's lease on the volume that the node belongs to.
-    /// The node need not exist, and no node changes.
+    /// Requests a lock on a node, under the writer's lease on the node's volume. The node need not
+    /// exist. Changes no node.
     Lock {
         /// The node.
         path: NodePath,
-        /// Whether others may hold it too.
+        /// Shared or exclusive.
         mode: LockMode,
-        /// To wait in the node's queue if it cannot be had now; otherwise it is refused.
+        /// Whether to wait in the node's lock queue. If not, the request is refused when the node
+        /// is taken.
         wait: bool,
-        /// How long nobody gets the node if the lease ends under which it is held (Chubby's lock
-        /// delay). Not if it is given back.
+        /// The lock delay (Chubby): how long the node stays taken if the lock is lost with its
+        /// lease. A released lock has none.
         delay: Duration,
     },
-    /// Makes a shared hold exclusive, or the other way round. One that waits to be exclusive is
-    /// held shared until then.
+    /// Upgrades or downgrades a lock. During an upgrade that waits, the lock stays shared.
     ChangeLockMode {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
-        /// What it is to be.
+        /// The new mode.
         mode: LockMode,
-        /// To wait for the other holders to leave; otherwise it is refused if there are any.
+        /// Whether an upgrade waits for the other owners. If not, it is refused while they exist.
         wait: bool,
     },
-    /// Gives a hold back, or withdraws from the queue.
+    /// Releases a lock, or cancels a request that waits in the lock queue.
     Unlock {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
     },
-    /// Compares, and does one thing or the other: all of it as one change, or none of it.
+    /// Compares, and does one of two lists of operations: all of it as one change, or none of it.
     Transaction(Transaction),
-    /// Lets the holder of an exclusive hold keep the node's data to itself from now on: a write
-    /// lease. It reads and writes in its own memory; others' reads and writes of the data wait
-    /// until it [ends](Write::Flush) that, or its lease. The node has to exist, and to go with no
-    /// lease. Its data does not change, yet all copies of it are recalled, as if it did (S2).
+    /// Turns an exclusive lock into a write lease. Its owner then reads and writes the node's data
+    /// in memory. Reads and writes of other clients wait until the owner [ends](Write::Flush) the
+    /// write lease, or the lock ends. The node must exist and must not be attached to a lease. Its
+    /// data does not change, yet the lessor recalls all copies of it, as if it did (S2).
     TakeWriteLease {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
     },
-    /// What the holder of a write lease has written in its own memory. Waits for nobody's consent,
-    /// and for no other write: nobody else has a copy of the node's data, or can write it, while
-    /// the write lease is there (S10).
+    /// Writes the dirty value of a write lease. It waits for no consent and no other write, because
+    /// no other client has a copy of the data or can write it (S10).
     Flush {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
-        /// The token under which it is held: with another one it is refused.
+        /// The token under which the lock is owned. With another token the flush is refused.
         token: Token,
-        /// The node's value from now on; none to leave it as it is.
+        /// The node's new value. `None` leaves the value as it is.
         value: Option<Value>,
-        /// The holder keeps the data to itself no longer. It goes on holding the node.
+        /// Whether the write lease ends. The lock stays.
         ends_write_lease: bool,
     },
-    /// Gives a hold, which nobody else has a part in, to one that waits in the node's queue, past
-    /// those that came before it.
+    /// Hands a lock over to a named waiter in the node's lock queue, ahead of earlier waiters. The
+    /// lock must be the only granted one on the node.
     HandOver {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
-        /// Who is to have the node.
+        /// The waiter that gets the node.
         successor: LockId,
     },
 }
 
-/// The lease that a put attaches its node to. A node goes with one lease at most, a lease carries
-/// any number of nodes.
+/// The lease that a put attaches its node to. A node is attached to one lease at most. A lease has
+/// any number of nodes, up to [`REMOVED_NODES_MAX`](crate::state::State::REMOVED_NODES_MAX).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Attach {
-    /// None: the node stays until it is removed. A put that says nothing of leases means this, as
-    /// in etcd.
+    /// No lease: the node stays until it is removed. This is the default, as in etcd.
     #[default]
     Nothing,
-    /// The one that it goes with already, or none.
+    /// The lease that the node is attached to already, or none.
     Unchanged,
     /// This key lease.
     Lease(LeaseId),
-    /// The writer's lease on the volume that the node belongs to: service liveness by heartbeat.
+    /// The writer's lease on the node's volume: the node shows that its session is alive.
     Session,
 }
 
 impl Write {
-    /// A put without conditions or lease.
+    /// A put without a condition and without a lease.
     pub fn put(path: NodePath, value: Value) -> Self {
         Self::Put { path, value, condition: Condition::Any, attach: Attach::Nothing }
     }
 
-    /// The node that the write is about, if it is about one only.
+    /// The node that the write names, if it names exactly one.
     pub fn path(&self) -> Option<&NodePath> {
         match self {
             Self::Put { path, .. }
@@ -342,124 +341,124 @@ impl Write {
     }
 }
 
-/// What must hold of a node for a write to take effect.
+/// A condition on a node, for a write to take effect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Condition {
-    /// Nothing.
+    /// No condition.
     #[default]
     Any,
-    /// It does not exist.
+    /// The node does not exist.
     Absent,
-    /// Its value was last changed at this revision.
+    /// The node's value was last changed at this revision.
     Revision(Revision),
 }
 
-/// What came of a command.
+/// The result of applying a command.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The leadership has begun.
+    /// The epoch has begun.
     EpochBegun {
         /// Its epoch: the index of this entry.
         epoch: Epoch,
     },
     /// The session exists.
     SessionOpened {
-        /// Its identity.
+        /// Its id.
         session: SessionId,
     },
-    /// The session is gone, and all its leases.
+    /// The session and all its leases have ended.
     SessionClosed,
-    /// The session has a new lease on the volume.
+    /// The session has a lease on the volume.
     VolumeAcquired {
         /// The volume that the path belongs to.
         volume: NodePath,
-        /// The new lease.
+        /// The lease: a new one, or the extended one if nodes or locks depend on it.
         incarnation: Incarnation,
         /// The volume's generation.
         generation: VolumeGeneration,
-        /// No promise goes beyond this.
+        /// No leader promises the lease beyond this.
         horizon: ClusterTime,
     },
-    /// Horizons have moved.
+    /// Horizons were moved.
     Ticked,
-    /// The lease is gone.
+    /// The lease has ended.
     Expired,
-    /// The lease was gone already, or is another incarnation's.
+    /// The lease had ended already, or its name belongs to another incarnation.
     LeaseNotFound,
-    /// The lease's horizon had moved: it has not ended. The proposer tries again (T5).
+    /// The lease's horizon had moved, so the lease has not ended. The proposer tries again (T5).
     HorizonMoved {
-        /// Where it is now.
+        /// The present horizon.
         horizon: ClusterTime,
     },
-    /// The write took effect, or was refused: remembered, and repeated to whoever sends the request
-    /// again (S9).
+    /// The write took effect, or was refused. The outcome is remembered, and repeated when the
+    /// request arrives again (S9).
     Written(Result<Written, WriteRefusal>),
-    /// The write would change objects that its consents do not cover, and changed nothing. The
-    /// proposer gathers consents for those too and tries again (S2).
+    /// The consents do not cover the write's footprint, or a write lease blocks it. Nothing
+    /// changed. The proposer gathers again and tries again (S2).
     MissingConsents,
-    /// The nodes are gone.
+    /// The orphans were removed.
     Purged {
-        /// How many there were.
+        /// The number of removed nodes.
         nodes: u64,
     },
-    /// The session does not exist: nothing changed.
+    /// The session does not exist. Nothing changed.
     SessionNotFound,
-    /// The request's number lies below the window of remembered outcomes: nothing changed.
+    /// The request's number is below the window of remembered outcomes. Nothing changed.
     BelowWindow {
-        /// The lowest number that is still remembered.
+        /// The lowest number in the window.
         lowest: Sequence,
     },
-    /// The request's number lies beyond the window: nothing changed.
+    /// The request's number is above the window. Nothing changed.
     BeyondWindow {
         /// The highest number that would be accepted.
         highest: Sequence,
     },
-    /// Another leadership has begun since the proposal was made: nothing changed.
+    /// Another epoch has begun since the proposal was made. Nothing changed.
     EpochEnded,
 }
 
-/// A key lease that was granted.
+/// A key lease as it was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GrantedKeyLease {
-    /// Its name.
+    /// Its id.
     pub id: LeaseId,
-    /// Which lease of that name.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
 /// A write that took effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Written {
-    /// Its place in the order of all changes. Of what changed no node, that of the last change
+    /// The revision of the write. If the write changed no node, the revision of the last change
     /// before it.
     pub revision: Revision,
-    /// The node's stat after a put; none after other writes.
+    /// The node's stat after a put or a flush of a value. `None` after other writes.
     pub stat: Option<Stat>,
-    /// How many nodes were removed.
+    /// The number of removed nodes.
     pub removed: u64,
-    /// The key lease that was granted. Remembered with the outcome, so that a repeated answer is
-    /// about this one, whoever has its name by then (S9).
+    /// The key lease that was granted. It is remembered with the outcome, because another lease may
+    /// have the id by the time of a repeated answer (S9).
     pub lease: Option<GrantedKeyLease>,
-    /// The hold that was asked for, or made another.
+    /// The lock that was requested, or whose mode changed.
     pub lock: Option<Box<LockGrant>>,
-    /// What a transaction did.
+    /// The result of a transaction.
     pub transaction: Option<Box<Transacted>>,
-    /// The writer's volume leases that nodes were attached to by [`Attach::Session`], each once
-    /// (S7b). A node goes with the one whose volume is nearest above it.
+    /// The writer's volume leases to which [`Attach::Session`] attached nodes, each once (S7b). A
+    /// node is attached to the one of the nearest volume.
     pub attached: Vec<VolumeLease>,
 }
 
-/// The lease of a session, known from elsewhere, on a volume.
+/// A lease on a volume. The session is known from the context.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeLease {
     /// The top of the volume.
     pub volume: NodePath,
-    /// Which lease on it.
+    /// The incarnation of the lease.
     pub incarnation: Incarnation,
 }
 
 impl Written {
-    /// The lease that a node went with when this write attached it by [`Attach::Session`].
+    /// The lease to which this write attached a node by [`Attach::Session`].
     pub fn attached_to(&self, path: &NodePath) -> Option<&VolumeLease> {
         let around = self.attached.iter().filter(|lease| lease.volume.contains(path));
         around.max_by_key(|lease| lease.volume.depth())

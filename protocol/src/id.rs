@@ -1,4 +1,4 @@
-//! Identities: who, under which leadership, in which order.
+//! Ids and numbers: of sessions, leases, locks and requests, and of their order.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ macro_rules! number {
         }
 
         impl $name {
-            /// The one after this.
+            /// The next number.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0 + 1)
@@ -27,30 +27,30 @@ macro_rules! number {
 }
 
 number! {
-    /// A client's identity: what its requests are deduplicated by and what its leases belong to
-    /// (Chubby, ZooKeeper). Assigned from a counter in the replicated state and never used again.
+    /// Identifies a client. Leases belong to a session, and servers recognize repeated requests by
+    /// it (Chubby, ZooKeeper). Assigned from a counter in the replicated state, and never reused.
     SessionId
 }
 
 number! {
-    /// One leadership of one server process: the log index of the first entry that it committed as
-    /// leader (Yin et al. 1999 count server restarts). 0 before any leadership.
+    /// One leadership of one server process, named by the log index of the first entry that it
+    /// committed as leader. (Yin et al. 1999 count server restarts.) 0 before any leadership.
     Epoch
 }
 
 number! {
-    /// The number of a volume lease, new each time that the lease is acquired.
+    /// Distinguishes successive leases of one name: each new lease gets a new number.
     Incarnation
 }
 
 number! {
-    /// Names a key lease (etcd). Chosen by whoever asks for the lease, or by the state, which never
-    /// chooses one that it has chosen before. Written in hexadecimal, as etcd does.
+    /// The id of a key lease (etcd). The client chooses it, or the state, which never chooses an id
+    /// twice. Written in hexadecimal, as in etcd.
     LeaseId
 }
 
 number! {
-    /// How often a volume's settings or borders have changed.
+    /// Grows with each change of a volume's settings or borders. Never reused for one path.
     VolumeGeneration
 }
 
@@ -65,45 +65,42 @@ number! {
 }
 
 number! {
-    /// Names one covering of one session's volume lease, so that an old list cannot end a newer
-    /// covering (S7).
+    /// The number of one covering of a session's volume lease. It keeps an older holder report from
+    /// ending a newer covering (S7).
     CoveringNumber
 }
 
 number! {
-    /// Names a hold on a node, from the moment that it is asked for to its end: the order of
-    /// arrival in the node's queue. From the same counter as [`Token`]s.
+    /// The id of a lock, from its request to its end. Ids are in the order of arrival in the node's
+    /// lock queue. They come from the same counter as [`Token`]s.
     LockId
 }
 
 number! {
-    /// A fencing token: grows from each grant of a hold to the next, on whatever node, over all
-    /// leaders and restarts (Chubby's sequencer). Whoever is asked to act for a holder refuses a
-    /// token that is lower than one that it has seen.
+    /// A fencing token. It grows with each grant of a lock, whatever the node, across leaders and
+    /// restarts (Chubby's sequencer). A resource refuses a token lower than one that it has seen.
     Token
 }
 
 number! {
-    /// Names one write lease, from its grant to its end: the next one, of the same hold too, has a
-    /// higher number. Assigned from a counter in the replicated state and never used again. 0
-    /// before any.
+    /// The number of one write lease. The next write lease has a higher number, even of the same
+    /// lock. Assigned from a counter in the replicated state, and never reused. 0 before any.
     WriteLeaseId
 }
 
 number! {
-    /// Names one request that a lessor has been asked and has not answered yet. Local to the
-    /// server.
+    /// The number of a request that a lessor has not answered yet. Local to the server.
     RequestId
 }
 
-/// The order of all grants and recalls that one session gets.
+/// Orders all grants to one session and all recalls from it.
 ///
-/// Stamps of different epochs are ordered by epoch: a later leadership is later.
+/// Stamps of a later epoch are later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Stamp {
-    /// The leadership under which it was given.
+    /// The epoch that assigned the stamp.
     pub epoch: Epoch,
-    /// Its place among the stamps that this epoch gave to the session. Counts from 1.
+    /// The position among the stamps that this epoch assigned to the session. Counts from 1.
     pub sequence: u64,
 }
 
@@ -120,12 +117,12 @@ impl fmt::LowerHex for LeaseId {
 }
 
 impl Sequence {
-    /// The highest number in the window of remembered outcomes that begins here (S9).
+    /// The highest number in the window of remembered outcomes that begins at this number (S9).
     pub(crate) fn window_end(self) -> Self {
         Self(self.0.saturating_add(crate::state::State::ANSWERS_MAX - 1))
     }
 
-    /// The lowest number in the window of remembered outcomes that ends here (S9).
+    /// The lowest number in the window of remembered outcomes that ends at this number (S9).
     pub(crate) fn window_start(self) -> Self {
         Self(self.0.saturating_sub(crate::state::State::ANSWERS_MAX - 1))
     }

@@ -1,19 +1,19 @@
-//! The words and the rules of Leasehold.
+//! The types and the rules of Leasehold.
 //!
-//! Everything that decides is here, and nothing that acts: no runtime, no socket, no disk, no
-//! clock, no randomness. Time comes in as the last argument, effects go out as data. The same
-//! inputs give the same outputs on every machine, which is what lets a simulator run years of
-//! faults through exactly the code that is shipped.
+//! This crate makes every decision and does nothing itself: it has no runtime, socket, disk, clock
+//! or randomness. Time is an argument, the last one, and effects are returned as data. The same
+//! inputs give the same outputs on every machine. So a simulator can run years of faults through
+//! the shipped code.
 //!
-//! Three machines, each with one way in:
+//! There are three state machines. Each has one entry point:
 //!
-//! - [`state::State`], what every replica agrees on: [`State::apply`](state::State::apply);
-//! - [`lessor::Lessor`], the leader's volatile side: [`Lessor::step`](lessor::Lessor::step);
-//! - [`holder::Holder`], the client's side: [`Holder::step`](holder::Holder::step).
+//! - [`state::State`], the replicated state: [`State::apply`](state::State::apply);
+//! - [`lessor::Lessor`], the leader's volatile rules: [`Lessor::step`](lessor::Lessor::step);
+//! - [`holder::Holder`], the client's rules: [`Holder::step`](holder::Holder::step).
 //!
-//! Around them stand the words they are written in: [paths](path), [objects](object),
-//! [volumes](volume), [identities and stamps](id), [time], [messages](message), [commands](command)
-//! and [transactions](transaction).
+//! Their inputs and outputs consist of these types: [paths](path), [objects](object),
+//! [volumes](volume), [ids and stamps](id), [time], [messages](message), [commands](command) and
+//! [transactions](transaction).
 
 pub mod change;
 pub mod command;

@@ -1,4 +1,4 @@
-//! How large what users send may be.
+//! Limits on the size of what clients send and store.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     volume::VolumeSettings,
 };
 
-/// Bounds on what users store. Each is configurable on the server and refused with the numbers.
+/// The configurable limits of a server. It refuses anything larger, with the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -22,12 +22,13 @@ pub struct Limits {
     pub component_max_bytes: usize,
     /// The longest path, in bytes; at most [`PATH_MAX_BYTES`].
     pub path_max_bytes: usize,
-    /// The most components of a path; at most [`Limits::DEPTH_MAX`]. A put makes every node above
-    /// its own that is missing, so depth is what it may cost.
+    /// The most components of a path; at most [`Limits::DEPTH_MAX`]. A put makes all missing nodes
+    /// above its own, so the depth bounds its cost.
     pub depth_max: usize,
-    /// The objects of one volume that one session may hold before it is tracked as covering.
+    /// The most object leases of one session in one volume. Beyond it the server tracks the session
+    /// as covering.
     pub session_objects_max: usize,
-    /// The longest name that a session may give itself, in bytes.
+    /// The longest name of a session, in bytes.
     pub session_name_max_bytes: usize,
 }
 
@@ -44,7 +45,7 @@ impl Default for Limits {
     }
 }
 
-/// What went beyond a limit.
+/// The limit that was exceeded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum LimitError {
     /// The value is too long.
@@ -55,21 +56,21 @@ pub enum LimitError {
         /// The bound in bytes.
         expected: usize,
     },
-    /// The path is too long, or a component of it is.
+    /// The path or one of its components is too long.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The path has too many components.
     #[error("the path: {got} components deep, above the limit of {expected} (limits.depth_max)")]
     Depth {
-        /// How many it has.
+        /// The number of components.
         got: usize,
         /// The bound.
         expected: usize,
     },
-    /// What was asked for is too long for one answer, as a list of very many children is.
+    /// The content is too long for one answer, such as a list of very many children.
     #[error("the answer has {got} bytes: expected at most {expected}")]
     Content {
-        /// Its length in bytes, about.
+        /// Its approximate length in bytes.
         got: usize,
         /// The bound in bytes.
         expected: usize,
@@ -90,68 +91,68 @@ pub enum LimitError {
         /// The bound in bytes.
         expected: usize,
     },
-    /// A key lease cannot have this term.
+    /// The TTL of a key lease is out of bounds.
     #[error("a term of {got:?} for a key lease: expected {least:?} to {most:?}")]
     Ttl {
-        /// What was asked for.
+        /// The requested TTL.
         got: Duration,
-        /// The least.
+        /// The lower bound.
         least: Duration,
-        /// The most.
+        /// The upper bound.
         most: Duration,
     },
     /// A list in a request is too long.
     #[error("the request: {got} {what}, above the limit of {expected}")]
     Request {
-        /// Of what.
+        /// The elements of the list, in the plural.
         what: String,
-        /// How many.
+        /// Their number.
         got: usize,
         /// The bound.
         expected: usize,
     },
-    /// Too many key leases in one request.
+    /// One request names too many key leases.
     #[error("{got} key leases in one request: expected at most {expected}")]
     Leases {
-        /// How many.
+        /// Their number.
         got: usize,
         /// The bound.
         expected: usize,
     },
-    /// Too many holds in one request.
+    /// One request names too many locks.
     #[error("{got} holds in one request: expected at most {expected}")]
     Locks {
-        /// How many.
+        /// Their number.
         got: usize,
         /// The bound.
         expected: usize,
     },
-    /// A hold cannot keep its node for so long after it is lost.
+    /// The lock delay is too long.
     #[error("{path} is to stay held for {got:?} after the hold is lost: expected at most {most:?}")]
     LockDelay {
         /// The node.
         path: NodePath,
-        /// What was asked for.
+        /// The requested delay.
         got: Duration,
-        /// The most.
+        /// The upper bound.
         most: Duration,
     },
-    /// A limit is configured beyond what paths can have.
+    /// A configured limit is above its own bound.
     #[error("limit {limit} is {got}: expected at most {expected}")]
     Configuration {
-        /// The limit's name.
+        /// The name of the limit.
         limit: String,
-        /// What was configured.
+        /// The configured value.
         got: usize,
-        /// The most it can be.
+        /// The upper bound.
         expected: usize,
     },
-    /// A transaction has too much of something.
+    /// A transaction is too large in one respect.
     #[error("the transaction has {got} {what}: expected at most {expected}")]
     Transaction {
-        /// Of what.
+        /// What is counted, in the plural.
         what: String,
-        /// How much.
+        /// The count.
         got: usize,
         /// The bound.
         expected: usize,
@@ -159,18 +160,19 @@ pub enum LimitError {
 }
 
 impl Limits {
-    /// The greatest `value_max_bytes`: what still fits into a frame with everything around it.
+    /// The upper bound of `value_max_bytes`: such a value fits into a frame with all that surrounds
+    /// it.
     pub const VALUE_MAX_BYTES: usize = 4 << 20;
 
-    /// The greatest `depth_max`: a transaction whose parents are removed while it waits makes at
-    /// most this many nodes for each of its operations.
+    /// The upper bound of `depth_max`. If the parents of a waiting transaction are removed, the
+    /// transaction makes at most this many nodes for each of its operations.
     pub const DEPTH_MAX: usize = 256;
 
     /// Checks the limits themselves.
     ///
     /// # Errors
     ///
-    /// [`LimitError::Configuration`] names the limit that is beyond what can be.
+    /// [`LimitError::Configuration`] with the name of the limit that is above its bound.
     pub fn check(&self) -> Result<(), LimitError> {
         let bounds = [
             ("value_max_bytes", Bound::ValueMax, self.value_max_bytes, Self::VALUE_MAX_BYTES),
@@ -187,7 +189,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Checks the length of a write's encoding, beside whatever bounds its parts.
+    /// Checks the length of a write's encoding. The limits of its parts are checked apart from it.
     ///
     /// # Errors
     ///
@@ -244,12 +246,12 @@ impl Limits {
         }
     }
 
-    /// The shortest term of a key lease: that of a volume lease.
+    /// The shortest TTL of a key lease: the shortest term of a volume lease.
     pub const TTL_MIN: Duration = VolumeSettings::TERM_MIN;
-    /// The longest term of a key lease: about a year.
+    /// The longest TTL of a key lease: about a year.
     pub const TTL_MAX: Duration = VolumeSettings::OBJECT_TERM_MAX;
 
-    /// Checks the term of a key lease.
+    /// Checks the TTL of a key lease.
     ///
     /// # Errors
     ///
@@ -264,10 +266,10 @@ impl Limits {
         Err(LimitError::Ttl { got: ttl, least: Self::TTL_MIN, most: Self::TTL_MAX })
     }
 
-    /// The longest that a lost hold keeps its node: Chubby's bound.
+    /// The longest lock delay: Chubby's bound.
     pub const DELAY_MAX: Duration = Duration::from_secs(60);
 
-    /// Checks how long a lost hold is to keep its node.
+    /// Checks a lock delay: how long a node stays taken after its lock was lost.
     ///
     /// # Errors
     ///
@@ -280,12 +282,12 @@ impl Limits {
         Err(LimitError::LockDelay { path: path.clone(), got: delay, most: Self::DELAY_MAX })
     }
 
-    /// Checks a transaction's lengths: all values together are as long as one may be.
+    /// Checks a transaction's lengths. All its values together may be as long as one value.
     ///
     /// # Errors
     ///
-    /// [`LimitError::Transaction`] with the numbers, or [`LimitError::Path`] of the first path that
-    /// is too long.
+    /// [`LimitError::Transaction`] with the numbers; [`LimitError::Path`] or [`LimitError::Depth`]
+    /// for the first path beyond its limits.
     pub fn check_transaction(&self, transaction: &Transaction) -> Result<(), LimitError> {
         let Transaction { compares, then, otherwise } = transaction;
         let operations = then.len().max(otherwise.len());
@@ -302,7 +304,7 @@ impl Limits {
         transaction.paths().try_for_each(|path| self.check_path(path))
     }
 
-    /// Checks how many nodes a transaction would make, and how long their paths are.
+    /// Checks how many nodes a transaction would make, and the bytes of their paths.
     ///
     /// # Errors
     ///

@@ -1,9 +1,8 @@
-//! Holds: read and write leases on single nodes that are taken on purpose. A hold is a lock, and
-//! touches no data; an exclusive one can be made a write lease, whose holder keeps the node's data
-//! to itself.
+//! Locks: shared and exclusive rights to single nodes. A lock concerns no data. An exclusive lock
+//! can become a write lease, whose owner also reads and writes the node in its memory.
 //!
-//! A hold belongs to a session and lives under its lease on the node's volume: when that ends, it
-//! ends. It names a node by its path, whether or not the node exists.
+//! A lock belongs to a session, and ends with that session's lease on the node's volume. It names
+//! the node by its path, whether or not the node exists.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,70 +12,70 @@ use crate::{
     path::NodePath,
 };
 
-/// Who may hold a node together.
+/// Which locks on a node can be granted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockMode {
-    /// Any number of holders, all of them shared (a read lock).
+    /// Granted beside any number of shared locks (a read lock).
     Shared,
-    /// One holder, alone (a write lock).
+    /// Granted alone (a write lock).
     Exclusive,
 }
 
 impl LockMode {
-    /// Whether two holders with these modes may hold the same node.
+    /// Whether locks with these two modes can be granted on one node.
     pub fn is_compatible_with(self, other: Self) -> bool {
         self == Self::Shared && other == Self::Shared
     }
 }
 
-/// How a hold stands.
+/// The state of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LockStatus {
-    /// It waits in the node's queue.
+    /// It waits in the node's lock queue.
     Waiting,
-    /// It is held.
+    /// It is granted.
     Granted {
-        /// Of the grant: a hold that is made exclusive gets a new one.
+        /// The fencing token of the grant. An upgrade brings a new one.
         token: Token,
-        /// As what.
+        /// The granted mode.
         mode: LockMode,
-        /// Somebody else waits for the node: the holder may give it back, and need not.
+        /// Another session waits for the node. The owner may release the lock, and need not.
         is_contended: bool,
     },
-    /// It is over: given back, or gone with its lease.
+    /// It was released, or ended with its lease.
     Ended,
 }
 
-/// What a request for a hold came to.
+/// The result of a request for a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockGrant {
     /// The node.
     pub path: NodePath,
-    /// Names it from now on.
+    /// The id of the lock, from now on.
     pub lock: LockId,
-    /// As what it is held, or asked for.
+    /// The granted mode, or the requested one.
     pub mode: LockMode,
-    /// Of the grant. None: it waits in the queue.
+    /// The fencing token of the grant. None while the request waits in the queue.
     pub token: Option<Token>,
-    /// The top of the volume under the lease on which it lives.
+    /// The top of the volume whose lease the lock lives under.
     pub volume: NodePath,
-    /// That lease: when it is over, so is the hold.
+    /// The incarnation of that lease. The lock ends with it.
     pub incarnation: Incarnation,
 }
 
-/// How a write lease stands: what its holder has set in its own memory, and how much of that is on
-/// the servers.
+/// The state of a write lease: the values that its owner has set in memory, and those that have
+/// been flushed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct WriteLeaseStatus {
-    /// The application may read and write in memory. If not, the hold is an ordinary one, or about
+    /// The application may read and write in memory. If not, the lock is an ordinary one, or about
     /// to become one.
     pub is_open: bool,
     /// How often the value was set.
     pub set_count: u64,
-    /// How many of these are on the servers, or overwritten by one that is. Or lost: that is told
-    /// by [`Effect::FlushLost`](crate::holder::Effect::FlushLost).
+    /// How many of these values were flushed, overwritten by a flushed one, or lost.
+    /// [`HolderEffect::FlushLost`](crate::holder::HolderEffect::FlushLost) reports a loss.
     pub flushed_count: u64,
-    /// What the servers said of the node last.
+    /// The node's latest stat from the servers.
     pub stat: Option<Stat>,
 }

@@ -1,16 +1,18 @@
-//! What clients and servers say to each other.
+//! The messages between clients and servers.
 //!
-//! A client opens the connection; requests go up, responses come back, and [`Recall`]s come down
-//! the same way. All of it may be lost with the connection, delayed, or (requests) sent twice.
-//! docs/PROTOCOL.md goes through each message. Times are durations: each side counts them on its
+//! A client opens the connection and sends requests. Responses and [`Recall`]s come back. Any
+//! message may be delayed, or lost with its connection, and a client may send a request twice.
+//! `docs/PROTOCOL.md` describes each message. Times are durations, and each side counts them on its
 //! own clock (T1).
 
 mod bounds;
 mod inspect;
+mod recall;
 mod refusal;
 
 pub use bounds::*;
 pub use inspect::*;
+pub use recall::{Consent, Recall};
 pub use refusal::Refusal;
 
 use std::time::Duration;
@@ -29,174 +31,174 @@ use crate::{
 
 /// From a client to the server that it takes for the leader.
 ///
-/// Lost: the client sends it again, to whichever server leads by then, under the same sequence.
-/// Twice: reads and renewals are repeated, writes take effect once (S9).
+/// Lost: the client sends it again, to the server that leads by then, and a write under the same
+/// sequence. Twice: the server repeats a read or a renewal, and a write takes effect once (S9).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
-    /// Who asks, and what rides along.
+    /// The sender, and piggybacked renewals, consents and returns.
     pub header: RequestHeader,
-    /// What is asked.
+    /// The request itself.
     pub body: Body,
 }
 
-/// What every request carries.
+/// The header of each request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RequestHeader {
-    /// The client's session; 0 in requests that are nobody's, which carry no renewals, consents or
-    /// returns: [`Body::Open`], [`Body::Inspect`], [`Body::List`].
+    /// The client's session. 0 in a [`Body::Open`], [`Body::Inspect`] or [`Body::List`] without a
+    /// session, which has no renewals, consents or returns.
     pub session: SessionId,
-    /// The leadership that the session has registered with; 0 before it has.
+    /// The epoch with which the session has registered. 0 before it has.
     pub epoch: Epoch,
-    /// Which of the session's registrations this belongs to. A client counts them up, over all its
-    /// connections: what was sent under an earlier one, on a connection that it has given up since,
-    /// is refused. In [`Body::Register`], the new number.
+    /// The number of the session's registration, or the new one in [`Body::Register`]. A client
+    /// counts over all its connections. The server refuses requests of earlier registrations, such
+    /// as late ones of an abandoned connection.
     pub registration: u64,
-    /// The request's number in the session. Writes are numbered without gaps; other requests need
-    /// no number and carry the one that the next write will have (S9).
+    /// The number of the request in the session. Writes are numbered without gaps. Other requests
+    /// repeat the number of the next write (S9).
     pub sequence: Sequence,
-    /// All writes of the session below this have been answered or given up (S9).
+    /// All writes of the session below this number have been answered or abandoned (S9).
     pub unanswered_from: Sequence,
     /// Volume leases to renew (T6); at most [`RENEWALS_MAX`].
     pub renew: Vec<Renew>,
-    /// Recalls answered so far, of which the client does not know yet that the server knows (S5);
-    /// at most [`CONSENTS_MAX`].
+    /// The stamps of recalls to which the client consents. It repeats each until the server has
+    /// answered a request that had it (S5). At most [`CONSENTS_MAX`].
     pub consents: Vec<Stamp>,
-    /// Copies given back without having been asked for, each with the stamp of its grant (S2); at
+    /// Copies that the client dropped without a recall, each with the stamp of its grant (S2); at
     /// most [`RETURNS_MAX`].
     pub returns: Vec<Return>,
 }
 
-/// Asks for more time on a volume lease. Answered by a [`Promise`], or by a [`Lapse`] if the lease
-/// is gone.
+/// Asks for more time on a volume lease. The answer has a [`Promise`], a [`Lapse`] if the lease has
+/// ended, or neither while its end is proposed (T5).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Renew {
     /// The top of the volume.
     pub volume: NodePath,
-    /// The lease that is meant. If that is gone, the answer is *expired*, never a new lease (T6).
+    /// The lease to renew. If it has ended, the answer is a [`Lapse`], never a new lease (T6).
     pub incarnation: Incarnation,
 }
 
-/// A copy that the client has dropped of its own accord.
+/// A copy that the client has dropped without a recall.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Return {
-    /// What it was a copy of.
+    /// The object of the copy.
     pub object: Object,
-    /// The grant that it came with. A later grant is not given back by this.
+    /// The stamp of its grant. A later grant stays in force.
     pub stamp: Stamp,
 }
 
-/// What is asked.
+/// The kinds of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Body {
-    /// An identity, please. Without a session. Twice: two sessions, one of which is forgotten after
-    /// its term.
+    /// Asks for a new session. Sent without a session. Twice: the server makes two sessions, and
+    /// forgets the unused one after its term.
     Open {
-        /// What the client calls itself, for people who look.
+        /// The name that the client gives itself, for operators.
         name: String,
     },
-    /// The session has found this leader: recalls may go down this connection from now on. Sent on
-    /// each new connection before anything else of the session, with a new registration number. The
-    /// only request of a session whose header may name another epoch.
+    /// The client has found this leader. From now on recalls for the session go down this
+    /// connection. Sent on each new connection before any other request of the session, with a new
+    /// registration number. The header of this request alone may name another epoch.
     Register,
-    /// The session ends: all its copies are dropped.
+    /// Ends the session. The client has dropped all its copies.
     Close,
-    /// What rides along, renewals, consents, returns, and a comparison of clocks. Answered by
-    /// [`Answer::Heartbeat`]: at once, or when the next tick is in the log and the renewals can be
-    /// promised a whole term (docs/adr/0014).
+    /// Only the header's renewals, consents and returns, and a comparison of clocks.
+    /// [`Answer::Heartbeat`] comes at once, or when the next tick is committed and the renewals can
+    /// be promised a whole term (`docs/adr/0014`).
     Heartbeat(ClockQuestion),
-    /// A lease on the volume that `path` belongs to. From sending it on, the client has stopped
-    /// using any lease that it had there, and takes no promise for it any more.
+    /// Asks for a lease on the volume of `path`. From the sending on, the client uses no lease that
+    /// it had there, and accepts no promise for it (`docs/adr/0004`).
     Acquire {
         /// Any path in the volume.
         path: NodePath,
-        /// The applied revision that came with the latest promise or grant of the lease that ended:
-        /// copies that have not changed since are good again (Yin's delayed invalidation). None
-        /// without copies.
+        /// The applied revision of the latest promise or grant of the lease that ended. Copies that
+        /// have not changed since become valid again (Yin's delayed invalidation). None without
+        /// copies.
         last_valid: Option<LastValid>,
     },
-    /// The content of an object, and a lease on it if that can be had.
+    /// Asks for the content of an object, and for a lease on it if one is available.
     Read {
         /// The object.
         object: Object,
-        /// The modify revision of the copy that the client has and may not use any more: if the
-        /// object still has it, the answer is [`Content`]-free.
+        /// The modify revision of the client's copy, which the client may not use. If the object
+        /// still has it, the answer has no [`Content`].
         known: Option<Revision>,
     },
-    /// The same again, after [`Answer::ReadBlocked`]: answered when nobody keeps the data to itself
-    /// any more, which may be long in coming, but no longer than the holder's lease, and its
-    /// margin. Lost: read again. Twice: the later takes the place of the earlier, which is refused
-    /// with [`Refusal::Retry`].
+    /// The same read, after [`Answer::ReadBlocked`]. The server answers when no write lease covers
+    /// the data. That may take as long as the owner's lease and its margin. Lost: the client reads
+    /// again. Twice: the server refuses the earlier request with [`Refusal::Retry`].
     AwaitRead {
         /// The object.
         object: Object,
         /// As in [`Body::Read`].
         known: Option<Revision>,
     },
-    /// A change (S2, S9).
+    /// A write (S2, S9).
     Write {
         /// The change.
         write: Write,
-        /// The objects of which the client dropped its own copies when it sent this (S2w); at most
+        /// The objects whose copies the client dropped when it sent this (S2w); at most
         /// [`DROPPED_SETS_MAX`].
         dropped: Vec<ObjectSet>,
-        /// The highest stamp of the registered epoch that the client had seen by then. It refuses
-        /// grants on those objects at or below it.
+        /// The highest stamp of the registered epoch that the client had seen then. The client
+        /// refuses grants on those objects at or below it.
         seen: Stamp,
     },
-    /// One piece of the list of objects that the session holds in a volume (S7). Only ever adds;
-    /// never a consent.
+    /// One part of a holder report (S7). It only adds object leases, and is never a consent.
     HolderReport(HolderReportPart),
-    /// More time on key leases, please: each gets its full term again. Answered by
-    /// [`Answer::Kept`], at once or when the next tick is in the log, as [`Body::Heartbeat`] is.
-    /// Lost or twice: a lease that is gone stays gone.
+    /// Renews key leases for their full TTLs. [`Answer::KeptAlive`] comes at once, or when the next
+    /// tick is committed, as for [`Body::Heartbeat`]. Lost or twice: a lease that has ended stays
+    /// ended.
     KeepAlive {
         /// The leases; at most [`KEEP_ALIVES_MAX`].
         leases: Vec<KeyLeaseRenewal>,
     },
-    /// A look at the server's or the cluster's state, for people. Without a session.
+    /// Asks for the state of the server or the cluster, for operators. Sent without a session.
     Inspect(Inspect),
-    /// Tell me when one of these holds stands otherwise than I know. Answered by
-    /// [`Answer::LockStatuses`] then, which may be long in coming. Lost: asked again. Twice: the
-    /// later takes the place of the earlier.
+    /// Waits until the status of one of these locks differs from the known one. Then
+    /// [`Answer::LockStatuses`] comes, perhaps after a long time. Lost: the client asks again.
+    /// Twice: the later request replaces the earlier one, which gets an empty answer.
     AwaitLocks {
-        /// The holds, all that the session wants to hear of; at most [`AWAIT_LOCKS_MAX`].
+        /// All locks that the session wants to watch; at most [`AWAIT_LOCKS_MAX`].
         locks: Vec<AwaitedLock>,
     },
-    /// What happens to a node or a subtree. Answered by [`Answer::Changes`] as soon as something
-    /// has happened, and without changes when the wait is over, or when so much else happened that
-    /// looking on would take long; refused with [`Refusal::Compacted`] if it is not known any more.
-    /// What is told was committed, so no proof of leadership is needed; only what *now* is has to
-    /// be proven. Lost: sent again from the same revision, to whoever leads. Twice: the same
-    /// changes are told twice, and the client knows them by their revisions.
+    /// Watches a node or a subtree. The server answers with [`Answer::Changes`]:
+    ///
+    /// - with changes, as soon as there are any;
+    /// - without changes, when the wait ends or the scan of other changes becomes too long.
+    ///
+    /// Changes are committed, so they need no proof of leadership. Only *now* does. The server
+    /// refuses with [`Refusal::Compacted`] if the revision is compacted. Lost: the client asks the
+    /// next leader from the same revision. Twice: the client recognizes repeated changes by their
+    /// revisions.
     Watch {
-        /// What is watched.
+        /// The scope of the watch.
         watched: Watched,
-        /// The last change that is known: all later ones are to be told. None: from now on;
-        /// answered at once, without changes.
+        /// The last known change: the watch reports all later ones. None: the watch begins now, and
+        /// the answer comes at once, without changes.
         after: Option<Revision>,
-        /// The server answers at the latest after so long, and at the latest after
-        /// [`WATCH_WAIT_MAX`].
+        /// The longest time until the answer; at most [`WATCH_WAIT_MAX`].
         wait: Duration,
-        /// About how many bytes of changes are wanted at once; at most [`CHANGES_BYTES_MAX`]. One
-        /// change is told in any case, whole.
+        /// About the most bytes of changes in one answer; at most [`CHANGES_BYTES_MAX`]. At least
+        /// one whole change is reported.
         bytes_max: u32,
     },
-    /// One page of all nodes in a subtree, with their data, at one revision. Without a session, and
-    /// without leases. Lost, twice: read again.
+    /// Asks for one page of all nodes of a subtree with their data, as of one revision. Sent
+    /// without a session, and grants no leases. Lost or twice: the client reads again.
     List {
-        /// The topmost node.
+        /// The top of the subtree.
         path: NodePath,
-        /// The last node of the page before.
+        /// Where the page before ended: its [`through`](ListPage::through).
         after: Option<NodePath>,
-        /// The most nodes that are wanted; at most [`LIST_NODES_MAX`].
+        /// The most nodes in the page; at most [`LIST_NODES_MAX`].
         nodes_max: u32,
     },
 }
 
 impl Body {
-    /// Whether the server answers it without waiting for other clients. A write may wait for their
-    /// leases, a watch for their writes, news of holds for what they do, a list and a read that
-    /// waits for what they flush.
+    /// Whether the server answers without waiting for other clients. A write may wait for leases, a
+    /// watch for writes, and an [`AwaitLocks`](Self::AwaitLocks) for other locks. A list and an
+    /// [`AwaitRead`](Self::AwaitRead) may wait for flushes.
     pub fn is_nonblocking(&self) -> bool {
         !matches!(
             self,
@@ -209,199 +211,188 @@ impl Body {
     }
 }
 
-/// The longest that a server lets a watch wait: a client that has gone is not remembered for
-/// longer.
-pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// About the most bytes of changes in one answer, but for the first change, which may have
-/// [`State::CHANGE_BYTES_MAX`](crate::state::State::CHANGE_BYTES_MAX).
-pub const CHANGES_BYTES_MAX: u32 = 1 << 20;
-
-/// The most nodes in one page of a list: a page is quick to make.
-pub const LIST_NODES_MAX: u32 = 4096;
-
-/// A hold that a session wants to hear of.
+/// A lock whose status a session awaits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AwaitedLock {
     /// The node.
     pub path: NodePath,
-    /// The hold.
+    /// The id of the lock.
     pub lock: LockId,
-    /// How it stands, as far as the session knows.
+    /// The status that the session knows.
     pub known: LockStatus,
 }
 
-/// The most holds that one request asks after.
+/// The most locks in one request.
 pub const AWAIT_LOCKS_MAX: usize = 4096;
 
-/// The most bytes of paths that one such request has, by its sender's count: with its header it
-/// fits into a frame, however long the paths are. The answer names holds by number, and fits.
+/// The most bytes of paths in one such request, as its sender counts them. So the request fits into
+/// a frame. The answer names locks by number, and fits too.
 pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
 
-/// What a returning client last knew of a volume.
+/// The state of a volume as a returning client last knew it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LastValid {
     /// The lease that ended.
     pub incarnation: Incarnation,
-    /// The volume's generation at the time.
+    /// The volume's generation then.
     pub generation: VolumeGeneration,
-    /// The applied revision.
+    /// The revision at which the copies were last valid.
     pub revision: Revision,
 }
 
-/// One piece of the list of what a session holds in one volume.
+/// One part of a session's holder report for one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HolderReportPart {
     /// The top of the volume.
     pub volume: NodePath,
-    /// The lease under which the copies are held.
+    /// The lease under which the session has the copies.
     pub incarnation: Incarnation,
-    /// The covering that the whole list will end.
+    /// The covering that the whole report ends.
     pub covering: CoveringNumber,
-    /// Which piece this is, from 0.
+    /// The index of this part, from 0.
     pub part: u32,
-    /// How many pieces there are.
+    /// The number of parts.
     pub parts: u32,
-    /// Objects held; at most [`REPORT_PART_OBJECTS_MAX`].
+    /// Objects with a cached copy; at most [`REPORT_PART_OBJECTS_MAX`].
     pub objects: Vec<Object>,
 }
 
 /// Asks for more time on a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyLeaseRenewal {
-    /// Its name.
+    /// The id of the lease.
     pub id: LeaseId,
-    /// The lease that is meant: if that is gone the answer says so, though another may have its
-    /// name by now (T6). None before the client has heard which it is.
+    /// The lease to renew. If it has ended, the answer says so, even if another lease has the id by
+    /// now (T6). None until the client knows the incarnation.
     pub incarnation: Option<Incarnation>,
 }
 
-/// From a server to a client, to its request.
+/// From a server to a client: the answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Response {
-    /// The leadership that answers. The client refuses promises and grants of an older one than it
-    /// has registered with.
+    /// The epoch that answers. The client accepts promises, lapses and grants only if it has
+    /// registered with this epoch.
     pub epoch: Epoch,
     /// Renewed volume leases.
     pub promises: Vec<Promise>,
-    /// Volume leases that were to be renewed and are gone.
+    /// Volume leases that the client asked to renew, and that have ended.
     pub lapses: Vec<Lapse>,
-    /// The answer.
+    /// The answer or the refusal.
     pub result: Result<Answer, Refusal>,
 }
 
-/// More time on a volume lease, counted by the client from before it sent the request (T2).
+/// More time on a volume lease. The client counts it from before it sent the request (T2).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Promise {
     /// The top of the volume.
     pub volume: NodePath,
     /// The lease.
     pub incarnation: Incarnation,
-    /// The volume's generation. Copies of an older one are not valid any more.
+    /// The volume's generation. Copies of older generations are not valid.
     pub generation: VolumeGeneration,
-    /// How long from the sending of the request. Less than the volume's term if the horizon or an
-    /// unanswered recall is nearer (T6, S5); zero if there is nothing to be promised.
+    /// The promised time from the sending of the request. Less than the volume's term if the
+    /// horizon or an unanswered recall is nearer (T6, S5). Zero if nothing can be promised.
     pub span: Duration,
-    /// The volume's term, which renewals are paced by.
+    /// The volume's term. It sets the pace of renewals.
     pub term: Duration,
-    /// The revision that was applied when the promise was made: what the copies are valid at.
+    /// The revision that was applied when the promise was made. The copies are valid as of it.
     pub revision: Revision,
 }
 
-/// A volume lease is gone.
+/// A volume lease that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lapse {
     /// The top of the volume.
     pub volume: NodePath,
-    /// The lease that is gone.
+    /// The lease that has ended.
     pub incarnation: Incarnation,
 }
 
-/// An object lease.
+/// A lease on an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grant {
-    /// Its place in the order of the session's grants and recalls (S4).
+    /// Its position in the order of the session's grants and recalls (S4).
     pub stamp: Stamp,
-    /// The volume that the object belongs to.
+    /// The volume of the object.
     pub volume: NodePath,
     /// The session's lease on that volume.
     pub incarnation: Incarnation,
     /// The volume's generation.
     pub generation: VolumeGeneration,
-    /// How long from the sending of the request.
+    /// The term, from the sending of the request.
     pub span: Duration,
 }
 
-/// An answer.
+/// The answers to requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Answer {
     /// To [`Body::Open`].
     Opened {
-        /// The new identity.
+        /// The new session.
         session: SessionId,
-        /// How long it is remembered without a sign of life.
+        /// How long the server remembers the session without a sign of life.
         term: Duration,
     },
     /// To [`Body::Register`].
     Registered {
-        /// The session's volume leases that this leader tracks as covering, and wants lists for
-        /// (S7).
+        /// The session's volume leases that this leader tracks as covering. It asks for a holder
+        /// report of each (S7).
         coverings: Vec<CoveringLease>,
     },
     /// To [`Body::Close`].
     Closed,
     /// To [`Body::HolderReport`].
     ReportReceived,
-    /// To [`Body::Heartbeat`]: what the leader's clock counted.
+    /// To [`Body::Heartbeat`]: the leader's clock comparison.
     Heartbeat(ClockAnswer),
     /// To [`Body::Acquire`].
     Acquired(AcquiredVolume),
     /// To [`Body::Read`] and [`Body::AwaitRead`].
     Read(ReadAnswer),
-    /// To [`Body::Read`]: somebody keeps the data to itself (a write lease), and has been asked for
-    /// it. NFSv4's `NFS4ERR_DELAY`. The client goes on with [`Body::AwaitRead`], and knows from
-    /// then on that a server that does not answer is not silent.
+    /// To [`Body::Read`]: another session has the data under a write lease, and the leader has
+    /// recalled it. NFSv4's `NFS4ERR_DELAY`. The client goes on with [`Body::AwaitRead`]. From then
+    /// on it does not count a server without an answer as silent.
     ReadBlocked,
-    /// To [`Body::Write`]: it took effect.
+    /// To [`Body::Write`]: the write took effect.
     Written {
-        /// What it did.
+        /// The outcome.
         written: Written,
-        /// Counts as a recall of everything older on the objects it changed (S2w).
+        /// Counts as a recall of everything older on the objects of the write (S2w).
         stamp: Stamp,
         /// A lease on the data that a put wrote, so that the writer's next read is a hit. None
-        /// after a transaction; nor in a repeated answer, in which the first one's lease may have
-        /// ended (S9).
+        /// after a transaction. None in a repeated answer, because the first answer's lease may
+        /// have ended (S9).
         grant: Option<Grant>,
         /// The revision that was applied when the grant was made.
         applied: Revision,
-        /// More time on the key lease that was granted, counted by the client from before it sent
-        /// the request (T2). In a repeated answer it is computed afresh; without a span if that
-        /// lease is gone by then, though another may have its name.
+        /// The span of a granted key lease. The client counts it from before it sent the request
+        /// (T2). A repeated answer has a span computed afresh, or none if that lease has ended,
+        /// even if another lease has its id.
         key_lease: Option<KeyLeasePromise>,
-        /// After [`Write::TakeWriteLease`]: the data that its holder keeps to itself now. None if
-        /// it does not any more.
+        /// After [`Write::TakeWriteLease`]: the data that only the owner uses from now on. None if
+        /// the write lease has ended.
         write_lease_data: Option<Box<Data>>,
     },
-    /// To [`Body::Heartbeat`]: one for each that was asked for, in order.
+    /// To [`Body::KeepAlive`]: one for each requested lease, in order.
     KeptAlive(Vec<KeyLeasePromise>),
     /// To [`Inspect::Holders`].
     Holders(Vec<HolderInfo>),
     /// To [`Inspect::PendingWrites`].
     PendingWrites(Vec<PendingWriteInfo>),
-    /// To [`Inspect::BlockedReads`]: in the order of paths.
+    /// To [`Inspect::BlockedReads`], in the order of paths.
     BlockedReads(Vec<BlockedReadInfo>),
     /// To [`Inspect::Volumes`].
     Volumes(Vec<VolumeInfo>),
-    /// To [`Inspect::Lease`]; none if there is no such lease.
+    /// To [`Inspect::Lease`]. None if there is no such lease.
     Lease(Option<LeaseInfo>),
-    /// To [`Inspect::Leases`]: in order, without their nodes. If there are none, there are no more.
+    /// To [`Inspect::Leases`]: in order, without nodes. Empty after the last lease.
     Leases(Vec<LeaseInfo>),
     /// To [`Inspect::Cluster`].
     Cluster(ClusterInfo),
-    /// To [`Body::AwaitLocks`]: those that stand otherwise, and how. None if a later request has
-    /// taken the place of this one.
+    /// To [`Body::AwaitLocks`]: the locks whose status differs, and the new statuses. Empty if a
+    /// later request has replaced this one.
     LockStatuses(Vec<(LockId, LockStatus)>),
-    /// To [`Inspect::LockStatuses`].
+    /// To [`Inspect::Locks`].
     LockInfos(Vec<LockInfo>),
     /// To [`Body::Watch`].
     Changes(Changes),
@@ -416,36 +407,36 @@ pub enum Answer {
 pub struct ListPage {
     /// The nodes, in the order of paths.
     pub nodes: Vec<(NodePath, Data)>,
-    /// What had been applied: the page is all that was there then, in its part of the subtree.
+    /// The applied revision. The page has all nodes that existed then in its range of paths.
     pub revision: Revision,
-    /// Up to which path, in the order of paths, it is complete: the next page begins after it.
-    /// None: to the end.
+    /// The end of the page's range of paths. The next page begins after it. None: the page ends the
+    /// list.
     pub through: Option<NodePath>,
 }
 
 /// More time on a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyLeasePromise {
-    /// The lease's name.
+    /// The id of the lease.
     pub id: LeaseId,
-    /// Which lease of that name.
+    /// The incarnation of the lease.
     pub incarnation: Incarnation,
-    /// Its term, which renewals are paced by.
+    /// The TTL. It sets the pace of renewals.
     pub ttl: Duration,
-    /// What came of the keeping.
+    /// The result of the renewal.
     pub result: KeepAliveResult,
 }
 
-/// What came of the keeping of a key lease.
+/// The result of the renewal of a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum KeepAliveResult {
-    /// It is promised for this long from the sending of the request: the term, or less if the
+    /// The lease is promised for this time from the sending of the request: the TTL, or less if the
     /// horizon is nearer (T6).
     Renewed(Duration),
-    /// It is not renewed now, and not known to be gone: its end is under way, and may come to
-    /// nothing (T5). Its client asks again, and counts by its own clock meanwhile.
+    /// The lease is not renewed, and may not have ended: its end is proposed, and may not take
+    /// effect (T5). The client asks again, and counts by its own clock until then.
     Unconfirmed,
-    /// It is gone: its end is applied, or there never was one. It comes back no more.
+    /// The lease has ended, or never existed. It never comes back.
     NotFound,
 }
 
@@ -456,33 +447,33 @@ pub struct CoveringLease {
     pub volume: NodePath,
     /// The lease.
     pub incarnation: Incarnation,
-    /// The covering, which a list must name to end it.
+    /// The number of the covering. A holder report must name it to end the covering.
     pub number: CoveringNumber,
 }
 
 /// A new lease on a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AcquiredVolume {
-    /// The lease, counted like any promise.
+    /// The first promise of the lease.
     pub promise: Promise,
-    /// Accepting the lease counts as a recall of everything in the volume that is stamped before
-    /// this (S4).
+    /// To accept the lease counts as a recall of everything in the volume with an earlier stamp
+    /// (S4).
     pub stamp: Stamp,
-    /// What becomes of the copies that the client still has.
+    /// Which of the client's copies become valid again.
     pub revival: Revival,
 }
 
-/// What becomes of copies whose volume lease had ended.
+/// Which copies become valid again after their volume lease ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Revival {
-    /// None is good again as it is: each is revalidated as it is used.
+    /// None. The client validates each copy when it uses it.
     None,
-    /// All are good again whose object lease still holds, but for these. The session is tracked as
-    /// covering from now on.
+    /// All whose object lease still holds, except for these. The session is tracked as covering
+    /// from now on.
     AllExcept {
-        /// What changed since, and what a write is under way for.
+        /// The objects that changed since, or that a pending write may change.
         changed: Vec<ObjectSet>,
-        /// The covering.
+        /// The number of the covering.
         covering: CoveringNumber,
     },
 }
@@ -490,41 +481,13 @@ pub enum Revival {
 /// The answer to a read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReadAnswer {
-    /// The content; none if the object still has the revision that the request named.
+    /// The content. None if the object still has the revision in the request.
     pub content: Option<Content>,
-    /// A lease on it; none while a write of the object is under way (S3), or without a lease on its
-    /// volume.
+    /// A lease on the object. None while a write of the object is pending (S3), or without a lease
+    /// on its volume.
     pub grant: Option<Grant>,
-    /// The volume that the object belongs to: the one to acquire for a lease.
+    /// The volume of the object. A client acquires it to get a lease.
     pub volume: NodePath,
     /// The revision that was applied when the answer was made.
     pub applied: Revision,
-}
-
-/// From a server to a client that may hold copies: drop them, and say so.
-///
-/// Sent down the connection that the session registered on. Lost: sent again with the next request
-/// of the session and when it registers anew. Twice: consented to twice; the second has no effect.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Recall {
-    /// Whose copies.
-    pub session: SessionId,
-    /// Its place in the order of the session's grants and recalls; named by the consent.
-    pub stamp: Stamp,
-    /// Counts the recalls of this session in this epoch without gaps, from 1 (S5).
-    pub number: u64,
-    /// What to drop.
-    pub sets: Vec<ObjectSet>,
-}
-
-/// From a client to the server that recalled: the copies are dropped, and grants stamped before
-/// will not be cached.
-///
-/// The reply to a [`Recall`], and carried by requests too. Lost or twice: see there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Consent {
-    /// Whose.
-    pub session: SessionId,
-    /// The recall that is answered.
-    pub stamp: Stamp,
 }

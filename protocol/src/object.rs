@@ -1,4 +1,4 @@
-//! The things that are cached, and sets of them.
+//! Objects, sets of objects, and the contents of objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,16 +15,16 @@ use crate::{
     work::visit,
 };
 
-/// Which of a node's two cacheable objects.
+/// The two cacheable objects of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ObjectKind {
     /// The value and the stat without the child fields, or the fact that the node does not exist.
     Data,
-    /// The sorted names of its children, or the fact that the node does not exist.
+    /// The sorted names of the children, or the fact that the node does not exist.
     Children,
 }
 
-/// One cacheable thing: the unit of object leases (Yin et al. 1999).
+/// One thing that a client can cache: the unit of object leases (Yin et al. 1999).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Object {
     /// The node.
@@ -60,13 +60,13 @@ impl fmt::Display for Object {
     }
 }
 
-/// Objects that are recalled, covered or changed together.
+/// Objects that are recalled, tracked as covering, or changed together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ObjectSet {
     /// One object.
     One(Object),
-    /// Both objects of each node at and below the path, whether it exists or not. A recall of a
-    /// subtree is a recall of each object in it (S8).
+    /// Both objects of each node at and below the path, whether the node exists or not. A recall of
+    /// a subtree is a recall of each object in it (S8).
     Subtree(NodePath),
 }
 
@@ -89,7 +89,7 @@ impl ObjectSet {
         }
     }
 
-    /// Whether the two have an object in common.
+    /// Whether the two sets have an object in common.
     pub fn overlaps(&self, other: &ObjectSet) -> bool {
         match (self, other) {
             (Self::Subtree(one), Self::Subtree(other)) => one.contains(other) || other.contains(one),
@@ -98,7 +98,7 @@ impl ObjectSet {
         }
     }
 
-    /// The node that the set is about: its own, or its top.
+    /// The object's node, or the top of the subtree.
     pub fn path(&self) -> &NodePath {
         match self {
             Self::One(object) => &object.path,
@@ -107,12 +107,12 @@ impl ObjectSet {
     }
 }
 
-/// Sets beyond this many are taken together by [`compact`]: a command that names them stays small.
+/// [`compact_sets`] merges more sets than this, so that a command that names them stays small.
 pub const SETS_MAX: usize = 16;
 
-/// At most [`SETS_MAX`] sets that include all of these. More, as of a put that makes a long chain
-/// of nodes, are taken together as the subtrees of their topmost nodes, but for the children lists
-/// that only gain a name.
+/// Sets that include all of `sets`. Up to [`SETS_MAX`] sets stay as they are, as do any that name
+/// only children lists. Otherwise the subtree of the topmost data object replaces all sets inside
+/// it. After a put that makes a long chain of nodes, only lists that gain a name remain beside it.
 pub fn compact_sets(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if sets.len() <= SETS_MAX {
         return sets;
@@ -129,8 +129,8 @@ pub fn compact_sets(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
 }
 
 /// At most `most` sets, or one if `most` is 0, that include all of `sets`. While there are too
-/// many, all sets at the deepest level are replaced by the subtrees of their parents. So sets that
-/// share only a high ancestor are merged last.
+/// many, the subtrees of their parents replace all sets at the deepest level. So sets that share
+/// only a high ancestor are merged last.
 pub fn merge_sets_to(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> BTreeSet<ObjectSet> {
     let mut by_depth: BTreeMap<usize, BTreeSet<ObjectSet>> = BTreeMap::new();
     for set in sets {
@@ -155,10 +155,10 @@ pub fn merge_sets_to(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> 
     by_depth.into_values().flatten().collect()
 }
 
-/// A node's value: any bytes. Cheap to clone.
+/// The value of a node: any bytes. Cheap to clone.
 pub type Value = Bytes;
 
-/// What is known of a node's data.
+/// The metadata of a node's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stat {
     /// The change that made the node.
@@ -169,18 +169,18 @@ pub struct Stat {
     pub version: u64,
     /// The value's length in bytes.
     pub value_len: u64,
-    /// The lease that the node goes with, for a node that does.
+    /// The lease to which the node is attached. `None` for a node that is not attached.
     pub owner: Option<NodeOwner>,
 }
 
-/// The lease that a node goes with: it is there until the lease ends, or until it is written
-/// without one.
+/// The lease to which a node is attached. The node exists until that lease ends, unless it is
+/// written without a lease before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeOwner {
     /// A key lease (etcd).
     Lease(LeaseId),
-    /// The volume lease of a session: the node shows that the session lives (ZooKeeper's ephemeral
-    /// nodes).
+    /// A session's volume lease. The node shows that the session is alive (as ZooKeeper's ephemeral
+    /// nodes do).
     Session(SessionId),
 }
 
@@ -189,7 +189,7 @@ pub enum NodeOwner {
 pub struct Data {
     /// The bytes.
     pub value: Value,
-    /// Everything about the node but its children.
+    /// The node's metadata, apart from its children.
     pub stat: Stat,
 }
 
@@ -198,24 +198,23 @@ pub struct Data {
 pub struct Children {
     /// The names, sorted by their bytes.
     pub names: Vec<String>,
-    /// How many changes made a child come or go since the node was made.
+    /// The number of changes that added or removed a child since the node was made.
     pub version: u64,
-    /// The last change of the list: a child came or went, or the node was made.
+    /// The last change of the list: a child was added or removed, or the node was made.
     pub modify_revision: Revision,
 }
 
-/// What a read of an object found. `None` is the fact that the node does not exist; it is cacheable
-/// like any other.
+/// The content of an object. `None` means that the node does not exist, and is cacheable too.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
-    /// Of a data object.
+    /// The content of a data object.
     Data(Option<Data>),
-    /// Of a children object.
+    /// The content of a children object.
     Children(Option<Children>),
 }
 
 impl Content {
-    /// The revision of the last change, by which a copy is revalidated. `None` for a node that does
+    /// The revision of the last change, by which a client validates a copy. `None` if the node does
     /// not exist.
     pub fn modify_revision(&self) -> Option<Revision> {
         match self {
@@ -224,7 +223,7 @@ impl Content {
         }
     }
 
-    /// About how many bytes it takes in memory: what a cache weighs it by.
+    /// About how many bytes the content takes in memory: its weight in a cache.
     pub fn weight(&self) -> usize {
         match self {
             Self::Data(data) => data.as_ref().map_or(0, |data| data.value.len()),
@@ -233,7 +232,7 @@ impl Content {
         }
     }
 
-    /// What a name weighs in a list of children.
+    /// The weight of one name in a list of children.
     pub(crate) fn name_weight(name: &str) -> usize {
         name.len() + 24
     }

@@ -1,12 +1,11 @@
-//! Absolute paths of nodes: parsed once, valid for as long as they exist.
+//! Absolute paths of nodes. A [`NodePath`] is parsed once, and valid from then on.
 //!
-//! A path is `/`, or one or more components each led by `/`. A component is any UTF-8 text without
-//! `/` and NUL that is neither empty, `.` nor `..`. Lengths are bounded by [`COMPONENT_MAX_BYTES`]
-//! and [`PATH_MAX_BYTES`] here and may be bounded further by a server's
-//! [`Limits`](crate::limits::Limits).
+//! A path is `/`, or one or more components, each with a `/` before it. A component is UTF-8 text
+//! that is not empty, `.` or `..`, and has no `/` and no NUL. [`COMPONENT_MAX_BYTES`] and
+//! [`PATH_MAX_BYTES`] bound the lengths. A server's [`Limits`](crate::limits::Limits) may be lower.
 //!
-//! Paths are ordered by their bytes. That puts all nodes below `/a` between `/a/` and `/a0`, in one
-//! run that holds nothing else, which is how subtrees are walked.
+//! Paths are ordered by their bytes. So exactly the nodes below `/a` are between `/a/` and `/a0`,
+//! and a walk of a subtree is a scan of one range.
 
 use std::{
     cmp::Ordering,
@@ -27,17 +26,17 @@ pub const COMPONENT_MAX_BYTES: usize = 255;
 /// The longest path, in bytes.
 pub const PATH_MAX_BYTES: usize = 4096;
 
-/// The absolute path of a node. Cheap to clone, and two words: a server keeps several for each
-/// lease, and there may be millions.
+/// The absolute path of a node. Cheap to clone. It takes two words, because a server keeps several
+/// paths for each of perhaps millions of leases.
 ///
-/// It carries a hash code of its text, so that looking it up in a cache need not touch the text.
+/// It includes a hash code of its text, so that a lookup in a cache need not read the text.
 #[derive(Clone)]
 pub struct NodePath {
     text: ArcStr,
     code: u64,
 }
 
-/// Why a text is not a path.
+/// The reason why a text is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum PathError {
     /// The text does not begin with `/`.
@@ -53,15 +52,15 @@ pub enum PathError {
     EmptyComponent {
         /// The text that was given.
         path: String,
-        /// Where the empty component begins.
+        /// The byte at which the empty component begins.
         at: usize,
     },
-    /// A component that means something else to those who read it.
+    /// The component is `.` or `..`, or has a `/` or NUL. Other software reads these differently.
     #[error("path {path:?} has the component {component:?}: expected a name other than \".\" and \"..\", without NUL")]
     ForbiddenComponent {
         /// The text that was given.
         path: String,
-        /// The component at fault.
+        /// The forbidden component.
         component: String,
     },
     /// A component is too long.
@@ -92,7 +91,7 @@ impl NodePath {
     ///
     /// # Errors
     ///
-    /// [`PathError`] says what was wrong and what was expected.
+    /// [`PathError`] with the problem and the expected text.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.len() > PATH_MAX_BYTES {
             reached(Bound::PathMax);
@@ -120,8 +119,8 @@ impl NodePath {
         Self { text, code }
     }
 
-    /// A hash code of the text: the same for equal paths in one process, and of no meaning beyond
-    /// it.
+    /// A hash code of the text. It is the same for equal paths in one process, and means nothing
+    /// outside of the process.
     pub fn code(&self) -> u64 {
         self.code
     }
@@ -136,7 +135,7 @@ impl NodePath {
         self.text.len() == 1
     }
 
-    /// The node above; none above the root.
+    /// The node above this one. `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {
             return None;
@@ -147,16 +146,16 @@ impl NodePath {
         }
     }
 
-    /// The last component; the root has none.
+    /// The last component. `None` for the root.
     pub fn name(&self) -> Option<&str> {
         if self.is_root() { None } else { self.text.rsplit('/').next() }
     }
 
-    /// The node of this name below this one.
+    /// The child of this node with the given name.
     ///
     /// # Errors
     ///
-    /// [`PathError`] if `name` is not one valid component, or the path would be too long.
+    /// [`PathError`] if `name` is not one valid component, or if the path would be too long.
     pub fn child(&self, name: &str) -> Result<Self, PathError> {
         let text = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.text) };
         if name.contains('/') {
@@ -172,24 +171,24 @@ impl NodePath {
                 && (other.text.len() == self.text.len() || other.text.as_bytes()[self.text.len()] == b'/'))
     }
 
-    /// The nodes above this one, nearest first, the root last. Empty for the root.
+    /// The nodes above this one: the nearest first, the root last. Empty for the root.
     pub fn ancestors(&self) -> impl Iterator<Item = NodePath> + use<> {
         std::iter::successors(self.parent(), NodePath::parent)
     }
 
-    /// The text that every path strictly below this one begins with.
+    /// The common prefix of all paths strictly below this one.
     pub fn prefix_below(&self) -> String {
         if self.is_root() { "/".to_owned() } else { format!("{}/", self.text) }
     }
 
-    /// A bound for ordered searches: at or before every path strictly below this one, and after
-    /// this one. Not a path itself.
+    /// A bound for ordered searches: after this path, and at or before every path strictly below
+    /// it. Not itself a path.
     pub(crate) fn bound_below(&self) -> NodePath {
         Self::of(&self.prefix_below())
     }
 
-    /// A bound for ordered searches: after every path below this one, and at or before what
-    /// follows. Not a path itself.
+    /// A bound for ordered searches: after every path below this one, and at or before the next
+    /// other path. Not itself a path.
     pub(crate) fn bound_after(&self) -> NodePath {
         let mut text = self.prefix_below();
         text.pop();
@@ -197,7 +196,7 @@ impl NodePath {
         Self::of(&text)
     }
 
-    /// Whether this is the node right above `other`.
+    /// Whether this is the node directly above `other`.
     pub fn is_parent_of(&self, other: &NodePath) -> bool {
         match other.text.rfind('/') {
             Some(0) => self.is_root() && !other.is_root(),
@@ -206,7 +205,7 @@ impl NodePath {
         }
     }
 
-    /// The lowest node at or above all of these; the root for none.
+    /// The lowest node at or above all of these paths. The root if there are none.
     pub fn common_ancestor<'a>(paths: impl IntoIterator<Item = &'a NodePath>) -> Self {
         let mut paths = paths.into_iter();
         let Some(first) = paths.next() else { return Self::root() };
@@ -218,7 +217,7 @@ impl NodePath {
         })
     }
 
-    /// The number of components; 0 for the root.
+    /// The number of components. 0 for the root.
     pub fn depth(&self) -> usize {
         if self.is_root() { 0 } else { self.text.matches('/').count() }
     }
@@ -258,7 +257,7 @@ impl Ord for NodePath {
     }
 }
 
-/// As the text hashes, so that it can be borrowed as one.
+/// The same hash as that of the text, as `Borrow<str>` requires.
 impl Hash for NodePath {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.text.hash(state);

@@ -1,16 +1,19 @@
-//! Known mistakes that a test build can put back, to see that the tests catch them.
+//! Known mistakes that a test build can plant, to show that the tests find them.
 //!
-//! In a shipped build [`Planted`] has no size and [`Planted::has`] is constantly false: the code
-//! carries no trace of it. In unit tests, and with the feature `planted-bugs`, one mistake at a
-//! time is made at the place of the rule that it breaks.
+//! Unit tests, and builds with the feature `planted-bugs`, can plant one mistake at a time, in the
+//! code of the rule that it breaks. In a shipped build [`Planted`] has no size, and
+//! [`Planted::has`] is constantly false.
 //!
-//! Each mistake is put back and found whenever the tests run: those of `BY_RULE` by a test of the
-//! rule, the others by the simulator (`tests/simulation/tests/planted.rs`).
+//! Each run of the tests plants each mistake, and must find it. A test of the rule finds those of
+//! `BY_RULE`. The simulator finds the others (`tests/simulation/tests/planted.rs`).
 //!
-//! Sources: *traces* are what a model of the design ran into when a rule was left out; *elsewhere*
-//! is what users of other systems complain about in public; *here* is a mistake that was made in
-//! this code and found; *by hand* is a change of this code that no test had noticed; *read* is what
-//! a hostile reading thought of.
+//! Most variants name the rule of `docs/PROTOCOL.md` that they break, and a source:
+//!
+//! - *Model*: a random model of the rules failed when the rule was left out.
+//! - *Issue*: users or testers of another system reported it in public.
+//! - *Own*: this code had the mistake.
+//! - *Mutation*: a change of this code that no test noticed at first.
+//! - *Review*: an adversarial review thought of it.
 
 #[cfg(any(test, feature = "planted-bugs"))]
 mod by_rule;
@@ -20,296 +23,286 @@ mod tests;
 #[cfg(any(test, feature = "planted-bugs"))]
 pub use by_rule::BY_RULE;
 
-/// Makes the enum and the list of all of it from one list.
+/// Makes the enum and its list of all variants.
 macro_rules! bugs {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// A mistake that systems like this one have made, or that this one could make. Each breaks
-        /// a promise of the design: what is done wrong, which rule that breaks, and where it comes
-        /// from is told at each.
+        /// a rule.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Bug {
             $($(#[$doc])* $name,)*
         }
 
         impl Bug {
-            /// All of them.
+            /// All mistakes.
             pub const ALL: [Bug; [$(Bug::$name),*].len()] = [$(Bug::$name),*];
         }
     };
 }
 
 bugs! {
-    /// The holder serves a copy after its leases ended on its clock (S1). Elsewhere: etcd 19091.
+    /// A copy is served after its leases ended on the client's clock (S1). Issue: etcd 19091.
     ServeAfterExpiry,
-    /// The holder counts a term from when the answer arrives instead of when the request was sent
-    /// (T2). Traces.
+    /// The holder counts a term from the arrival of the answer, not from the sending of the request
+    /// (T2). Model.
     TermFromReceipt,
-    /// The holder consents to a recall before it drops the copy (S2). Read.
+    /// The holder consents to a recall before it drops the copy (S2). Review.
     ConsentBeforeDrop,
-    /// The holder installs a grant that a recall has overtaken (S4). Traces; elsewhere: etcd 20704.
+    /// The holder installs a grant that a recall has overtaken (S4). Model. Issue: etcd 20704.
     CacheOvertakenGrant,
-    /// The holder installs a grant of a leader that it has left: the new one does not know of it
-    /// (S4). Traces.
+    /// The holder installs a grant of an older epoch, unknown to the present leader (S4). Model.
     GrantOfOldEpoch,
-    /// The holder installs a grant from before the volume lease that it has now (S4). Traces.
+    /// The holder installs a grant from before its present volume lease (S4). Model.
     GrantOfOldIncarnation,
-    /// A recall drops only copies that may be used at the moment: a suspended one is revived later
-    /// (S4). Traces.
+    /// A recall drops only copies that may be used at the moment. A suspended copy is revived later
+    /// (S4). Model.
     RecallSparesLapsedCopies,
-    /// The holder does not mind that the numbers of recalls have a gap (S5). Elsewhere:
-    /// hazelcast 25304.
+    /// The holder ignores a gap in the numbers of recalls (S5). Issue: hazelcast 25304.
     RecallGapIgnored,
-    /// A copy is good again under a new volume lease though its object lease has ended (section 5).
-    /// Traces.
+    /// A new volume lease revives a copy whose object lease has ended (S7). Model.
     ReviveEndedObjectLease,
-    /// The last valid revision is taken from an answer that promised nothing (section 5). Traces;
-    /// by hand.
+    /// The holder takes the last valid revision from an answer without a promise (S7). Model,
+    /// mutation.
     RevisionFromAnyAnswer,
-    /// Copies are served while the lease that was asked for may replace theirs (section 5). Read.
+    /// The holder serves copies while a requested lease may replace theirs (`Body::Acquire` in
+    /// docs/PROTOCOL.md). Review.
     ServeWhileAcquiring,
-    /// A list of what is held leaves out the copies of earlier incarnations that were revived (S7).
-    /// Read.
+    /// A holder report leaves out revived copies of earlier incarnations (S7). Review.
     ReportWithoutRevived,
-    /// The holder takes the promises of a leader that it has left (T6). By hand.
+    /// The holder accepts the promises of an epoch that it has left (T6). Mutation.
     PromiseOfOtherEpoch,
-    /// A read that joined a fetch under way takes an answer without a lease (section 6). Traces.
+    /// A read that joined a fetch in flight accepts an answer without a lease, which may be too
+    /// old. Model.
     JoinedReadTakesAnyAnswer,
-    /// A write that is sent again claims to have dropped the writer's copy anew, and has not (S2w).
-    /// Read.
+    /// A repeated write claims that the client dropped its copy again, but the client has not
+    /// (S2w). Review.
     ResendKeepsCopy,
-    /// A write is sent under the number that is next, which is another when it is sent again (S9).
-    /// Read.
+    /// A write gets the next number at each sending, so that a repeated write has another number
+    /// (S9). Review.
     NumberedWhenSent,
-    /// A write that was sent and given up is reported as never sent (S9). Read.
+    /// The holder reports a sent and abandoned write as never sent (S9). Review.
     UnknownReportedAsNotSent,
-    /// A client that waits for a write alone never asks whether the connection still lives (section
-    /// 2). Here.
+    /// A client that waits only for a write never probes its connection (`Body::AwaitRead` in
+    /// docs/PROTOCOL.md). Own.
     NoProbe,
-    /// A leader answers reads without a proof that it still leads (S6). Traces; elsewhere:
-    /// etcd 20418.
+    /// A leader answers reads without a proof of leadership (S6). Model. Issue: etcd 20418.
     ReadWithoutProof,
-    /// A read joins a leadership round that is already under way (S6). Traces; by hand.
+    /// A read joins a quorum round that is already in flight (S6). Model, mutation.
     JoinRoundUnderWay,
-    /// A proof that an earlier leadership asked for counts for the next (S6). Read.
+    /// A proof that an earlier epoch asked for counts for the next one (S6). Review.
     ProofReusedAfterStepDown,
-    /// A new leader answers reads before the first entry of its epoch is applied (S6). Read.
+    /// A new leader answers reads before the first entry of its epoch is applied (S6). Review.
     ReadBeforeFirstEntry,
-    /// A client that waits for another's write lease takes a server that answers for silent
-    /// (section 2). Here.
+    /// A client with a blocked read takes its server for dead, though the server answers
+    /// (`Body::AwaitRead` in docs/PROTOCOL.md). Own.
     BlockedReadTakenForSilence,
-    /// An object is leased while a write of it gathers consent (S3). Traces.
+    /// An object is leased while a write of it gathers consents (S3). Model.
     GrantDuringWrite,
-    /// A new leader does not treat sessions with a volume lease as covering holders (S7). Traces.
+    /// A new leader does not treat sessions with a volume lease as covering holders (S7). Model.
     ForgetOldHolders,
-    /// A returning session revives its copies and is not tracked as covering (section 5). Traces.
+    /// A returning session revives its copies, and is not tracked as covering (S7). Model.
     ReviveWithoutCovering,
-    /// The list of changes for a returning session leaves out writes that gather consent (section
-    /// 5). Traces.
+    /// The list of changes for a returning session leaves out pending writes (S7). Model.
     OmitPendingWrites,
-    /// The covering's number in a list of what is held is ignored (S7). Traces; by hand.
+    /// The lessor ignores the covering's number in a holder report (S7). Model, mutation.
     ReportOfOldCovering,
-    /// The incarnation in a list of what is held is ignored (S7). By hand.
+    /// The lessor ignores the incarnation in a holder report (S7). Mutation.
     ReportOfOldIncarnation,
-    /// A list of what is held replaces what was granted meanwhile instead of adding to it (S7).
-    /// Traces.
+    /// A holder report replaces the grants made meanwhile, instead of adding to them (S7). Model.
     ReportReplaces,
-    /// Pieces of a list from an earlier registration count for the next list (S7). Read.
+    /// Parts of a report from an earlier registration count for the next report (S7). Review.
     ReportPartsMixed,
-    /// A session with more objects than the limit is not tracked as covering: the rest is forgotten
-    /// (section 5). Read.
+    /// A session with more object leases than the limit is not tracked as covering (S2). Review.
     TooManyForgotten,
-    /// The end of an object lease is not waited for with drift and margin (T3). Traces.
+    /// The lessor waits for an object lease without drift and margin (T3). Model.
     ObjectLeaseWithoutMargin,
-    /// A consent to an earlier recall is taken for all later ones of the session (S2). Traces.
+    /// A consent to an earlier recall counts for all later ones of the session (S2). Model.
     ConsentWithoutStamp,
-    /// A consent or a return takes back a later grant than the one that it answers (S2). Traces.
+    /// A consent or a return ends a later grant than the one that it names (S2). Model.
     OlderReturnTaken,
-    /// A request of a connection that the client has given up still takes effect (S9). Here.
+    /// A request of an abandoned connection still takes effect (S9). Own.
     LateRequestHonoured,
-    /// The writer is exempt from recall whatever it was granted since (S2w). Traces.
+    /// The writer is exempt from recall despite later grants to it (S2w). Model.
     ExemptWriterWithoutStamp,
-    /// The last grant to a writer of whom not all is known is looked for among what is known (S2w).
-    /// Read.
+    /// The lessor looks for a covering writer's last grant among the known object leases (S2w).
+    /// Review.
     ExemptCoveringWriter,
-    /// A write that turned out to change more is proposed without asking those who hold the rest
-    /// (S2). Read.
+    /// A write whose footprint has grown is proposed without recalls for the rest (S2). Review.
     CoverWithoutGathering,
-    /// A write over two volumes goes on when one of a holder's two leases has ended (S2). Read.
+    /// A write over two volumes goes on when one of a lease holder's two leases has ended (S2).
+    /// Review.
     AnyEndFreesWrite,
-    /// A lease is renewed beyond its replicated horizon (T6). Read.
+    /// A lease is promised beyond its replicated horizon (T6). Review.
     RenewBeyondHorizon,
-    /// A renewal that waited for a tick is promised a whole term, and the lease ends when the
-    /// shorter promise of its arrival does (T6). Read.
+    /// A delayed renewal is promised a whole term, but the lease ends with the shorter promise of
+    /// its arrival (T6). Review.
     LongerPromiseNotCounted,
-    /// A leader promises by the clamped clock instead of all the time that has passed (T6). Traces.
+    /// A leader promises by the clamped clock, not by all the time that has passed (T6). Model.
     PromiseByClampedClock,
-    /// A session that owes a consent is promised a full term all the same (S5). Elsewhere:
-    /// nfs-ganesha 1382.
+    /// A session with an unanswered recall is promised a full term (S5). Issue: nfs-ganesha 1382.
     PromisePastUnansweredRecall,
-    /// A renewal is answered whatever incarnation it names (T6). Traces; by hand.
+    /// A renewal succeeds whatever incarnation it names (T6). Model, mutation.
     RenewalWithoutIncarnation,
-    /// A lease is renewed though its end has been proposed (T5). Elsewhere: etcd 12528.
+    /// A lease is renewed although its end has been proposed (T5). Issue: etcd 12528.
     EndingLeaseRenewed,
-    /// A promise of nothing moves the end of the lease: it never ends (S5). Here.
+    /// An empty promise moves the end of the lease, which then never ends (S5). Own.
     EmptyPromiseMovesEnd,
-    /// A shorter promise lowers the end that a longer one had set (T6). Read.
+    /// A shorter promise lowers the end that a longer one had set (T6). Review.
     EndLowered,
-    /// Every lease gets a full term on top at each change of leader (T6). Elsewhere: etcd 9888.
+    /// Each change of leader adds a full term to every lease (T6). Issue: etcd 9888.
     EndsBeginAnew,
-    /// A lease is ended without waiting for the margin (T3). Traces.
+    /// A lease is ended without its margin (T3). Model.
     LeaseWithoutMargin,
-    /// Leases end by the clock that counts the leader's own pauses (T4). Elsewhere: etcd 12528.
+    /// Leases end by the clock that counts the leader's own pauses (T4). Issue: etcd 12528.
     PauseEndsLeases,
-    /// Writes go on when the leader has counted a lease as over, before the log says so (T5).
-    /// Traces.
+    /// Writes go on when the leader counts a lease as ended, before that end is applied (T5).
+    /// Model.
     EndedBeforeApplied,
-    /// An expiry that was put off ends the lease that has replaced the one it meant (T5). Here.
+    /// A delayed expiry ends the lease that has replaced the one it meant (T5). Own.
     ExpiryEndsReplacement,
-    /// The answer to a write that is repeated brings a lease (S9). Traces.
+    /// The repeated answer to a write has a lease (S9). Model.
     LeaseWithReplayedAnswer,
-    /// A write that is sent again is judged by its condition anew, before its first outcome is
-    /// looked for (S9). Read.
+    /// A repeated write is judged by its condition again, before its first outcome is looked up
+    /// (S9). Review.
     ConditionBeforeOutcome,
-    /// What was answered is forgotten when a new leadership begins (S9). Traces.
+    /// A new epoch forgets the remembered outcomes (S9). Model.
     OutcomesForgottenByNextLeader,
-    /// A replica that is brought up by a snapshot does not know what was answered (S9). Elsewhere:
-    /// zookeeper PR 2172.
+    /// A Raft snapshot lacks the remembered outcomes (S9). Issue: zookeeper PR 2172.
     OutcomesNotInSnapshots,
-    /// A write uses consents that were gathered in an earlier epoch (S2). Traces.
+    /// A write uses consents that were gathered in an earlier epoch (S2). Model.
     ConsentsOfEarlierEpoch,
-    /// A new leadership goes by the number of the last one and counts its stamps from the beginning
-    /// (S4). Traces.
+    /// A new leadership uses the last epoch again, and numbers its stamps from the beginning (S4).
+    /// Model.
     EpochOfLastLeader,
-    /// A proposal of a leader that was deposed moves cluster time (T4). Read.
+    /// A proposal of a deposed leader moves cluster time (T4). Review.
     ClockOfDeposedLeader,
-    /// A late tick gives a lease that nobody renews any more a full term (T6). Traces; by hand.
+    /// A late tick gives an abandoned lease a full term (T6). Model, mutation.
     TickWithoutLesserBound,
-    /// A tick lowers a horizon within which a promise was made (T6). Elsewhere: etcd 9888.
+    /// A tick lowers a horizon within which a promise was made (T6). Issue: etcd 9888.
     HorizonMovedBack,
-    /// A lease is ended though its horizon has moved since that was proposed (T5). Read.
+    /// A lease is ended although its horizon has moved since the proposal (T5). Review.
     ExpireThoughHorizonMoved,
-    /// A smaller margin counts at once for what was promised under the greater one (T3). Here.
+    /// A smaller margin counts at once for promises under the greater one (T3). Own.
     MarginMadeSmaller,
-    /// A write changes objects that its consents do not cover (S2). Traces.
+    /// A write changes objects that its consents do not cover (S2). Model.
     WriteBeyondConsents,
-    /// The copies of the fact that a node does not exist are not recalled when it is made (S8).
-    /// Read.
+    /// When a node is made, copies of its absence are not recalled (S8). Review.
     CreateSparesAbsence,
-    /// The list of children is not recalled when a child comes (S8). Read.
+    /// When a child is added, the list of children is not recalled (S8). Review.
     CreateSparesChildren,
-    /// The list of children is not recalled when a child goes (S8). Read.
+    /// When a child is removed, the list of children is not recalled (S8). Review.
     DeleteSparesChildren,
-    /// A recursive removal recalls only the topmost node (S8). Read.
+    /// A recursive removal recalls only the topmost node (S8). Review.
     DeleteSparesDescendants,
-    /// Making a volume recalls nothing of what it covers (S8). Read.
+    /// The creation of a volume recalls nothing in it (S8). Review.
     VolumeMadeWithoutRecall,
-    /// Removing a volume recalls nothing of what it covered (S8). Read.
+    /// The removal of a volume recalls nothing in it (S8). Review.
     VolumeRemovedWithoutRecall,
-    /// A volume that is made anew gets the generation of the one that was removed (S8). Elsewhere:
+    /// A volume that is made again reuses the generation of the removed one (S8). Issue:
     /// curator 911.
     GenerationUsedAgain,
-    /// The history keeps only the first of the objects that a change changed (section 5). Read.
+    /// The history has only the first of the objects that a change changed (S7). Review.
     ChangeHalfRemembered,
-    /// A list of children is validated by the revision of the node's data (section 5). Read.
+    /// A list of children is validated by the revision of the node's data (`Body::Read` in
+    /// docs/PROTOCOL.md). Review.
     ValidatedByOtherRevision,
-    /// Nobody is asked for consent to the removal of nodes whose lease has ended (S8). Read.
+    /// The removal of orphans recalls no copies of the nodes (S8). Review.
     RemovalSparesNodes,
-    /// Nobody is asked for consent to the change of the lists that nodes go from whose lease has
-    /// ended (S8). Read.
+    /// The removal of orphans does not recall the lists of children that they leave (S8). Review.
     RemovalSparesLists,
-    /// A revocation takes along a node that was attached after consents were gathered (S2). Read.
+    /// A revocation removes a node that was attached after consents were gathered (S2). Review.
     AttachedUnasked,
-    /// A write that waited is done to the lease or volume that has taken the name of the one it
-    /// meant (S7b). Here.
+    /// A write that waited changes the lease or volume that has taken the name of the intended one
+    /// (S7b). Own.
     ReplacementTakenForIntended,
-    /// The repeated answer to a grant renews and names the lease that has the name by now (S7b).
-    /// Here.
+    /// The repeated answer to a grant renews and names the lease that has the id by now (S7b). Own.
     GrantAnsweredWithReplacement,
-    /// A revocation that was found uncovered holds up no puts that attach nodes: it may wait for
-    /// ever (S7b). Here.
+    /// A revocation that was found uncovered does not delay puts that attach nodes, and may wait
+    /// for ever (S7b). Own.
     AttachmentsPassRevocation,
-    /// Copies of nodes are leased while the removal of them gathers consents (S3). Read.
+    /// Copies of nodes are leased while their removal gathers consents (S3). Review.
     GrantDuringRemoval,
-    /// A put is answered with a lease though the same entry has removed its node (S3). Here.
+    /// The answer to a put has a lease, though the same entry has removed the node (S3). Own.
     GrantOfRemovedNode,
-    /// A new lease takes the place of one that carries nodes: those of a live session go
-    /// (zookeeper's opposite complaint). Here.
+    /// A new lease replaces one with attached nodes, and removes the nodes of a live session (the
+    /// opposite of a zookeeper complaint). Own.
     NodesLostWithNewLease,
-    /// A waiter whose session has lost its lease stays in the queue, and is granted the node.
-    /// Elsewhere: Jepsen on etcd 3.4.3.
+    /// A waiter whose session has lost its lease stays in the lock queue, and is granted the lock.
+    /// Issue: Jepsen on etcd 3.4.3.
     DeadWaiterStays,
-    /// A shared hold is granted past one that waits to be alone: writers starve. Read.
+    /// A shared lock is granted before an earlier exclusive one: writers starve. Review.
     SharedLockOvertakes,
-    /// A hold that is made exclusive keeps the token that it had shared (S10). Read.
+    /// An upgraded lock keeps its shared token (S10). Review.
     TokenKeptByUpgrade,
-    /// A hold that is made shared counts as exclusive until the answer is here: others were granted
-    /// it meanwhile. Here.
+    /// The owner counts a downgraded lock as exclusive until the answer arrives, though others may
+    /// have been granted it. Own.
     DowngradedByAnswer,
-    /// A hold is given back by whoever names it. Read.
+    /// Any session can release a lock. Review.
     LockReleasedByAnyone,
-    /// A hold counts as held from what a server says of it, whether or not its lease is certain on
-    /// this clock (S1). Elsewhere: redlock.
+    /// The owner counts on a lock because a server says so, even if its lease is not certain on its
+    /// own clock (S1). Issue: redlock.
     LockWithoutClock,
-    /// A transaction recalls what its first operation changes, and nothing else (S2). Read.
+    /// A transaction recalls only what its first operation changes (S2). Review.
     TransactionRecallsFirst,
-    /// A transaction does the branch that it was proposed for, though its comparisons choose the
-    /// other by then (S2). Read.
+    /// A transaction does the branch for which it was proposed, though its comparisons now choose
+    /// the other (S2). Review.
     BranchOfProposal,
-    /// A transaction of which an operation is refused has done those before it. Read.
+    /// A transaction with a refused operation has done the operations before it. Review.
     TransactionHalfDone,
-    /// Of a transaction's comparisons only the first is looked at. Read.
+    /// A transaction judges only its first comparison. Review.
     FirstCompareOnly,
-    /// A watch goes on behind the change that follows the last one told: an event is lost.
-    /// Elsewhere: etcd 18089.
+    /// A watch resumes after the change that follows the last reported one: an event is lost.
+    /// Issue: etcd 18089.
     WatchResumesPastNext,
-    /// A watch that is sent again goes on from where it began: changes are told twice. Read.
+    /// A repeated watch resumes where it began: changes are reported twice. Review.
     WatchResumesFromStart,
-    /// A watch begins anew with a new session, at what is then now. Read.
+    /// A new session begins the watch again, from now on. Review.
     WatchEndsWithSession,
-    /// Only the first event of a change is looked at for who has to be told. Read.
+    /// Only the first event of a change decides which watches are woken. Review.
     WatcherWokenByFirstEvent,
-    /// The progress mark of an answer that had no room for everything says that everything was
-    /// told. Elsewhere: etcd 17529.
+    /// The progress mark of an answer that is full claims that all changes were reported. Issue:
+    /// etcd 17529.
     ProgressBeyondReported,
-    /// Of a change that does not fit into an answer any more the first event is told, as if it were
-    /// all. Elsewhere: etcd 17529.
+    /// If a change does not fit into an answer, its first event is reported as the whole change.
+    /// Issue: etcd 17529.
     ChangeCutByBound,
-    /// A watch that begins before what the history remembers begins with what it remembers.
-    /// Elsewhere: etcd 20221.
+    /// A watch of a compacted revision begins with the oldest change of the history. Issue:
+    /// etcd 20221.
     CompactionUnnoticed,
-    /// Of what is removed with a node only that node is told. Read.
+    /// A recursive removal reports only the topmost node. Review.
     DescendantsNotReported,
-    /// A page of a list is answered without a proof of leadership (S6). Read.
+    /// A page of a list is answered without a proof of leadership (S6). Review.
     ListWithoutProof,
-    /// A write is applied though somebody keeps the data that it changes to itself.
+    /// A write is applied though another session has its data under a write lease (S10).
     WritePastWriteLease,
-    /// A transaction is applied though somebody keeps the data that it compares to itself.
+    /// A transaction is applied though another session has the compared data under a write lease
+    /// (S10).
     ComparePastWriteLease,
-    /// Nobody is asked for consent when a holder begins to keep a node's data to itself (S2).
+    /// A write lease begins without recalls of the node's copies (S2).
     WriteLeaseWithoutRecall,
-    /// A read is answered though somebody keeps the data to itself.
+    /// A read is answered though another session has the data under a write lease (S10).
     ReadPastWriteLease,
-    /// A returning client's copy of what somebody keeps to itself by now is said to be good.
+    /// A returning client revives a copy of data that another session has under a write lease (S7).
     ReviveUnderWriteLease,
-    /// What a holder has not flushed is forgotten when a recall comes.
+    /// A recall drops dirty data (S10).
     RecallDropsDirty,
-    /// What a holder has not flushed is forgotten when its hold is over, and nobody is told.
+    /// Dirty data is dropped when its lock ends, and no loss is reported (S10).
     LostInSilence,
-    /// A holder goes on reading and writing in its memory when its lease may have ended.
+    /// An owner reads and writes in memory after its lease may have ended (S10).
     WriteLeaseWithoutClock,
-    /// What is handed over goes to the first in the queue, not to whom it was handed over. Read.
+    /// A handed-over lock goes to the first waiter of the queue, not to the named one. Review.
     SuccessorPassedOver,
-    /// One to whom a hold is handed over gets the token of the one before (S10). Read.
+    /// The named waiter gets the token of the previous owner (S10). Review.
     SuccessorKeepsToken,
-    /// A hold that is handed over counts as held until the answer is here: another was granted it
-    /// meanwhile. Read.
+    /// The owner counts on a handed-over lock until the answer arrives, though another may have
+    /// been granted it. Review.
     HandedOverByAnswer,
 }
 
 impl std::str::FromStr for Bug {
     type Err = String;
 
-    /// The mistake of a name, as it is written here.
+    /// The mistake with this name, as in the enum.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let names = || Self::ALL.map(|bug| format!("{bug:?}")).join(", ");
         let found = Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
@@ -317,7 +310,7 @@ impl std::str::FromStr for Bug {
     }
 }
 
-/// Which mistakes are put back. None, unless a test build says otherwise.
+/// The planted mistake. None in shipped builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Planted {
     #[cfg(any(test, feature = "planted-bugs"))]
@@ -325,7 +318,7 @@ pub struct Planted {
 }
 
 impl Default for Planted {
-    /// None. Unit tests of this crate take the one that `LEASEHOLD_PLANT` names.
+    /// No mistake. In this crate's unit tests, the one that `LEASEHOLD_PLANT` names.
     fn default() -> Self {
         Self {
             #[cfg(test)]
@@ -337,19 +330,19 @@ impl Default for Planted {
 }
 
 impl Planted {
-    /// One mistake put back.
+    /// Plants one mistake.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub fn one(bug: Bug) -> Self {
         Self { bug: Some(bug) }
     }
 
-    /// Whether this mistake is put back.
+    /// Whether the mistake is planted.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub fn has(self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
-    /// Whether this mistake is put back: never, in this build.
+    /// Whether the mistake is planted: never, in this build.
     #[cfg(not(any(test, feature = "planted-bugs")))]
     #[inline(always)]
     pub fn has(self, _bug: Bug) -> bool {

@@ -1,9 +1,9 @@
-//! Which named bounds were reached: counted in tests, nothing at all elsewhere.
+//! Records which named bounds took effect. Only test builds record.
 //!
-//! A bound that no test reaches is one that nobody has tried. Where a bound takes effect, the code
-//! says so here; the simulation counts over many worlds, and fails if one is never reached.
+//! A bound that no test reaches is untested. Code reports here when a bound takes effect. The
+//! simulation counts over many worlds, and fails if a bound is never reached.
 
-/// Makes the enum, the list of all of it, and the names from one list.
+/// Makes the enum, the list of all variants, and their names.
 macro_rules! bounds {
     ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
         /// A named bound.
@@ -13,10 +13,10 @@ macro_rules! bounds {
         }
 
         impl Bound {
-            /// All of them.
+            /// All bounds.
             pub const ALL: [Bound; [$(Bound::$name),*].len()] = [$(Bound::$name),*];
 
-            /// What tallies call it.
+            /// The name of the bound in tallies.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Bound::$name => concat!("bound reached: ", $text),)*
@@ -27,7 +27,7 @@ macro_rules! bounds {
 }
 
 bounds! {
-    /// Of [`lessor::Bounds`](crate::lessor::Bounds), as all up to [`Bound::Claims`].
+    /// A field of [`LessorBounds`](crate::lessor::LessorBounds), like all up to [`Bound::Claims`].
     ProposalCommands: "proposal_commands_max",
     /// As above.
     ProposalBytes: "proposal_bytes_max",
@@ -89,8 +89,8 @@ bounds! {
     RecallSets: "recall_sets_max",
     /// As above.
     Claims: "claims_max",
-    /// Of [`Request::check_lengths`](crate::message::Request::check_lengths), as all up to
-    /// [`Bound::Heartbeat`].
+    /// Checked by [`Request::check_lengths`](crate::message::Request::check_lengths), like all up
+    /// to [`Bound::KeepAlives`] but one.
     Renewals: "RENEWALS_MAX",
     /// As above.
     Consents: "CONSENTS_MAX",
@@ -102,11 +102,12 @@ bounds! {
     ReportObjects: "REPORT_PART_OBJECTS_MAX",
     /// As above.
     AwaitLocks: "AWAIT_LOCKS_MAX",
-    /// Of the request that a holder makes.
+    /// Not checked there: bounds the request that a holder makes.
     AwaitLocksBytes: "AWAIT_LOCKS_BYTES_MAX",
-    /// As above.
+    /// Checked there.
     KeepAlives: "KEEP_ALIVES_MAX",
-    /// Of [`holder::Bounds`](crate::holder::Bounds), as all up to [`Bound::BlockedReads`].
+    /// A field of [`HolderBounds`](crate::holder::HolderBounds), like all up to
+    /// [`Bound::ReadWaits`].
     RecallsRemembered: "recalls_remembered_max",
     /// As above.
     Volumes: "volumes_max",
@@ -116,7 +117,8 @@ bounds! {
     WritesOut: "writes_out_max",
     /// As above.
     ReadWaits: "read_waits_max",
-    /// Of [`lessor::Bounds`](crate::lessor::Bounds), as all up to [`Bound::RecallsAgain`].
+    /// A field of [`LessorBounds`](crate::lessor::LessorBounds), like all up to
+    /// [`Bound::RecallsAgain`].
     RequestsWaiting: "requests_waiting_max",
     /// As above.
     Sessions: "sessions_max",
@@ -128,9 +130,9 @@ bounds! {
     ReadsPerStep: "reads_per_step",
     /// As above.
     RecallsAgain: "recalls_again_max",
-    /// Of [`holder::Bounds`](crate::holder::Bounds).
+    /// A field of [`HolderBounds`](crate::holder::HolderBounds).
     FlushesOut: "flushes_out_max",
-    /// Of [`Limits`](crate::limits::Limits), as all up to [`Bound::DelayMax`].
+    /// Of [`Limits`](crate::limits::Limits), like all up to [`Bound::DelayMax`].
     ValueBytes: "value_max_bytes",
     /// As above.
     ComponentBytes: "component_max_bytes",
@@ -150,11 +152,11 @@ bounds! {
     TtlMax: "TTL_MAX",
     /// As above.
     DelayMax: "DELAY_MAX",
-    /// Of [`Path`](crate::path::Path).
+    /// Of [`NodePath`](crate::path::NodePath), like the next.
     ComponentMax: "COMPONENT_MAX_BYTES",
     /// As above.
     PathMax: "PATH_MAX_BYTES",
-    /// Of [`VolumeSettings`](crate::volume::VolumeSettings), as all up to [`Bound::TickMax`].
+    /// Of [`VolumeSettings`](crate::volume::VolumeSettings), like all up to [`Bound::TickMax`].
     TermMax: "TERM_MAX",
     /// As above.
     ObjectTermMax: "OBJECT_TERM_MAX",
@@ -162,7 +164,7 @@ bounds! {
     SkewMarginMax: "SKEW_MARGIN_MAX",
     /// As above.
     TickMax: "TICK_MAX",
-    /// Of [`Transaction`](crate::transaction::Transaction), as all up to [`Bound::MadePaths`].
+    /// Of [`Transaction`](crate::transaction::Transaction), like all up to [`Bound::MadePaths`].
     Compares: "COMPARES_MAX",
     /// As above.
     Operations: "OPERATIONS_MAX",
@@ -172,17 +174,17 @@ bounds! {
     NodesMade: "NODES_MADE_MAX",
     /// As above.
     MadePaths: "MADE_PATHS_MAX_BYTES",
-    /// Of [`Write`](crate::command::Write), as the next.
+    /// Of [`Write`](crate::command::Write), like the next.
     WriteBytes: "BYTES_MAX",
     /// As above.
     ConsentedBytes: "CONSENTED_BYTES_MAX",
-    /// The sets of one write or change.
+    /// Of the sets of one write or change.
     Sets: "SETS_MAX",
-    /// Of the [comparison of clocks](crate::drift), as the next.
+    /// Of [drift supervision](crate::drift), like the next.
     References: "REFERENCES_MAX",
     /// As above.
     ReferenceAge: "REFERENCE_AGE_MAX",
-    /// Of one answer, as all up to [`Bound::ClockInfos`].
+    /// Of one answer, like all up to [`Bound::ClockInfos`].
     WatchWait: "WATCH_WAIT_MAX",
     /// As above.
     ChangesBytes: "CHANGES_BYTES_MAX",
@@ -190,11 +192,11 @@ bounds! {
     ListNodes: "LIST_NODES_MAX",
     /// As above.
     ClockInfos: "CLOCK_INFOS_MAX",
-    /// Of the lessor, as the next.
+    /// Of the lessor, like the next.
     Candidates: "CANDIDATES_MAX",
     /// As above.
     ClockStep: "STEP_MAX",
-    /// Of the holder, as all up to [`Bound::RetriesPerTerm`].
+    /// Of the holder, like all up to [`Bound::RetriesPerTerm`].
     Heartbeats: "HEARTBEATS_MAX",
     /// As above.
     RemovalsRemembered: "REMOVALS_MAX",
@@ -204,7 +206,7 @@ bounds! {
     WaitMax: "WAIT_MAX",
     /// As above.
     RetriesPerTerm: "RETRIES_PER_TERM_MAX",
-    /// Of the replicated [`State`](crate::state::State), as all that follow.
+    /// Of the replicated [`State`](crate::state::State), like all that follow.
     Answers: "ANSWERS_MAX",
     /// As above.
     History: "HISTORY_MAX",
@@ -218,12 +220,12 @@ bounds! {
     LocksPerNode: "LOCKS_PER_NODE_MAX",
 }
 
-/// The bounds that no world of the simulation has to reach, with the test of this crate that does.
-/// They are constants that a few clients cannot come near; or, as with sessions, worlds in which
-/// nobody finds room heal only when what is abandoned is forgotten. Any other bound is drawn low in
-/// some worlds, and has to be reached in some of them.
+/// The bounds that the simulation need not reach, each with the unit test that reaches it. Most are
+/// constants that a few clients cannot come near. [`Bound::Sessions`] is here because worlds
+/// without room for a session heal only when abandoned sessions are forgotten. The simulation draws
+/// every other bound low in some worlds, and must reach it.
 pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
-    (Bound::Sessions, "lessor::tests::full::sessions_beyond_the_bound_are_busy"),
+    (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
@@ -250,11 +252,11 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::References, "drift::tests::references_are_few_and_their_ages_differ_by_powers"),
     (Bound::ReferenceAge, "drift::tests::reference_older_than_the_bound_is_dropped"),
     (Bound::WatchWait, "lessor::tests::watches::watch_wait_ends_with_progress_answer"),
-    (Bound::ChangesBytes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
-    (Bound::ListNodes, "lessor::tests::full::wishes_for_more_than_one_answer_has_are_cut"),
-    (Bound::ClockInfos, "lessor::tests::clocks::clients_beyond_are_all_counted_and_some_of_them_shown"),
+    (Bound::ChangesBytes, "lessor::tests::bounds::wishes_for_more_than_one_answer_has_are_cut"),
+    (Bound::ListNodes, "lessor::tests::bounds::wishes_for_more_than_one_answer_has_are_cut"),
+    (Bound::ClockInfos, "lessor::tests::drift::clients_beyond_are_all_counted_and_some_of_them_shown"),
     (Bound::Candidates, "lessor::recall_channel::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
-    (Bound::AwaitLocksBytes, "holder::tests::holding::holds_with_long_paths_are_asked_after_in_turn"),
+    (Bound::AwaitLocksBytes, "holder::tests::locks::holds_with_long_paths_are_asked_after_in_turn"),
     (Bound::Heartbeats, "holder::in_flight::tests::of_too_many_keep_alives_the_oldest_is_abandoned"),
     (Bound::RemovalsRemembered, "holder::attachments::tests::of_too_many_removals_the_earliest_is_forgotten"),
     (Bound::Answers, "state::sessions::tests::the_window_forgets_what_was_answered_and_is_bounded"),
@@ -265,7 +267,8 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::LocksPerNode, "state::locks::tests::there_are_so_many_holds_on_a_node_and_no_more"),
 ];
 
-/// Named like bounds, and never met while anything runs: what no encoding goes beyond, or no count.
+/// Constants with the name of a bound that never takes effect: maximal lengths of encodings, and
+/// counts that are never reached.
 pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("HEAD_BYTES_MAX", "a part of BYTES_MAX: what a command has beside its write and its covers"),
     ("PUT_BYTES_MAX", "what a put of a change takes beside its value at most: weighs changes"),
@@ -284,14 +287,14 @@ mod counted {
         static REACHED: RefCell<BTreeMap<Bound, u64>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    /// This bound has taken effect.
+    /// Records that the bound has taken effect.
     pub(crate) fn reached(bound: Bound) {
         #[cfg(test)]
         super::tests::expected(bound);
         REACHED.with_borrow_mut(|reached| *reached.entry(bound).or_default() += 1);
     }
 
-    /// How often each was reached on this thread since the last call.
+    /// How often each bound was reached on this thread since the last call.
     pub fn take_reached() -> BTreeMap<Bound, u64> {
         REACHED.take()
     }
@@ -302,7 +305,7 @@ pub(crate) use counted::reached;
 #[cfg(any(test, feature = "count-work"))]
 pub use counted::take_reached;
 
-/// This bound has taken effect: counted in tests only.
+/// Records that the bound has taken effect, in test builds only.
 #[cfg(not(any(test, feature = "count-work")))]
 #[inline(always)]
 pub(crate) fn reached(_bound: Bound) {}

@@ -1,19 +1,18 @@
-//! Runs a test of this binary once more, alone in a process that is told something by its
-//! environment.
+//! Runs one test of this binary again, alone in its own process, with a given environment variable.
 
 use std::process::Command;
 
-/// What the test says.
+/// The result of the test.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TestResult {
     Passed,
-    /// With what it printed.
+    /// The test's output.
     Failed(String),
-    /// The test did not run, or the process ended before the test did.
+    /// The test did not run, or the process ended before the test did. Contains the output.
     Nothing(String),
 }
 
-/// Runs the test with this variable of the environment, and none that other runs were told by.
+/// Runs the test with the given variable. Variables of other such runs are removed.
 pub(crate) fn run(test: &str, told: Option<(&str, String)>) -> TestResult {
     let binary = std::env::current_exe().expect("this binary");
     let mut command = Command::new(binary);
@@ -24,7 +23,7 @@ pub(crate) fn run(test: &str, told: Option<(&str, String)>) -> TestResult {
     command.envs(told);
     let output = command.output().expect("this binary runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // libtest is content when no test has the name: what counts is the test's own line.
+    // libtest succeeds if no test has the name, so only the test's own result line counts.
     match (output.status.success(), text.contains(" 1 passed; 0 failed;"), text.contains(" 0 passed; 1 failed;")) {
         (true, true, false) => TestResult::Passed,
         (false, false, true) => TestResult::Failed(text),

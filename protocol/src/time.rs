@@ -1,11 +1,13 @@
 //! Time as a value.
 //!
-//! Nothing in this crate reads a clock (T7). Two kinds of time come in from outside and are never
-//! mixed: [`Instant`], a reading of one machine's own clock that counts suspended time (T1), and
-//! [`ClusterTime`], the replicated clock that the ends of replicated leases are kept in (T4). Only
-//! durations cross the wire.
+//! Nothing in this crate reads a clock (T7). Two kinds of time come in from outside, and their
+//! types keep them apart:
 //!
-//! All arithmetic saturates: no sequence of inputs makes a remaining time negative or wrap.
+//! - [`Instant`] is a reading of one machine's own clock, which counts suspended time (T1).
+//! - [`ClusterTime`] is a time of the replicated clock, in which replicated leases end (T4).
+//!
+//! Only durations cross the wire. All arithmetic saturates: no sequence of inputs makes a remaining
+//! time negative or wrap.
 
 use std::{fmt, time::Duration};
 
@@ -21,7 +23,7 @@ macro_rules! time {
             /// The origin of the clock.
             pub const ZERO: Self = Self(0);
 
-            /// The time this many microseconds after the origin.
+            /// The time that is `micros` microseconds after the origin.
             pub const fn from_micros(micros: u64) -> Self {
                 Self(micros)
             }
@@ -31,19 +33,19 @@ macro_rules! time {
                 self.0
             }
 
-            /// The time `span` later; the greatest time there is if that is too far.
+            /// The time `span` later, at most the greatest possible time.
             #[must_use]
             pub fn after(self, span: Duration) -> Self {
                 Self(self.0.saturating_add(micros(span)))
             }
 
-            /// The time `span` earlier; the origin if that is too far.
+            /// The time `span` earlier, at least the origin.
             #[must_use]
             pub fn before(self, span: Duration) -> Self {
                 Self(self.0.saturating_sub(micros(span)))
             }
 
-            /// How long from `earlier` to this; zero if it is not earlier.
+            /// The time from `earlier` to this time. Zero if `earlier` is later.
             pub fn since(self, earlier: Self) -> Duration {
                 Duration::from_micros(self.0.saturating_sub(earlier.0))
             }
@@ -58,20 +60,20 @@ macro_rules! time {
 }
 
 time! {
-    /// A reading of this machine's own clock, in microseconds. The clock counts the time that the
-    /// machine is suspended (`CLOCK_BOOTTIME` on Linux) and is never compared with another
-    /// machine's (T1).
+    /// A reading of this machine's own clock, in microseconds. The clock counts the time during
+    /// which the machine is suspended (`CLOCK_BOOTTIME` on Linux). Readings of two machines are
+    /// never compared (T1).
     Instant
 }
 
 time! {
-    /// The replicated clock, in microseconds that a leader was there to count (T4; LogCabin's
-    /// cluster clock).
+    /// The replicated clock, in microseconds. It counts only time during which there was a leader
+    /// (T4; LogCabin's cluster clock).
     ClusterTime
 }
 
-/// A length of time in whole microseconds, the greatest there is if it is longer: half the size of
-/// a [`Duration`], for what there may be millions of.
+/// A length of time in whole microseconds, at most `u64::MAX`. It takes half the memory of a
+/// [`Duration`], because there may be millions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Span(u64);
 
@@ -82,7 +84,7 @@ impl Span {
 }
 
 impl From<Duration> for Span {
-    /// What is left of a microsecond is cut off.
+    /// Rounds down to microseconds.
     fn from(span: Duration) -> Self {
         Self(micros(span))
     }
@@ -92,18 +94,18 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// How far a machine's clock may run from true time, in parts per million. The same bound in both
-/// directions.
+/// How far a machine's clock may differ from true time, in parts per million. The bound is the same
+/// in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DriftAllowance {
     ppm: u32,
 }
 
-/// A drift allowance that is no allowance.
+/// The requested drift allowance is too large.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[error("a drift allowance of {got_ppm} ppm: expected at most {} ppm", DriftAllowance::MAX_PPM)]
 pub struct DriftError {
-    /// What was given, in parts per million.
+    /// The requested allowance, in parts per million.
     pub got_ppm: u32,
 }
 
@@ -114,13 +116,13 @@ impl Default for DriftAllowance {
 }
 
 impl DriftAllowance {
-    /// A tenth: no clock that is worth the name is worse.
+    /// A tenth: no usable clock is worse.
     pub const MAX_PPM: u32 = 100_000;
 
-    /// 0.1 %: ten times what the crystals of ordinary machines drift.
+    /// 0.1 %: ten times the drift of ordinary crystals.
     pub const DEFAULT: Self = Self { ppm: 1_000 };
 
-    /// An allowance in parts per million.
+    /// Makes an allowance from parts per million.
     ///
     /// # Errors
     ///
@@ -129,12 +131,12 @@ impl DriftAllowance {
         if ppm > Self::MAX_PPM { Err(DriftError { got_ppm: ppm }) } else { Ok(Self { ppm }) }
     }
 
-    /// In parts per million.
+    /// The allowance in parts per million.
     pub fn ppm(self) -> u32 {
         self.ppm
     }
 
-    /// How far one clock can be from true time after `span`, rounded up.
+    /// How far one clock can differ from true time after `span`, rounded up.
     pub fn over(self, span: Duration) -> Duration {
         let micros = span.as_micros().saturating_mul(u128::from(self.ppm)).div_ceil(1_000_000);
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))

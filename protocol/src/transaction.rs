@@ -1,21 +1,24 @@
-//! Transactions: what must hold of some nodes, and what is done if it does or does not (etcd's
-//! `Txn`).
+//! Transactions: comparisons of nodes, and one list of operations for either result (etcd's `Txn`).
 //!
-//! All comparisons are judged, and all operations of the branch that they choose are done, at one
-//! place in the order of all changes: nobody sees some of it. A transaction that changes anything
-//! is one change, with one revision.
+//! All comparisons are judged at one position in the order of changes, and the chosen operations
+//! are done there. No reader sees a part of them. A transaction that changes anything is one
+//! change, with one revision.
 //!
 //! # What a branch may not do
 //!
-//! Its operations are independent of each other, so that their order means nothing: no node is
-//! written twice, nothing is written at or below a node that is removed, and nothing below one that
-//! is attached to a lease. Both branches are held to that, whichever is chosen, so that what is
-//! refused does not depend on what is stored.
+//! The operations of a branch are independent, so that their order has no meaning:
+//!
+//! - No node is written twice.
+//! - Nothing is written at or below a node that the branch removes.
+//! - Nothing is written below a node that the branch attaches to a lease.
+//!
+//! Both branches are checked, not only the chosen one. So the refusal of a transaction does not
+//! depend on the stored nodes.
 //!
 //! # What it does not know
 //!
-//! What is stored: see [`State::footprint`](crate::state::State::footprint) for what a branch needs
-//! of it.
+//! The stored nodes. [`State::footprint`](crate::state::State::footprint) has the objects that a
+//! branch changes.
 
 use std::{cmp::Ordering, fmt};
 
@@ -28,13 +31,13 @@ use crate::{
     path::NodePath,
 };
 
-/// Comparisons, and an operation list for either result. Empty lists are allowed: no comparisons
-/// always hold, and a branch without operations changes nothing and takes no revision.
+/// Comparisons, and a list of operations for either result. Empty lists are allowed: an empty list
+/// of comparisons always holds, and an empty branch changes nothing and takes no revision.
 ///
 /// ```
-/// use leasehold_protocol::{path::Path, transaction::{Compare, Operation, Relation, Transaction}};
+/// use leasehold_protocol::{path::NodePath, transaction::{Compare, Operation, Relation, Transaction}};
 ///
-/// let (from, to) = (Path::parse("/from")?, Path::parse("/to")?);
+/// let (from, to) = (NodePath::parse("/from")?, NodePath::parse("/to")?);
 /// let moved = Transaction::new()
 ///     .when(Compare::value(from.clone(), Relation::Equal, "7"))
 ///     .when(Compare::absent(to.clone()))
@@ -45,112 +48,112 @@ use crate::{
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Transaction {
-    /// What is compared, in order.
+    /// The comparisons, in order.
     pub compares: Vec<Compare>,
-    /// What is done if all comparisons hold.
+    /// The operations if all comparisons hold.
     pub then: Vec<Operation>,
-    /// What is done if one of them does not.
+    /// The operations if a comparison does not hold.
     pub otherwise: Vec<Operation>,
 }
 
-/// One of a transaction's lists of operations.
+/// One of a transaction's two lists of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Branch {
-    /// All comparisons hold.
+    /// The branch if all comparisons hold.
     Then,
-    /// One does not.
+    /// The branch if a comparison does not hold.
     Otherwise,
 }
 
-/// Something that is compared with what is stored.
+/// A comparison with a stored node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Compare {
     /// The node.
     pub path: NodePath,
-    /// What of it, and with what.
+    /// The compared property, and the value to compare it with.
     pub target: CompareTarget,
 }
 
-/// What of a node is compared, how, and with what. As in etcd, a node that does not exist has
-/// version 0 and revisions 0, and no value: a comparison with its value does not hold, whichever it
-/// is.
+/// The compared property of a node, the relation, and the operand. As in etcd, a node that does not
+/// exist has version 0, revisions 0 and no value. No comparison with the value of such a node
+/// holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CompareTarget {
-    /// The bytes, in the order of bytes.
+    /// The value, in the order of bytes.
     Value(Relation, Value),
-    /// How many times the value was written since the node was made.
+    /// The number of writes of the value since the node was created.
     Version(Relation, u64),
     /// The last change of the value.
     ModifyRevision(Relation, Revision),
-    /// The change that made the node.
+    /// The change that created the node.
     CreateRevision(Relation, Revision),
-    /// Whether there is such a node.
+    /// Whether the node exists.
     Exists(bool),
-    /// Whether this node, or one below it, is held under this fencing token (S10). Tokens are never
-    /// used again: the root says whether it is good at all.
+    /// Whether this node, or a descendant, is locked under this fencing token (S10). Tokens are
+    /// never reused. So a comparison at the root asks whether the token is valid at all.
     Locked(bool, Token),
 }
 
-/// How the stored thing has to be to the one named.
+/// The required relation of the stored property to the operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Relation {
-    /// The same.
+    /// The stored property equals the operand.
     Equal,
-    /// Another.
+    /// It differs.
     NotEqual,
-    /// Less than it.
+    /// It is less.
     Less,
-    /// More than it.
+    /// It is greater.
     Greater,
 }
 
-/// One of the things that a transaction does.
+/// One operation of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Operation {
-    /// Sets a node's value; makes the node and the nodes above it that do not exist.
+    /// Sets a node's value. Creates the node and its missing ancestors.
     Put {
         /// The node.
         path: NodePath,
         /// Its new value.
         value: Value,
-        /// The lease that the node goes with from now on.
+        /// The lease that the node is attached to from now on.
         attach: Attach,
     },
-    /// Removes a node. If it does not exist the whole transaction is refused.
+    /// Removes a node. If it does not exist, the whole transaction is refused.
     Delete {
         /// The node.
         path: NodePath,
-        /// With all that lies below it; otherwise a node with children is not removed, and the
-        /// whole transaction is refused.
+        /// Whether to remove all descendants too. If not, and the node has children, the whole
+        /// transaction is refused.
         recursive: bool,
     },
 }
 
-/// What a transaction did.
+/// The result of a transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Transacted {
-    /// The first comparison that did not hold. None: all held, and the operations of
+    /// The first comparison that did not hold. With `None` all held, and the operations of
     /// [`Branch::Then`] were done.
     pub failed: Option<FailedCompare>,
-    /// What each operation of the chosen branch did, in their order.
+    /// The results of the chosen branch, in the order of its operations.
     pub results: Vec<OperationResult>,
 }
 
 /// A comparison that did not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FailedCompare {
-    /// Its place among the comparisons, from 0.
+    /// The index of the comparison, from 0.
     pub index: u32,
-    /// What was there; none if the node did not exist.
+    /// The stat of the node. `None` if the node did not exist, or was under a write lease.
     pub found: Option<Stat>,
 }
 
-/// What an operation did.
+/// The result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OperationResult {
-    /// A put: the node as it is since.
+    /// A put: the node's new stat.
     Put(Stat),
-    /// A delete: how many nodes were removed.
+    /// A delete: the number of removed nodes.
     Deleted(u64),
 }
 
@@ -160,37 +163,36 @@ impl Transaction {
     /// The most operations in each branch (etcd's `max-txn-ops`).
     pub const OPERATIONS_MAX: usize = 128;
     /// The most bytes of all paths together. With the objects that a write names beside itself,
-    /// each path comes at most five times in a message or entry: with the largest values it still
-    /// fits.
+    /// each path occurs at most five times in a message or entry. So these fit together with the
+    /// largest values.
     pub const PATHS_MAX_BYTES: usize = 256 << 10;
-    /// The most nodes that either branch may make, with those above them that are missing when the
-    /// request arrives: each is a row, and an event for watchers. Nodes that exist count for
-    /// nothing.
+    /// The most nodes that either branch may create, missing ancestors included, as of the arrival
+    /// of the request. Each is a row, and an event for watchers. Nodes that exist do not count.
     pub const NODES_MADE_MAX: usize = 4096;
-    /// The most bytes that the paths of these nodes have: they come in a row each, and once more in
-    /// the history.
+    /// The most bytes of the paths of these nodes. Each path occurs in a row and again in the
+    /// history.
     pub const MADE_PATHS_MAX_BYTES: usize = 2 << 20;
 
-    /// Compares nothing and does nothing.
+    /// A transaction without comparisons and operations.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more comparison that has to hold.
+    /// Adds a comparison that must hold.
     #[must_use]
     pub fn when(mut self, compare: Compare) -> Self {
         self.compares.push(compare);
         self
     }
 
-    /// One more operation for when all comparisons hold.
+    /// Adds an operation for the case that all comparisons hold.
     #[must_use]
     pub fn then(mut self, operation: Operation) -> Self {
         self.then.push(operation);
         self
     }
 
-    /// One more operation for when one of the comparisons does not hold.
+    /// Adds an operation for the case that a comparison does not hold.
     #[must_use]
     pub fn otherwise(mut self, operation: Operation) -> Self {
         self.otherwise.push(operation);
@@ -210,12 +212,12 @@ impl Transaction {
         self.then.iter().chain(&self.otherwise)
     }
 
-    /// All paths that it names.
+    /// All paths in the transaction.
     pub fn paths(&self) -> impl Iterator<Item = &NodePath> {
         self.compares.iter().map(|compare| &compare.path).chain(self.operations().map(Operation::path))
     }
 
-    /// How many bytes all values have that it names, those that are compared included.
+    /// The bytes of all values in the transaction, compared values included.
     pub fn value_bytes(&self) -> usize {
         let compared = self.compares.iter().map(|compare| match &compare.target {
             CompareTarget::Value(_, value) => value.len(),
@@ -228,16 +230,16 @@ impl Transaction {
         compared.chain(put).sum()
     }
 
-    /// How many bytes all paths have that it names.
+    /// The bytes of all paths in the transaction.
     pub fn path_bytes(&self) -> usize {
         self.paths().map(|path| path.as_str().len()).sum()
     }
 
-    /// The operations of each branch are independent of each other.
+    /// Checks that the operations of each branch are independent.
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal::Overlap`] names two that are not.
+    /// [`WriteRefusal::Overlap`] names two operations that are not.
     pub fn check_overlaps(&self) -> Result<(), WriteRefusal> {
         [Branch::Then, Branch::Otherwise].into_iter().try_for_each(|branch| self.check_overlaps_of(branch))
     }
@@ -255,7 +257,7 @@ impl Transaction {
     }
 }
 
-/// Places are few.
+/// An index as `u32`: every list is far shorter.
 pub(crate) fn index_of(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
@@ -266,7 +268,7 @@ impl Operation {
         Self::Put { path, value: value.into(), attach: Attach::Nothing }
     }
 
-    /// The removal of a node without children.
+    /// A delete of a node without children.
     pub fn delete(path: NodePath) -> Self {
         Self::Delete { path, recursive: false }
     }
@@ -278,7 +280,7 @@ impl Operation {
         }
     }
 
-    /// Whether the other may not stand in the same branch.
+    /// Whether the other operation may not be in the same branch.
     fn excludes(&self, other: &Self) -> bool {
         let takes_all_below = match self {
             Self::Delete { .. } => true,
@@ -289,43 +291,43 @@ impl Operation {
 }
 
 impl Compare {
-    /// Of a node's value.
+    /// Compares a node's value.
     pub fn value(path: NodePath, relation: Relation, value: impl Into<Value>) -> Self {
         Self { path, target: CompareTarget::Value(relation, value.into()) }
     }
 
-    /// Of how many times a node was written since it was made.
+    /// Compares the number of writes since a node was created.
     pub fn version(path: NodePath, relation: Relation, version: u64) -> Self {
         Self { path, target: CompareTarget::Version(relation, version) }
     }
 
-    /// Of the last change of a node's value.
+    /// Compares the last change of a node's value.
     pub fn modify_revision(path: NodePath, relation: Relation, revision: Revision) -> Self {
         Self { path, target: CompareTarget::ModifyRevision(relation, revision) }
     }
 
-    /// Of the change that made a node.
+    /// Compares the change that created a node.
     pub fn create_revision(path: NodePath, relation: Relation, revision: Revision) -> Self {
         Self { path, target: CompareTarget::CreateRevision(relation, revision) }
     }
 
-    /// There is such a node.
+    /// Holds if the node exists.
     pub fn exists(path: NodePath) -> Self {
         Self { path, target: CompareTarget::Exists(true) }
     }
 
-    /// There is no such node.
+    /// Holds if the node does not exist.
     pub fn absent(path: NodePath) -> Self {
         Self { path, target: CompareTarget::Exists(false) }
     }
 
-    /// A node at or below this one is held under the token.
+    /// Holds if this node, or a descendant, is locked under the token.
     pub fn locked(path: NodePath, token: Token) -> Self {
         Self { path, target: CompareTarget::Locked(true, token) }
     }
 
-    /// Whether it holds, given what is stored of the node, and whether the token that it names is
-    /// good there.
+    /// Whether the comparison holds. `data` is the stored node. `is_held` says whether a token is
+    /// valid at or below it.
     pub fn matches(&self, data: Option<&Data>, is_held: impl FnOnce(Token) -> bool) -> bool {
         let stat = data.map(|data| data.stat);
         match &self.target {
@@ -346,7 +348,7 @@ impl Compare {
 }
 
 impl Relation {
-    /// Whether something stands so to the one named.
+    /// Whether a stored property that compares so with the operand has this relation.
     pub fn matches(self, stored: Ordering) -> bool {
         match self {
             Self::Equal => stored.is_eq(),
@@ -390,7 +392,7 @@ impl fmt::Display for Relation {
 }
 
 impl fmt::Display for Compare {
-    /// As etcdctl writes it.
+    /// The notation of etcdctl.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.as_str();
         match &self.target {

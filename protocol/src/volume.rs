@@ -1,5 +1,5 @@
-//! Volumes: subtrees whose objects share volume leases, the unit of failure delay (Yin et al.
-//! 1999).
+//! Volumes: subtrees whose objects share volume leases. A volume's term bounds how long a failed
+//! client delays a write (Yin et al. 1999).
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::{
     time::DriftAllowance,
 };
 
-/// How a server keeps track of which objects of the volume a session holds.
+/// How a server tracks which objects of the volume a session has leases on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Tracking {
-    /// One by one, up to a bound on their number for each session.
+    /// One by one, up to a bound for each session.
     Objects,
-    /// Not at all: each session with a volume lease is assumed to hold all of them, so that the
-    /// server's state does not depend on the number of objects (Gray and Cheriton's one lease for
+    /// Not at all. The server assumes that each session with a volume lease holds every object of
+    /// the volume. So its memory does not grow with the objects (Gray and Cheriton's one lease for
     /// many installed files).
     Covering,
 }
 
-/// What a volume promises. One that exists is valid: see [`VolumeSettings::new`].
+/// The settings of a volume. A value that exists is valid: see [`VolumeSettings::new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "RawSettings", into = "RawSettings")]
 pub struct VolumeSettings {
@@ -39,61 +39,61 @@ struct RawSettings {
     tracking: Tracking,
 }
 
-/// Why settings are refused. The numbers are in the message.
+/// The reason why settings are refused, with the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum VolumeError {
     /// The volume term is out of bounds.
     #[error("a volume term of {got:?}: expected {least:?} to {most:?}")]
     Term {
-        /// What was given.
+        /// The requested term.
         got: Duration,
-        /// The least.
+        /// The lower bound.
         least: Duration,
-        /// The most.
+        /// The upper bound.
         most: Duration,
     },
     /// The object term is shorter than the volume term, or too long.
     #[error("an object term of {got:?}: expected at least the volume term, {least:?}, and at most {most:?}")]
     ObjectTerm {
-        /// What was given.
+        /// The requested term.
         got: Duration,
-        /// The least.
+        /// The lower bound.
         least: Duration,
-        /// The most.
+        /// The upper bound.
         most: Duration,
     },
-    /// The margin would not cover what two clocks can drift apart (T3).
+    /// The margin does not cover the drift of two clocks (T3), or is too long.
     #[error(
         "a skew margin of {got:?}: expected more than {least:?}, which two clocks that each drift by {drift_ppm} ppm \
          can be apart after a term and a tick of {over:?}, and at most {most:?}"
     )]
     SkewMargin {
-        /// What was given.
+        /// The requested margin.
         got: Duration,
         /// The margin must be greater than this.
         least: Duration,
-        /// The most.
+        /// The upper bound.
         most: Duration,
-        /// The allowance for each clock, in parts per million.
+        /// The drift allowance of each clock, in parts per million.
         drift_ppm: u32,
-        /// The time over which they drift: the longest lease it applies to, plus its tick.
+        /// The time over which the clocks drift: the volume term and a tick.
         over: Duration,
     },
 }
 
 impl VolumeSettings {
-    /// The shortest volume term. A tick, a tenth of it, must still be longer than a commit usually
-    /// takes.
+    /// The shortest volume term. A tick, which is a tenth of it, must be longer than a usual
+    /// commit.
     pub const TERM_MIN: Duration = Duration::from_millis(200);
-    /// The longest volume term: what a write may have to wait for a client that died.
+    /// The longest volume term: how long a dead client may delay a write.
     pub const TERM_MAX: Duration = Duration::from_secs(24 * 3600);
     /// The longest object term.
     pub const OBJECT_TERM_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
     /// The largest margin.
     pub const SKEW_MARGIN_MAX: Duration = Duration::from_secs(3600);
 
-    /// Volumes for 10 s with a margin of 100 ms (Gray and Cheriton's conclusion and their ε),
-    /// objects for an hour.
+    /// Volume leases of 10 s with a margin of 100 ms (Gray and Cheriton's conclusion and their ε),
+    /// and object leases of an hour.
     pub const DEFAULT: Self = Self {
         term: Duration::from_secs(10),
         object_term: Duration::from_secs(3600),
@@ -101,15 +101,14 @@ impl VolumeSettings {
         tracking: Tracking::Objects,
     };
 
-    /// Settings, checked against the drift that the cluster allows for (T3).
+    /// Makes settings, and checks them against the cluster's drift allowance (T3).
     ///
-    /// The margin must exceed twice the allowance over a volume term and a tick. Object terms,
-    /// which can be much longer, are lengthened on the server by [`VolumeSettings::object_wait`]
-    /// instead.
+    /// The margin must exceed twice the allowance over a volume term and a tick. Object terms can
+    /// be much longer. For them the server waits for [`VolumeSettings::object_wait`] instead.
     ///
     /// # Errors
     ///
-    /// [`VolumeError`] with the number that was given and the ones that were expected.
+    /// [`VolumeError`] with the given number and the bounds.
     pub fn new(
         term: Duration,
         object_term: Duration,
@@ -127,7 +126,8 @@ impl VolumeSettings {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::SkewMargin`] if two clocks within the allowance could outrun it.
+    /// [`VolumeError::SkewMargin`] if two clocks within the allowance could differ by the margin,
+    /// or if the margin is too long.
     pub fn check_drift(&self, drift: DriftAllowance) -> Result<(), VolumeError> {
         let over = self.term + self.tick();
         let least = drift.over(over) * 2;
@@ -166,33 +166,34 @@ impl VolumeSettings {
         Ok(())
     }
 
-    /// How long a volume lease is promised for.
+    /// The term of volume leases.
     pub fn term(&self) -> Duration {
         self.term
     }
 
-    /// How long an object lease is promised for.
+    /// The term of object leases.
     pub fn object_term(&self) -> Duration {
         self.object_term
     }
 
-    /// What the server waits beyond a volume lease's end (ε).
+    /// How long the server waits after a volume lease's end before it counts the lease as ended
+    /// (ε).
     pub fn skew_margin(&self) -> Duration {
         self.skew_margin
     }
 
-    /// How object leases are kept track of.
+    /// How the server tracks object leases.
     pub fn tracking(&self) -> Tracking {
         self.tracking
     }
 
-    /// How long after a grant the server counts an object lease as over: the object term, what two
-    /// clocks can drift apart in it, and the margin (T3).
+    /// How long after a grant the server counts an object lease as ended. It is the sum of the
+    /// object term, the drift of two clocks over it, and the margin (T3).
     pub fn object_wait(&self, drift: DriftAllowance) -> Duration {
         self.object_term + drift.over(self.object_term) * 2 + self.skew_margin
     }
 
-    /// How often horizons move for leases of this term.
+    /// The interval at which ticks move the horizons of leases with this term.
     pub fn tick(&self) -> Duration {
         let tick = self.term / TICKS_PER_TERM;
         if tick > TICK_MAX {
@@ -202,16 +203,15 @@ impl VolumeSettings {
     }
 }
 
-/// A tick is a tenth of the shortest term (T6), or [`TICK_MAX`] if that is less: an abandoned lease
-/// is prolonged by two of them at most.
+/// A tick is a tenth of the shortest term (T6), or [`TICK_MAX`] if that is less. An abandoned lease
+/// lives at most two ticks longer.
 pub const TICKS_PER_TERM: u32 = 10;
 
-/// The longest tick. After a failover an abandoned lease lives for two ticks beyond its term and
-/// the outage, whatever the terms of the volumes are: half a second.
+/// The longest tick. So after a failover an abandoned lease lives at most half a second (two ticks)
+/// beyond its term and the outage. The terms of the volumes do not matter.
 ///
-/// A cluster with leases writes an entry for each tick, so a shorter one costs more commits while
-/// nothing else happens: four a second
-/// (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
+/// A cluster with leases writes an entry for each tick: four a second if it is idle. A shorter tick
+/// would cost more commits (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
 pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
@@ -224,8 +224,8 @@ impl From<VolumeSettings> for RawSettings {
 impl TryFrom<RawSettings> for VolumeSettings {
     type Error = VolumeError;
 
-    /// Checks the bounds. The drift is checked by who knows the allowance: the server that is
-    /// asked.
+    /// Checks the bounds only. The server that receives the settings knows the drift allowance, and
+    /// checks the margin.
     fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
         let RawSettings { term, object_term, skew_margin, tracking } = raw;
         let settings = Self { term, object_term, skew_margin, tracking };
@@ -261,8 +261,8 @@ mod tests {
         assert!(matches!(error, VolumeError::ObjectTerm { .. }));
     }
 
-    /// Gray and Cheriton's ε (T2, T3): a client that counts from its request, on a clock as slow as
-    /// is allowed, is over before the leader counts it over, on a clock as fast as is allowed.
+    /// Gray and Cheriton's ε (T2, T3). The client counts from its request, on the slowest clock
+    /// allowed. The leader counts on the fastest one. The client's lease still ends first.
     #[test]
     fn client_is_over_before_the_server_counts_it_over() {
         const MILLION: u128 = 1_000_000;
@@ -290,18 +290,18 @@ mod tests {
                 continue;
             };
             accepted += 1;
-            // A clock that says `span` when as much true time has passed, in millionths of a
-            // microsecond.
+            // The true time, in millionths of a microsecond, after which a slow clock has counted
+            // `span`.
             let slow = |span: Duration| micros(span) * MILLION * MILLION / (MILLION - u128::from(ppm));
             let fast = |span: Duration| micros(span) * MILLION * MILLION / (MILLION + u128::from(ppm));
-            // The request takes no time: that is the worst for the client, which counts from its
+            // The request takes no time. That is the worst case, because the client counts from the
             // sending.
             let promised = term + settings.tick();
             let spare = fast(promised + margin).checked_sub(slow(drift.shorten(promised)));
             assert!(spare.is_some(), "{settings:?} at {ppm} ppm");
             let objects = fast(settings.object_wait(drift)).checked_sub(slow(drift.shorten(object_term)));
             assert!(objects.is_some(), "objects: {settings:?} at {ppm} ppm");
-            // With a third of the margin it would not hold, where clocks drift at all.
+            // If clocks drift, a third of the margin is not enough.
             tight += u32::from(fast(promised + margin / 3) < slow(drift.shorten(promised)));
         }
         assert!(accepted > 100_000 && tight * 10 > accepted * 9, "{accepted} accepted, {tight} tight");

@@ -1,9 +1,9 @@
-//! How much a step looks at: counted in tests, nothing at all elsewhere.
+//! Counts the elements that a step examines. Only test builds count.
 //!
-//! The work of a step of the rules is bounded by what the step answers, never by how many sessions,
-//! leases, waits or changes exist (S10b). Loops and searches of [`lessor`](crate::lessor) and
-//! [`state`](crate::state) whose length is not bounded by their input count here what they look at;
-//! tests compare the counts of small and large worlds.
+//! The answer of a step bounds its work. The number of sessions, leases, waits or changes does not
+//! matter (S10b). In [`lessor`](crate::lessor) and [`state`](crate::state), loops and searches
+//! whose length their input does not bound count the elements that they examine. Tests compare the
+//! counts of small and large worlds.
 
 #[cfg(any(test, feature = "count-work"))]
 mod counted {
@@ -13,12 +13,12 @@ mod counted {
         static VISITED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// This many elements were looked at.
+    /// Counts `count` examined elements.
     pub(crate) fn visit(count: usize) {
         VISITED.with(|visited| visited.set(visited.get() + count as u64));
     }
 
-    /// What was counted on this thread since the last call, from zero on.
+    /// The count of this thread since the last call. Resets it.
     pub fn take_visited() -> u64 {
         VISITED.with(Cell::take)
     }
@@ -29,14 +29,14 @@ pub use counted::take_visited;
 #[cfg(any(test, feature = "count-work"))]
 pub(crate) use counted::visit;
 
-/// This many elements were looked at: counted in tests only.
+/// Counts examined elements, in test builds only.
 #[cfg(not(any(test, feature = "count-work")))]
 #[inline(always)]
 pub(crate) fn visit(_count: usize) {}
 
-/// Counts what an iterator is asked for.
+/// Counts the elements that an iterator yields.
 pub(crate) trait CountVisits: Iterator + Sized {
-    /// Counts each element as it is looked at.
+    /// Counts each element as it is examined.
     fn counted(self) -> impl Iterator<Item = Self::Item> {
         self.inspect(|_| visit(1))
     }

@@ -1,9 +1,9 @@
-//! How many connections there may be at one time, and of whom.
+//! How many connections a server accepts at one time, by role.
 //!
-//! Clients, peers and handshakes are counted apart: however many clients there are, the other
-//! replicas connect, and whoever is refused hears why. Each connection takes a file descriptor, and
-//! a store that gets none fails for good. So the limits follow from how many the process may have,
-//! less a reserve.
+//! Clients, peers and handshakes have separate limits. So peers can connect however many clients
+//! there are, and a refused client gets the reason. Each connection uses a file descriptor, and a
+//! store that cannot get one fails permanently. So the limits follow from the process's limit of
+//! open files, less a reserve.
 
 use std::{
     collections::BTreeMap,
@@ -24,32 +24,31 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The most connections of clients at one time. Each has a task and its buffers, some tens of
-/// kilobytes.
+/// The most client connections at one time. Each has a task and buffers of some tens of kilobytes.
 const CLIENTS_MAX: usize = 1 << 14;
 
-/// The most connections of other replicas at one time. Each replica has a few, and makes new ones
+/// The most connections from other replicas at one time. Each replica has a few, and opens new ones
 /// when it loses them.
 const PEERS_MAX: usize = 64;
 
-/// The most handshakes at one time. With more, the oldest ends after [`HANDSHAKE_GRACE`]: whoever
-/// connects and says nothing keeps nobody out.
+/// The most handshakes at one time. With more, the server drops the oldest after
+/// [`HANDSHAKE_GRACE`]. So a silent connection keeps nobody out.
 const HANDSHAKES_MAX: usize = 64;
 
 /// How long a handshake may take while others wait for its place: some round trips.
 const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
 
-/// Descriptors that are kept for the store and for connections to other replicas.
+/// Descriptors that are reserved for the store and for connections to other replicas.
 const DESCRIPTORS_RESERVED: usize = 128;
 
-/// Allows this process as many open files as the system lets it have. Returns how many those are.
+/// Raises this process's limit of open files to the system's hard limit. Returns that limit.
 ///
-/// A program that runs a [`Server`](crate::Server) calls this before it starts one. The limit that
-/// most systems begin with, 1,024, leaves room for 768 clients.
+/// A program that runs a [`Server`](crate::Server) calls this before it starts one. The usual soft
+/// limit of 1,024 leaves room for 768 clients.
 ///
 /// # Errors
 ///
-/// What the system says. The limit is as before.
+/// The system's error. Then the limit is unchanged.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -58,7 +57,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(hard)
 }
 
-/// The room for connections of one server.
+/// The connection limits of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Admission {
     clients: ConnectionRoom,
@@ -66,7 +65,7 @@ pub(crate) struct Admission {
     handshakes: Arc<Handshakes>,
 }
 
-/// The handshakes that have not ended, from the oldest on.
+/// The handshakes that have not ended, oldest first.
 #[derive(Debug)]
 struct Handshakes {
     most: usize,
@@ -76,8 +75,8 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// Begins one if there is room, or if the oldest has had its time. Otherwise returns how much
-    /// of that is left.
+    /// Begins a handshake if there is room, or if the oldest has used up its time. Otherwise
+    /// returns how much time the oldest has left.
     fn begin(&self) -> Result<(u64, CancellationToken), Duration> {
         let (mut all, now) = (self.all.lock(), Instant::now());
         if all.len() >= self.most
@@ -95,7 +94,7 @@ impl Handshakes {
     }
 }
 
-/// One handshake, until this is dropped.
+/// One handshake. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     number: u64,
@@ -104,7 +103,7 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// Resolves when others need its place.
+    /// Resolves when other handshakes need this one's place.
     pub(crate) async fn given_up(&self) {
         self.given_up.cancelled().await;
     }
@@ -124,7 +123,7 @@ struct ConnectionRoom {
 }
 
 impl Admission {
-    /// The room that the process's limit of open files leaves.
+    /// The limits that follow from the process's limit of open files.
     pub(crate) fn of_this_process() -> io::Result<Self> {
         let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
         let admission = Self::within(usize::try_from(soft).unwrap_or(usize::MAX));
@@ -139,8 +138,8 @@ impl Admission {
         Ok(admission)
     }
 
-    /// The same, for a process that may have so many files open. At least a quarter of them is for
-    /// clients, up to [`CLIENTS_MAX`].
+    /// The limits of a process that may have this many files open. Clients get at least a quarter
+    /// of them, and at most [`CLIENTS_MAX`].
     fn within(descriptors: usize) -> Self {
         let others = PEERS_MAX + HANDSHAKES_MAX + DESCRIPTORS_RESERVED;
         let clients = descriptors.saturating_sub(others).max(descriptors / 4).clamp(1, CLIENTS_MAX);
@@ -159,7 +158,7 @@ impl Admission {
         }
     }
 
-    /// Waits until there is room for another handshake: until one ends, or the oldest is given up.
+    /// Waits for room for another handshake: until one ends, or the oldest has used up its time.
     pub(crate) async fn handshake(&self) -> Handshake {
         loop {
             let left = match self.handshakes.begin() {
@@ -168,12 +167,12 @@ impl Admission {
                 }
                 Err(left) => left,
             };
-            // Looks again in either case.
+            // Whether it was notified or timed out, it looks again.
             let _ = tokio::time::timeout(left, self.handshakes.ended.notified()).await;
         }
     }
 
-    /// Room for one connection, until what is returned is dropped; or why there is none.
+    /// Reserves room for one connection until the permit is dropped, or says why there is none.
     pub(crate) fn admit(&self, role: Role) -> Result<OwnedSemaphorePermit, String> {
         let (whose, ConnectionRoom { most, room }) = match role {
             Role::Client => ("clients", &self.clients),

@@ -3,14 +3,14 @@
 use leasehold_protocol::time::Instant;
 use nix::time::{ClockId, clock_gettime};
 
-/// Now, on a clock that counts the time that the machine is suspended (T1). Read through libc, so
-/// that tools which skew clocks for tests reach it.
+/// The time on a clock that counts suspension (T1). It is read through libc, so that tools that
+/// skew clocks for tests can intercept it.
 pub fn now() -> Instant {
     #[cfg(test)]
     if let Some(stopped) = tests::STOPPED.get() {
         return stopped;
     }
-    // The clock has been there since Linux 2.6.39; without it no lease could be kept safely.
+    // Linux has had this clock since 2.6.39. Without it, no lease can be kept safely.
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME");
     let seconds = u64::try_from(time.tv_sec()).unwrap_or_default();
     let micros = u64::try_from(time.tv_nsec() / 1000).unwrap_or_default();
@@ -27,8 +27,7 @@ pub(crate) mod tests {
         pub(super) static STOPPED: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// From now on the clock of this thread, and so of this test, stands still: nothing becomes
-    /// due.
+    /// Stops the clock of this thread, and so of this test: no further deadline comes.
     pub(crate) fn stop() {
         STOPPED.set(Some(now()));
     }

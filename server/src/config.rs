@@ -1,4 +1,4 @@
-//! What a server is told: on the command line, or in a file.
+//! A server's configuration, from the command line or from a file.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::raft::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings};
 
-/// The longest election time. Who waits for longer than an hour has no cluster; and Raft counts
-/// with multiples of it, on timers that have an end.
+/// The longest election timeout. A cluster that waits longer than an hour for a leader is of no
+/// use, and Raft's timers must be able to hold multiples of it.
 pub const ELECTION_MAX_MS: u64 = 3_600_000;
 
-/// A replica's configuration. In a file: TOML with these names.
+/// A replica's configuration. A configuration file is TOML with these field names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// This replica's number in the cluster. From 1.
+    /// This replica's number in the cluster, from 1.
     pub id: u64,
-    /// Where it keeps its data. Made if it does not exist.
+    /// The data folder. It is created if it does not exist.
     pub data: PathBuf,
-    /// Where it listens, for clients and for its peers: `host:port`. Port 0 for any that is free.
+    /// The address to listen on, for clients and for peers: `host:port`. Port 0 picks a free port.
     pub listen: String,
-    /// All replicas, by number, with the addresses at which the others and the clients reach them.
+    /// All replicas by number, with the addresses at which other replicas and clients reach them.
     /// Empty for a cluster of one.
     #[serde(with = "by_number")]
     pub cluster: BTreeMap<u64, String>,
     /// How far the clocks of servers and clients may drift, in parts per million.
     pub drift_ppm: u32,
-    /// How large what users send may be.
+    /// How large the data of users may be.
     pub limits: Limits,
     /// Raft's timings and sizes.
     pub raft: RaftConfig,
@@ -37,19 +37,18 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RaftConfig {
-    /// How often a leader shows itself, in milliseconds.
+    /// The interval of the leader's heartbeats, in milliseconds.
     pub heartbeat_ms: u64,
-    /// Without a sign of a leader for this long at least, a replica stands for election; in
-    /// milliseconds.
+    /// The shortest time without a leader after which a replica campaigns, in milliseconds.
     pub election_min_ms: u64,
-    /// The same, at most.
+    /// The longest such time, in milliseconds. Each replica picks a time between both.
     pub election_max_ms: u64,
-    /// A snapshot is taken after this many log entries,
+    /// Raft takes a snapshot after this many log entries,
     pub snapshot_entries: u64,
-    /// or this many bytes of entries, whichever comes first.
+    /// or after this many bytes of entries, whichever comes first.
     pub snapshot_bytes: u64,
-    /// At most this many entries are kept in the log after a snapshot, for replicas that are a
-    /// little behind,
+    /// After a snapshot, the log retains at most this many entries, for replicas that are a little
+    /// behind,
     pub keep_entries: u64,
     /// of at most this many bytes.
     pub keep_bytes: u64,
@@ -83,7 +82,7 @@ impl Default for RaftConfig {
     }
 }
 
-/// A configuration that a server cannot run with.
+/// Why a server cannot run with a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The replica is not a member of its own cluster.
@@ -94,53 +93,53 @@ pub enum ConfigError {
         /// The members.
         members: Vec<u64>,
     },
-    /// Replicas count from 1.
+    /// A replica's number is 0. Numbers start at 1.
     #[error("replica 0: expected a number from 1 on")]
     IdZero,
-    /// An address that is none.
+    /// An address is not `host:port`.
     #[error("the address {got:?}: expected HOST:PORT")]
     Address {
-        /// What was given.
+        /// The configured text.
         got: String,
     },
-    /// Two replicas with one address.
+    /// Two replicas have the same address.
     #[error("replicas {one} and {other} both have the address {address}: expected each to have its own")]
     SameAddress {
-        /// One of them.
+        /// One of the two.
         one: u64,
-        /// The other.
+        /// The other one.
         other: u64,
         /// Their address.
         address: String,
     },
-    /// Timings with which no leader would last.
+    /// With these timings, no leader would last.
     #[error(
         "a heartbeat of {heartbeat_ms} ms with elections after {election_min_ms} to {election_max_ms} ms: expected the \
          first election time to be at least three heartbeats, and less than the second, which is at most \
          {ELECTION_MAX_MS} ms"
     )]
     Timings {
-        /// The heartbeat.
+        /// The heartbeat interval.
         heartbeat_ms: u64,
-        /// The shorter election time.
+        /// The shortest election timeout.
         election_min_ms: u64,
-        /// The longer one.
+        /// The longest election timeout.
         election_max_ms: u64,
     },
-    /// A limit out of bounds.
+    /// A limit is out of bounds.
     #[error(transparent)]
     Limit(#[from] leasehold_protocol::limits::LimitError),
-    /// An allowance out of bounds.
+    /// The drift allowance is out of bounds.
     #[error(transparent)]
     Drift(#[from] leasehold_protocol::time::DriftError),
 }
 
 impl ServerConfig {
-    /// Checks everything that can be wrong with it by itself, and fills in a cluster of one.
+    /// Checks the configuration, and fills in the list of a cluster of one.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] says what was expected.
+    /// [`ConfigError`] names what was expected.
     pub fn checked(mut self) -> Result<Self, ConfigError> {
         if self.id == 0 || self.cluster.contains_key(&0) {
             return Err(ConfigError::IdZero);
@@ -162,7 +161,7 @@ impl ServerConfig {
         Ok(self)
     }
 
-    /// What Raft and the store have to be told.
+    /// The part of the configuration that Raft and the store need.
     pub(crate) fn replica(&self) -> ReplicaConfig {
         let timings = Timings {
             heartbeat: Duration::from_millis(self.raft.heartbeat_ms),
@@ -202,7 +201,7 @@ fn check_address(address: &str) -> Result<(), ConfigError> {
     port.map(|_| ()).ok_or_else(|| ConfigError::Address { got: address.to_owned() })
 }
 
-/// TOML's keys are texts.
+/// The keys of a TOML table are strings.
 mod by_number {
     use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! The listener, and what becomes of each connection.
+//! The listener, and the life of each connection.
 //!
-//! Clients and peers come in at the same address and say in their first bytes what they are. A
-//! connection that breaks the protocol is told why and closed; the server goes on.
+//! Clients and peers connect to the same address, and name their role in their first bytes. A
+//! connection that breaks the protocol gets the reason and is closed. The server goes on.
 
 use std::{
     net::SocketAddr,
@@ -34,19 +34,19 @@ use crate::{
     raft::{Replica, ReplicaInfo},
 };
 
-/// How long a recall is waited for on its connection before it is given up there; it is sent again
-/// with the session's next request, and the write that recalls goes on at the end of the volume
-/// lease in any case.
+/// How long the server waits for the answer to a recall on its connection. Then it gives that call
+/// up, and the lessor sends the recall again with the session's next request. The recalling write
+/// proceeds at the end of the volume lease in any case.
 const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The recalls of one connection that are sent or being sent, and not answered: each has a task.
-/// More wait in the queue before.
+/// The most recalls of one connection that are in flight. Each has a task. Further recalls wait in
+/// the queue.
 const RECALLS_OUT_MAX: usize = 1 << 12;
 
-/// How long to wait when the process has no file descriptor left for another connection.
+/// The pause when the process has no file descriptor for another connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// What every connection works with.
+/// What every connection shares.
 #[derive(Clone)]
 pub(crate) struct Connections {
     pub(crate) core: Arc<ServerCore>,
@@ -86,7 +86,7 @@ impl Connections {
     }
 
     async fn serve(self, id: ConnectionId, stream: TcpStream, from: SocketAddr, handshake: Handshake) {
-        // Whoever is refused is named in the log.
+        // The span names a refused peer in the log.
         let handshaking = accept_if(stream, self.replica.cluster(), |role| self.admission.admit(role))
             .instrument(tracing::info_span!("handshake", %from));
         let admitted = tokio::select! {
@@ -94,7 +94,7 @@ impl Connections {
             () = handshake.given_up() => return,
         };
         drop(handshake);
-        // What was wrong has been logged, and told to the other side, by the handshake.
+        // The handshake has logged the error, and reported it to the other side.
         let Ok((accepted, _room)) = admitted else { return };
         match accepted.role {
             Role::Client => self.serve_client(id, accepted.stream).await,
@@ -110,7 +110,7 @@ impl Connections {
         let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
         tokio::select! {
-            // Why it ended has been logged, if it is worth a line.
+            // The end is already logged if it is worth a line.
             _ = driver => {}
             () = calls => {}
             () = send_recalls(Arc::clone(&self.core), id, callbacks, to_recall) => {}
@@ -119,7 +119,7 @@ impl Connections {
     }
 }
 
-/// Tells the core when a connection ends, however that happens.
+/// Removes a connection from the core when it ends, for whatever reason.
 struct RegisteredOn {
     id: ConnectionId,
     core: Arc<ServerCore>,
@@ -131,7 +131,7 @@ impl Drop for RegisteredOn {
     }
 }
 
-/// Quick requests are answered in place; those that have to wait get a task of their own, so that a
+/// Answers a quick request in place. A request that has to wait gets a task of its own, so that a
 /// consent never waits behind a write.
 async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
     let mut call = Box::pin(call);
@@ -140,7 +140,7 @@ async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// Sends recalls down the connection, and brings the consents back.
+/// Sends recalls on the connection, and passes the consents to the core.
 async fn send_recalls(
     core: Arc<ServerCore>,
     id: ConnectionId,
@@ -151,8 +151,8 @@ async fn send_recalls(
     while let Some(recall) = recalls.recv().await {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let (core, callbacks) = (Arc::clone(&core), callbacks.clone());
-        // Spawned if it has to wait, and it always has; by then it is on its way, so that recalls
-        // keep their order.
+        // A recall always has to wait, so this spawns a task. By then it has been sent, so that
+        // recalls keep their order.
         spawn_if_slow(async move {
             let mut context = context::current();
             context.deadline = Instant::now() + RECALL_TIMEOUT;
@@ -162,7 +162,7 @@ async fn send_recalls(
                 // The client will consent with a later request. An answer that names another recall
                 // does not count.
                 Ok(_) => {}
-                // The lessor sends it again when there is a chance, and does not depend on it.
+                // The lessor sends the recall again when it can, and does not depend on this call.
                 Err(_) => {}
             }
             drop(permit);
@@ -202,7 +202,7 @@ impl Leasehold for ClientService {
         }
         match self.core.request(request, self.id, &self.recalls).await {
             Ok(response) => response,
-            // The core gave the request up because this replica leads no more.
+            // The core dropped the request because this replica no longer leads.
             Err(_) => refusal_response(self.core.applied().0, Refusal::Retry),
         }
     }

@@ -1,13 +1,13 @@
 //! The server's core: the replicated state and, while this replica leads, the lessor, behind one
 //! lock.
 //!
-//! Everything that happens comes in here as an input of the rules, and every effect of theirs is
-//! carried out here, in order, under the lock: replies go to the calls that wait for them, recalls
-//! to the connections that sessions registered on, proofs and proposals to the tasks that see to
-//! them. The core decides nothing, and nothing that takes time is done under its lock.
+//! Every event enters here as an input of the rules. The core executes every effect of the rules,
+//! in order, under the lock: it sends replies to waiting calls, recalls to the connections of their
+//! sessions, and proofs and proposals to their tasks. It decides nothing, and does nothing slow
+//! under the lock.
 //!
-//! It does not know Raft: what is committed comes in through [`Machine`], whether this replica
-//! leads through [`ServerCore::lead`] and [`ServerCore::follow`].
+//! It does not know Raft. Committed entries arrive through [`Machine`]. Changes of leadership
+//! arrive through [`ServerCore::become_leader`] and [`ServerCore::become_follower`].
 
 mod registrations;
 #[cfg(test)]
@@ -36,55 +36,56 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use self::registrations::Registrations;
 use crate::{clock, raft::Machine};
 
-/// Names one connection of a client.
+/// Names one client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// Where the recalls for one connection go.
+/// The queue of recalls for one connection.
 pub type RecallSender = mpsc::Sender<Recall>;
 
-/// The recalls that wait to be sent on one connection. One more is dropped, and nothing is lost by
-/// that: the lessor sends each unanswered recall again, and a write that waits for one goes on when
-/// the session's lease has ended.
+/// The most recalls that wait to be sent on one connection. The core drops further ones, which
+/// loses nothing: the lessor resends each unanswered recall. A write that waits for a consent
+/// proceeds when the session's lease has ended.
 pub const RECALLS_WAITING_MAX: usize = 1 << 13;
 
 /// Names one lessor of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LessorId(u64);
 
-/// What a call gets: its answer, now or later.
+/// The receiver of one call's answer.
 pub type ResponseReceiver = oneshot::Receiver<Response>;
 
-/// The replicated state, the lessor, and who waits for what.
+/// The replicated state, the lessor, and the calls that wait for answers.
 pub struct ServerCore {
     inner: Mutex<CoreState>,
     requests: AtomicU64,
-    /// There is something to propose.
+    /// Signals that there is something to propose.
     proposals: Notify,
-    /// There is so much that it need not wait.
+    /// Signals a full proposal, which need not wait for the last one.
     full_proposals: Notify,
-    /// The lessor was given up.
+    /// Signals that the lessor was abandoned.
     abandoned: Notify,
-    /// A proof of leadership is wanted.
+    /// Requests for quorum rounds.
     proofs: mpsc::UnboundedSender<u64>,
-    /// Counts the leaderships that have ended here: clients' connections are closed then, so that
-    /// they look for the next leader at once.
+    /// Counts the leaderships that have ended here. Client connections close at each change, so
+    /// that clients look for the next leader at once.
     leaderships_ended: watch::Sender<u64>,
 }
 
 struct CoreState {
     state: State,
     lessor: Option<Lessor>,
-    /// The lessor's, or the last one's.
+    /// The id of the current lessor, or of the last one.
     lessor_id: LessorId,
-    /// Where the leader listens, while this replica does not lead.
+    /// The leader's address, while this replica does not lead.
     leader: Option<String>,
     waiting: HashMap<RequestId, oneshot::Sender<Response>>,
     registrations: Registrations,
 }
 
 impl ServerCore {
-    /// A core with the state that every cluster begins with, and the proofs that it will want.
+    /// Returns a core with the state that every cluster begins with, and the quorum rounds that its
+    /// lessors will ask for.
     pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<u64>) {
         let (proofs, wanted) = mpsc::unbounded_channel();
         let inner = CoreState {
@@ -107,14 +108,14 @@ impl ServerCore {
         (Arc::new(core), wanted)
     }
 
-    /// Takes a request that came in on a connection. The answer comes at once, or later, or never
-    /// if the core is dropped.
+    /// Handles a request that arrived on a connection. The answer comes at once or later. The
+    /// receiver fails if the core drops the call.
     pub fn request(&self, request: Request, connection: ConnectionId, recalls: &RecallSender) -> ResponseReceiver {
         let (sender, answer) = oneshot::channel();
         let mut inner = self.inner.lock();
         if inner.lessor.is_none() {
             let refusal = Refusal::NotLeader { leader: inner.leader.clone() };
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = sender.send(refusal_response(inner.state.epoch(), refusal));
             return answer;
         }
@@ -136,8 +137,7 @@ impl ServerCore {
         answer
     }
 
-    /// A client has consented to a recall. It counts only if the session registered on this
-    /// connection last.
+    /// Passes a client's consent to the lessor, if the session registered on this connection last.
     pub fn consent(&self, connection: ConnectionId, consent: Consent) {
         let mut inner = self.inner.lock();
         if inner.registrations.is_on(consent.session, connection) {
@@ -145,13 +145,13 @@ impl ServerCore {
         }
     }
 
-    /// A proof of leadership was had, or not (S6).
+    /// Passes the result of a quorum round to the lessor (S6).
     pub fn proof(&self, round: u64, is_proven: bool) {
         self.input(if is_proven { LessorInput::Proven { round } } else { LessorInput::NotProven { round } });
     }
 
-    /// The lessor's deadline has come. Returns when the next one does; none while this replica does
-    /// not lead.
+    /// Steps the lessor at its deadline. Returns the time to the next deadline, or `None` while
+    /// this replica does not lead.
     pub fn timeout(&self) -> Option<Duration> {
         let mut inner = self.inner.lock();
         self.step(&mut inner, LessorInput::Timeout);
@@ -159,8 +159,8 @@ impl ServerCore {
         inner.lessor.as_ref().map(|lessor| lessor.next_deadline(now).since(now))
     }
 
-    /// Waits until there is something to propose, and says for whom. Nothing is lost if the future
-    /// is dropped.
+    /// Waits for the next proposal, and returns it with its lessor's id. Dropping the future loses
+    /// nothing.
     pub async fn next_proposal(&self) -> (LessorId, Proposal) {
         loop {
             match self.take_proposal_if(Lessor::has_proposal) {
@@ -170,7 +170,8 @@ impl ServerCore {
         }
     }
 
-    /// The same, of what need not wait for the last proposal ([`Lessor::has_full_proposal`]).
+    /// Like [`next_proposal`](Self::next_proposal), but only for proposals that need not wait for
+    /// the last one ([`Lessor::has_full_proposal`]).
     pub async fn next_full_proposal(&self) -> (LessorId, Proposal) {
         loop {
             match self.take_proposal_if(Lessor::has_full_proposal) {
@@ -187,8 +188,8 @@ impl ServerCore {
         lessor.take_proposal(clock::now()).map(|proposal| (lessor_id, proposal))
     }
 
-    /// This replica has become leader, or has been elected anew. It has heard from the leader of
-    /// the latest entry for so long since that came in ([`Lessor::new`]).
+    /// This replica has become leader, or was elected again. `heard` is how long it has heard from
+    /// the leader of the latest entry since that entry arrived ([`Lessor::new`]).
     pub fn become_leader(&self, config: lessor::LessorConfig, heard: Duration) {
         let mut inner = self.inner.lock();
         self.step_down(&mut inner);
@@ -199,16 +200,16 @@ impl ServerCore {
         self.proposals.notify_one();
     }
 
-    /// This replica does not lead; another does, if known.
+    /// This replica does not lead. `leader` is the leader's address, if known.
     pub fn become_follower(&self, leader: Option<String>) {
         let mut inner = self.inner.lock();
         self.step_down(&mut inner);
         inner.leader = leader;
     }
 
-    /// A proposal of this lessor did not go through: it no longer knows what is in the log, and
-    /// ends. If this replica leads still, it begins another epoch. Nothing happens if that lessor
-    /// has ended: its successor has proposed nothing of the kind.
+    /// Ends this lessor, because the log did not take one of its proposals: it no longer knows what
+    /// the log contains. If this replica still leads, it begins another epoch. If that lessor has
+    /// ended already, nothing happens: its successor's proposals are not affected.
     pub fn abandon_lessor(&self, lessor_id: LessorId) {
         let mut inner = self.inner.lock();
         if inner.lessor_id == lessor_id && inner.lessor.is_some() {
@@ -218,37 +219,36 @@ impl ServerCore {
         }
     }
 
-    /// Waits until a lessor is given up. It may have been succeeded since
+    /// Waits until a lessor is abandoned. It may have a successor by then
     /// ([`ServerCore::has_lessor`]).
     pub async fn lessor_abandoned(&self) {
         self.abandoned.notified().await;
     }
 
-    /// Whether this lessor has not ended.
+    /// Whether this lessor is still the current one.
     pub fn is_lessor_current(&self, lessor_id: LessorId) -> bool {
         let inner = self.inner.lock();
         inner.lessor_id == lessor_id && inner.lessor.is_some()
     }
 
-    /// Whether there is a lessor, begun or not.
+    /// Whether there is a lessor, even if its epoch has not begun.
     pub fn has_lessor(&self) -> bool {
         self.inner.lock().lessor.is_some()
     }
 
-    /// Whether the first entry of this replica's leadership has been applied: it answers.
+    /// Whether the first entry of this replica's leadership has been applied, so that it answers.
     pub fn is_serving(&self) -> bool {
         self.inner.lock().lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some())
     }
 
-    /// The last epoch and the index of the last entry that were applied, with the revision that
-    /// they led to.
+    /// The last applied epoch, the index of the last applied entry, and the revision after it.
     pub fn applied(&self) -> (Epoch, u64, leasehold_protocol::id::Revision) {
         let inner = self.inner.lock();
         (inner.state.epoch(), inner.state.applied_index(), inner.state.revision())
     }
 
-    /// How many clients' clocks and this server's are beyond their allowances, as far as this
-    /// server leads, and some of them.
+    /// How many clients' clocks differ from this server's by more than allowed, and some of these
+    /// clients. Empty while this server does not lead.
     pub fn clock_infos(&self) -> (u64, Vec<ClockInfo>) {
         let inner = self.inner.lock();
         inner.lessor.as_ref().map(|lessor| lessor.clock_infos(&inner.state)).unwrap_or_default()
@@ -259,7 +259,7 @@ impl ServerCore {
         self.leaderships_ended.subscribe()
     }
 
-    /// The connection has ended: nothing is sent down it any more.
+    /// The connection has ended: the core sends nothing more on it.
     pub fn disconnected(&self, connection: ConnectionId) {
         self.inner.lock().registrations.disconnected(connection);
     }
@@ -287,7 +287,7 @@ impl ServerCore {
             match effect {
                 LessorEffect::Reply { id, response } => {
                     if let Some(waiting) = inner.waiting.remove(&id) {
-                        // Whoever asked may have gone.
+                        // The caller may have gone.
                         let _ = waiting.send(response);
                     }
                 }
@@ -300,14 +300,15 @@ impl ServerCore {
                     tracing::info!(%session, name, "a client's clock and this server's are within their allowances again");
                 }
                 LessorEffect::Prove { round } => {
-                    // The prover ends with the server.
+                    // The task that proves leadership ends with the server.
                     let _ = self.proofs.send(round);
                 }
             }
         }
     }
 
-    /// Ends any lessor, as what it knows is of the old state. Returns that.
+    /// Replaces the state, and returns the old one. Ends any lessor, because it knows only the old
+    /// state.
     fn replace(&self, state: State) -> State {
         let mut inner = self.inner.lock();
         let led = inner.lessor.is_some();
@@ -330,8 +331,8 @@ impl ServerCore {
 }
 
 impl Machine for ServerCore {
-    /// Applies a committed proposal and, if it is the lessor's, tells it. Another replica's
-    /// leadership ends the lessor at once.
+    /// Applies a committed proposal. If the current lessor proposed it, passes the outcomes to that
+    /// lessor. The beginning of another replica's epoch ends the lessor at once.
     fn apply(&self, index: u64, proposal: &Proposal) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut inner = self.inner.lock();
         let applied = inner.state.apply(index, proposal);
@@ -345,18 +346,18 @@ impl Machine for ServerCore {
         if is_mine {
             self.step(&mut inner, LessorInput::committed(proposal.number, applied));
         } else if begins_epoch(proposal) && inner.lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some()) {
-            // A lessor that has not begun is still to come: what is applied until then is older
-            // than it.
+            // A lessor without an epoch is newer than all that is applied before its first entry.
+            // So it stays.
             self.step_down(&mut inner);
             self.abandoned.notify_one();
         }
         rows
     }
 
-    /// As if nothing had been applied yet: the replica has nothing to say of the state that goes.
+    /// Afterwards it is as if nothing had been applied: the state to be replaced serves no request.
     fn discard_state(&self) {
         let old = self.replace(State::new(VolumeSettings::DEFAULT));
-        // It may be large: it is taken apart outside the lock.
+        // It may be large, so it is freed outside the lock.
         drop(old);
     }
 
@@ -369,7 +370,7 @@ fn begins_epoch(proposal: &Proposal) -> bool {
     proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. }))
 }
 
-/// The session that the command ends, if it is applied with effect.
+/// The session that the command ends, if applying it has an effect.
 fn ended_session(command: &Command) -> Option<SessionId> {
     match command {
         Command::CloseSession { session } | Command::Expire { lease: LeaseKey::Session(session), .. } => Some(*session),
@@ -377,7 +378,7 @@ fn ended_session(command: &Command) -> Option<SessionId> {
     }
 }
 
-/// A refusal without anything riding along.
+/// A refusal without promises and lapses.
 pub(crate) fn refusal_response(epoch: Epoch, refusal: Refusal) -> Response {
     Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Err(refusal) }
 }

@@ -1,4 +1,4 @@
-//! What a server does for its lessor, in tasks: leaderships, proofs and deadlines.
+//! The tasks that serve the lessor: they follow leaderships, prove leadership and keep deadlines.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,21 +7,21 @@ use tokio::sync::mpsc;
 
 use crate::{config::ServerConfig, core::ServerCore, raft::Replica};
 
-/// How often to look whether there is a deadline, while this replica does not lead.
+/// How often a replica that does not lead looks for a deadline.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// A lessor that had to be given up is not made anew at once.
+/// The pause before an abandoned lessor is replaced.
 const ANEW_AFTER: Duration = Duration::from_millis(20);
 
-/// Makes a lessor whenever this replica becomes leader, or leads still when its lessor had to be
-/// given up, and ends it when it leads no more. Returns when Raft has stopped.
+/// Creates a lessor when this replica becomes leader, and again if the lessor was abandoned while
+/// it still leads. Ends the lessor when it no longer leads. Returns when Raft has stopped.
 pub(crate) async fn follow_leaderships(core: Arc<ServerCore>, replica: Replica, config: ServerConfig) {
     let mut leaderships = replica.leadership();
     let mut led = None;
     loop {
         let leadership = leaderships.borrow_and_update().clone();
         if leadership.is_leader && led == Some(leadership.term) && core.has_lessor() {
-            // Something else about it has changed; or what was given up has been succeeded already.
+            // Another field has changed, or the abandoned lessor has a successor already.
         } else if leadership.is_leader {
             led = Some(leadership.term);
             tracing::info!(raft_term = leadership.term, "this replica leads");
@@ -45,13 +45,13 @@ pub(crate) async fn follow_leaderships(core: Arc<ServerCore>, replica: Replica, 
         }
         tokio::select! {
             changed = leaderships.changed() => if changed.is_err() { return },
-            // What ended it may still be there.
+            // The cause of the failure may persist.
             () = core.lessor_abandoned() => tokio::time::sleep(ANEW_AFTER).await,
         }
     }
 }
 
-/// Proves leadership when the lessor wants it: one quorum round for all reads that wait (S6).
+/// Proves leadership when the lessor asks for it: one quorum round serves all waiting reads (S6).
 pub(crate) async fn prove_all(core: Arc<ServerCore>, replica: Replica, mut wanted: mpsc::UnboundedReceiver<u64>) {
     while let Some(round) = wanted.recv().await {
         let is_proven = match replica.prove_leadership().await {
@@ -65,7 +65,7 @@ pub(crate) async fn prove_all(core: Arc<ServerCore>, replica: Replica, mut wante
     }
 }
 
-/// Steps the lessor when its deadline comes, and often enough that its clock is not held back (T4).
+/// Steps the lessor at its deadlines, and often enough that its clock is not clamped (T4).
 pub(crate) async fn keep_time(core: Arc<ServerCore>) {
     loop {
         let wait = core.timeout().unwrap_or(IDLE);

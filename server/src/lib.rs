@@ -1,10 +1,11 @@
 //! A Leasehold replica: Raft, the store, connections and timers around the rules.
 //!
-//! It carries out what the rules in `leasehold-protocol` say, and decides nothing about leases.
-//! [`Server`] is all of it. Inside: `core`, where the rules are stepped; [`raft`], which puts
-//! proposals into one order on a majority's disks, and [`store`], which keeps them there;
-//! `connections` and `leading`, the tasks around them; [`clock`], the only place that reads a
-//! clock.
+//! It executes what the rules in `leasehold-protocol` decide. It decides nothing about leases.
+//! [`Server`] is the whole of it. Inside:
+//!
+//! - `core` steps the rules; `connections` and `leading` are the tasks around it.
+//! - [`raft`] puts proposals into one order on a majority's disks; [`store`] persists them.
+//! - [`clock`] is the only module that reads a clock (T7 in `docs/PROTOCOL.md`).
 
 mod admission;
 pub mod clock;

@@ -1,13 +1,13 @@
-//! What becomes of a process whose code panics.
+//! What a panic does to the process.
 
 use std::{panic, process};
 
-/// From now on a panic in any thread or task ends this process, after its message.
+/// Makes a panic in any thread or task end this process, after its message.
 ///
-/// A panic in the rules, or in a task beside them, leaves the server half changed. Nothing that it
-/// would say after that could be believed. All that it acknowledged is on the disks of a majority,
-/// and it takes part again when it is started anew. `leasehold serve` calls this. A program that
-/// runs a [`Server`](crate::Server) by itself should call it too.
+/// A panic in the rules, or in a task beside them, leaves the server half changed. Its later
+/// answers could not be trusted. Everything that it acknowledged is on the disks of a majority, and
+/// it takes part again after a restart. `leasehold serve` calls this. A program that runs a
+/// [`Server`](crate::Server) by itself should call it too.
 pub fn end_process_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
@@ -25,7 +25,7 @@ mod tests {
 
     use super::*;
 
-    /// Set in a process that is to panic.
+    /// The environment variable that makes the child process panic.
     const PANICS: &str = "LEASEHOLD_TEST_PANICS";
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,18 +1,19 @@
-//! Proposals on their way into the log.
+//! The pipeline of proposals into the log.
 //!
-//! What the lessor has ready goes in as soon as the last proposal is applied: everything that came
-//! up meanwhile, so that the load itself decides how many commands share an fsync. What fills a
-//! proposal gains nothing by waiting. It goes in behind the last one at once, and is written while
-//! that is applied.
+//! Once the last proposal is applied, the next one takes all commands that the lessor has ready. So
+//! the load itself decides how many commands share an fsync. A full proposal gains nothing by
+//! waiting. It enters the log at once, and is written while the last one is applied.
 //!
-//! # What Raft does not take
+//! # Refused proposals
 //!
-//! The lessor relies on the order of its proposals, and on hearing of each. A leader that was just
-//! elected, or has not heard of its followers for a while, refuses for a moment, and takes the next
-//! one when it has. So what was refused goes in again, if nothing was taken that went in behind it,
-//! and that follows when it is applied: one at a time, and nothing else before all are. If
-//! something behind it was taken, or it goes on being refused, the lessor is given up: it can no
-//! longer tell what is in the log.
+//! The lessor relies on the order of its proposals, and on the outcome of each. A leader that was
+//! just elected, or has not heard from its followers for a while, refuses proposals for a moment.
+//! The pipeline then resubmits each refused proposal, in order, one at a time, before any other.
+//!
+//! Otherwise it abandons the lessor, which no longer knows what the log contains:
+//!
+//! - Raft took a proposal that was submitted behind a refused one.
+//! - Raft refuses a proposal for too long, or it failed for another reason.
 
 use std::{collections::VecDeque, future, pin::Pin, sync::Arc, task::Poll};
 
@@ -23,22 +24,22 @@ use crate::{
     raft::{ProposeError, ProposedEntry, Replica},
 };
 
-/// Proposals that are on their way at one time: one that is written, one that is applied. With
-/// more, whoever comes next would wait longer.
+/// The most proposals in flight: one is written, one is applied. With more, later commands would
+/// wait longer.
 const PROPOSALS_MAX: usize = 2;
 
 type ProposalOutcome = Result<u64, ProposeError>;
 
-/// Where proposals go: [`Replica`].
+/// The log that takes proposals: a [`Replica`].
 pub(crate) trait ProposalLog: Send + Sync {
-    /// A proposal that is on its way. It says, once, whether it was applied.
+    /// A proposal in flight. It resolves once, when it has been applied or has failed.
     type Proposed: Future<Output = ProposalOutcome> + Send + Unpin;
 
-    /// Hands a proposal over, behind all others.
+    /// Submits a proposal, behind all others.
     fn submit(&self, proposal: Proposal) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
 
-    /// Hands over again what was refused with [`ProposeError::Retry`], a little later, or refuses
-    /// it for good.
+    /// Submits a proposal again, a little later, that was refused with [`ProposeError::Retry`].
+    /// Fails when it was refused for too long.
     fn resubmit(&self, refused: Self::Proposed) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
 }
 
@@ -57,16 +58,16 @@ impl ProposalLog for Replica {
 /// Proposes what the lessors of this process have ready, until Raft has ended.
 pub(crate) async fn propose_all<L: ProposalLog>(core: Arc<ServerCore>, log: L) {
     let mut pipeline = Pipeline { core, log, submitted: VecDeque::new(), refused: VecDeque::new() };
-    // Why it has ended is logged, and said by the replica.
+    // The replica reports the reason.
     while pipeline.advance().await.is_ok() {}
 }
 
 struct Submitted<P> {
     lessor_id: LessorId,
     proposed: P,
-    /// What has become of it, once that is known.
+    /// The outcome, once known.
     outcome: Option<ProposalOutcome>,
-    /// It was refused before.
+    /// Whether it was refused before.
     is_again: bool,
 }
 
@@ -79,13 +80,13 @@ impl<P: Future<Output = ProposalOutcome> + Unpin> Submitted<P> {
     }
 }
 
-/// What is on its way, in order.
+/// The proposals in flight, in order.
 struct Pipeline<L: ProposalLog> {
     core: Arc<ServerCore>,
     log: L,
     submitted: VecDeque<Submitted<L::Proposed>>,
-    /// What was refused with [`ProposeError::Retry`], in order: goes in again when nothing is on
-    /// its way, one at a time.
+    /// Proposals that were refused with [`ProposeError::Retry`], in order. They are resubmitted one
+    /// at a time, while nothing else is in flight.
     refused: VecDeque<(LessorId, L::Proposed)>,
 }
 
@@ -93,13 +94,13 @@ struct Pipeline<L: ProposalLog> {
 struct RaftEnded;
 
 impl<L: ProposalLog> Pipeline<L> {
-    /// Waits for what comes next, and sees to it: a proposal that can go in, or what has become of
-    /// those that are on their way.
+    /// Waits for the next event, and handles it: a proposal can be submitted, or one in flight has
+    /// an outcome.
     async fn advance(&mut self) -> Result<(), RaftEnded> {
         if self.submitted.is_empty()
             && let Some((generation, proposed)) = self.refused.pop_front()
         {
-            // Of a lessor that has ended nobody waits for anything.
+            // Nobody waits for the proposals of a lessor that has ended.
             if self.core.is_lessor_current(generation) {
                 let submitted = self.log.resubmit(proposed).await;
                 self.note(generation, submitted, true)?;
@@ -108,7 +109,7 @@ impl<L: ProposalLog> Pipeline<L> {
         }
         let room = self.room();
         tokio::select! {
-            // First: nothing goes in behind what is known to have been refused.
+            // This branch comes first, so that nothing is submitted behind a known refusal.
             biased;
             () = settled(&mut self.submitted) => {}
             (generation, proposal) = next(&self.core, room) => {
@@ -140,8 +141,8 @@ impl<L: ProposalLog> Pipeline<L> {
         }
     }
 
-    /// The first was refused with [`ProposeError::Retry`]. It is to go in again, and what is behind
-    /// it too, if that was refused as well.
+    /// Handles a first proposal that was refused with [`ProposeError::Retry`]. Queues it for
+    /// resubmission, with those behind it if they were refused as well.
     async fn requeue_refused(&mut self, first: Submitted<L::Proposed>) -> Result<(), RaftEnded> {
         let lessor_id = first.lessor_id;
         let mut refused = VecDeque::from([(lessor_id, first.proposed)]);
@@ -177,14 +178,14 @@ impl<L: ProposalLog> Pipeline<L> {
             tracing::error!(%reason, "Raft has ended: this replica takes no more writes");
             return Err(RaftEnded);
         }
-        // What was proposed may or may not be applied yet: this leadership can no longer tell.
+        // The proposal may or may not be applied later, and the lessor cannot know.
         tracing::info!(%error, "a proposal was not confirmed: this leadership ends, and clients ask again");
         self.core.abandon_lessor(lessor_id);
         Ok(())
     }
 }
 
-/// What may go in now.
+/// Which proposals may be submitted now.
 #[derive(Clone, Copy)]
 enum PipelineRoom {
     ForAny,
@@ -200,7 +201,7 @@ async fn next(core: &ServerCore, room: PipelineRoom) -> (LessorId, Proposal) {
     }
 }
 
-/// Waits until it is known of another of them what has become of it.
+/// Waits until at least one more proposal has an outcome.
 async fn settled<P: Future<Output = ProposalOutcome> + Unpin>(submitted: &mut VecDeque<Submitted<P>>) {
     future::poll_fn(|context| {
         let mut is_new = false;
@@ -235,7 +236,7 @@ mod tests {
     use super::*;
     use crate::{core::ConnectionId, raft::Machine};
 
-    /// A proposal that was handed over, and how to say what has become of it.
+    /// A submitted proposal, and the sender of its outcome.
     struct HandedOver {
         proposal: Proposal,
         is_again: bool,
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// A log that does what the test says.
+    /// A log that is controlled by the test.
     struct Scripted(mpsc::UnboundedSender<HandedOver>);
 
     struct Waits {
@@ -297,8 +298,8 @@ mod tests {
     }
 
     impl World {
-        /// A leader whose epoch has begun, with a lease and the tick that follows from that. Its
-        /// clock stands still from then on, so that no other tick is due.
+        /// A leader whose epoch has begun, with a lease and the tick that follows from it. Then its
+        /// clock stops, so that no other tick is due.
         async fn new() -> Self {
             let (core, _proofs) = ServerCore::new();
             let (sender, log) = mpsc::unbounded_channel();
@@ -328,7 +329,7 @@ mod tests {
             self.core.become_leader(config, Duration::ZERO);
         }
 
-        /// So many commands are to be proposed.
+        /// Requests this many commands.
         fn ask(&self, commands: usize) {
             let (recalls, _) = mpsc::channel(1);
             for _ in 0..commands {
@@ -338,12 +339,12 @@ mod tests {
             }
         }
 
-        /// What is handed over next.
+        /// The next submitted proposal.
         async fn next(&mut self) -> HandedOver {
             self.log.recv().await.expect("it goes on")
         }
 
-        /// As [`next`](Self::next), after so much was asked for.
+        /// As [`next`](Self::next), after a request for this many commands.
         async fn next_of(&mut self, commands: usize) -> HandedOver {
             self.ask(commands);
             let next = self.next().await;
@@ -351,7 +352,7 @@ mod tests {
             next
         }
 
-        /// Nothing is handed over: everybody on this one thread has had many turns.
+        /// Checks that nothing is submitted, after every task on this thread has run many times.
         async fn expect_nothing(&mut self) {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
@@ -412,7 +413,7 @@ mod tests {
         let refused = [world.next_of(FULL).await, world.next_of(FULL).await];
         let numbers = refused.each_ref().map(|one| one.proposal.number);
         refused.into_iter().for_each(|refused| refused.refuse(ProposeError::Retry));
-        // More than once, and whatever comes up meanwhile.
+        // The log refuses it again and again, while more commands arrive.
         let mut first = world.next().await;
         for _ in 0..3 {
             assert_eq!((first.proposal.number, first.is_again), (numbers[0], true));

@@ -14,11 +14,11 @@ use crate::{
     raft::{self, Replica},
 };
 
-/// How long a graceful stop waits for connections to end.
+/// How long a graceful stop waits until connections have ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A replica that listens. Dropping it without [`Server::stop`] is like a crash: nothing
-/// acknowledged is lost.
+/// A replica that listens. Dropping it without [`Server::stop`] is like a crash: no acknowledged
+/// write is lost.
 pub struct Server {
     core: Arc<ServerCore>,
     replica: Replica,
@@ -31,21 +31,21 @@ pub struct Server {
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The address is taken, or not this machine's.
+    /// The address is in use, or belongs to another machine.
     #[error("cannot listen on {address}: {error}")]
     Listen {
         /// The address.
         address: String,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// The system does not say how many files this process may have open.
+    /// The system does not report its limit of open files for this process.
     #[error("cannot read the limit of open files: {0}")]
     Descriptors(std::io::Error),
-    /// The data cannot be opened, or Raft cannot start on it.
+    /// The data folder cannot be opened, or Raft cannot start on it.
     #[error(transparent)]
     Raft(#[from] raft::ReplicaStartError),
 }
@@ -55,7 +55,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`StartError`], with nothing left running.
+    /// [`StartError`]. Then nothing is left running.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         let config = config.checked()?;
         let admission = Admission::of_this_process().map_err(StartError::Descriptors)?;
@@ -84,27 +84,28 @@ impl Server {
         Ok(Self { core, replica, address, tasks, stop, helpers })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether it leads and answers.
+    /// Whether this replica leads and answers requests.
     pub fn is_serving(&self) -> bool {
         self.core.is_serving()
     }
 
-    /// Resolves when the replica can no longer go on, with the reason: its store failed, or Raft
+    /// Resolves when the replica cannot continue, with the reason: its store failed, or Raft
     /// stopped.
     pub async fn failed(&self) -> Arc<str> {
         self.replica.fatal().await
     }
 
-    /// Stops gracefully: hands leadership over, ends connections, flushes everything to the disk.
+    /// Stops gracefully: transfers leadership, ends connections, and flushes everything to the
+    /// disk.
     ///
     /// # Errors
     ///
-    /// The last write to the disk failed. The log has all that was acknowledged.
+    /// The last write to the disk failed. The log still has every acknowledged write.
     pub async fn stop(self) -> std::io::Result<()> {
         if let Err(error) = self.replica.transfer_leadership().await {
             tracing::warn!(%error, "stopping without a successor: the other replicas elect a leader by themselves");
@@ -112,7 +113,7 @@ impl Server {
         self.core.become_follower(None);
         self.stop.cancel();
         self.tasks.close();
-        // Whoever is slower is cut off: nothing that was acknowledged depends on it.
+        // Slower connections are cut off. No acknowledged write depends on them.
         let _ = tokio::time::timeout(STOP_TIMEOUT, self.tasks.wait()).await;
         for helper in &self.helpers {
             helper.abort();
@@ -146,10 +147,10 @@ mod tests {
     use super::*;
     use crate::core::ConnectionId;
 
-    /// No test waits longer for anything: far beyond what any of it takes.
+    /// The longest wait of any test, far beyond what the steps need.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Waits until something is there.
+    /// Repeats `look` until it finds something.
     async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         let looking = async {
             loop {
@@ -162,7 +163,7 @@ mod tests {
         tokio::time::timeout(DEADLINE, looking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
     }
 
-    /// What two replicas are told.
+    /// The configurations of two replicas.
     async fn two(dir: &std::path::Path) -> [ServerConfig; 2] {
         let listeners = [TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await];
         let address = |listener: &std::io::Result<TcpListener>| {

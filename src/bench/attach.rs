@@ -1,8 +1,8 @@
-//! Nodes that begin to go with a lease, and cease to, of leases that carry few nodes and of leases
-//! that carry very many.
+//! Attaches nodes to leases and detaches them, for leases with few attached nodes and with very
+//! many.
 //!
-//! All leases take turns in one loop, operation by operation: whatever else the machine does is the
-//! same for each of them.
+//! One loop alternates between the leases, operation by operation, so that other load on the
+//! machine affects them equally.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -20,10 +20,11 @@ use super::{
 };
 use crate::{commands::write_failure, exit::CommandFailure};
 
-/// Long enough for none to end by itself.
+/// Long enough that no lease expires.
 const TERM: Duration = Duration::from_secs(3600);
 
-/// A lease, how many nodes go with it, and how long it took to attach one more and to detach that.
+/// A lease, the number of its attached nodes, and the latencies of attaching and detaching one
+/// more.
 #[derive(Debug)]
 struct Carrying {
     lease: LeaseId,
@@ -33,7 +34,7 @@ struct Carrying {
 }
 
 impl Carrying {
-    /// p50 and p99 of both, in milliseconds. The next are counted from here.
+    /// p50 and p99 of both, in milliseconds. Resets the histograms.
     fn take(&self) -> Result<Vec<(&'static str, f64)>, CommandFailure> {
         let take = |times: &Mutex<Histogram<u64>>| {
             std::mem::replace(&mut *times.lock().unwrap_or_else(PoisonError::into_inner), histogram())
@@ -52,8 +53,8 @@ impl Carrying {
 }
 
 impl Bench {
-    /// For each number in flight a row for each lease, and one of the quotients of the last and the
-    /// first.
+    /// For each number in flight: a row for each lease, and a row of the last lease's figures
+    /// divided by the first's.
     pub(super) async fn attach(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let client = self.client("attach").await?;
         let mut leases = Vec::new();
@@ -88,7 +89,7 @@ impl Bench {
         Ok(rows)
     }
 
-    /// A new node is put with a lease, and then put again without.
+    /// Puts a new node with a lease, then puts it again without one.
     async fn attach_and_detach(&self, leases: &Arc<[Carrying]>, inflight: usize) -> Result<(), CommandFailure> {
         let clients = self.clients("attach", inflight.min(self.args.clients)).await?;
         let (top, shared, leases) = (self.top.clone(), clients.clone(), Arc::clone(leases));
@@ -116,7 +117,7 @@ impl Bench {
     }
 }
 
-/// How much longer the last takes than the first, figure by figure.
+/// The last lease's figures divided by the first's.
 fn quotient(settings: Vec<(&'static str, u64)>, first: &[(&str, f64)], last: &[(&str, f64)]) -> BenchRow {
     let names = ["attach_p50_quotient", "attach_p99_quotient", "detach_p50_quotient", "detach_p99_quotient"];
     let quotients = first.iter().zip(last).map(|((_, first), (_, last))| last / first);

@@ -1,9 +1,8 @@
-//! Reads from memory, beside the bare maps that programs use today, in the same run and by the same
-//! loop.
+//! Compares cached reads with the plain maps that programs use today, in one run and by one loop.
 //!
-//! Each thread goes through all keys in an order of its own, drawn beforehand. Its keys lie in that
-//! order: a caller has its key at hand, and what is measured is the map. The time of the whole loop
-//! is divided by the number of reads, so no clock is read in between.
+//! Each thread visits all keys in a random order of its own. Its keys are copied in that order, so
+//! that the loop measures the map, not the fetching of keys. The time of the whole loop is divided
+//! by the number of reads, so the clock is not read in between.
 
 use std::{
     hint::black_box,
@@ -19,16 +18,16 @@ use rand::{SeedableRng, rngs::SmallRng, seq::SliceRandom};
 use super::{Bench, VALUE_BYTES, close, result::BenchRow};
 use crate::{commands::read_failure, exit::CommandFailure};
 
-/// Reads between two looks at the clock.
+/// Reads between two readings of the clock.
 const BATCH: usize = 1000;
 
-/// Reads under way while copies are fetched.
+/// Reads in flight while the copies are fetched.
 const FETCH_AT_ONCE: usize = 256;
 
 type BenchContent = Arc<Vec<u8>>;
 
 impl Bench {
-    /// Nanoseconds for each read.
+    /// Nanoseconds per read.
     pub(super) async fn cached(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &objects in &self.args.objects {
@@ -52,7 +51,7 @@ impl Bench {
     }
 }
 
-/// Has a copy of each.
+/// Caches a copy of each node.
 pub(super) async fn fetch(client: &Client, paths: &[NodePath]) -> Result<(), CommandFailure> {
     let reads = stream::iter(paths).map(|path| client.get(path)).buffer_unordered(FETCH_AT_ONCE);
     reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
@@ -99,13 +98,13 @@ fn compare(
     Ok(figures)
 }
 
-/// The mean over all threads.
+/// The mean of all threads.
 fn each_ns<K: Clone + Sync>(keys: &[K], threads: usize, span: Duration, read: impl Fn(&K) -> bool + Sync) -> f64 {
     let times: Vec<f64> = std::thread::scope(|scope| {
         let read = &read;
         let readers: Vec<_> =
             (0..threads).map(|thread| scope.spawn(move || thread_ns(keys, thread as u64, span, read))).collect();
-        // One that panicked says so by itself.
+        // A panic is reported already.
         readers.into_iter().map(|reader| reader.join().unwrap_or(f64::NAN)).collect()
     });
     times.iter().sum::<f64>() / threads as f64

@@ -1,9 +1,9 @@
-//! The end of very much at one time: many leases that end in the same moment, and one lease that
-//! very many nodes go with; and what those notice of it who write meanwhile.
+//! Many leases that expire at the same time, one lease with very many attached nodes, and the
+//! latency of other clients' writes meanwhile.
 //!
-//! *Gone* is what a watcher sees: the time until it has been told of the last node. Of more nodes
-//! than the history remembers changes a watcher can be told to start over: then *gone* is what a
-//! reader sees who asks for some of them until they are not there, from the leader.
+//! *Told* is the time until a watcher has seen the last deletion. If there are more nodes than the
+//! history has changes, a watcher may be compacted. Then *gone* is the time until a reader that
+//! polls a sample of the nodes at the leader finds none.
 
 use std::{
     sync::{
@@ -31,46 +31,46 @@ use crate::{
     exit::CommandFailure,
 };
 
-/// Requests under way while leases are granted and nodes attached.
+/// Requests in flight while leases are granted and nodes attached.
 pub(super) const AT_ONCE: usize = 256;
 
-/// The value of a node that goes with a lease.
+/// The value of an attached node.
 pub(super) const VALUE: &str = "here";
 
-/// How long the writers are measured before anything ends, to have something to compare with.
+/// How long the writers are measured before anything ends, for comparison.
 pub(super) const BEFORE: Duration = Duration::from_secs(2);
 
-/// The term of a lease that is revoked: longer than anything here takes.
+/// The term of a lease that is revoked: longer than the benchmark.
 const TERM: Duration = Duration::from_secs(3600);
 
-/// How fast leases of one node each are made at least: decides when they end.
+/// The minimum rate of leases created with one node each. It decides when they expire.
 pub(super) const LEASES_PER_SECOND: u64 = 2000;
 
-/// The same of leases that carry nothing.
+/// The same for leases without nodes.
 const BARE_PER_SECOND: u64 = 5000;
 
-/// The first of the names of leases that are asked for by name. Nobody else's is as great.
+/// The first of the lease ids that are chosen here. No other id is as large.
 pub(super) const FIRST: u64 = 1 << 40;
 
 /// Clients that write meanwhile.
 const WRITERS: usize = 4;
 
-/// How long a watcher may wait for the next event.
+/// Time limit of a watcher's next event.
 pub(super) const TOLD_WITHIN: Duration = Duration::from_secs(120);
 
-/// How often it is asked whether leases, or nodes, are left.
+/// How often to check whether leases or nodes remain.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Of how many nodes it is asked whether they are left. They are spread over all.
+/// The number of nodes that are checked. They are spread over all.
 const SAMPLES: u64 = 500;
 
-/// Of so many leases at most a watcher is told: with what others write meanwhile the history has
-/// room for them.
+/// Up to this many leases a watcher is used: the history has room for them and for the other writes
+/// meanwhile.
 const TOLD_MAX: u64 = 50_000;
 
 impl Bench {
-    /// One lease with many nodes, revoked; then many leases with a node each, which end together.
-    /// Or many that end one after the other.
+    /// One lease with many nodes that is revoked, then many leases with one node each that expire
+    /// together. Or leases that expire one after another.
     pub(super) async fn expiry(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         if let Some(spread) = self.args.spread {
             return Ok(vec![self.one_after_the_other(self.args.leases as u64, spread).await?]);
@@ -112,8 +112,7 @@ impl Bench {
         self.meter.say(|| format!("{leases} leases are about to end"));
         let watcher = async {
             match carry && leases <= TOLD_MAX {
-                // What is told is taken from the beginning on: a watcher that does not listen falls
-                // behind.
+                // The watcher reads from the beginning: one that does not read falls behind.
                 true => self.told_of(self.watch_of(&client, "many").await?, leases, end).await.map(Some),
                 false => Ok(None),
             }
@@ -142,7 +141,7 @@ impl Bench {
         Ok(row(what, vec![("leases", leases)], ended, &before, &meanwhile))
     }
 
-    /// Waits until none of some nodes is there, as the leader says.
+    /// Waits until the leader reports that a sample of the nodes is gone.
     async fn until_gone(&self, leases: u64) -> Result<(), CommandFailure> {
         let line = LoadLine::open(&self.endpoints, "bench-expiry").await?;
         for number in samples(leases) {
@@ -154,7 +153,7 @@ impl Bench {
         line.close().await
     }
 
-    /// Waits until none of some leases is there, as the leader says.
+    /// Waits until the leader reports that a sample of the leases has ended.
     async fn until_over(&self, client: &Client, leases: u64) -> Result<(), CommandFailure> {
         for number in samples(leases) {
             let is_there = || client.lease(LeaseId(FIRST + number));
@@ -165,7 +164,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Makes nodes that go with leases, or leases that carry none.
+    /// Creates attached nodes, or leases without nodes.
     pub(super) async fn make(&self, set: &str, nodes: u64, carrier: Carrier) -> Result<(), CommandFailure> {
         let clients = self.clients("expiry", self.args.clients).await?;
         let shared = clients.clone();
@@ -186,7 +185,8 @@ impl Bench {
         client.watch(&top, WatchOptions::default()).await.map_err(|error| watch_failure(&error))
     }
 
-    /// Waits until the watch has told of so many deletions. How long after `began` the last was.
+    /// Waits until the watch has returned this many deletions. Returns the time from `began` to the
+    /// last.
     async fn told_of(&self, mut watch: Watch, nodes: u64, began: Instant) -> Result<Duration, CommandFailure> {
         let mut gone = 0;
         while gone < nodes {
@@ -213,14 +213,14 @@ impl Bench {
     }
 }
 
-/// What a node goes with.
+/// The lease that a node is attached to.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Carrier {
     /// This lease.
     One(LeaseId),
-    /// A new one of its own, which ends then.
+    /// A new lease of its own, which ends then.
     Each(Instant),
-    /// There is no node: only such a lease, named by the number.
+    /// No node: only a lease that ends then, with an id by its number.
     Nothing(Instant),
 }
 
@@ -236,21 +236,20 @@ impl Carrier {
     }
 }
 
-/// A lease that ends then.
+/// Grants a lease that ends then.
 async fn grant(client: &Client, id: Option<LeaseId>, end: Instant) -> Result<LeaseId, CommandFailure> {
     let left = end.saturating_duration_since(Instant::now());
     let lease = client.grant_lease(left, LeaseOptions { id, ..LeaseOptions::default() }).await;
     lease.map_err(|error| write_failure(&error))
 }
 
-/// Some of the numbers of so many, spread over all; the last is among them.
+/// A sample of the numbers below `leases`, spread over all and including the last.
 fn samples(leases: u64) -> impl Iterator<Item = u64> {
     let samples = SAMPLES.min(leases);
     (0..samples).map(move |sample| (sample + 1) * leases / samples - 1)
 }
 
-/// Clients that have nothing to do with what ends, each writing a node of its own, one write at a
-/// time.
+/// Clients that are unaffected by the leases. Each writes a node of its own, one write at a time.
 #[derive(Debug)]
 pub(super) struct Writers {
     tasks: JoinSet<Result<(), CommandFailure>>,
@@ -259,13 +258,13 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    /// The writes that have ended since this was last asked.
+    /// The writes that have ended since the last call.
     pub(super) fn take(&self) -> Histogram<u64> {
         std::mem::replace(&mut *self.latency.lock().unwrap_or_else(PoisonError::into_inner), histogram())
     }
 
     pub(super) async fn end(mut self) -> Result<Histogram<u64>, CommandFailure> {
-        // One that is under way is among them: it may be the slowest.
+        // Includes the writes in flight, as they may be the slowest.
         self.is_over.store(true, Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
             ended.map_err(|error| CommandFailure::refused("bench", error))??;

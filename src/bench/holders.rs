@@ -1,4 +1,4 @@
-//! Writes of what clients hold: what it costs to ask them all.
+//! Writes of nodes that clients have cached: the cost of recalling all copies.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Bench {
-    /// One write at a time, of a node that so many clients have just read.
+    /// One write at a time of a node that these clients have just read.
     pub(super) async fn holders(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let path = self.node("holders", 0);
         let writer = self.client("writer").await?;
@@ -26,7 +26,7 @@ impl Bench {
             let mut latency = histogram();
             let began = Instant::now();
             while began.elapsed() < self.seconds() {
-                // All have copies again before the next write begins. That is not counted.
+                // All have copies again before the next write begins. This time is not counted.
                 try_join_all(holders.iter().map(|holder| holder.get(&path)))
                     .await
                     .map_err(|error| read_failure(&error))?;
@@ -36,7 +36,7 @@ impl Bench {
                 self.meter.say(|| format!("writes with {count} holders: {}", latency.len()));
             }
             let load = Load { count: latency.len(), elapsed: began.elapsed(), latency };
-            // The rate is that of writes and of reading again: it says nothing.
+            // Omits the rate, which includes the repeated reads.
             rows.push(load.row_of_latencies("write, held by clients", vec![("holders", count as u64)]));
             close(holders).await;
         }

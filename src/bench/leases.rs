@@ -7,11 +7,11 @@ use leasehold_client_cache::LeaseOptions;
 use super::{Bench, close, load::Until, result::BenchRow};
 use crate::{commands::write_failure, exit::CommandFailure};
 
-/// Long enough for none to end by itself.
+/// Long enough that no lease expires.
 const TERM: Duration = Duration::from_secs(3600);
 
 impl Bench {
-    /// Pairs of a grant and the revocation that follows it. Both are durable writes.
+    /// Pairs of a grant and its revocation. Both are durable writes.
     pub(super) async fn leases(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &inflight in &self.args.inflight {

@@ -1,7 +1,7 @@
-//! A connection without a cache: what the server itself answers.
+//! A connection without a cache, which measures the server itself.
 //!
-//! It has a session but no volume lease, so its reads are linearizable and take no lease, and
-//! nothing is ever recalled from it.
+//! It has a session but no volume lease. So its reads are linearizable, are granted no lease, and
+//! cause no recall.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,10 @@ use tokio::task::JoinHandle;
 use super::TIMEOUT;
 use crate::exit::CommandFailure;
 
-/// How long a leader is looked for.
+/// Time limit of the search for a leader.
 const SEARCH: Duration = Duration::from_secs(10);
 
-/// The pause between two rounds of looking.
+/// The pause between two rounds of the search.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection to the leader.
@@ -30,7 +30,7 @@ pub(crate) struct LoadLine {
     session: SessionId,
     epoch: Epoch,
     driver: JoinHandle<()>,
-    /// Dropping it ends the connection.
+    /// Dropping it closes the connection.
     _recalls: CallbackTransport,
 }
 
@@ -41,7 +41,7 @@ impl Drop for LoadLine {
 }
 
 impl LoadLine {
-    /// Finds the leader, opens a session and registers.
+    /// Finds the leader, opens a session and registers it.
     pub(crate) async fn open(endpoints: &[String], name: &str) -> Result<Self, CommandFailure> {
         let began = Instant::now();
         let mut last = CommandFailure::unavailable("no endpoints were given");
@@ -61,7 +61,7 @@ impl LoadLine {
         let stream = connect(endpoint, Role::Client, SEARCH).await.map_err(CommandFailure::unavailable)?.stream;
         let (client, recalls, work) = client_connection(stream);
         let driver = tokio::spawn(async move {
-            // How it ended is said by the calls that fail.
+            // The calls that fail report how it ended.
             let _ = work.await;
         });
         let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), driver, _recalls: recalls };
@@ -77,7 +77,7 @@ impl LoadLine {
         self.exists(path).await.map(drop)
     }
 
-    /// Reads a node's data from the server, and says whether there is such a node.
+    /// Reads a node's data from the server. Returns whether the node exists.
     pub(crate) async fn exists(&self, path: &NodePath) -> Result<bool, CommandFailure> {
         let body = Body::Read { object: Object::data(path.clone()), known: None };
         match self.ask(body).await?.1 {
@@ -86,8 +86,8 @@ impl LoadLine {
         }
     }
 
-    /// Renews key leases: for each how long its term is from when the leader got to know, in their
-    /// order.
+    /// Renews key leases. Returns each term in their order, counted from when the leader got the
+    /// renewal.
     pub(crate) async fn keep(&self, leases: Vec<KeyLeaseRenewal>) -> Result<Vec<KeyLeasePromise>, CommandFailure> {
         match self.ask(Body::KeepAlive { leases }).await?.1 {
             Answer::KeptAlive(kept) => Ok(kept),

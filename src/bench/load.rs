@@ -1,4 +1,4 @@
-//! Closed loops: so many operations under way, the next begun when one has ended.
+//! Closed loops: a fixed number of operations in flight. The next begins when one has ended.
 
 use std::{
     sync::{
@@ -15,25 +15,25 @@ use tokio::task::JoinSet;
 use super::result::BenchRow;
 use crate::{exit::CommandFailure, output::Output};
 
-/// How often the live line moves.
+/// How often the live line is redrawn.
 const TICK: Duration = Duration::from_millis(200);
 
-/// The longest latency that is told apart from longer ones.
+/// The longest latency that is distinguished from longer ones.
 const LATENCY_MAX_NS: u64 = 120_000_000_000;
 
-/// What a loop did.
+/// The result of a loop.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// Operations that ended in the time that was measured.
+    /// Operations that ended in the measured time.
     pub(crate) count: u64,
-    /// How long that was.
+    /// The measured time.
     pub(crate) elapsed: Duration,
-    /// How long each took, in nanoseconds.
+    /// The latency of each operation in nanoseconds.
     pub(crate) latency: Histogram<u64>,
 }
 
 impl Load {
-    /// Rate and latencies, as figures.
+    /// Rate and latencies as figures.
     pub(crate) fn figures(&self) -> Vec<(&'static str, f64)> {
         let ms = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e6;
         vec![
@@ -45,19 +45,19 @@ impl Load {
         ]
     }
 
-    /// A row of them.
+    /// A row of the figures.
     pub(crate) fn row(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> BenchRow {
         BenchRow { bench, settings, figures: self.figures() }
     }
 
-    /// The same where the rate says nothing.
+    /// A row without the rate, where it has no meaning.
     pub(crate) fn row_of_latencies(&self, bench: &'static str, settings: Vec<(&'static str, u64)>) -> BenchRow {
         let figures = self.figures().into_iter().filter(|(name, _)| *name != "per_second").collect();
         BenchRow { bench, settings, figures }
     }
 }
 
-/// Nanoseconds, as the histograms count.
+/// Nanoseconds for the histograms.
 pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -65,9 +65,9 @@ pub(crate) fn nanos(span: Duration) -> u64 {
 /// When a loop ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
-    /// After so long, a tenth of which is not counted, at its beginning.
+    /// After this time. A tenth of it more comes first as a warm-up that is not counted.
     Elapsed(Duration),
-    /// After so many operations.
+    /// After this many operations.
     Count(u64),
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds that hdrhistogram accepts")
 }
 
-/// Refuses to say anything of nothing.
+/// Fails if no operation was measured.
 pub(crate) fn measured(what: &str, latency: &Histogram<u64>) -> Result<(), CommandFailure> {
     if latency.is_empty() {
         let text =
@@ -91,28 +91,27 @@ pub(crate) fn measured(what: &str, latency: &Histogram<u64>) -> Result<(), Comma
 pub(crate) struct Meter(Option<ProgressBar>);
 
 impl Meter {
-    /// A line for those who watch.
+    /// A line if standard error is a terminal.
     pub(crate) fn new(output: Output) -> Self {
         Self(output.is_watched().then(|| {
             let line = ProgressBar::new_spinner();
             line.enable_steady_tick(TICK);
-            // The template is ours: if it were wrong, the default would do.
+            // The template is constant. If it were wrong, the default style would do.
             line.with_style(
                 ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()),
             )
         }))
     }
 
-    /// What is done now.
+    /// Sets the text of the line.
     pub(crate) fn say(&self, text: impl FnOnce() -> String) {
         if let Some(line) = &self.0 {
             line.set_message(text());
         }
     }
 
-    /// Runs `op` with so many under way. It is given the worker's number and the operation's. Fails
-    /// if an operation does, or if none ended in the time that is measured: there is nothing to be
-    /// said of it.
+    /// Runs `op` with this many in flight. Each call gets the number of its worker and of the
+    /// operation. Fails if an operation fails, or if none ended in the measured time.
     pub(crate) async fn run<F, O>(
         &self,
         what: &str,
@@ -126,7 +125,7 @@ impl Meter {
     {
         let (op, next, done) = (Arc::new(op), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let began = Instant::now();
-        // From when on it is counted, to when, and how many operations there are.
+        // Start and end of the measured time, and the maximum number of operations.
         let (from, to, most) = match until {
             Until::Elapsed(span) => (began + span / 10, Some(began + span + span / 10), u64::MAX),
             Until::Count(count) => (began, None, count),

@@ -1,4 +1,4 @@
-//! Locks: taken and given back where nobody else wants them, and handed over where many do.
+//! Locks: acquired and released without contention, and passed on between contending clients.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -15,7 +15,7 @@ use super::{
 use crate::{commands::lock::lock_failure, exit::CommandFailure};
 
 impl Bench {
-    /// Pairs of a lock and an unlock, and hand-overs.
+    /// Uncontended lock and unlock pairs, and passing a lock on.
     pub(super) async fn locks(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &inflight in &self.args.inflight {
@@ -27,7 +27,7 @@ impl Bench {
         Ok(rows)
     }
 
-    /// Each worker has a node of its own.
+    /// Each worker locks a node of its own.
     async fn uncontended(&self, inflight: usize) -> Result<BenchRow, CommandFailure> {
         let clients = self.clients("locks", inflight.min(self.args.clients)).await?;
         let shared = clients.clone();
@@ -46,12 +46,12 @@ impl Bench {
         Ok(load.row("lock and unlock, pairs, uncontended", vec![("inflight", inflight as u64)]))
     }
 
-    /// So many clients want one node, each again as soon as it has given it back. Each hold is
-    /// given back at once. What is measured is the time from there until the next has it.
+    /// Contending clients acquire one lock over and over, and release it at once. Measured is the
+    /// time from a release until the next client has the lock.
     async fn handed_over(&self, contenders: usize) -> Result<BenchRow, CommandFailure> {
         let clients = self.clients("contender", contenders).await?;
         let path = self.node("contended", 0);
-        // When it was last given back.
+        // When the lock was last released.
         let given: Arc<Mutex<Option<Instant>>> = Arc::default();
         let latency = Arc::new(Mutex::new(histogram()));
         let (shared, times) = (clients.clone(), Arc::clone(&latency));
@@ -67,8 +67,7 @@ impl Bench {
         let load = self.meter.run(&what, contenders, Until::Elapsed(self.seconds()), op).await?;
         close(clients).await;
         let latency = latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Those of the first tenth are among them: nothing is warmed up by then that was not
-        // before.
+        // Includes the first tenth, as no warm-up is needed here.
         let elapsed = load.elapsed + load.elapsed / 10;
         measured(&what, &latency)?;
         let load = Load { count: latency.len(), elapsed, latency };
@@ -76,7 +75,7 @@ impl Bench {
     }
 }
 
-/// Takes the node, notes how long ago it was given back, and gives it back.
+/// Acquires the lock, records the time since its last release, and releases it.
 async fn take_once(
     client: &Client,
     path: &NodePath,

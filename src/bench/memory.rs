@@ -1,8 +1,8 @@
-//! The server's memory for each object lease, and for each key lease with its node: the difference
-//! that they make to its resident memory.
+//! The server's memory for each object lease, and for each key lease with its node, by the
+//! difference of its resident memory.
 //!
-//! Everything is read once without a lease before, so that what reading itself brings into memory
-//! is there already.
+//! All nodes are read once without a lease before, so that memory which reads need is allocated
+//! already.
 
 use std::{
     sync::Arc,
@@ -14,23 +14,23 @@ use leasehold_client_cache::NodePath;
 use super::{Bench, cached::fetch, close, expiry::Carrier, line::LoadLine, load::Until, result::BenchRow};
 use crate::{demo::replicas::Replicas, exit::CommandFailure};
 
-/// How often the memory is looked at.
+/// How often the memory is sampled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// It is at rest when so many looks in a row differ by less than a hundredth.
+/// The memory is stable when this many samples in a row differ by less than a hundredth.
 const LOOKS: usize = 4;
 
-/// It is taken for what it is after so many looks.
+/// After this many samples the memory counts as stable.
 const LOOKS_MAX: usize = 40;
 
-/// Reads under way while nodes are read without leases.
+/// Reads in flight while nodes are read without leases.
 const READS_AT_ONCE: usize = 64;
 
-/// Key leases are there for longer than anything here takes.
+/// The term of the key leases: longer than the benchmark.
 const KEY_LEASES_FOR: Duration = Duration::from_secs(3600);
 
 impl Bench {
-    /// Bytes for each object lease, with one session and more that hold all nodes.
+    /// Bytes for each object lease, with one and more sessions that cache all nodes.
     pub(super) async fn memory(&self, replicas: &Replicas) -> Result<Vec<BenchRow>, CommandFailure> {
         let objects = self.args.objects.iter().copied().max().unwrap_or(100_000) as u64;
         self.fill("memory", objects).await?;
@@ -55,15 +55,15 @@ impl Bench {
                 ],
             });
         }
-        // While those are held: their memory is nobody's yet.
+        // Before the object leases are returned: their memory must not be reused.
         rows.push(self.memory_of_key_leases(replicas, objects).await?);
         close(clients).await;
         Ok(rows)
     }
 
-    /// Bytes for each key lease with the one node that goes with it. As many are made before: they
-    /// fill what has a bound however many there are, such as the history and what the store keeps
-    /// in memory. The writers' object leases on the nodes are in it.
+    /// Bytes for each key lease with its attached node. As many leases are created before, to fill
+    /// what is bounded, such as the history and the store's memory. The result includes the
+    /// writers' object leases on the nodes.
     async fn memory_of_key_leases(&self, replicas: &Replicas, leases: u64) -> Result<BenchRow, CommandFailure> {
         self.make("key-leases-before", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
         let before = self.at_rest(replicas).await?;
@@ -90,7 +90,7 @@ impl Bench {
         self.meter.run("reading without leases", READS_AT_ONCE, Until::Count(count), op).await?;
         match Arc::into_inner(line) {
             Some(line) => line.close().await,
-            // The last operation is just letting go of it: the session ends by itself.
+            // The last operation still has a reference. The session ends by itself.
             None => Ok(()),
         }
     }

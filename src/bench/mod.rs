@@ -1,11 +1,12 @@
-//! `leasehold bench`: load on a running cluster, or on one of its own, and what came of it.
+//! `leasehold bench`: puts load on a running cluster, or on one that it starts, and prints the
+//! results.
 //!
-//! Loads are closed loops: so many operations under way, the next begun when one has ended.
-//! Latencies are those of single operations, from call to return, in histograms of three digits.
-//! Everything runs in this process, on the same machine as the servers if they were started by it:
-//! then both share the cores, and the figures are lower than between machines.
+//! Loads are closed loops: a fixed number of operations in flight, the next begun when one has
+//! ended. Latencies are of single operations, from call to return, in histograms of three digits.
+//! All load comes from this process. If it started the servers, they share its cores, and the
+//! figures are lower than between machines.
 //!
-//! What is written goes below a node of its own and is removed at the end.
+//! Everything is written below one node, which is removed at the end.
 
 mod attach;
 mod cached;
@@ -39,100 +40,100 @@ use crate::{
     output::Output,
 };
 
-/// How long one operation may take: what is slow is measured, not given up.
+/// Time limit of one operation: slow operations are measured, not aborted.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a client keeps: everything that any of the loads reads.
+/// The cache capacity of a client: enough for all reads of any load.
 const CAPACITY_BYTES: u64 = 1 << 30;
 
 /// The length of all values, as in the comparisons with other systems.
 const VALUE_BYTES: usize = 256;
 
-/// What to measure.
+/// The kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BenchKind {
-    /// Durable writes, of new nodes or (--overwrite) of a thousand old ones
+    /// Durable writes of new nodes or (--overwrite) of a thousand existing ones
     Put,
-    /// Linearizable reads answered by the server, no lease taken, nothing cached
+    /// Linearizable reads by the server, without lease or cache
     Read,
-    /// First reads through the cache: each takes a lease
+    /// First reads through the cache, each of which is granted a lease
     Miss,
-    /// Reads from memory, beside bare moka and dashmap
+    /// Reads from memory, compared with plain moka and dashmap
     Cached,
-    /// Writes of what clients hold
+    /// Writes of nodes that clients have cached
     Holders,
     /// The server's memory for each object lease, and for each key lease with a node (needs
     /// --spawn 1)
     Memory,
     /// Key leases, granted and revoked
     Leases,
-    /// Nodes attached to leases and detached, where those carry few nodes and many
+    /// Attaching nodes to leases and detaching them, for leases with few nodes and with many
     Attach,
-    /// Locks: taken and given back, and handed over
+    /// Locks, uncontended and contended
     Locks,
-    /// Watches: how soon many watchers are told of a write
+    /// Watches: how soon many watchers see a write
     Watch,
-    /// Sessions that only renew their leases, and the processor time of the leader (needs --spawn)
+    /// Sessions that only renew their leases: processor time of the leader (needs --spawn)
     Renewals,
-    /// Very much that ends at one time: a lease with very many nodes, very many leases (needs
-    /// --spawn)
+    /// Expiry of very many leases, and of one lease with very many nodes (needs --spawn)
     Expiry,
-    /// All of them but expiry, which takes minutes
+    /// All kinds except expiry, which takes minutes
     All,
 }
 
 /// `bench KIND`
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BenchArgs {
-    /// What to measure
+    /// Kind of load
     #[arg(value_enum)]
     kind: BenchKind,
-    /// Start a cluster of so many replicas on this machine, and end it afterwards
+    /// Start a cluster with this many replicas on this machine, and stop it afterwards
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=9))]
     spawn: Option<u64>,
-    /// How long each setting is measured
+    /// Seconds that each setting is measured
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Operations under way (put, read, miss, leases, attach, locks)
+    /// Operations in flight (put, read, miss, leases, attach, locks)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,64,256", value_parser = positive)]
     inflight: Vec<usize>,
-    /// Sessions that they are spread over, at most
+    /// Maximum number of sessions that share them
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
     clients: usize,
-    /// Write a thousand nodes over and over, instead of new ones (put)
+    /// Write a thousand nodes over and over instead of new ones (put)
     #[arg(long)]
     overwrite: bool,
-    /// Nodes in memory (cached); of memory and expiry, the most nodes, or leases
+    /// Nodes in memory (cached); the largest also is the number of nodes or leases (memory, expiry)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1000,100000", value_parser = positive)]
     objects: Vec<usize>,
-    /// Nodes that the leases carry, a number for each of them (attach)
+    /// Numbers of attached nodes, one for each lease (attach)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,100000", value_parser = positive)]
     carried: Vec<usize>,
     /// Threads that read (cached)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2", value_parser = positive)]
     threads: Vec<usize>,
-    /// Clients that hold what is written (holders)
+    /// Clients that have cached the written node (holders)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "0,1,10")]
     holders: Vec<usize>,
-    /// Sessions that hold all nodes, at most (memory)
+    /// Maximum number of sessions that cache all nodes (memory)
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
     sessions: usize,
-    /// Clients that want one lock (locks)
+    /// Clients that contend for one lock (locks)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "2,10", value_parser = positive)]
     contenders: Vec<usize>,
-    /// Watchers of what is written (watch)
+    /// Watchers of the written node (watch)
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,100,1000", value_parser = positive)]
     watchers: Vec<usize>,
     /// Sessions that renew their leases (renewals)
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = positive)]
     renewing: usize,
-    /// Leases that end together (expiry)
+    /// Leases that expire together (expiry)
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive)]
     leases: usize,
-    /// Let them end one after the other over so long instead, and measure how late each is (expiry)
+    /// Let the leases expire one after another over this time, and measure how late each is
+    /// (expiry)
     #[arg(long, value_name = "D", value_parser = crate::duration::parse)]
     spread: Option<Duration>,
-    /// Only leases that carry nothing, which end together (expiry)
+    /// Only leases without nodes, which expire together (expiry)
     #[arg(long, conflicts_with = "spread")]
     bare: bool,
 }
@@ -142,17 +143,17 @@ fn positive(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("{text:?}: expected a number from 1 on"))
 }
 
-/// Where the servers are, and who watches.
+/// The arguments, the servers and the live line.
 #[derive(Debug)]
 struct Bench {
     args: BenchArgs,
     endpoints: Vec<String>,
     meter: Meter,
-    /// What everything is written below.
+    /// The node that everything is written below.
     top: NodePath,
 }
 
-/// Measures, and prints what was measured.
+/// Measures and prints the results.
 pub(crate) async fn run(args: BenchArgs, global: &Global, output: Output) -> Result<CliStatus, CommandFailure> {
     let results = measure(args, global, output).await?;
     output.answer(&results);
@@ -178,7 +179,7 @@ async fn measure(args: BenchArgs, global: &Global, output: Output) -> Result<Res
     }
 }
 
-/// On a cluster of its own, which ends with the measurement.
+/// Measures a cluster that ends with the measurement.
 async fn on_its_own(args: BenchArgs, count: u64, meter: Meter, top: NodePath) -> Result<Results, CommandFailure> {
     let mut replicas = Replicas::start(count as usize).await?;
     let bench = Bench { endpoints: replicas.endpoints().to_vec(), meter, top, args };
@@ -190,8 +191,7 @@ async fn on_its_own(args: BenchArgs, count: u64, meter: Meter, top: NodePath) ->
     Ok(Results(rows))
 }
 
-/// On somebody's cluster: what was written there is removed, also if the measurement failed or was
-/// interrupted.
+/// Measures a running cluster. Removes all that was written, also after a failure or a signal.
 async fn on_a_running_cluster(bench: Bench) -> Result<Results, CommandFailure> {
     let rows = unless_interrupted(bench.all(None)).await;
     let removed = unless_interrupted(bench.remove_all()).await;
@@ -248,7 +248,7 @@ impl Bench {
         Ok(rows)
     }
 
-    /// On a server that has done nothing else.
+    /// Measures a new server.
     async fn memory_alone(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let replicas = Replicas::start(1).await?;
         let endpoints = replicas.endpoints().to_vec();
@@ -263,7 +263,6 @@ impl Bench {
         Client::connect(options).await.map_err(CommandFailure::unavailable)
     }
 
-    /// Several.
     async fn clients(&self, name: &str, count: usize) -> Result<Vec<Client>, CommandFailure> {
         let mut clients = Vec::new();
         for _ in 0..count {
@@ -276,13 +275,13 @@ impl Bench {
         Duration::from_secs(self.args.seconds)
     }
 
-    /// A node of ours. They stand in groups of a thousand, so that no list of children gets long.
+    /// A node of the benchmark. Nodes are in groups of a thousand, to keep lists of children short.
     fn node(&self, set: &str, number: u64) -> NodePath {
         let text = format!("{}/{set}/{}/{}", self.top, number / 1000, number % 1000);
         NodePath::parse(&text).expect("made of valid components, and short")
     }
 
-    /// Removes all that was written, if anything was.
+    /// Removes everything that was written.
     async fn remove_all(&self) -> Result<(), CommandFailure> {
         let client = self.client("end").await?;
         let removed = remove(&client, &self.top).await;
@@ -291,7 +290,7 @@ impl Bench {
     }
 }
 
-/// Removes a node and all below it, in as many parts as the servers ask for.
+/// Removes a node and all nodes below it, in parts if the servers refuse too many at once.
 async fn remove(client: &Client, top: &NodePath) -> Result<(), CommandFailure> {
     let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
     let mut parts = vec![top.clone()];
@@ -312,7 +311,7 @@ async fn remove(client: &Client, top: &NodePath) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Gives all leases back, so that nobody waits for them.
+/// Returns all leases, so that no later write waits for them.
 async fn close(clients: Vec<Client>) {
     for client in clients {
         client.close().await;

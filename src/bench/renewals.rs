@@ -1,4 +1,4 @@
-//! Sessions that do nothing but live: what their renewals cost the leader.
+//! Idle sessions: what their renewals cost the leader.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,14 @@ use leasehold_client_cache::{Client, RegisterOptions, Registration};
 use super::{Bench, TIMEOUT, close, result::BenchRow};
 use crate::{commands::write_failure, demo::replicas::Replicas, exit::CommandFailure};
 
-/// Sessions opened, or closed, at one time.
+/// Sessions that are opened or closed at one time.
 const AT_ONCE: usize = 64;
 
-/// The least that is looked at: as long as the root volume's term, in which each lease is renewed
-/// about twice.
+/// The minimum measured time: the term of the root volume. Each lease is renewed about twice in it.
 const SPAN_MIN: Duration = Duration::from_secs(10);
 
 impl Bench {
-    /// Each session is registered at a node: it keeps its lease on the volume for as long as it
-    /// lives.
+    /// Each session registers a service, so it renews its lease on the volume as long as it lives.
     pub(super) async fn renewals(&self, replicas: &mut Replicas) -> Result<Vec<BenchRow>, CommandFailure> {
         let leader = replicas.leader(None).await?;
         let idle = self.core_of(replicas, leader).await?.0;
@@ -26,7 +24,7 @@ impl Bench {
         let opening = (0..count).map(|number| self.registered(number));
         let all: Vec<(Client, Registration)> = stream::iter(opening).buffer_unordered(AT_ONCE).try_collect().await?;
         self.meter.say(|| format!("{count} sessions renew their leases"));
-        // Until nothing is left of the opening: renewals are spread over a term by then.
+        // Until the load of opening has passed and the renewals are spread over a term.
         tokio::time::sleep(SPAN_MIN).await;
         let sent = || all.iter().map(|(client, _)| client.stats().messages_sent).sum::<u64>();
         let before = sent();
@@ -53,7 +51,7 @@ impl Bench {
         registered.map(|registration| (client, registration)).map_err(|error| write_failure(&error))
     }
 
-    /// The share of a core that the process had, and over how long.
+    /// The process's share of a core, and the measured time.
     async fn core_of(&self, replicas: &Replicas, id: usize) -> Result<(f64, Duration), CommandFailure> {
         let (began, before) = (Instant::now(), replicas.processor_time(id)?);
         tokio::time::sleep(self.seconds().max(SPAN_MIN)).await;

@@ -1,4 +1,4 @@
-//! What was measured: rows of settings and figures, as JSON or as tables in Markdown.
+//! The results: rows of settings and figures, as JSON or as Markdown tables.
 
 use serde::{
     Serialize, Serializer,
@@ -7,12 +7,11 @@ use serde::{
 
 use crate::output::Text;
 
-/// One setting and what came of it.
+/// The figures of one setting.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct BenchRow {
     /// What was measured.
     pub(crate) bench: &'static str,
-    /// Under which settings.
     pub(crate) settings: Vec<(&'static str, u64)>,
     /// The figures, with their units in their names.
     pub(crate) figures: Vec<(&'static str, f64)>,
@@ -32,7 +31,7 @@ impl Serialize for BenchRow {
     }
 }
 
-/// All of it.
+/// All results.
 #[derive(Debug)]
 pub(crate) struct Results(pub(crate) Vec<BenchRow>);
 
@@ -45,7 +44,7 @@ impl Serialize for Results {
 }
 
 impl Text for Results {
-    /// A table for each bench.
+    /// A table for each benchmark.
     fn text(&self, out: &mut Vec<u8>) {
         let mut text = String::new();
         let mut last = "";
@@ -72,7 +71,7 @@ fn line(cells: impl Iterator<Item = String>) -> String {
     format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
 }
 
-/// Three digits or so.
+/// Formats about three digits.
 fn shown(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

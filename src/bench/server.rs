@@ -1,4 +1,4 @@
-//! What the servers do: writes, reads without the cache, and first reads through it.
+//! Server load: writes, reads without the cache, and first reads through it.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ const OVERWRITTEN: u64 = 1000;
 /// Nodes that are read from the server.
 const READ: u64 = 1000;
 
-/// Nodes that are read for the first time, with each setting.
+/// Nodes that are read for the first time, for each setting.
 const MISSED: u64 = 20_000;
 
-/// Puts under way while nodes are made that are to be read.
+/// Puts in flight while the nodes to read are created.
 const FILL_AT_ONCE: usize = 256;
 
-/// A value.
+/// The value of this number.
 pub(super) fn value(number: u64) -> Value {
     let mut bytes = vec![b'.'; VALUE_BYTES];
     bytes[..8].copy_from_slice(&number.to_be_bytes());
@@ -43,8 +43,7 @@ impl Bench {
         for &inflight in &self.args.inflight {
             let clients = self.clients("put", inflight.min(self.args.clients)).await?;
             let set = format!("put-{overwrite}-{inflight}");
-            // Workers have nodes of their own: what is measured is not how they wait for each
-            // other.
+            // Workers write different nodes, so that they do not wait for each other.
             let slots = (OVERWRITTEN / inflight as u64).max(1);
             let (top, shared) = (self.top.clone(), clients.clone());
             let nodes = move |worker: usize, number: u64| {
@@ -93,7 +92,7 @@ impl Bench {
         for &inflight in &self.args.inflight {
             let clients = self.clients("miss", inflight.min(self.args.clients)).await?;
             for client in &clients {
-                // The volume lease is had once, not with each read.
+                // Gets the volume lease once, so that no measured read includes it.
                 client.get(&self.top).await.map_err(|error| read_failure(&error))?;
             }
             let paths: Arc<[_]> = (0..MISSED).map(|number| self.node("miss", number)).collect();
@@ -113,7 +112,7 @@ impl Bench {
         Ok(rows)
     }
 
-    /// Makes nodes that are to be read.
+    /// Creates the nodes to read.
     pub(super) async fn fill(&self, set: &str, count: u64) -> Result<(), CommandFailure> {
         let clients = self.clients("fill", self.args.clients).await?;
         let shared = clients.clone();

@@ -1,9 +1,10 @@
-//! Very many leases that end one after the other, and how late each is.
+//! Very many leases that expire one after another, and how late each is.
 //!
-//! When a lease is due is known here to a message's way: all are renewed before any ends, and a
-//! term counts from when the leader gets to know of the renewal. *Due* is the term and the margin
-//! (T3) after the renewal was sent, so that no lag is told too short. In it are the commit of the
-//! end, the removal of the node and the way to the watcher.
+//! The due time of a lease is known here to within the delay of a message. All leases are renewed
+//! before any expires, and a term counts from the renewal's arrival at the leader. A lease is *due*
+//! a term and the margin (T3 in docs/PROTOCOL.md) after its renewal was sent, so no lag is reported
+//! too short. The lag includes the commit of the expiry, the node's removal and the way to the
+//! watcher.
 
 use std::{
     sync::Arc,
@@ -32,24 +33,24 @@ use crate::{
     exit::CommandFailure,
 };
 
-/// What the nodes are below.
+/// The parent of the nodes.
 const SET: &str = "spread";
 
-/// How many leases are renewed with one message: few enough for the leader to be back in a moment.
+/// Leases per renewal message: few enough for the leader to answer soon.
 const RENEWED_AT_ONCE: u64 = KEEP_ALIVES_MAX as u64 / 4;
 
-/// So many renewals at least get into the log in a second (65,536 with each tick, which comes once
-/// in it).
+/// The minimum rate at which renewals get into the log. Each tick takes a batch of them (S10b in
+/// docs/PROTOCOL.md).
 const RENEWED_PER_SECOND: u64 = 50_000;
 
 /// When each lease is due.
 #[derive(Debug)]
 struct Schedule {
     leases: u64,
-    /// The term of the first; the last has this and `spread`.
+    /// The term of the first lease. That of the last is longer by `spread`.
     first: Duration,
     spread: Duration,
-    /// When the renewals of each [`RENEWED_AT_ONCE`] of them were sent.
+    /// When the renewal of each batch of [`RENEWED_AT_ONCE`] leases was sent.
     renewed: Vec<Instant>,
 }
 
@@ -58,7 +59,7 @@ impl Schedule {
         self.first + self.spread.mul_f64(number as f64 / self.leases as f64)
     }
 
-    /// When the term of this one is over at the earliest.
+    /// When the term of this lease ends at the earliest.
     fn over(&self, number: u64) -> Option<Instant> {
         let renewed = self.renewed.get((number / RENEWED_AT_ONCE) as usize)?;
         Some(*renewed + self.term(number))
@@ -70,7 +71,7 @@ impl Schedule {
 }
 
 impl Bench {
-    /// Leases with a node each, which end evenly spread over so long.
+    /// Leases with a node each that expire evenly over `spread`.
     pub(super) async fn one_after_the_other(&self, leases: u64, spread: Duration) -> Result<BenchRow, CommandFailure> {
         let seconds = leases / LEASES_PER_SECOND + leases / RENEWED_PER_SECOND;
         let first = Duration::from_secs(seconds) + BEFORE * 3;
@@ -123,7 +124,7 @@ impl Bench {
         made.map(drop)
     }
 
-    /// Begins the terms of all leases, and notes when.
+    /// Begins the terms of all leases, and records when.
     async fn renew_all(&self, schedule: &mut Schedule) -> Result<(), CommandFailure> {
         let line = LoadLine::open(&self.endpoints, "bench-spread").await?;
         for first in (0..schedule.leases).step_by(RENEWED_AT_ONCE as usize) {
@@ -143,7 +144,7 @@ impl Bench {
         line.close().await
     }
 
-    /// Waits until the watch has told of all deletions. How late each was, in nanoseconds.
+    /// Waits until the watch has returned all deletions. Returns the lags in nanoseconds.
     async fn lags(&self, mut watch: Watch, schedule: &Schedule) -> Result<Histogram<u64>, CommandFailure> {
         let mut lags = histogram();
         let within = schedule.first + TOLD_WITHIN;
@@ -182,7 +183,7 @@ async fn make_one(client: &Client, path: &NodePath, id: LeaseId, term: Duration)
     client.put_with(path, VALUE, options).await.map(drop).map_err(|error| write_failure(&error))
 }
 
-/// The number that the node was made for: see [`Bench::node`].
+/// The number that [`Bench::node`] made the path from.
 fn number_of(path: &NodePath) -> Option<u64> {
     let mut last = path.as_str().rsplit('/').map(str::parse::<u64>);
     let (low, high) = (last.next()?.ok()?, last.next()?.ok()?);

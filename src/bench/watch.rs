@@ -1,4 +1,4 @@
-//! Watches: how long after a write was acknowledged the last of many watchers has been told of it.
+//! Watches: the time from a write's acknowledgement until the last of many watchers has seen it.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ use crate::{
     exit::CommandFailure,
 };
 
-/// How long a watcher may take until it has been told.
+/// Time limit of a watcher for one event.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 impl Bench {
-    /// With each number of watchers: all of them at one client, and each at a client of its own.
+    /// For each number of watchers: all at one client, and each at a client of its own.
     pub(super) async fn watch(&self) -> Result<Vec<BenchRow>, CommandFailure> {
         let mut rows = Vec::new();
         for &watchers in &self.args.watchers {
@@ -32,7 +32,7 @@ impl Bench {
         Ok(rows)
     }
 
-    /// One write at a time, the next when all have been told of the last.
+    /// One write at a time. The next begins when all watchers have seen the last.
     async fn fan_out(&self, watchers: usize, clients: usize) -> Result<BenchRow, CommandFailure> {
         let path = self.node(&format!("watch-{watchers}-{clients}"), 0);
         let writer = self.client("writer").await?;
@@ -76,7 +76,7 @@ impl Bench {
                 };
                 last = last.max(at);
             }
-            // Those who were told before the writer are not late.
+            // A watcher that sees the write before its acknowledgement counts as zero.
             latency.saturating_record(nanos(last - acknowledged));
             self.meter.say(|| format!("writes with {watchers} watchers: {}", latency.len()));
         }
@@ -84,9 +84,9 @@ impl Bench {
     }
 }
 
-/// Says when it is told of a change, each time.
+/// Sends the time of each change that the watch returns.
 async fn tell(mut watch: leasehold_client_cache::Watch, sender: mpsc::UnboundedSender<Instant>) {
-    // A watch that fails is missed by whoever waits for it to be told.
+    // If a watch fails, the receiver times out.
     while let Ok(told) = watch.next().await {
         if matches!(told, WatchItem::Change(_)) && sender.send(Instant::now()).is_err() {
             return;

@@ -1,7 +1,7 @@
-//! The processes that a process has begun, and their end.
+//! Finds and kills the descendants of a process.
 //!
-//! The kernel makes orphans children of the nearest subreaper above them. So whatever a subreaper's
-//! children begin stays below it: also what has a session of its own, or was forked twice.
+//! The kernel reparents orphans to the nearest subreaper above them. So each descendant of a
+//! subreaper's child stays below it, also one that has its own session or was forked twice.
 
 use std::{collections::BTreeSet, fs, io, os::unix::process::ExitStatusExt, process::ExitStatus};
 
@@ -22,13 +22,13 @@ pub(super) struct Exited {
 #[derive(Debug)]
 pub(super) struct Reaped {
     pub(super) ended: Vec<Exited>,
-    /// Whether there is no child left. Then there is no descendant either.
+    /// Whether no child is left. Then no descendant is left either.
     pub(super) is_childless: bool,
 }
 
-/// Takes note of all children that have ended.
+/// Reaps all children that have ended.
 ///
-/// Not by nix, which loses the status of a process that a real-time signal has ended.
+/// It does not use nix, which loses the status of a process that a real-time signal ended.
 pub(super) fn reap() -> io::Result<Reaped> {
     let mut ended = Vec::new();
     loop {
@@ -45,12 +45,11 @@ pub(super) fn reap() -> io::Result<Reaped> {
     }
 }
 
-/// Kills what this process has begun, but for these children, and takes note of what has ended.
-/// Whether nothing of it is left: a process can begin others while this looks, so it is done again
-/// until then.
+/// Kills the descendants of this process except the spared children, and reaps those that have
+/// ended. Returns whether none is left. Callers repeat it, as a process can fork during the search.
 ///
-/// To find no running process is no proof. The look may have seen a process that had just ended,
-/// and missed its children.
+/// That the search found no running process is no proof: it may have seen a process that had just
+/// ended, and missed its children.
 pub(super) fn kill_once(spared: &BTreeSet<u32>) -> io::Result<bool> {
     let this = std::process::id();
     kill_below(this, spared)?;
@@ -60,8 +59,7 @@ pub(super) fn kill_once(spared: &BTreeSet<u32>) -> io::Result<bool> {
     Ok(!spared.is_empty() && children(this)?.iter().all(|id| spared.contains(id)))
 }
 
-/// Each is killed as soon as it is found: a process that forks and ends over and over is met in
-/// time.
+/// Kills each process as soon as it finds it, to catch one that forks and ends over and over.
 fn kill_below(of: u32, spared: &BTreeSet<u32>) -> io::Result<()> {
     let mut found = BTreeSet::from([of]);
     let mut parents = vec![of];
@@ -69,7 +67,7 @@ fn kill_below(of: u32, spared: &BTreeSet<u32>) -> io::Result<()> {
         let children = match children(parent) {
             Ok(children) => children,
             Err(error) if parent == of => return Err(error),
-            // It has ended, and its children are this process's by now.
+            // The process has ended. Its children belong to this process now.
             Err(_) => continue,
         };
         for child in children {
@@ -82,11 +80,11 @@ fn kill_below(of: u32, spared: &BTreeSet<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// The children of a process, those that have ended included.
+/// The children of a process, including those that have ended.
 pub(super) fn children(of: u32) -> io::Result<BTreeSet<u32>> {
     let mut found: Option<BTreeSet<u32>> = None;
     for thread in fs::read_dir(format!("/proc/{of}/task"))? {
-        // A thread that ends meanwhile has handed its children on to another.
+        // A thread that has ended meanwhile passed its children on to another thread.
         let Ok(children) = fs::read_to_string(thread?.path().join("children")) else { continue };
         let children = children.split_ascii_whitespace().filter_map(|id| id.parse::<u32>().ok());
         found.get_or_insert_default().extend(children);
@@ -94,7 +92,7 @@ pub(super) fn children(of: u32) -> io::Result<BTreeSet<u32>> {
     found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// One that has gone needs no signal.
+/// Ignores errors: a process that has ended needs no signal.
 pub(super) fn send(id: u32, what: signal::Signal) {
     if let Ok(id) = i32::try_from(id) {
         let _ = signal::kill(Pid::from_raw(id), what);

@@ -1,9 +1,9 @@
-//! What a holder tells its guard, through a pipe that ends with the holder; and the one question of
-//! the guard, through another.
+//! The messages of an owner to its guard, and the guard's one question, through two pipes. The
+//! first pipe closes when the owner dies.
 //!
-//! A deadline is an instant of `CLOCK_BOOTTIME`, not a duration. Holder and guard run on one
-//! machine, where this clock is the same for both. So a message that waits in the pipe while the
-//! guard stands still prolongs nothing.
+//! A deadline is an instant of `CLOCK_BOOTTIME`, not a duration. Owner and guard run on one machine
+//! and read the same clock. So a message that waits in the pipe while the guard is stopped prolongs
+//! nothing.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,17 +18,16 @@ use nix::{
 };
 use rustix::io::FdFlags;
 
-/// From a holder to its guard.
+/// A message from an owner to its guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FeedMessage {
     /// The command may run until this instant of [`boot_time`]. The first one starts the command.
-    /// Comes when the lease was renewed. If it is lost, the deadline of before counts.
+    /// The owner sends it after a renewal. If it is lost, the previous deadline stays.
     Until(Duration),
-    /// The holder was told to stop: the guard passes SIGTERM on to the command.
+    /// The owner got SIGTERM. The guard passes it on to the command.
     Terminate,
-    /// The command has exited by itself, and what it has left running may run on: the answer to the
-    /// guard's question. A dead holder does not answer, even if the guard has not seen yet that the
-    /// pipe was closed.
+    /// The answer to the guard's question: the command has exited, and its descendants may
+    /// continue. A dead owner does not answer, even if the guard has not yet seen the pipe close.
     Leave,
 }
 
@@ -37,7 +36,7 @@ const TERMINATE: u8 = 1;
 const LEAVE: u8 = 2;
 
 impl FeedMessage {
-    /// All have the same length, less than `PIPE_BUF`: a pipe takes each as a whole.
+    /// All messages have one length below `PIPE_BUF`, so a pipe takes each as a whole.
     const BYTES: usize = 9;
 
     fn encoded(self) -> [u8; Self::BYTES] {
@@ -62,21 +61,21 @@ impl FeedMessage {
     }
 }
 
-/// The holder's end. The guard notices when it is dropped, also by the death of the holder.
+/// The owner's end. The guard notices when it is dropped or when the owner dies.
 #[derive(Debug)]
 pub(super) struct Feeder(PipeWriter);
 
 impl Feeder {
-    /// A pipe to a guard that is yet to be started.
+    /// A pipe to a guard that is not started yet.
     pub(super) fn pipe() -> io::Result<(PipeReader, Self)> {
         let (reader, writer) = io::pipe()?;
-        // A guard that stands still must not stop the holder too.
+        // Non-blocking, so that a stopped guard does not block the owner.
         rustix::io::ioctl_fionbio(&writer, true)?;
         Ok((reader, Self(writer)))
     }
 
-    /// Tells the guard. A guard that stands still while the pipe is full misses it. If the
-    /// guard has died, the holder learns that from its exit status.
+    /// Sends a message. It is lost if the pipe is full because the guard is stopped. If the guard
+    /// has died, the owner learns it from the exit status.
     pub(super) fn send(&mut self, message: FeedMessage) {
         let _ = self.0.write(&message.encoded());
     }
@@ -87,11 +86,10 @@ impl Feeder {
 pub(super) struct Feed(pub(super) File);
 
 impl Feed {
-    /// What a pipe can hold, and more: all that has come is read at once, so that the newest
-    /// deadline counts.
+    /// More than a pipe can hold: one read returns all messages, so the newest deadline counts.
     const READ_BYTES: usize = 16_384 * FeedMessage::BYTES;
 
-    /// Reads all that has come. None if the holder has died.
+    /// Reads all messages that have arrived. `None` if the owner has died.
     pub(super) fn read(&mut self) -> io::Result<Option<Vec<FeedMessage>>> {
         let mut bytes = vec![0; Self::READ_BYTES];
         let read = self.0.read(&mut bytes)?;
@@ -106,20 +104,21 @@ impl Feed {
     }
 }
 
-/// The time since the machine was started, time in suspension included.
+/// The time since the machine booted, including suspension.
 pub(super) fn boot_time() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has had CLOCK_BOOTTIME since 2.6.39").into()
 }
 
-/// Lets a process that is started next have this end of a pipe, by the number that is returned.
+/// Lets the next process that is started inherit this end of a pipe. Returns the descriptor's
+/// number.
 pub(super) fn bequeath(pipe: impl AsFd) -> io::Result<i32> {
     let pipe = pipe.as_fd();
     rustix::io::fcntl_setfd(pipe, FdFlags::empty())?;
     Ok(pipe.as_raw_fd())
 }
 
-/// The end of a pipe that the parent has bequeathed, to be read from or written to. What this
-/// process starts does not get it.
+/// Opens an inherited end of a pipe for reading or writing. Processes that this one starts do not
+/// inherit it.
 pub(super) fn inherited(number: i32, how: &OpenOptions) -> io::Result<File> {
     let pipe = how.open(format!("/proc/self/fd/{number}"))?;
     unistd::close(number)?;

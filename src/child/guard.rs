@@ -1,27 +1,27 @@
-//! A process between a holder and its command: it ends the command in time, whatever becomes of the
-//! holder.
+//! The process between an owner and its command. It ends the command in time, whatever happens to
+//! the owner.
 //!
-//! The holder feeds it deadlines through a pipe. If a deadline comes without the next one, because
-//! the holder was stopped or is cut off, or if the holder has died, the guard kills the
-//! command and all its descendants. It is their subreaper.
+//! The owner sends deadlines through a pipe. If the owner is stopped or cut off, a deadline passes.
+//! Then, or if the owner dies, the guard kills the command and all its descendants. It is their
+//! subreaper.
 //!
-//! It has a session of its own, and blocks all signals that it can. So what is sent to the job as a
-//! whole (Ctrl-C, Ctrl-Z, a hangup, `kill -9 -- -PGID`) reaches the holder and the command, and not
-//! the guard. The command is in the holder's group, as if the holder had started it.
+//! The guard has its own session and blocks every signal that can be blocked. So a signal to the
+//! whole job (Ctrl-C, Ctrl-Z, a hangup, `kill -9 -- -PGID`) reaches the owner and the command, not
+//! the guard. The command is in the owner's group, as if the owner had started it.
 //!
-//! A process group of its own, in the holder's session, is not enough. As the command's parent, the
-//! guard would then tie the holder's group to its session. When it exits, the kernel sends a hangup
-//! to the whole group, if nothing else ties it and a process in it is stopped (see *orphaned
+//! Its own process group within the owner's session would not suffice. As the command's parent, the
+//! guard would link the owner's group to the session. If nothing else links that group and a
+//! process in it is stopped, the kernel sends a hangup to the group when the guard exits (*orphaned
 //! process group* in setpgid(2)).
 //!
-//! When the command has exited by itself and left something running, the guard asks the holder. If
-//! the holder lives, that runs on, as it does without a guard.
+//! If the command exits and leaves descendants, the guard asks the owner. If the owner lives, they
+//! continue, as they would without a guard.
 //!
-//! If the guard is killed, the kernel kills the command (see [`become_command`]), and the holder
-//! kills the rest.
+//! If the guard is killed, the kernel kills the command (see [`become_command`]), and the owner
+//! kills the descendants.
 //!
-//! It knows nothing of leases. What it cannot do: act while it stands still itself, with the whole
-//! machine or container.
+//! It knows nothing of leases. It cannot act while it is itself stopped with the machine or
+//! container.
 
 use std::{
     collections::BTreeSet,
@@ -55,23 +55,23 @@ use super::{
 };
 use crate::exit::{CliStatus, CommandFailure};
 
-/// What shells say of a command that is not there, and of one that cannot be run.
+/// The statuses of shells for a command that is not found, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
-/// What shells add to the number of the signal that ended a command.
+/// Shells add this to the number of the signal that ended a command.
 const BY_SIGNAL: i32 = 128;
 
-/// A guard that was not fed in time ends by this signal: any exit status may be the command's.
+/// The guard ends by this signal after a missed deadline: any exit status may be the command's.
 pub(super) const OVERDUE: Signal = Signal::SIGALRM;
 
-/// How often the guard looks whether killed processes are gone. Often at first, to meet processes
-/// that fork over and over. Seldom later: what remains is stuck in the kernel, or is another
-/// user's.
+/// How often the guard checks whether killed processes have ended. Often at first, to catch
+/// processes that fork over and over. Rarely later, as the rest is stuck in the kernel or belongs
+/// to another user.
 const LOOK_AT_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LATER: Duration = Duration::from_millis(100);
 const LOOKS_AT_FIRST: u32 = 1000;
 
-/// Guards a command until it ends or has to be killed. Returns the command's status.
+/// Guards a command until it ends or must be killed. Returns the command's status.
 pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<CliStatus, (CommandFailure, CliStatus)> {
     let guarded = Guard::start(feed, question, command).and_then(|mut guard| {
         let end = guard.watch();
@@ -87,7 +87,7 @@ pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<CliS
                 .thread_unblock()
                 .and_then(|()| raise(OVERDUE))
                 .map_err(|errno| cannot(errno.into()))?;
-            // Somebody has it ignored.
+            // The signal is ignored.
             raise(Signal::SIGKILL).map_err(|errno| cannot(errno.into()))?;
             Ok(CliStatus::Refused)
         }
@@ -100,38 +100,37 @@ fn cannot(error: io::Error) -> (CommandFailure, CliStatus) {
     (CommandFailure::io("cannot guard the command", &error), CliStatus::Command(NOT_RUNNABLE))
 }
 
-/// What a shell would say.
+/// The status as a shell reports it.
 fn code(status: ExitStatus) -> u8 {
     let by_signal = status.signal().map(|signal| BY_SIGNAL + signal);
     let code = status.code().or(by_signal).unwrap_or(BY_SIGNAL);
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// Why there is nothing more to guard.
+/// Why the guard stopped watching.
 #[derive(Debug, Clone, Copy)]
 enum GuardEnd {
-    /// The command has exited by itself. What it has left running runs on, and holds nothing.
+    /// The command exited by itself. Its descendants continue, without the lock.
     ByItself(ExitStatus),
-    /// The command was ended by a signal, or exited after it was told to stop. What it has left
-    /// running was not told: it is killed.
+    /// A signal ended the command, or it exited after SIGTERM. Its descendants got no signal, so
+    /// the guard kills them.
     Stopped(ExitStatus),
-    /// The deadline has passed.
+    /// The deadline passed.
     Overdue,
-    /// The holder has died.
+    /// The owner died.
     Orphaned,
 }
 
 #[derive(Debug)]
 struct Guard {
     feed: Feed,
-    /// Where it asks the holder whether what the command has left running may run on. Once.
+    /// The pipe on which the guard asks, once, whether the command's descendants may continue.
     question: Option<File>,
     command: u32,
     /// Lets the command begin.
     go: Option<PipeWriter>,
     until: Option<Duration>,
     is_told_to_stop: bool,
-    /// How the command has ended, if it has.
     status: Option<ExitStatus>,
     may_leave: bool,
     timer: TimerFd,
@@ -147,8 +146,8 @@ impl Guard {
         let (waits, go) = io::pipe()?;
         let mut command_line = Command::new(std::env::current_exe()?);
         command_line.arg("run-tied").arg(std::process::id().to_string()).arg(bequeath(&waits)?.to_string());
-        // It is started in the holder's process group and with the holder's signals. The guard
-        // leaves both after that.
+        // The command starts in the owner's process group and with the owner's signals. The guard
+        // leaves both afterwards.
         let command = command_line.arg("--").args(command).spawn()?.id();
         drop(waits);
         setsid()?;
@@ -161,15 +160,15 @@ impl Guard {
         Ok(Self { feed, question, command, go, until, is_told_to_stop, status, may_leave, timer, children })
     }
 
-    /// Waits until there is nothing more to guard.
+    /// Waits until nothing is left to guard.
     fn watch(&mut self) -> io::Result<GuardEnd> {
         loop {
-            // Also before the first wait: it may have ended before its signal was waited for.
+            // Before the first wait too: the command may have ended before its signal was watched.
             if let Some(end) = self.ended()? {
                 return Ok(end);
             }
             let [is_fed, is_time] = self.wait()?;
-            // What the holder has said in time counts, however late this process reads it.
+            // A message that the owner sent in time counts, however late the guard reads it.
             if is_fed {
                 let Some(messages) = self.feed.read()? else { return Ok(GuardEnd::Orphaned) };
                 messages.into_iter().try_for_each(|message| self.hear(message))?;
@@ -182,7 +181,7 @@ impl Guard {
         }
     }
 
-    /// Takes note of what has ended. None if there is something to guard.
+    /// Reaps children. `None` if there is still something to guard.
     fn ended(&mut self) -> io::Result<Option<GuardEnd>> {
         let Reaped { ended, is_childless } = reap()?;
         let command = ended.into_iter().find(|ended| ended.id == self.command);
@@ -194,17 +193,16 @@ impl Guard {
         if is_childless || self.may_leave {
             return Ok(Some(GuardEnd::ByItself(status)));
         }
-        // A hangup, say, makes commands exit that clean up, and kills the holder a moment later:
-        // only the holder's answer shows that it lives.
+        // A command may clean up and exit at a hangup that kills the owner a moment later. Only the
+        // owner's answer shows that it lives.
         if let Some(mut question) = self.question.take() {
-            // If nobody reads it, the holder has died, which the feed says soon.
+            // If writing fails, the owner has died; the feed soon shows it.
             let _ = question.write_all(&[0]);
         }
         Ok(None)
     }
 
-    /// Waits until something happens: whether there is something to be read, and whether it is
-    /// time.
+    /// Waits for an event. Returns whether the feed is readable, and whether the deadline has come.
     fn wait(&self) -> io::Result<[bool; 2]> {
         let mut sources = [self.feed.0.as_fd(), self.timer.as_fd(), self.children.as_fd()]
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -215,7 +213,7 @@ impl Guard {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        // The end of a pipe is something to be read too.
+        // The end of a pipe makes it readable too.
         let [is_fed, is_time, _] = sources.map(|source| source.any().unwrap_or(true));
         while self.children.read_signal()?.is_some() {}
         Ok([is_fed, is_time])
@@ -230,7 +228,7 @@ impl Guard {
             }
             FeedMessage::Terminate => {
                 self.is_told_to_stop = true;
-                // The number of one that has ended may be another's.
+                // The process id of an ended command may belong to another process.
                 if self.status.is_none() {
                     send(self.command, Signal::SIGTERM);
                 }
@@ -243,12 +241,12 @@ impl Guard {
     /// Lets the command begin once there is a deadline that has not passed.
     fn begin(&mut self) {
         if let Some(mut go) = self.go.take_if(|_| self.until.is_some()) {
-            // If nobody reads it, the command has ended already.
+            // If writing fails, the command has ended already.
             let _ = go.write_all(&[0]);
         }
     }
 
-    /// Kills all that the command has begun, and waits until nothing of it is left.
+    /// Kills all descendants of the command and waits until they have ended.
     fn kill_all(&self) -> io::Result<()> {
         let mut looks = 0;
         while !kill_once(&BTreeSet::new())? {
@@ -259,8 +257,8 @@ impl Guard {
     }
 }
 
-/// Becomes the command when the guard lets it begin, in a process that ends with the guard. Returns
-/// only if it cannot.
+/// Becomes the command once the guard lets it begin. The kernel kills this process with the guard.
+/// Returns only on failure.
 pub(crate) fn become_command(
     guard: u32,
     go: i32,
@@ -270,7 +268,7 @@ pub(crate) fn become_command(
         (CommandFailure::io("cannot tie the command to its lock", &error), CliStatus::Command(NOT_RUNNABLE))
     };
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| cannot(errno.into()))?;
-    // It may have died before the kernel knew.
+    // The guard may have died before `set_pdeathsig`.
     if getppid().as_raw().try_into() != Ok(guard) {
         return Err(cannot(Errno::ESRCH.into()));
     }

@@ -1,4 +1,4 @@
-//! The commands that documents show are commands that this program takes.
+//! Tests that this program accepts each command that the documents show.
 
 use std::{fs, path::Path};
 
@@ -9,11 +9,12 @@ use crate::words;
 
 const DOCUMENTS: [&str; 3] = ["README.md", "docs/guide.md", "docs/operations.md"];
 
-/// The variables in these commands, and a value for each. A name that begins another comes later.
+/// The shell variables of these commands, with a value for each. A longer name stands before its
+/// prefix.
 const VARIABLES: [(&str, &str); 4] = [("$CLUSTER", "1=127.0.0.1:7601"), ("$LEADER", "1"), ("$ID", "1"), ("$id", "1")];
 
-/// The lines of a text that are given to a shell: in `console` blocks those with a prompt, in `sh`
-/// blocks all.
+/// The shell input of a text: all lines of `sh` blocks, and the lines of `console` blocks that have
+/// a prompt.
 fn shell_lines(text: &str) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut block = None;
@@ -29,7 +30,8 @@ fn shell_lines(text: &str) -> Vec<&str> {
     lines
 }
 
-/// The commands of a line, without redirections: cut where a shell would, outside of quotes.
+/// The commands of a line without their redirections. It splits where a shell would, outside
+/// quotes.
 fn commands(line: &str) -> Vec<String> {
     let mut commands = vec![String::new()];
     let (mut quote, mut is_redirection) = (None, false);
@@ -47,7 +49,7 @@ fn commands(line: &str) -> Vec<String> {
         let Some(command) = commands.last_mut().filter(|_| !is_redirection) else { continue };
         if quote.is_none() && matches!(c, '<' | '>') {
             is_redirection = true;
-            // `2> log`: the number names the stream.
+            // In `2> log` the number names the stream.
             command.truncate(command.strip_suffix(" 2").map_or(command.len(), str::len));
         } else {
             command.push(c);
@@ -56,7 +58,7 @@ fn commands(line: &str) -> Vec<String> {
     commands
 }
 
-/// The arguments of each `leasehold` command of a text, or the line that has no words.
+/// The arguments of each `leasehold` command of a text. A line that cannot be split is an error.
 fn invocations(text: &str) -> Vec<Result<Vec<String>, String>> {
     let mut found = Vec::new();
     for command in shell_lines(text).into_iter().flat_map(commands) {
@@ -72,7 +74,7 @@ fn invocations(text: &str) -> Vec<Result<Vec<String>, String>> {
     found
 }
 
-/// What is wrong with the commands of a text.
+/// The errors of the commands of a text.
 fn complaints(text: &str) -> Vec<String> {
     let refused = invocations(text).into_iter().filter_map(|invocation| {
         let words = match invocation {

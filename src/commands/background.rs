@@ -1,9 +1,9 @@
-//! What goes on after a command has answered: a lease that is kept alive, a service that is
-//! registered, a node that is held.
+//! The task that continues after a command's answer: a key lease that is renewed, a registered
+//! service, a lock or a leadership.
 //!
-//! On the command line it goes on until it is lost, which is a failure, or until the process is
-//! told to stop, which is not. In the shell it goes on until the shell ends; if it is lost before,
-//! that is said on standard error.
+//! On the command line the task runs until its lease or lock is lost, or until a stop signal. Only
+//! a loss is a failure. In the shell it runs until the shell ends; a loss before that is reported
+//! on standard error.
 
 use std::{fmt, time::Duration};
 
@@ -26,40 +26,38 @@ use crate::{
     output::{Output, visible},
 };
 
-/// How often it is looked whether a registered node is still the one that was put. It is read from
-/// memory unless somebody changed it.
+/// How often to check that a registered node is still the one that was put. The read is answered
+/// from memory unless the node was changed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Something that goes on.
+/// A task that continues after the answer.
 #[derive(Debug)]
 pub(crate) enum BackgroundTask {
-    /// A key lease is kept alive.
+    /// Renews a key lease.
     Lease {
-        /// The lease.
         lease: KeyLease,
         /// Its term.
         ttl: Duration,
     },
-    /// A service is registered.
+    /// Maintains a service registration.
     Registration(RegisteredNode),
-    /// A node is held.
+    /// Owns a lock.
     Lock(LockGuard),
-    /// This leads, and is to be handed over to that one in the end.
+    /// Leads. When it ends, it hands over to this candidate, if any.
     Leadership(Leadership, Option<String>),
 }
 
 /// A node that shows that its service lives.
 #[derive(Debug)]
 pub(crate) enum RegisteredNode {
-    /// By the session's lease on the node's volume.
+    /// Attached to the session's lease on the node's volume.
     Session(Registration),
-    /// By a key lease of its own.
+    /// Attached to a key lease of its own.
     Lease {
-        /// The node.
         path: NodePath,
-        /// When it was put.
+        /// The revision of the put.
         revision: Revision,
-        /// The lease.
+        /// The key lease that the node is attached to.
         lease: KeyLease,
     },
 }
@@ -72,7 +70,7 @@ impl RegisteredNode {
         }
     }
 
-    /// When it was put.
+    /// The revision of the put.
     pub(crate) fn revision(&self) -> Revision {
         match self {
             Self::Session(registration) => registration.epoch(),
@@ -80,7 +78,7 @@ impl RegisteredNode {
         }
     }
 
-    /// The key lease that it goes with.
+    /// The key lease that the node is attached to.
     pub(crate) fn lease(&self) -> Option<LeaseId> {
         match self {
             Self::Session(_) => None,
@@ -88,7 +86,7 @@ impl RegisteredNode {
         }
     }
 
-    /// How long it is certain to be there if nothing more is heard.
+    /// How long the node certainly remains without a further renewal.
     pub(crate) fn remaining(&self) -> Duration {
         match self {
             Self::Session(registration) => registration.remaining(),
@@ -103,7 +101,7 @@ impl RegisteredNode {
         }
     }
 
-    /// Waits until the service is not registered any more; says why.
+    /// Waits until the service is no longer registered. Returns the reason.
     async fn wait_lost(&self, client: &Client) -> CommandFailure {
         let over = self.on_lost();
         let text = tokio::select! {
@@ -117,8 +115,8 @@ impl RegisteredNode {
         CommandFailure::refused("registration_lost", text)
     }
 
-    /// Says when it is not certain any more. It is not lost by that: without servers, no lease
-    /// ends. Goes on until there is no client.
+    /// Reports jeopardy until the client is closed. The registration is not lost by it: without a
+    /// leader no lease ends.
     async fn report_jeopardy(&self, client: &Client) {
         let mut events = client.events();
         loop {
@@ -133,12 +131,12 @@ impl RegisteredNode {
         }
     }
 
-    /// Waits until the node is another one, or none.
+    /// Waits until the node is removed or replaced.
     async fn changed(&self, client: &Client) {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         loop {
             looks.tick().await;
-            // If nobody answers, the lease says how long the node is certain.
+            // If no server answers, the lease decides how long the node certainly remains.
             let Ok(entry) = client.get(self.path()).await else { continue };
             if entry.is_none_or(|entry| entry.stat.modify_revision != self.revision()) {
                 return;
@@ -146,14 +144,14 @@ impl RegisteredNode {
         }
     }
 
-    /// Removes the node, unless it is another's by now.
+    /// Removes the node, unless another client has written it.
     async fn leave(self, client: &Client) -> Result<(), CommandFailure> {
         let left = match self {
             Self::Session(registration) => registration.leave().await,
             Self::Lease { path, revision, lease } => {
                 let options = DeleteOptions { condition: Condition::Revision(revision), ..DeleteOptions::default() };
                 let left = client.delete(&path, options).await;
-                // If this is not heard of, the lease ends by itself.
+                // If the revocation is lost, the lease expires by itself.
                 let _ = lease.revoke().await;
                 left
             }
@@ -174,7 +172,7 @@ impl fmt::Display for BackgroundTask {
 }
 
 impl BackgroundTask {
-    /// Waits until it is lost. Renewals are told to `output`, if there is one.
+    /// Waits until the lease or lock is lost. Prints renewals to `output`, if there is one.
     async fn wait_lost(&mut self, client: &Client, output: Option<Output>) -> CommandFailure {
         match self {
             Self::Registration(node) => node.wait_lost(client).await,
@@ -197,7 +195,7 @@ impl BackgroundTask {
         }
     }
 
-    /// Ends it on purpose. A lease that was kept alive lasts for its term.
+    /// Ends the task on purpose. A key lease that it renewed lasts for its term.
     async fn end(self, client: &Client) -> Result<(), CommandFailure> {
         match self {
             Self::Lease { .. } => Ok(()),
@@ -208,7 +206,7 @@ impl BackgroundTask {
     }
 }
 
-/// What tells a process to stop.
+/// The signals that stop a process: SIGTERM and SIGINT.
 #[derive(Debug)]
 pub(crate) struct StopSignal {
     terminate: Signal,
@@ -224,7 +222,7 @@ impl StopSignal {
         Ok(Self { terminate, interrupt })
     }
 
-    /// Waits until the process is told to stop.
+    /// Waits for a stop signal.
     pub(crate) async fn told(mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -233,8 +231,8 @@ impl StopSignal {
     }
 }
 
-/// Goes on until it is lost, which is a failure, or until it is to stop. Renewals are told to
-/// `output`, if there is one.
+/// Runs until the task is lost, which is a failure, or until `stop`. Prints renewals to `output`,
+/// if there is one.
 pub(crate) async fn run_until_stopped(
     mut kept: BackgroundTask,
     client: &Client,
@@ -249,7 +247,7 @@ pub(crate) async fn run_until_stopped(
     ended.map_err(|failure| failure.with_subject(&asked))
 }
 
-/// What goes on in a shell.
+/// The background tasks of a shell.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundTasks {
     stop: CancellationToken,
@@ -257,7 +255,7 @@ pub(crate) struct BackgroundTasks {
 }
 
 impl BackgroundTasks {
-    /// Goes on until it is lost, which is said, or until the shell ends.
+    /// Runs a task until it is lost, which is reported, or until the shell ends.
     pub(crate) fn add(&mut self, kept: BackgroundTask, client: &Client) {
         let (client, stop) = (client.clone(), self.stop.clone());
         self.tasks.spawn(async move {
@@ -267,7 +265,7 @@ impl BackgroundTasks {
         });
     }
 
-    /// Ends all of it. Waits no longer than operations take.
+    /// Ends all tasks. Waits no longer than their operations take.
     pub(crate) async fn end(mut self) {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}

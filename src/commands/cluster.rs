@@ -1,12 +1,12 @@
-//! The servers. Each is asked by itself, so that they answer without a leader too, and those that
-//! do not are seen.
+//! Shows and changes the replicas. It asks each server separately, so it works without a leader,
+//! and shows the servers that do not answer.
 //!
-//! Endpoints may belong to two clusters. The one that most of the servers name is shown; the others
-//! are named with theirs.
+//! Endpoints may belong to two clusters. It shows the cluster that most servers name; a server of
+//! another cluster gets an error that names that cluster.
 //!
-//! A server leads if it says so itself, or if it does not answer here and a majority of the voters
-//! say that they follow it. If none leads, or if no majority of the voters answers, there is no
-//! quorum as far as this command can tell: its exit status is 3.
+//! A server leads if it says so itself. A server that does not answer leads if a majority of the
+//! voters follow it. Without a leader, or if no majority of the voters answers, this command sees
+//! no quorum and exits with status 3.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,18 +24,18 @@ use crate::{
     output::{Table, Text, visible},
 };
 
-/// How long one server may take to answer: one that hangs does not keep the others from being seen.
+/// Time limit of one server's answer, so that one that hangs does not hide the others.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `cluster …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Show the replicas: who leads, who votes, how far each is, and who does not answer
+    /// Show the replicas: leader, voters, progress, and which do not answer
     Status,
-    /// Say that a replica which has stopped, or is lost, comes back at another address
+    /// Give a replica that has stopped or is lost another address
     ///
-    /// It has no vote from then on. Start it at the new address with an empty folder and the new
-    /// address in --cluster: the others let it in, and it has its vote again once it has their
+    /// The replica has no vote from then on. Start it at the new address with an empty folder and
+    /// the new address in --cluster. The others admit it, and it votes again once it has their
     /// data.
     Replace(ReplaceArgs),
 }
@@ -43,15 +43,15 @@ pub(crate) enum ClusterCommand {
 /// `cluster replace REPLICA ADDRESS`
 #[derive(Debug, Args)]
 pub(crate) struct ReplaceArgs {
-    /// The replica, as `cluster status` shows it
+    /// Number of the replica, as shown by `cluster status`
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     replica: u64,
-    /// Where it will listen, HOST:PORT
+    /// Address where it will listen, HOST:PORT
     #[arg(value_parser = cli::endpoint)]
     address: String,
 }
 
-/// The membership has a replica's new address.
+/// The membership contains the replica's new address.
 #[derive(Debug, Serialize)]
 pub(crate) struct ReplaceAnswer {
     replica: u64,
@@ -82,38 +82,39 @@ impl ReplaceArgs {
     }
 }
 
-/// The cluster, as its replicas see it.
+/// The cluster, by the answers of its replicas.
 #[derive(Debug, Serialize)]
 pub(crate) struct StatusAnswer {
-    /// The cluster, as its servers name it; none if none of them takes part in one yet.
+    /// The cluster's id. `None` if no server is in a cluster yet.
     cluster: Option<String>,
-    /// The server that says of itself that it leads, or that a majority follows.
+    /// The server that says that it leads, or that a majority follows.
     leader: Option<u64>,
-    /// Whether there is one, and a majority of the voters answers.
+    /// Whether there is a leader and a majority of the voters answers.
     quorum: bool,
     epoch: u64,
     revision: u64,
     members: Vec<MemberRow>,
-    /// Why endpoints that no member has as its address do not answer for this cluster.
+    /// The errors of endpoints that are not the address of a member.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     strangers: Vec<String>,
-    /// How many clients' clocks and the leader's differ by more than they are allowed to.
+    /// The number of clients whose clocks differ from the leader's by more than the drift
+    /// allowance.
     clocks_beyond: u64,
     /// Some of those clients.
     clocks: Vec<ClockRow>,
 }
 
-/// A client whose clock and the leader's differ by more than they are allowed to: it serves nothing
-/// from memory.
+/// A client whose clock differs from the leader's by more than the drift allowance. It serves
+/// nothing from memory.
 #[derive(Debug, Serialize)]
 struct ClockRow {
     session: u64,
     name: String,
-    /// By how much the client's clock is fast compared with the leader's.
+    /// How much faster the client's clock runs than the leader's.
     ppm: i64,
-    /// What both may differ by.
+    /// The drift allowance for both clocks.
     allowed_ppm: u32,
-    /// What the client counted, and what the leader counted meanwhile.
+    /// One interval by the client's clock and by the leader's.
     client_ms: u64,
     server_ms: u64,
 }
@@ -132,19 +133,18 @@ impl From<&ClockInfo> for ClockRow {
     }
 }
 
-/// A replica.
 #[derive(Debug, Serialize)]
 struct MemberRow {
     replica: u64,
     address: String,
     voter: bool,
     leader: bool,
-    /// The server that it takes for the leader; none if it knows none, or does not answer.
+    /// Its leader. `None` if it knows none or does not answer.
     follows: Option<u64>,
     answers: bool,
-    /// The last log index that the leader knows to be on its disk.
+    /// The last log index that is on its disk, as the leader knows.
     matched: Option<u64>,
-    /// What it says of itself; none if it does not answer.
+    /// From its own answer. `None` if it does not answer.
     applied: Option<u64>,
     epoch: Option<u64>,
     revision: Option<u64>,
@@ -155,7 +155,7 @@ struct MemberRow {
 
 type AskedServer<T> = (String, Result<T, String>);
 
-/// Asks the endpoints, and then the members that they name.
+/// Asks the endpoints, then the members that they name.
 pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, CommandFailure> {
     let endpoints = context.endpoints().to_vec();
     let named = ask_all(context, endpoints.clone()).await;
@@ -164,7 +164,7 @@ pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, CommandFai
     let known = answers.iter().map(|(address, _)| address.clone()).collect::<Vec<_>>();
     let infos = || answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let heard: Vec<u64> = infos().map(|info| info.replica).collect();
-    // A server may be known to its cluster by another address than the one that it was asked at.
+    // A server's address in the cluster may differ from the endpoint that was asked.
     let others: BTreeMap<u64, String> = infos()
         .flat_map(|info| &info.members)
         .filter(|member| !heard.contains(&member.replica) && !known.contains(&member.address))
@@ -175,15 +175,15 @@ pub(crate) async fn status(context: &Context) -> Result<StatusAnswer, CommandFai
     merge(&endpoints, cluster, answers)
 }
 
-/// The cluster that most of them name; of two that are named equally often, the one named first.
+/// The cluster that most servers name. In a tie, the one that was named first.
 fn most_named(answers: &[AskedServer<ServerStatus>]) -> Option<ClusterId> {
     let named: Vec<ClusterId> = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.cluster).collect();
     let count = |id: &ClusterId| named.iter().filter(|named| *named == id).count();
-    // The last of several maxima wins.
+    // `max_by_key` returns the last maximum.
     named.iter().rev().max_by_key(|id| count(id)).copied()
 }
 
-/// What a server says of this cluster. One of another cluster says nothing of it.
+/// A server's answer about this cluster. A server of another cluster gets an error.
 fn of(cluster: Option<ClusterId>, (address, answer): AskedServer<ServerStatus>) -> AskedServer<ClusterInfo> {
     let info = answer.and_then(|status| match (status.cluster, cluster) {
         (Some(got), Some(expected)) if got != expected => {
@@ -202,7 +202,7 @@ async fn ask_all(context: &Context, addresses: Vec<String>) -> Vec<AskedServer<S
     .await
 }
 
-/// Who was asked is known already.
+/// Omits the address, which the caller already knows.
 fn reason(error: InspectError) -> String {
     match error {
         InspectError::Unavailable { source: Unavailable::NoServer { reason, .. }, .. } => reason,
@@ -210,8 +210,7 @@ fn reason(error: InspectError) -> String {
     }
 }
 
-/// One picture from what each said: of the members from whoever has come furthest, of each from
-/// itself.
+/// Merges the answers: the members from the most advanced server, each member's state from itself.
 fn merge(
     endpoints: &[String],
     cluster: Option<ClusterId>,
@@ -223,7 +222,7 @@ fn merge(
         let text = format!("no server answers at {}: {}", endpoints.join(", "), reasons.join("; "));
         return Err(CommandFailure::unavailable(text));
     };
-    // Others may take one for the leader that has stopped, or was wiped.
+    // A follower may still name a leader that has stopped or lost its disk.
     let voters: Vec<u64> =
         newest.members.iter().filter(|member| member.is_voter).map(|member| member.replica).collect();
     let leads = |replica: u64| match infos().find(|info| info.replica == replica) {
@@ -254,7 +253,7 @@ fn merge(
     });
     let members: Vec<MemberRow> = members.collect();
     let (answering, voters) = votes(&members);
-    // Servers that are no members: their errors have no row.
+    // Endpoints that are no members have no row for their errors.
     let is_member = |address: &String| members.iter().any(|member| member.address == *address);
     let strangers = answers.iter().filter(|(address, _)| !is_member(address));
     let strangers = strangers.filter_map(|(_, answer)| answer.as_ref().err().cloned()).collect();
@@ -271,7 +270,7 @@ fn merge(
     })
 }
 
-/// How many voters answer, and how many there are.
+/// The numbers of answering voters and of voters.
 fn votes(members: &[MemberRow]) -> (usize, usize) {
     let voters = || members.iter().filter(|member| member.voter);
     (voters().filter(|voter| voter.answers).count(), voters().count())
@@ -403,7 +402,7 @@ mod tests {
         assert_eq!((status.members[0].follows, status.members[1].leader), (Some(2), false));
         assert_eq!(status.status(), CliStatus::Unavailable);
 
-        // It has no room for this command's connection, perhaps.
+        // The leader may have no room for this command's connection.
         let follower = |of: u64| (format!("h:{of}"), Ok(info(of, Some(2), 7)));
         let status = merge(&endpoints, CLUSTER, vec![follower(1), silent(2), follower(3)]).expect("two answer");
         assert_eq!((status.leader, status.quorum, status.members[1].answers), (Some(2), true, false));

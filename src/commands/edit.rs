@@ -1,14 +1,14 @@
-//! `edit PATH`: a node's value in a file, for as long as an editor runs on it.
+//! `edit PATH`: a node's value in a file, while an editor runs on it.
 //!
-//! In the manner of `crontab -e` and `kubectl edit`, but under a hold: nobody else who locks the
-//! node, or edits it, comes between. Each save is written when it is seen, not only the last one,
-//! by one transaction that takes effect only if the hold is not over and the node is as it was
-//! read, or saved last. So who writes or removes it without locking it is not undone, and what a
-//! process writes that stood still past its lease is refused. Readers never wait for a person.
+//! It works like `crontab -e` and `kubectl edit`, but under an exclusive lock, so no other lock
+//! owner or `edit` intervenes. Each save is written as soon as it is seen, by one transaction. The
+//! transaction takes effect only if the lock is not lost and the node is as read or last saved. So
+//! a write without the lock is not undone, and a process that was stopped past its lease is
+//! refused. Readers never wait for a person.
 //!
-//! The editor is not killed when the hold is over, as a command of `lock` is, but only when this
-//! process dies: it touches nothing but the file, and what it has yet to save would be gone with
-//! it. What could not be written stays in the file.
+//! A command of `lock` is killed when the lock is lost; the editor only when this process dies. It
+//! touches nothing but the file, and killing it would discard unsaved work. What could not be
+//! written stays in the file.
 
 use std::{
     convert::Infallible,
@@ -36,33 +36,32 @@ use crate::{
     output::visible,
 };
 
-/// How often it is looked whether something has been saved. What has not changed from one look to
-/// the next is a whole save.
+/// How often to look for a save. A file that has not changed between two looks is a whole save.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `edit PATH [-- COMMAND…]`
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
-    /// The node; one that does not exist is made with the first save
+    /// Node to edit; the first save creates one that does not exist
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// Fail if it does not exist
+    /// Fail if the node does not exist
     #[arg(long)]
     must_exist: bool,
-    /// Fail if somebody else holds it now
+    /// Fail if another session has locked the node
     #[arg(long = "try", conflicts_with = "wait")]
     tries: bool,
-    /// Wait no longer than this for whoever holds it: 500ms, 10s, 2m, 1h
+    /// Wait no longer than this for the lock: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     wait: Option<Duration>,
-    /// The editor, which gets the file as its last argument, and as LEASEHOLD_FILE; $VISUAL,
-    /// $EDITOR or vi without one
+    /// Editor, which gets the file as its last argument and in LEASEHOLD_FILE [default: $VISUAL,
+    /// $EDITOR or vi]
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl EditArgs {
-    /// Edits the node. The status is the editor's.
+    /// Edits the node. Returns the editor's status.
     pub(crate) async fn run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let asked = format!("edit {}", visible(self.path.as_str()));
         self.edit(context).await.map_err(|failure| failure.with_subject(&asked))
@@ -74,14 +73,14 @@ impl EditArgs {
         let lock = client.lock(&self.path, options).await.map_err(|error| lock::lock_failure(&error))?;
         let there = client.get(&self.path).await.map_err(|error| read_failure(&error))?;
         if self.must_exist && there.is_none() {
-            // If nobody hears of it, the lease ends by itself.
+            // If the release is lost, the lease expires by itself.
             let _ = lock.release().await;
             return Err(CommandFailure::not_found());
         }
 
         let cannot = |error: io::Error| CommandFailure::io("cannot make a file to be edited", &error);
         let folder = tempfile::Builder::new().prefix("leasehold-").tempdir().map_err(cannot)?;
-        // Editors go by how a name ends.
+        // Editors choose a file type by the end of the name.
         let file = folder.path().join(self.path.name().unwrap_or("root"));
         let text = there.as_ref().map(|there| there.value.clone()).unwrap_or_default();
         fs::write(&file, &text).map_err(cannot)?;
@@ -91,7 +90,7 @@ impl EditArgs {
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
         let mut editor = Child::start(&self.editor(&file), &variables)?;
-        // From here on it stays, whatever happens to this process, until all is written.
+        // From here on the folder survives this process until everything is written.
         let folder = folder.keep();
         let token = lock.token();
         let there = there.as_ref().map(|there| there.stat.modify_revision);
@@ -102,11 +101,11 @@ impl EditArgs {
             never = copy.follow() => match never {},
         };
         copy.finish().await?;
-        // What is left behind is a copy of what is there.
+        // What the folder still has is a copy of the node's value.
         let _ = fs::remove_dir_all(folder);
         match ended? {
             ChildEnd::Status(code) => Ok(CliStatus::of_command(code)),
-            // As if this process had not looked after it for all of that time.
+            // This process did not feed the guard for that whole time.
             ChildEnd::Overdue => Err(lock::lost_failure(&self.path)),
         }
     }
@@ -118,7 +117,7 @@ impl EditArgs {
     }
 }
 
-/// What the environment says; it may have arguments of its own, and is run as git runs it.
+/// The editor of the environment. It may contain arguments, and the shell runs it, as git does.
 fn usual_editor() -> Vec<OsString> {
     let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| env::var_os(name).filter(|value| !value.is_empty()));
     let editor = named.unwrap_or_else(|| "vi".into());
@@ -133,35 +132,34 @@ struct WorkingCopy<'a> {
     lock: LockGuard,
     token: Token,
     file: PathBuf,
-    /// What was read, or saved last.
+    /// The value as read or last saved.
     text: Value,
-    /// The change that put it there; none if the node did not exist.
+    /// The revision of that value. `None` if the node did not exist.
     there: Option<Revision>,
-    /// What was sent since, and may have taken effect.
+    /// Values sent since then that may have taken effect.
     sent: Vec<Value>,
-    /// The file when it was last tried to write what it has.
+    /// The state of the file at the last attempt to write it.
     seen: Option<NodeLook>,
 }
 
-/// What changes with each save: when the file was modified, in seconds and nanoseconds, its length,
-/// and which file it is.
+/// Differs after each save: modification time in seconds and nanoseconds, length, inode.
 type NodeLook = (i64, i64, u64, u64);
 
 impl WorkingCopy<'_> {
-    /// Writes each save when it is seen. What goes wrong is not told while somebody edits; what is
-    /// left to be written at the end is.
+    /// Writes each save as soon as it is seen. Errors are not shown during the edit; `finish`
+    /// reports what could not be written.
     async fn follow(&mut self) -> Infallible {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         let mut last = None;
         loop {
             looks.tick().await;
-            // Some editors take the file away before they put the next one in its place.
+            // Some editors remove the file before they rename the next one into its place.
             let look =
                 fs::metadata(&self.file).ok().map(|file| (file.mtime(), file.mtime_nsec(), file.len(), file.ino()));
             if look.is_some() && look == last && look != self.seen {
                 let is_late =
                     |failure: &CommandFailure| matches!(failure.status, CliStatus::Unavailable | CliStatus::Unknown);
-                // What was refused is not tried again before it has changed.
+                // A refused value is not tried again before the file changes.
                 if !self.save().await.is_err_and(|failure| is_late(&failure)) {
                     self.seen = look;
                 }
@@ -170,16 +168,16 @@ impl WorkingCopy<'_> {
         }
     }
 
-    /// Writes what the file has, if that is not there.
+    /// Writes the file's content, if the node does not have it.
     async fn save(&mut self) -> Result<(), CommandFailure> {
         let text = self.read()?;
         while text != self.text || !self.sent.is_empty() {
-            // Noted first: the editor may end, and this future with it, before anything is heard.
+            // Recorded first: the editor may end, and drop this future, before the answer arrives.
             self.sent.push(text.clone());
             match self.put(text.clone()).await {
                 Ok(Some(revision)) => self.is_there(text.clone(), revision),
                 Ok(None) => {
-                    // This one has not taken effect.
+                    // This write did not take effect.
                     self.sent.pop();
                     self.find_sent().await?;
                 }
@@ -194,8 +192,8 @@ impl WorkingCopy<'_> {
         Ok(())
     }
 
-    /// Puts the node if the hold is not over and nobody has written or removed the node meanwhile;
-    /// none if somebody has.
+    /// Puts the node if the lock is not lost and the node is unchanged. `None` if another client
+    /// has changed it.
     async fn put(&self, value: Value) -> Result<Option<Revision>, CommandFailure> {
         let path = self.lock.path().clone();
         let unchanged = match self.there {
@@ -212,8 +210,8 @@ impl WorkingCopy<'_> {
         }
     }
 
-    /// The node is not as it was: by what was sent from here, of which nothing was heard, or by
-    /// somebody else.
+    /// The node has changed. Either a write from here took effect without an answer, or another
+    /// client wrote it.
     async fn find_sent(&mut self) -> Result<(), CommandFailure> {
         let path = self.lock.path().clone();
         let found = self.client.get(&path).await.map_err(|error| read_failure(&error))?;
@@ -249,7 +247,7 @@ impl WorkingCopy<'_> {
         fs::read(&self.file).map(Value::from).map_err(cannot)
     }
 
-    /// Writes what is left, and gives the node back. If that cannot be, says where it is.
+    /// Writes what is left and releases the lock. If that fails, the error names the file.
     async fn finish(mut self) -> Result<(), CommandFailure> {
         if let Err(mut failure) = self.save().await {
             if self.file.exists() {
@@ -258,7 +256,7 @@ impl WorkingCopy<'_> {
             }
             return Err(failure);
         }
-        // All is there. If nobody hears of it, the lease ends by itself.
+        // Everything is written. If the release is lost, the lease expires by itself.
         let _ = self.lock.release().await;
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! `elect PATH NAME`: one of several leads while a command runs, or until this is told to stop.
-//! `--observe` says who leads.
+//! `elect PATH NAME`: leads an election while a command runs, or until a stop signal. `--observe`
+//! prints the leaders.
 //!
-//! Leading is holding the node: what [`super::lock`] says of commands, signals and tokens goes for
-//! leaders too.
+//! The elected leader owns a lock on the node. What [`super::lock`] says of commands, signals and
+//! tokens holds here too.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -27,46 +27,44 @@ use crate::{
     output::{Text, visible},
 };
 
-/// How much of a candidate's name its session calls itself: servers refuse long ones.
+/// How much of a candidate's name is in its session's name. Servers refuse long session names.
 const NAME_CHARS_MAX: usize = 32;
 
 /// `elect PATH NAME [-- COMMAND…]`, `elect PATH --observe`
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
-    /// The node that its leader holds, and says its name at
+    /// Node that the leader locks and writes its name to
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
     /// The candidate's name
     #[arg(required_unless_present = "observe")]
     name: Option<OsString>,
-    /// Campaign for nothing: say who leads, and each leader after that, a line each, until this is
-    /// stopped
+    /// Do not campaign: print the leader and each later one, a line each, until stopped
     #[arg(long, conflicts_with_all = ["name", "tries", "wait", "delay", "command"])]
     observe: bool,
-    /// In the end let this candidate lead, past those in front: its name, or the number or name of
-    /// its session, as `holders` shows them. If it does not stand in line then, the next in line
-    /// leads
+    /// At the end hand over to this candidate, ahead of the lock queue: its name, or its session's
+    /// number or name, as `holders` shows them. If it does not wait then, the next candidate leads
     #[arg(long, value_name = "TO", conflicts_with = "observe")]
     hand_over: Option<String>,
     #[command(flatten)]
     pub(crate) wait_args: LockWaitArgs,
 }
 
-/// Somebody who leads.
+/// An elected leader.
 #[derive(Debug, Serialize)]
 pub(crate) struct LeaderAnswer {
     path: NodePath,
     name: String,
     encoding: &'static str,
-    /// The fencing token: grows from leader to leader.
+    /// The fencing token. It grows from leader to leader.
     token: u64,
-    /// When the name was written; known of others.
+    /// The revision of the name. Only for other leaders.
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<u64>,
-    /// The session that the name goes with; known of others.
+    /// The leader's session. Only for other leaders.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<u64>,
-    /// How long it is certain if nothing more is heard; known of oneself.
+    /// How long this leadership certainly lasts without a further renewal. Only for this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     certain_ms: Option<u64>,
 }
@@ -106,12 +104,12 @@ impl Text for LeaderAnswer {
 }
 
 impl ElectArgs {
-    /// Whether it only says who leads.
+    /// Whether it only prints the leaders.
     pub(crate) fn observes(&self) -> bool {
         self.observe
     }
 
-    /// Leads until this ends.
+    /// Leads until this process ends.
     pub(crate) async fn run(self, context: &Context) -> Result<LeaderAnswer, CommandFailure> {
         let leadership = self.campaign(context).await?;
         let answer = LeaderAnswer::own(&leadership, self.name());
@@ -119,13 +117,13 @@ impl ElectArgs {
         Ok(answer)
     }
 
-    /// Leads while the command runs. The status is the command's.
+    /// Leads while the command runs. Returns the command's status.
     pub(crate) async fn run_command(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let asked = self.subject();
         self.lead_and_run(context).await.map_err(|failure| failure.with_subject(&asked))
     }
 
-    /// What is asked, as errors begin.
+    /// The subject of this command's errors.
     pub(crate) fn subject(&self) -> String {
         format!("elect {}", visible(self.path.as_str()))
     }
@@ -138,7 +136,8 @@ impl ElectArgs {
         ];
         let ended = self.wait_args.run_until(&leadership.on_lost(), || leadership.remaining(), &variables).await?;
         let status = ended.ok_or_else(|| lost_failure(&self.path))?;
-        // What it has left running leads nothing. If nobody hears of it, the lease ends by itself.
+        // Processes that the command left running no longer lead. If the resignation is lost, the
+        // lease expires by itself.
         let ended = resign(leadership, self.hand_over.as_deref()).await;
         match (ended, self.hand_over, status) {
             (Err(failure), Some(_), CliStatus::Done) => Err(failure),
@@ -146,7 +145,7 @@ impl ElectArgs {
         }
     }
 
-    /// What the session calls itself: by this, candidates can be told apart.
+    /// The session's name, which identifies the candidate.
     pub(crate) fn session_name(&self) -> String {
         named(&self.name().to_string_lossy())
     }
@@ -162,7 +161,7 @@ impl ElectArgs {
         client.campaign(&self.path, self.name().as_bytes(), options).await.map_err(|error| lock_failure(&error))
     }
 
-    /// Says each leader until it is told to stop, which is no failure.
+    /// Prints each leader until a stop signal, which is no failure.
     pub(crate) async fn run_observe(self, context: &Context) -> Result<(), CommandFailure> {
         let stop = StopSignal::listen()?;
         let observing = async {
@@ -180,13 +179,13 @@ impl ElectArgs {
     }
 }
 
-/// What the session of a candidate begins to call itself with. Names of sessions are short.
+/// The first part of a candidate's session name. Session names are short.
 fn named(name: &str) -> String {
     let short: String = name.chars().filter(|character| !character.is_control()).take(NAME_CHARS_MAX).collect();
     if short.is_empty() { "elect".to_owned() } else { format!("elect {short}") }
 }
 
-/// Leads no more: lets that candidate lead if it stands in line, else the next.
+/// Resigns. Hands over to the candidate `to` if it waits, else to the next one.
 pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(), CommandFailure> {
     let resigns = |leadership: Leadership| async { leadership.resign().await.map_err(|error| lock_failure(&error)) };
     let Some(to) = to else { return resigns(leadership).await };
@@ -216,7 +215,7 @@ pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(
     Err(failure)
 }
 
-/// It does not lead any more though it has not resigned.
+/// The leadership ended without a resignation.
 pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
     let path = visible(path.as_str());
     CommandFailure::refused(

@@ -1,5 +1,5 @@
-//! Who holds leases on a node, and what its reads and writes wait for: as the leader sees it at
-//! this moment.
+//! Shows the lease holders of a node, its locks, and what its reads and writes wait for, as the
+//! leader sees it now.
 
 use clap::Args;
 use leasehold_protocol::{
@@ -23,12 +23,12 @@ use crate::{
 /// `holders PATH`
 #[derive(Debug, Args)]
 pub(crate) struct HoldersArgs {
-    /// The node
+    /// Node to inspect
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
 }
 
-/// The sessions that hold leases on a node's objects, and those that hold the node or wait for it.
+/// The lease holders of a node's objects, and the sessions that own its lock or wait for it.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldersAnswer {
     path: NodePath,
@@ -37,19 +37,19 @@ pub(crate) struct HoldersAnswer {
     holds: Vec<LockRow>,
 }
 
-/// One hold on the node.
+/// A lock of the node, or a request for it.
 #[derive(Debug, Serialize)]
 struct LockRow {
     hold: u64,
     session: u64,
     name: String,
     mode: LockMode,
-    /// None: it waits.
+    /// `None` while it waits.
     token: Option<u64>,
     upgrading: bool,
-    /// It is a write lease.
+    /// Whether it is a write lease.
     caches: bool,
-    /// Its session has lost it; it keeps the node for a while.
+    /// Whether its session has lost it. The node stays taken for the lock delay.
     lost: bool,
     remaining_ms: u64,
     #[serde(skip)]
@@ -87,7 +87,7 @@ impl LockRow {
     }
 }
 
-/// One of them.
+/// An object lease.
 #[derive(Debug, Serialize)]
 struct HolderRow {
     session: u64,
@@ -159,12 +159,12 @@ impl HoldersArgs {
 /// `why PATH`
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// The node
+    /// Node to inspect
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
 }
 
-/// What the writes of a node wait for, and its reads.
+/// The waits of a node's writes and reads.
 #[derive(Debug, Serialize)]
 pub(crate) struct WhyAnswer {
     path: NodePath,
@@ -172,7 +172,7 @@ pub(crate) struct WhyAnswer {
     reads: Vec<BlockedReadRow>,
 }
 
-/// One write and one whom it waits for.
+/// A pending write and one lease holder that it waits for.
 #[derive(Debug, Serialize)]
 struct WaitRow {
     path: NodePath,
@@ -182,18 +182,18 @@ struct WaitRow {
     holder_name: Option<String>,
     since_ms: u64,
     at_most_ms: Option<u64>,
-    /// The holder may have anything in a volume: it is waited for whatever it really has.
+    /// Present if the holder is a covering holder: the write waits for it whatever copies it has.
     covering: Option<CoveringRow>,
     #[serde(skip)]
     sentence: String,
 }
 
-/// A volume in which it is not known what the holder has.
+/// A volume in which the leader does not know the holder's object leases.
 #[derive(Debug, Serialize)]
 struct CoveringRow {
     volume: NodePath,
-    /// `not_listed`: the holder has yet to tell this leader what it holds. `not_tracked`: its
-    /// leases are not tracked one by one.
+    /// `not_listed`: the holder has not sent its holder report to this leader yet. `not_tracked`:
+    /// its object leases are not tracked.
     reason: &'static str,
 }
 
@@ -203,11 +203,11 @@ impl From<CoveringInfo> for CoveringRow {
     }
 }
 
-/// The reads that wait for one holder of a write lease.
+/// The reads that wait for one owner of a write lease.
 #[derive(Debug, Serialize)]
 struct BlockedReadRow {
     path: NodePath,
-    /// How many.
+    /// The number of reads.
     reads: u64,
     holder: u64,
     holder_name: String,
@@ -270,8 +270,7 @@ impl From<PendingWriteInfo> for WaitRow {
     }
 }
 
-/// A session as people see it. One that has ended has no name any more; its writes may still
-/// happen.
+/// A session for display. An ended session has no name, but its writes may still take effect.
 fn who(session: SessionId, name: &str) -> String {
     let name = if name.is_empty() { "a client that has gone".to_owned() } else { visible(name) };
     format!("{name} (session {session})")
@@ -294,7 +293,7 @@ fn sentence(info: &PendingWriteInfo) -> String {
     }
 }
 
-/// What is not known of a holder, and why.
+/// What the leader assumes of a covering holder, and why.
 fn assumed(covering: &CoveringInfo) -> String {
     let volume = visible(covering.volume.as_str());
     let why = match covering.is_unreported {

@@ -1,4 +1,4 @@
-//! Key leases: granted, kept alive, looked at, revoked. Commands, names and lines are those of
+//! Key leases: grant, keep-alive, timetolive, revoke, list. Commands and output are those of
 //! etcdctl.
 
 use std::{num::NonZeroU64, time::Duration};
@@ -18,13 +18,13 @@ use crate::{
 /// `lease …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum LeaseCommand {
-    /// Grant a lease: nodes that are put with it go when it ends
+    /// Grant a lease; nodes that are put with it are removed when it ends
     Grant(GrantArgs),
-    /// Keep a lease alive until this is stopped (in the shell: until the shell ends)
+    /// Renew a lease until stopped (in the shell: until the shell ends)
     KeepAlive(KeepAliveArgs),
-    /// Show what remains of a lease
+    /// Show the remaining time of a lease
     Timetolive(TimeToLiveArgs),
-    /// End a lease; its nodes go at once
+    /// Revoke a lease; its attached nodes are removed at once
     Revoke(LeaseArgs),
     /// List all leases
     List,
@@ -33,10 +33,10 @@ pub(crate) enum LeaseCommand {
 /// `lease grant TTL`
 #[derive(Debug, Args)]
 pub(crate) struct GrantArgs {
-    /// How long it lasts from its grant, and from each renewal: seconds, or 500ms, 10s, 2m, 1h
+    /// Term from its grant and from each renewal: seconds, or 500ms, 10s, 2m, 1h
     #[arg(value_parser = duration::seconds, allow_negative_numbers = true)]
     ttl: Duration,
-    /// Its id, in hexadecimal [default: one that no lease has had]
+    /// Id in hexadecimal [default: one that no lease has had]
     #[arg(long, value_name = "ID", value_parser = id)]
     id: Option<LeaseId>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct KeepAliveArgs {
     /// The lease, in hexadecimal
     #[arg(value_parser = id)]
     id: LeaseId,
-    /// Renew it once, and end
+    /// Renew it once and exit
     #[arg(long)]
     once: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) struct TimeToLiveArgs {
     /// The lease, in hexadecimal
     #[arg(value_parser = id)]
     id: LeaseId,
-    /// The nodes that go with it too
+    /// Also show the attached nodes
     #[arg(long)]
     keys: bool,
 }
@@ -71,26 +71,26 @@ pub(crate) struct LeaseArgs {
     id: LeaseId,
 }
 
-/// A text that names no lease.
+/// The error of a text that is not a lease id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{got:?} is no lease id: expected 1 to 16 hexadecimal digits, not all 0, as in 694d81417acd4754")]
 pub(crate) struct IdError {
     got: String,
 }
 
-/// Reads a lease's id, as etcdctl takes it.
+/// Parses a lease id as etcdctl does.
 pub(crate) fn id(text: &str) -> Result<LeaseId, IdError> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u64::from_str_radix(text, 16).ok().filter(|_| is_digits).and_then(NonZeroU64::new);
     number.map(|number| LeaseId(number.get())).ok_or_else(|| IdError { got: text.to_owned() })
 }
 
-/// Writes a lease's id, as etcdctl prints it.
+/// Formats a lease id as etcdctl does.
 pub(crate) fn hex(id: LeaseId) -> String {
     format!("{id:016x}")
 }
 
-/// Whole seconds as etcdctl prints them; terms that have no whole seconds exactly.
+/// Whole seconds as etcdctl prints them; other terms in milliseconds.
 fn seconds(span: Duration) -> String {
     if span.subsec_nanos() == 0 { format!("{}", span.as_secs()) } else { format!("{}ms", span.as_millis()) }
 }
@@ -100,7 +100,7 @@ fn with_unit(span: Duration) -> String {
     if span.subsec_nanos() == 0 { format!("{}s", span.as_secs()) } else { seconds(span) }
 }
 
-/// A lease that was granted.
+/// A granted lease.
 #[derive(Debug, Serialize)]
 struct GrantAnswer {
     id: String,
@@ -137,13 +137,13 @@ impl Text for KeepAliveAnswer {
     }
 }
 
-/// What is known of a lease.
+/// The state of a lease.
 #[derive(Debug, Serialize)]
 struct LeaseAnswer {
     id: String,
     ttl_ms: u64,
     remaining_ms: u64,
-    /// None unless they were asked for.
+    /// `None` unless they were asked for.
     keys: Option<Vec<NodePath>>,
     #[serde(skip)]
     ttl: Duration,
@@ -163,7 +163,7 @@ impl LeaseAnswer {
         }
     }
 
-    /// Cut to whole seconds, as etcd does, where the term is one of whole seconds.
+    /// Truncated to whole seconds, as in etcd, if the term has whole seconds.
     fn remaining(&self) -> String {
         match self.ttl.subsec_nanos() {
             0 => format!("{}s", self.remaining.as_secs()),
@@ -185,7 +185,7 @@ impl Text for LeaseAnswer {
     }
 }
 
-/// A lease that was ended.
+/// A revoked lease.
 #[derive(Debug, Serialize)]
 struct RevokeAnswer {
     id: String,
@@ -199,13 +199,11 @@ impl Text for RevokeAnswer {
     }
 }
 
-/// All leases.
 #[derive(Debug, Serialize)]
 struct LeaseListAnswer {
     leases: Vec<ListedLease>,
 }
 
-/// One of them.
 #[derive(Debug, Serialize)]
 struct ListedLease {
     id: String,
@@ -223,7 +221,7 @@ impl Text for LeaseListAnswer {
 }
 
 impl LeaseCommand {
-    /// The command as errors begin.
+    /// The subject of this command's errors.
     pub(crate) fn subject(&self) -> String {
         match self {
             Self::Grant(grant) => format!("grant {}", duration::exact(grant.ttl)),
@@ -278,12 +276,12 @@ async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<KeepAl
     Ok(renewal)
 }
 
-/// There is no such lease (any more), in etcdctl's words.
+/// The lease does not exist, or no longer does, in etcdctl's words.
 fn expired(id: LeaseId) -> CommandFailure {
     CommandFailure::refused("lease_not_found", format!("lease {} already expired", hex(id)))
 }
 
-/// A lease that is not kept alive.
+/// The failure for a lease that is not renewed.
 pub(crate) fn lease_failure(error: &LeaseError) -> CommandFailure {
     match error {
         LeaseError::NotFound { id } => expired(*id),

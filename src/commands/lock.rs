@@ -1,13 +1,13 @@
-//! `lock PATH`: a node is held while a command runs, or until this is told to stop.
+//! `lock PATH`: locks a node while a command runs, or until a stop signal.
 //!
-//! The habits of flock(1): `--try` (its -n), `--wait` (its -w), `--read` (its -s), and the exit
-//! status of the command.
+//! It follows flock(1): `--try` (its -n), `--wait` (its -w), `--read` (its -s), and the exit status
+//! of the command.
 //!
-//! A guard process ([`crate::child`]) kills the command, with all that it has begun, before the
-//! node can be somebody else's. This machine's clock says when, and the servers wait for the
-//! volume's margin on top. If the guard stands still with the command, it kills when it goes on.
-//! What the command may have sent by then only the token can keep out: the command gets it as
-//! `LEASEHOLD_TOKEN`, for `put --token`.
+//! A guard process ([`crate::child`]) kills the command with all its descendants before another
+//! session can own the lock. It goes by this machine's clock, and the servers wait for the volume's
+//! skew margin on top. A guard that is stopped together with the command kills it on resumption.
+//! Requests that the command sent before are refused only by the fencing token: `LEASEHOLD_TOKEN`,
+//! for `put --token`.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -28,52 +28,53 @@ use crate::{
 /// `lock PATH [-- COMMAND…]`
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
-    /// The node to hold; it need not exist
+    /// Node to lock; it need not exist
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// Share it with others who read
+    /// Share the lock with other readers
     #[arg(long)]
     read: bool,
     #[command(flatten)]
     pub(crate) wait_args: LockWaitArgs,
 }
 
-/// How to wait for one's turn to hold a node, and what to do with it: of `lock` and of `elect`.
+/// How to wait for a lock, and what to run under it: for `lock` and `elect`.
 #[derive(Debug, Args)]
 pub(crate) struct LockWaitArgs {
-    /// Fail if it is somebody else's now
+    /// Fail if another session has the lock
     #[arg(long = "try", conflicts_with = "wait")]
     tries: bool,
     /// Wait no longer than this: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     wait: Option<Duration>,
-    /// If it is lost without a word, let nobody have it for so long; at most 1m
+    /// Lock delay: if the lock is lost, no other session gets it for this time; at most 1m
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     delay: Option<Duration>,
-    /// What to run meanwhile; it finds the token in LEASEHOLD_TOKEN. Without one this goes on until
-    /// it is told to stop
+    /// Command to run meanwhile; it gets the token in LEASEHOLD_TOKEN. Without a command, wait
+    /// until stopped
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl LockWaitArgs {
-    /// Whether a command is to be run.
+    /// Whether there is a command to run.
     pub(crate) fn has_command(&self) -> bool {
         !self.command.is_empty()
     }
 
-    /// How long is to be waited.
+    /// How to wait.
     pub(crate) fn wait(&self) -> LockWait {
         wait(self.tries, self.wait)
     }
 
-    /// How long nobody else gets it if it is lost.
+    /// The lock delay.
     pub(crate) fn delay(&self) -> Duration {
         self.delay.unwrap_or_default()
     }
 
-    /// Runs the command until it ends, or until what it needs is over: then nothing of it is left,
-    /// and it has no status. It begins when what it needs is certain, and runs no longer than that.
+    /// Runs the command until it ends or the lock is lost. On a loss it kills the command and
+    /// returns no status. The command begins once the lock is certain, and runs no longer than
+    /// that.
     pub(crate) async fn run_until(
         &self,
         on_lost: &CancellationToken,
@@ -95,7 +96,7 @@ impl LockWaitArgs {
     }
 }
 
-/// How long is to be waited, by what was asked for.
+/// How to wait, by the options.
 pub(crate) fn wait(tries: bool, most: Option<Duration>) -> LockWait {
     match (tries, most) {
         (true, _) => LockWait::No,
@@ -104,15 +105,15 @@ pub(crate) fn wait(tries: bool, most: Option<Duration>) -> LockWait {
     }
 }
 
-/// A node that is held.
+/// An acquired lock.
 #[derive(Debug, Serialize)]
 pub(crate) struct LockAnswer {
     path: NodePath,
-    /// The fencing token: grows from holder to holder.
+    /// The fencing token. It grows from owner to owner.
     token: u64,
     hold: u64,
     mode: LockMode,
-    /// How long it is certain if nothing more is heard.
+    /// How long the lock certainly lasts without a further renewal.
     certain_ms: u64,
 }
 
@@ -135,7 +136,7 @@ impl LockAnswer {
 }
 
 impl LockArgs {
-    /// Holds the node until this ends.
+    /// Owns the lock until this process ends.
     pub(crate) async fn run(self, context: &Context) -> Result<LockAnswer, CommandFailure> {
         let lock = self.take(context).await?;
         let answer = LockAnswer::of(&lock);
@@ -143,7 +144,7 @@ impl LockArgs {
         Ok(answer)
     }
 
-    /// Holds the node while the command runs. The status is the command's.
+    /// Owns the lock while the command runs. Returns the command's status.
     pub(crate) async fn run_command(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let asked = format!("lock {}", visible(self.path.as_str()));
         self.lock_and_run(context).await.map_err(|failure| failure.with_subject(&asked))
@@ -157,8 +158,8 @@ impl LockArgs {
         ];
         let status = self.wait_args.run_until(&lock.on_lost(), || lock.remaining(), &variables).await?;
         let status = status.ok_or_else(|| lost_failure(&self.path))?;
-        // What a command that exits has left running holds nothing. If nobody hears of it, the
-        // lease ends by itself.
+        // Processes that the command left running no longer own the lock. If the release is lost,
+        // the lease expires by itself.
         let _ = lock.release().await;
         Ok(status)
     }
@@ -174,7 +175,7 @@ impl LockArgs {
     }
 }
 
-/// The hold is over though nobody gave it back.
+/// The lock ended without a release.
 pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
     let path = visible(path.as_str());
     CommandFailure::refused(
@@ -183,7 +184,7 @@ pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
     )
 }
 
-/// A node that is not held.
+/// The failure for a lock that was not acquired or not released.
 pub(crate) fn lock_failure(error: &LockError) -> CommandFailure {
     match error {
         LockError::Write(error) => write_failure(error),

@@ -1,5 +1,5 @@
-//! The commands that work on a cluster: each a set of arguments, what it does in a [`Context`], and
-//! its answer.
+//! The commands that work on a cluster. Each has arguments, an execution in a [`Context`], and an
+//! answer.
 
 pub(crate) mod background;
 pub(crate) mod cluster;
@@ -21,58 +21,58 @@ use leasehold_client_cache::{InspectError, ReadError, WriteError};
 
 use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, transfer};
 
-/// A command that can be given on the command line, and on a line of the shell.
+/// A command of the command line and of the shell.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CommandRequest {
-    /// Write a node's value; nodes above it are made
+    /// Write a node's value; missing nodes above it are created
     Put(node::PutArgs),
     /// Read a node's value through the cache
     Get(node::GetArgs),
-    /// Show what is known of a node
+    /// Show a node's metadata
     Stat(node::StatArgs),
     /// List the children of a node
     Ls(node::LsArgs),
-    /// Show a node and all that lies below it
+    /// Show a node and all nodes below it
     Tree(tree::TreeArgs),
     /// Remove a node
     Rm(node::RmArgs),
-    /// Compare several nodes, then write several nodes, all at one moment; reads what from standard
-    /// input, as etcdctl does
+    /// Compare several nodes, then write several nodes, atomically; reads standard input as etcdctl
+    /// does
     Txn(txn::TxnArgs),
-    /// Put the files below a directory into the tree
+    /// Write the files below a directory to the tree
     Import(transfer::import::ImportArgs),
-    /// Write a node and all that lies below it into a directory
+    /// Write a node and all nodes below it to a directory
     Export(transfer::export::ExportArgs),
-    /// Volumes: subtrees that share leases, and what these promise
+    /// Volumes: subtrees with lease settings of their own
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
-    /// Key leases: nodes that are put with one go when it ends
+    /// Key leases: nodes that are put with a lease are removed when it ends
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
-    /// Keep a service registered while this runs: its node goes when this is stopped, or is not
-    /// heard of for a term
+    /// Register a service while this runs; its node is removed when this is stopped, or not renewed
+    /// for a term
     Register(register::RegisterArgs),
-    /// Show who is registered at and below a node: live, in jeopardy, gone, and when last seen
+    /// Show the services registered at and below a node: live, in jeopardy, gone, and when last
+    /// seen
     Services(services::ServicesArgs),
-    /// Hold a node, alone or shared with others who read, while a command runs or until this is
-    /// stopped
+    /// Lock a node, exclusively or shared with other readers, while a command runs or until stopped
     Lock(lock::LockArgs),
-    /// Edit a node's value with an editor; what it saves is written under a write lease
+    /// Edit a node's value with an editor; each save is written under a lock
     Edit(edit::EditArgs),
-    /// Lead, as one of several, while a command runs or until this is stopped; or say who leads
+    /// Campaign for an election and lead while a command runs or until stopped; or print who leads
     Elect(elect::ElectArgs),
     /// Show which sessions hold leases on a node, and for how long
     Holders(inspect::HoldersArgs),
-    /// Show what reads and writes of a node wait for right now
+    /// Show what the reads and writes of a node wait for now
     Why(inspect::WhyArgs),
-    /// The servers
+    /// The replicas of the cluster
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
-    /// Say each change of a node and of what lies below it, a line each, until this is stopped
+    /// Print each change of a node and of the nodes below it, a line each, until stopped
     Watch(watch::WatchArgs),
 }
 
-/// Carries a request out. A failure says what was asked.
+/// Executes a request. A failure names its subject.
 pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
     let asked = request.subject();
     let answer: Result<Box<dyn CommandAnswer>, CommandFailure> = match request {
@@ -104,17 +104,17 @@ pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Bo
     answer.map_err(|failure| failure.with_subject(&asked))
 }
 
-/// What goes on saying things has a place on the command line only.
+/// A command that prints more than one answer runs on the command line only.
 fn answers_more_than_once() -> CommandFailure {
     CommandFailure::usage("the shell answers each line once: expected it on the command line")
 }
 
-/// So has what runs a command.
+/// A command that runs another command runs on the command line only.
 fn runs_a_command() -> CommandFailure {
     CommandFailure::usage("a command can be run on the command line only: expected none")
 }
 
-/// And an editor.
+/// An editor runs on the command line only.
 fn runs_an_editor() -> CommandFailure {
     CommandFailure::usage("an editor can be run on the command line only: expected put, which takes a value")
 }
@@ -161,7 +161,7 @@ impl CommandRequest {
         }
     }
 
-    /// What is asked, as errors begin.
+    /// The subject of this command's errors.
     fn subject(&self) -> String {
         let name = self.name();
         match self {
@@ -190,8 +190,7 @@ impl CommandRequest {
     }
 }
 
-/// A read that was not answered changed nothing: the servers are not there, whichever way that
-/// shows.
+/// An unanswered read changed nothing, so a timeout too counts as unavailable.
 pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
     match error {
         ReadError::Refused(refusal) => CommandFailure::from_refusal(refusal),
@@ -200,7 +199,7 @@ pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
     }
 }
 
-/// A write that was not acknowledged may still happen, or not.
+/// An unacknowledged write may still take effect.
 pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
     match error {
         WriteError::Refused(refusal) => CommandFailure::from_refusal(refusal),
@@ -211,7 +210,7 @@ pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
     }
 }
 
-/// What could not be looked at.
+/// The failure of an inspection.
 pub(crate) fn inspect_failure(error: &InspectError) -> CommandFailure {
     match error {
         InspectError::Refused(refusal) => CommandFailure::from_refusal(refusal),

@@ -1,4 +1,4 @@
-//! One node: put, get, stat, ls, rm.
+//! The commands for one node: put, get, stat, ls, rm.
 
 use std::{
     ffi::OsString,
@@ -28,10 +28,10 @@ use crate::{
 /// `put PATH VALUE`
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
-    /// The node
+    /// Node to write
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// Its new value; - reads it from standard input, to the end and as it is
+    /// New value; - reads standard input to its end, unchanged
     #[arg(allow_negative_numbers = true)]
     value: OsString,
     /// Only if the node does not exist
@@ -40,11 +40,11 @@ pub(crate) struct PutArgs {
     /// Only if the value was last changed at this revision
     #[arg(long, value_name = "N")]
     if_revision: Option<u64>,
-    /// With this lease, in hexadecimal: the node goes when the lease ends. Without, it stays, even
-    /// if it went with one
+    /// Attach the node to this lease, in hexadecimal: it is removed when the lease ends. Without,
+    /// it is detached from any lease
     #[arg(long, value_name = "ID", value_parser = lease::id)]
     lease: Option<LeaseId>,
-    /// Only while a node is held under this fencing token
+    /// Only while a lock is owned under this fencing token
     #[arg(long, value_name = "T")]
     token: Option<u64>,
 }
@@ -96,7 +96,7 @@ impl PutArgs {
     }
 }
 
-/// Puts the node if the token is good, and its condition holds, at that moment.
+/// Puts the node if the token is valid and the condition holds, atomically.
 async fn put_under(
     client: &Client,
     path: &NodePath,
@@ -139,7 +139,7 @@ async fn put_under(
     })
 }
 
-/// All of standard input.
+/// Reads all of standard input.
 pub(super) async fn standard_input() -> Result<Vec<u8>, CommandFailure> {
     let read = tokio::task::spawn_blocking(|| {
         let mut value = Vec::new();
@@ -152,15 +152,15 @@ pub(super) async fn standard_input() -> Result<Vec<u8>, CommandFailure> {
 /// `get PATH`
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// The node
+    /// Node to read
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// The value's bytes and nothing else: no newline is added if it ends without one
+    /// Print the value's bytes only, without a newline at the end
     #[arg(long)]
     raw: bool,
 }
 
-/// A value, and how it was come by.
+/// A value and its source.
 #[derive(Debug, Serialize)]
 pub(crate) struct GetAnswer {
     path: NodePath,
@@ -169,9 +169,9 @@ pub(crate) struct GetAnswer {
     revision: u64,
     create_revision: u64,
     version: u64,
-    /// The key lease that the node goes with, in hexadecimal.
+    /// The key lease that the node is attached to, in hexadecimal.
     lease: Option<String>,
-    /// The session whose volume lease it goes with.
+    /// The session whose volume lease the node is attached to.
     session: Option<u64>,
     source: &'static str,
     valid_ms: u64,
@@ -235,7 +235,7 @@ fn source_name(source: ReadSource) -> &'static str {
     }
 }
 
-/// The key lease that a node goes with, as users write it.
+/// The key lease that a node is attached to, in hexadecimal.
 fn key_lease(owner: NodeOwner) -> Option<String> {
     match owner {
         NodeOwner::Lease(id) => Some(lease::hex(id)),
@@ -243,7 +243,7 @@ fn key_lease(owner: NodeOwner) -> Option<String> {
     }
 }
 
-/// The session that a node goes with.
+/// The session that a node is attached to.
 fn session(owner: NodeOwner) -> Option<u64> {
     match owner {
         NodeOwner::Lease(_) => None,
@@ -254,12 +254,12 @@ fn session(owner: NodeOwner) -> Option<u64> {
 /// `stat PATH`
 #[derive(Debug, Args)]
 pub(crate) struct StatArgs {
-    /// The node
+    /// Node to show
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
 }
 
-/// All that is known of a node.
+/// A node's metadata.
 #[derive(Debug, Serialize)]
 pub(crate) struct StatAnswer {
     path: NodePath,
@@ -270,9 +270,9 @@ pub(crate) struct StatAnswer {
     children: u64,
     children_version: u64,
     children_revision: u64,
-    /// The key lease that the node goes with, in hexadecimal.
+    /// The key lease that the node is attached to, in hexadecimal.
     lease: Option<String>,
-    /// The session whose volume lease it goes with.
+    /// The session whose volume lease the node is attached to.
     session: Option<u64>,
 }
 
@@ -321,7 +321,7 @@ impl StatArgs {
 /// `ls PATH`
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// The node
+    /// Node whose children are listed
     #[arg(value_parser = cli::path, default_value = "/")]
     pub(crate) path: NodePath,
 }
@@ -353,10 +353,10 @@ impl LsArgs {
 /// `rm [-r] PATH`
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
-    /// The node
+    /// Node to remove
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// With all that lies below it
+    /// Remove the nodes below it too
     #[arg(short, long)]
     recursive: bool,
     /// Only if the value was last changed at this revision

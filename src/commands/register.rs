@@ -1,4 +1,4 @@
-//! `register PATH VALUE`: a service shows that it lives, by a node that goes with a lease.
+//! `register PATH VALUE`: registers a service as a node that is attached to a lease.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, time::Duration};
 
@@ -24,30 +24,30 @@ use crate::{
 /// `register PATH VALUE`
 #[derive(Debug, Args)]
 pub(crate) struct RegisterArgs {
-    /// The node, which shows that this runs
+    /// Node that shows that the service runs
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// Its value: an address, for instance
+    /// Value of the node, such as an address
     #[arg(allow_negative_numbers = true)]
     value: OsString,
-    /// Take the place of whoever is registered there
+    /// Replace a service that is registered there
     #[arg(long)]
     replace: bool,
-    /// How long the node outlives a crash, if not as long as the term of its volume: seconds, or
-    /// 500ms, 10s, 2m, 1h
+    /// How long the node outlives a crash: seconds, or 500ms, 10s, 2m, 1h [default: the term of its
+    /// volume]
     #[arg(long, value_name = "D", value_parser = duration::seconds)]
     term: Option<Duration>,
 }
 
-/// A registration.
+/// A service registration.
 #[derive(Debug, Serialize)]
 pub(crate) struct RegisterAnswer {
     path: NodePath,
-    /// Grows from one registration to the next, whoever registers.
+    /// Grows from one registration of the node to the next, also of different services.
     revision: u64,
-    /// The key lease that the node goes with, if it has a term of its own.
+    /// The key lease that the node is attached to, if it has a term of its own.
     lease: Option<String>,
-    /// How long the registration is certain if nothing more is heard.
+    /// How long the registration certainly lasts without a further renewal.
     certain_ms: u64,
 }
 
@@ -77,7 +77,7 @@ impl RegisterArgs {
     }
 }
 
-/// The node goes with the session's lease on its volume.
+/// Attaches the node to the session's lease on its volume.
 async fn with_session(
     client: &Client,
     path: &NodePath,
@@ -90,7 +90,7 @@ async fn with_session(
     Ok(RegisteredNode::Session(registration))
 }
 
-/// The node goes with a key lease of its own.
+/// Attaches the node to a key lease of its own.
 async fn with_lease(
     client: &Client,
     path: &NodePath,
@@ -105,8 +105,8 @@ async fn with_lease(
     match client.put_with(path, value, options).await {
         Ok(written) => Ok(RegisteredNode::Lease { path: path.clone(), revision: written.revision, lease: kept }),
         Err(error) => {
-            // If this is not heard of, the lease ends by itself, and with it what the put may still
-            // do.
+            // If the revocation is lost, the lease expires by itself. That also undoes a put that
+            // takes effect later.
             let _ = kept.revoke().await;
             Err(write_failure(&error))
         }

@@ -1,5 +1,4 @@
-//! `services PATH`: who is registered at and below a node, and how well, as the leader sees it at
-//! this moment.
+//! `services PATH`: the services at and below a node and their health, as the leader sees them now.
 
 use std::time::Duration;
 
@@ -19,12 +18,12 @@ use crate::{
 /// `services PATH`
 #[derive(Debug, Args)]
 pub(crate) struct ServicesArgs {
-    /// The topmost node
+    /// Topmost node
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
 }
 
-/// The nodes that go with leases, or did.
+/// Nodes that are or were attached to leases.
 #[derive(Debug, Serialize)]
 pub(crate) struct ServicesAnswer {
     path: NodePath,
@@ -32,7 +31,7 @@ pub(crate) struct ServicesAnswer {
     services: Vec<ServiceRow>,
 }
 
-/// One of them.
+/// A service.
 #[derive(Debug, Serialize)]
 struct ServiceRow {
     path: NodePath,
@@ -43,13 +42,13 @@ struct ServiceRow {
     session: Option<u64>,
     lease: Option<String>,
     name: Option<String>,
-    /// When it was last written.
+    /// The revision at which it was last written.
     revision: Option<u64>,
-    /// When it was removed.
+    /// The revision at which it was removed.
     gone_revision: Option<u64>,
-    /// How long ago its lease was last renewed, if that is known.
+    /// How long ago its lease was last renewed, if known.
     last_seen_ms: Option<u64>,
-    /// What remains of its lease; of one that is there.
+    /// The remaining time of its lease, if the node exists.
     remaining_ms: Option<u64>,
     #[serde(skip)]
     seen: Option<Duration>,

@@ -1,4 +1,4 @@
-//! `tree PATH`: a node and all that lies below it, each list of children as of its own moment.
+//! `tree PATH`: a node and all nodes below it. Each list of children is as of its own moment.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::{
     output::{Text, visible},
 };
 
-/// Lists that are asked for at the same time: enough to hide the round trips, little for a server.
+/// Lists in flight: enough to hide round trips, and a small load for a server.
 const LISTS_AT_ONCE: usize = 64;
 
 /// `tree PATH`
 #[derive(Debug, Args)]
 pub(crate) struct TreeArgs {
-    /// The top
+    /// Topmost node
     #[arg(value_parser = cli::path, default_value = "/")]
     pub(crate) path: NodePath,
 }
@@ -44,7 +44,7 @@ impl TreeArgs {
     }
 }
 
-/// The children of every node at and below `top`. What goes away while it is walked is left out.
+/// The children of every node at and below `top`. Nodes that are removed meanwhile are left out.
 pub(crate) async fn walk(client: &Client, top: &NodePath) -> Result<Lists, CommandFailure> {
     let mut lists = Lists::new();
     let mut ahead = vec![top.clone()];
@@ -74,7 +74,7 @@ impl TreeAnswer {
         children.iter().filter(|child| self.lists.contains_key(*child))
     }
 
-    /// Lines like those of tree(1).
+    /// Draws lines like tree(1).
     fn lines(&self, path: &NodePath, indent: &str, out: &mut Vec<u8>) {
         let mut children = self.children(path).peekable();
         while let Some(child) = children.next() {
@@ -102,7 +102,7 @@ impl Serialize for TreeAnswer {
     }
 }
 
-/// One node of the JSON document, with those below it.
+/// One node of the JSON document, with the nodes below it.
 struct TreeNode<'a> {
     tree: &'a TreeAnswer,
     path: &'a NodePath,

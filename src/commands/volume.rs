@@ -1,4 +1,4 @@
-//! Volumes: subtrees that share leases, and what these promise.
+//! Volumes: subtrees with lease settings of their own.
 
 use std::time::Duration;
 
@@ -25,36 +25,35 @@ use crate::{
 /// `volume …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
-    /// Make a subtree a volume; its top is made if it does not exist
+    /// Make a subtree a volume; its topmost node is created if it does not exist
     Create(VolumeChangeArgs),
-    /// Change what a volume promises; what is not given stays as it is
+    /// Change a volume's settings; omitted ones stay as they are
     Set(VolumeChangeArgs),
     /// Show one volume
     Show(VolumeArgs),
     /// List the volumes at and below a node
     List(VolumeListArgs),
-    /// Let the subtree belong to the volume above again; its nodes stay
+    /// Merge the subtree into the volume above; its nodes stay
     Remove(VolumeArgs),
 }
 
-/// A volume and what it is to promise.
+/// A volume and its settings.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeChangeArgs {
-    /// The top of the volume
+    /// Topmost node of the volume
     #[arg(value_parser = cli::path)]
     path: NodePath,
-    /// How long a volume lease is promised for: what a write may wait for a client that died [new
-    /// volumes: 10s]
+    /// Term of a volume lease: how long a write may wait for a client that died [new volumes: 10s]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     term: Option<Duration>,
-    /// How long an object lease is promised for [new volumes: 1h]
+    /// Term of an object lease [new volumes: 1h]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     object_term: Option<Duration>,
-    /// What the server waits beyond a term; more than clocks can drift apart in it [new volumes:
-    /// 100ms]
+    /// How long the server waits beyond a term; more than clocks can drift apart in it [new
+    /// volumes: 100ms]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     skew_margin: Option<Duration>,
-    /// Whether the server knows which objects a session holds, or assumes all [new volumes:
+    /// Whether the server tracks the objects that a session caches, or assumes all [new volumes:
     /// objects]
     #[arg(long)]
     tracking: Option<TrackingName>,
@@ -63,7 +62,7 @@ pub(crate) struct VolumeChangeArgs {
 /// A volume.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
-    /// The top of the volume
+    /// Topmost node of the volume
     #[arg(value_parser = cli::path)]
     path: NodePath,
 }
@@ -71,7 +70,7 @@ pub(crate) struct VolumeArgs {
 /// Where to look for volumes.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeListArgs {
-    /// The node
+    /// Topmost node
     #[arg(value_parser = cli::path, default_value = "/")]
     path: NodePath,
 }
@@ -80,9 +79,9 @@ pub(crate) struct VolumeListArgs {
 #[derive(Debug, Clone, Copy, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 enum TrackingName {
-    /// One by one
+    /// Track each object lease
     Objects,
-    /// Not at all: every session with a lease on the volume is assumed to hold all of it
+    /// Track none: assume that every session with a lease on the volume holds all its objects
     Covering,
 }
 
@@ -99,7 +98,7 @@ impl Text for ChangeAnswer {
     }
 }
 
-/// What a volume promises.
+/// The settings and state of a volume.
 #[derive(Debug, Serialize)]
 struct VolumeAnswer {
     path: NodePath,
@@ -119,7 +118,6 @@ impl Text for VolumeAnswer {
     }
 }
 
-/// Several of them.
 #[derive(Debug, Serialize)]
 struct VolumeListAnswer {
     volumes: Vec<VolumeAnswer>,
@@ -182,7 +180,7 @@ impl VolumeCommand {
         }
     }
 
-    /// What it is about.
+    /// The path of the volume, or the topmost node of the list.
     pub(super) fn path(&self) -> &NodePath {
         match self {
             Self::Create(VolumeChangeArgs { path, .. }) | Self::Set(VolumeChangeArgs { path, .. }) => path,
@@ -220,13 +218,13 @@ impl VolumeCommand {
     }
 }
 
-/// The volume with this top.
+/// The volume with this topmost node.
 async fn show(client: &Client, path: &NodePath) -> Result<VolumeInfo, CommandFailure> {
     let volumes = client.volumes(path).await.map_err(|error| inspect_failure(&error))?;
     if let Some(volume) = volumes.into_iter().find(|volume| volume.path == *path) {
         return Ok(volume);
     }
-    // Said as the server says it when it is asked to change what is no volume.
+    // The same error as the server's for a change of a node that is no volume.
     let all = client.volumes(&NodePath::root()).await.map_err(|error| inspect_failure(&error))?;
     let above = all.into_iter().map(|volume| volume.path).filter(|volume| volume.contains(path)).max();
     let volume = above.unwrap_or_else(NodePath::root);
@@ -234,7 +232,7 @@ async fn show(client: &Client, path: &NodePath) -> Result<VolumeInfo, CommandFai
 }
 
 impl VolumeChangeArgs {
-    /// `base` with what was given. How far clocks may drift is known, and checked, by the server.
+    /// `base` with the given settings. The drift allowance is that of the server, which checks it.
     fn settings(&self, base: &VolumeSettings) -> Result<VolumeSettings, CommandFailure> {
         let tracking = self.tracking.map_or(base.tracking(), |tracking| match tracking {
             TrackingName::Objects => Tracking::Objects,

@@ -1,4 +1,4 @@
-//! `watch PATH`: a line for each thing that happens, until it is told to stop.
+//! `watch PATH`: prints each event until a stop signal.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
@@ -18,23 +18,21 @@ use crate::{
 /// `watch PATH`
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
-    /// The node; what lies below it is watched too
+    /// Node to watch, with the nodes below it
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// The first revision that is told: one that was, or one to come; from now on unless told
-    /// otherwise
+    /// First revision to print, past or future [default: from now on]
     #[arg(long, value_name = "N")]
     from: Option<u64>,
-    /// The node alone
+    /// Watch the node only
     #[arg(long)]
     node: bool,
-    /// Say how far everything has been told: when it begins, and every few seconds while nothing
-    /// happens
+    /// Print how far the watch is complete: at its begin, and every few seconds without changes
     #[arg(long)]
     progress: bool,
 }
 
-/// What happened to a node.
+/// An event of a node.
 #[derive(Debug, Serialize)]
 struct EventLine {
     revision: u64,
@@ -61,7 +59,7 @@ impl EventLine {
     }
 }
 
-/// A value as text, and how it is written.
+/// A value as text, and its encoding.
 pub(crate) fn text_of(value: &Value) -> (String, &'static str) {
     match std::str::from_utf8(value) {
         Ok(text) => (text.to_owned(), "utf8"),
@@ -82,7 +80,7 @@ impl Text for EventLine {
     }
 }
 
-/// Everything has been told up to a revision.
+/// All changes up to this revision were printed.
 #[derive(Debug, Serialize)]
 struct ProgressLine {
     revision: u64,
@@ -96,8 +94,8 @@ impl Text for ProgressLine {
 }
 
 impl WatchArgs {
-    /// Goes on until it is told to stop, which is no failure, or until it is not known any more
-    /// what happened, which is.
+    /// Prints events until a stop signal, which is no failure, or until the watch is lost, which
+    /// is.
     pub(crate) async fn run(self, context: &Context) -> Result<(), CommandFailure> {
         let stop = StopSignal::listen()?;
         let watching = async {
@@ -135,7 +133,7 @@ impl WatchArgs {
     }
 }
 
-/// Why nothing more is told.
+/// The failure for a watch that ended.
 pub(crate) fn watch_failure(error: &WatchError) -> CommandFailure {
     match error {
         WatchError::Compacted { .. } => CommandFailure::refused("compacted", error),

@@ -1,8 +1,8 @@
-//! `demo-client`: one client of the demo, a process of its own, so that it can be killed as a
-//! whole.
+//! `demo-client`: one client of the demo. It is a process of its own, so that the demo can kill it
+//! as a whole.
 //!
-//! It does what it is told on standard input, says what came of it on standard output, and ends
-//! when the input does: whoever started it may have been killed.
+//! It reads orders from standard input and reports on standard output. It ends with its input, as
+//! the demo may have been killed.
 
 use std::{
     sync::{
@@ -31,16 +31,16 @@ use crate::{
     exit::{CliStatus, CommandFailure},
 };
 
-/// What a client keeps in memory: all files of the demo, and then some.
+/// The cache capacity: enough for all files of the demo.
 const CAPACITY_BYTES: u64 = 256 << 20;
 
-/// How long one operation may take: longer than any outage that the demo makes.
+/// Time limit of one operation: longer than any outage that the demo causes.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reads under way at the same time before the start.
+/// Reads in flight before the start.
 const READS_AT_ONCE: usize = 16;
 
-/// Runs until it is told to stop, or killed.
+/// Runs until it is ordered to stop, or killed.
 pub(crate) async fn run() -> Result<CliStatus, CommandFailure> {
     let mut orders = Orders(BufReader::new(tokio::io::stdin()).lines());
     let Some(WorkerOrder::Task(task)) = orders.next().await? else {
@@ -52,16 +52,16 @@ pub(crate) async fn run() -> Result<CliStatus, CommandFailure> {
         let _ = words.send(Word::Failed { message: failure.message });
     }
     drop(words);
-    // It ends with the last word, or when nobody listens.
+    // The printer ends with the last message, or when nobody reads it.
     let _ = printer.await;
     Ok(CliStatus::Done)
 }
 
-/// What the demo says.
+/// The orders of the demo.
 struct Orders(Lines<BufReader<Stdin>>);
 
 impl Orders {
-    /// None when the demo is gone.
+    /// `None` when the demo has ended.
     async fn next(&mut self) -> Result<Option<WorkerOrder>, CommandFailure> {
         let line = self.0.next_line().await.map_err(|error| CommandFailure::io("standard input", &error))?;
         let order = line.map(|line| serde_json::from_str(&line)).transpose();
@@ -72,7 +72,7 @@ impl Orders {
 async fn print_all(mut said: UnboundedReceiver<Word>) {
     let mut out = tokio::io::stdout();
     while let Some(word) = said.recv().await {
-        // Ours: there is nothing in it that JSON cannot say.
+        // Each of our messages can be encoded as JSON.
         let Ok(mut line) = serde_json::to_vec(&word) else { continue };
         line.push(b'\n');
         if out.write_all(&line).await.is_err() || out.flush().await.is_err() {
@@ -88,9 +88,9 @@ enum Worker {
 }
 
 impl Worker {
-    /// Waits for it to end.
+    /// Waits until it ends.
     async fn end(self) {
-        // It can only fail by a panic, which says so by itself.
+        // It fails only by a panic, which is reported already.
         let _ = match self {
             Self::Reader(thread) => task::spawn_blocking(|| thread.join().is_ok()).await.unwrap_or(false),
             Self::Writer(task) => task.await.is_ok(),
@@ -133,7 +133,7 @@ async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) ->
     Ok(())
 }
 
-/// Has a copy of the file that can be used, and says so.
+/// Gets a valid cached copy of the file, and reports it.
 async fn hold(client: &Client, path: &NodePath, words: &UnboundedSender<Word>) -> Result<(), CommandFailure> {
     loop {
         let read = client.read(path).await.map_err(|error| read_failure(&error))?;
@@ -142,7 +142,7 @@ async fn hold(client: &Client, path: &NodePath, words: &UnboundedSender<Word>) -
             let _ = words.send(Word::Holding { certain_ms });
             return Ok(());
         }
-        // A write of the file was under way: none is for ever.
+        // A write of the file was pending. It ends soon.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -153,7 +153,7 @@ pub(super) async fn connect(endpoints: &[String], name: &str) -> Result<Client, 
     Client::connect(options).await.map_err(CommandFailure::unavailable)
 }
 
-/// Reads everything once.
+/// Reads each file once.
 async fn warm(client: &Client, files: &[NodePath]) -> Result<(), CommandFailure> {
     let reads = stream::iter(files).map(|file| client.get(file)).buffer_unordered(READS_AT_ONCE);
     reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))

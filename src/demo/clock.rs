@@ -1,19 +1,17 @@
-//! The demo's clock: one for all of its processes, so that what one did can be put in order with
-//! what another did. It is read by asking the kernel and not through libc: tools that bend the
-//! clock of a process do not reach it.
+//! The demo's clock. All its processes share it, so that their events can be ordered. It calls the
+//! kernel without libc: tools that change the clock of one process do not affect it.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since this machine started. The same in every process of the machine at any one
-/// moment.
+/// Nanoseconds since the machine booted. All processes of the machine read the same value.
 pub(crate) fn now_ns() -> u64 {
     let reading = clock_gettime(ClockId::Boottime);
-    // Never negative: the clock starts at zero when the machine does.
+    // Not negative: the clock starts at zero.
     reading.tv_sec as u64 * 1_000_000_000 + reading.tv_nsec as u64
 }
 
-/// What reading the clock twice in a row costs: the part of a timed call that is not the call. The
-/// median of many.
+/// The cost of reading the clock twice in a row, which a timed call includes. The median of many
+/// measurements.
 pub(crate) fn timer_cost_ns() -> u64 {
     let mut costs: Vec<u64> = (0..1001)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! The clients, as the demo sees them: processes that take orders and report.
+//! The demo's view of its clients: processes that take orders and report.
 
 use std::{
     path::PathBuf,
@@ -20,11 +20,10 @@ use super::{
 };
 use crate::exit::CommandFailure;
 
-/// How long clients may take for what they do between two orders, beside what they wait for in the
-/// servers.
+/// Time limit of a client's work between two orders, apart from its waits for servers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a process may take to be gone once it was killed.
+/// Time limit of a killed process to end.
 const DEATH: Duration = Duration::from_secs(1);
 
 /// All clients.
@@ -40,13 +39,13 @@ pub(crate) struct Crowd {
 
 #[derive(Debug)]
 struct CrowdMember {
-    /// Killed, and waited for, when this is dropped.
+    /// Killed and waited for on drop.
     child: Child,
     orders: Option<ChildStdin>,
     is_ready: bool,
-    /// How long it was certain to hold what it was told to, in milliseconds.
+    /// How long the requested cached copy was certainly valid, in milliseconds.
     holding_ms: Option<u64>,
-    /// It has been told to stop, or was killed: it is no surprise that it ends.
+    /// It was ordered to stop or was killed, so its end is expected.
     may_end: bool,
     has_ended: bool,
 }
@@ -68,7 +67,7 @@ enum CrowdEvent {
     Ended(String),
 }
 
-/// What was reported, by all and by each.
+/// The reports, in sum and for each client.
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// All reads.
@@ -79,22 +78,22 @@ pub(crate) struct Tally {
     pub(crate) from_server: u64,
     /// Reads and writes that failed.
     pub(crate) failed: u64,
-    /// What some of them failed with.
+    /// The errors of some of them.
     pub(crate) failures: Vec<String>,
-    /// How long cached reads took.
+    /// The latency of cached reads.
     pub(crate) cached_ns: Histogram<u64>,
-    /// Each client's own.
+    /// The part of each client.
     pub(crate) members: Vec<CrowdPart>,
 }
 
 /// What one client reported.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CrowdPart {
-    /// It reads; otherwise it writes.
+    /// Whether it reads or writes.
     pub(crate) reads: bool,
     /// Its acknowledged writes, in order.
     pub(crate) acks: Vec<Ack>,
-    /// Its longest times between two cached reads in a row.
+    /// The longest intervals between consecutive cached reads.
     pub(crate) gaps: Vec<(u64, u64)>,
     /// Messages that it has sent.
     pub(crate) messages_sent: u64,
@@ -126,14 +125,14 @@ impl Tally {
         part.messages_sent = report.messages_sent;
     }
 
-    /// How many writes were acknowledged.
+    /// The number of acknowledged writes.
     pub(crate) fn writes(&self) -> usize {
         self.members.iter().map(|part| part.acks.len()).sum()
     }
 }
 
 impl Crowd {
-    /// Nobody yet. Clients are started by this program, or else by the one that runs.
+    /// No clients yet. They run `program`, or else this program.
     pub(crate) fn new(program: Option<PathBuf>) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         Self { program, members: Vec::new(), events, sender, tally: Tally::new() }
@@ -175,7 +174,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until all are ready, and lets them begin.
+    /// Waits until all are ready, then lets them begin.
     pub(crate) async fn begin(&mut self) -> Result<(), CommandFailure> {
         self.until("clients to be ready", |crowd| crowd.members.iter().all(|member| member.is_ready)).await?;
         for member in 0..self.members.len() {
@@ -184,25 +183,26 @@ impl Crowd {
         Ok(())
     }
 
-    /// Has a client hold a file and do nothing else. Returns how long it is certain to hold it.
+    /// Makes a client cache a file and do nothing else. Returns how long the copy is certainly
+    /// valid.
     pub(crate) async fn hold(&mut self, member: usize, file: u32) -> Result<Duration, CommandFailure> {
         self.order(member, &WorkerOrder::Hold { file }).await?;
         self.until("a client to hold a lease", |crowd| crowd.members[member].holding_ms.is_some()).await?;
         Ok(Duration::from_millis(self.members[member].holding_ms.unwrap_or_default()))
     }
 
-    /// Kills a client with SIGKILL, and waits until it is gone.
+    /// Kills a client with SIGKILL and waits until it has ended.
     pub(crate) async fn kill(&mut self, member: usize) -> Result<(), CommandFailure> {
         let killed = &mut self.members[member];
         killed.may_end = true;
-        // Only then: whoever hears that there are no more orders closes its session, and gives back
-        // what it holds.
+        // The pipe closes after the kill: a client whose orders end closes its session and returns
+        // its leases.
         killed.child.kill().await.map_err(|error| CommandFailure::io("cannot kill a client", &error))?;
         killed.orders = None;
         Ok(())
     }
 
-    /// Has all stop, and waits for their last reports.
+    /// Orders all to stop and waits for their last reports.
     pub(crate) async fn end(&mut self) -> Result<(), CommandFailure> {
         for member in 0..self.members.len() {
             if !self.members[member].may_end {
@@ -213,7 +213,7 @@ impl Crowd {
         self.until("clients to stop", |crowd| crowd.members.iter().all(|member| member.has_ended)).await
     }
 
-    /// Listens until something holds.
+    /// Handles messages until a condition holds.
     pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), CommandFailure> {
         let until = Instant::now() + PATIENCE;
         while !holds(self) {
@@ -225,10 +225,10 @@ impl Crowd {
         Ok(())
     }
 
-    /// Takes the next word that anybody says. Nothing is lost if the future is dropped.
+    /// Handles the next message of any client. Cancel safe.
     pub(crate) async fn listen(&mut self) -> Result<(), CommandFailure> {
         let event = self.events.recv().await;
-        // There is always a sender: ours.
+        // A sender always exists: `self.sender`.
         let Some((from, event)) = event else { return Ok(()) };
         let member = &mut self.members[from];
         match event {
@@ -250,7 +250,7 @@ async fn hear(member: usize, said: ChildStdout, events: UnboundedSender<(usize, 
     let how = loop {
         match lines.next_line().await {
             Ok(Some(line)) => match serde_json::from_str(&line) {
-                // The demo may be over.
+                // The demo may have ended.
                 Ok(word) => drop(events.send((member, CrowdEvent::Word(word)))),
                 Err(error) => break format!("it said what is no word: {error}"),
             },

@@ -1,7 +1,7 @@
-//! Which files the demo is about, and what they become in the tree.
+//! Finds the files of the demo and their nodes.
 //!
-//! The files that git tracks, or, where git knows nothing, all. Symbolic links become what they
-//! point to. Whatever cannot be imported is named, with the reason; nothing is left out in silence.
+//! It takes the files that git tracks, or else all files. Symbolic links are followed. It reports
+//! each file that cannot be imported, with the reason.
 
 use std::{
     fs,
@@ -13,33 +13,31 @@ use leasehold_protocol::{limits::Limits, path::NodePath};
 
 use crate::exit::CommandFailure;
 
-/// At least so many files: one that is written all the time cannot be read from memory without a
-/// gap while there is no leader.
+/// The minimum number of files. One that is written all the time cannot be read from memory without
+/// a gap while there is no leader.
 const FILES_MIN: usize = 2;
 
-/// At most so many files: what is shown does not get clearer with more.
+/// The maximum number of files. More would show nothing new.
 const FILES_MAX: usize = 10_000;
 
-/// At most so many bytes: each client keeps all of them in memory.
+/// The maximum sum of lengths in bytes. Each client caches all files.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A file and its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct File {
-    /// Where it is.
     pub(crate) source: PathBuf,
-    /// What it becomes.
     pub(crate) node: NodePath,
-    /// Its length in bytes when it was looked at.
+    /// Its length in bytes at the scan.
     pub(crate) bytes: u64,
 }
 
-/// What was found.
+/// The result of the scan.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// To be imported.
+    /// The files to import.
     pub(crate) files: Vec<File>,
-    /// What is not, with the reason: one line each.
+    /// The skipped files with the reasons, one line each.
     pub(crate) skipped: Vec<String>,
     bytes: u64,
 }
@@ -47,7 +45,7 @@ pub(crate) struct Found {
 /// Finds the files of a directory, to be put below `top`.
 pub(crate) fn find(dir: &FilePath, top: &NodePath) -> Result<Found, CommandFailure> {
     let what = format!("cannot read {}", dir.display());
-    // Said here, with the system's words, rather than by git.
+    // Reports the system's error rather than git's.
     fs::read_dir(dir).map_err(|error| CommandFailure::io(&what, &error))?;
     let mut found = Found::default();
     match tracked(dir) {
@@ -65,7 +63,8 @@ pub(crate) fn find(dir: &FilePath, top: &NodePath) -> Result<Found, CommandFailu
     Ok(found)
 }
 
-/// What git tracks; none if it knows nothing of the directory, or tracks nothing in it.
+/// The files that git tracks. `None` if the directory is in no repository, or none of its files is
+/// tracked.
 fn tracked(dir: &FilePath) -> Option<Vec<PathBuf>> {
     use std::os::unix::ffi::OsStrExt;
 
@@ -78,8 +77,8 @@ fn tracked(dir: &FilePath) -> Option<Vec<PathBuf>> {
 }
 
 impl Found {
-    /// Takes what a name stands for. `within` are the directories that we are in, as they really
-    /// are: a link to one of them would have no end.
+    /// Adds the file or directory of this name. `within` has the real paths of the current
+    /// directory and those above it: a link to one of them would never end.
     fn take(&mut self, dir: &FilePath, name: &FilePath, top: &NodePath, within: &mut Vec<PathBuf>) {
         let source = dir.join(name);
         match fs::metadata(&source) {

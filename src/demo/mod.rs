@@ -1,11 +1,10 @@
-//! `leasehold demo`: the main job on real files, with real processes, in about half a minute.
+//! `leasehold demo`: the main uses on real files, with real processes, in about half a minute.
 //!
-//! Replicas, readers and writers are processes of their own; this one starts them, kills some with
-//! SIGKILL, listens, and judges all reads at the end ([`oracle`]). Whatever happens, no process of
-//! it is left, nor any file, unless the cluster is to be kept: not even if it is killed itself
-//! ([`replica`]).
+//! Replicas, readers and writers are processes of their own. This one starts them, kills some with
+//! SIGKILL, collects their reports, and judges all reads at the end ([`oracle`]). Even if it is
+//! killed itself, no process and no file of it remains ([`replica`]), except with `--keep`.
 //!
-//! What it does not show: that data survive the loss of power; what several machines would do.
+//! It does not show that data survive a power failure, nor the behaviour of several machines.
 
 pub(crate) mod client;
 pub(crate) mod clock;
@@ -35,22 +34,22 @@ use crate::{
 /// `demo [DIR]`
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Whose files: those that git tracks, else all
+    /// Directory whose files are used: those that git tracks, else all
     #[arg(value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// How long clients read and write, about
+    /// How long clients read and write, approximately
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// Replicas: at least three, so that one can be killed
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = servers)]
     servers: usize,
-    /// Caching clients that read: at least two, so that one can be killed
+    /// Clients that read with a cache: at least two, so that one can be killed
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clients)]
     clients: usize,
     /// Leave the cluster running, and print its endpoints
     #[arg(long)]
     keep: bool,
-    /// What starts the clients instead of this program: a test puts one in that lies
+    /// Program that starts the clients instead of this one; a test supplies one that lies
     #[arg(long, value_name = "FILE", hide = true)]
     client_program: Option<PathBuf>,
 }
@@ -68,7 +67,7 @@ fn between(text: &str, least: usize, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("{text:?}: expected a number from {least} to {most}"))
 }
 
-/// Runs the demo. Done only if no read was stale and every bound was kept.
+/// Runs the demo. Done only if no read was stale and no bound was exceeded.
 pub(crate) async fn run(args: DemoArgs, output: Output) -> Result<CliStatus, CommandFailure> {
     let report = unless_interrupted(demonstrate(&args, output)).await?;
     output.answer(&report);
@@ -91,8 +90,8 @@ async fn demonstrate(args: &DemoArgs, output: Output) -> Result<DemoReport, Comm
     Ok(report)
 }
 
-/// Does something that holds processes and folders; drops it, and with it them, when this process
-/// is told to end.
+/// Runs `work`, which owns processes and folders. On SIGINT, SIGTERM or SIGHUP it drops `work`, and
+/// so ends and removes them.
 pub(crate) async fn unless_interrupted<T>(
     work: impl Future<Output = Result<T, CommandFailure>>,
 ) -> Result<T, CommandFailure> {

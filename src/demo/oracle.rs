@@ -1,14 +1,14 @@
-//! Judges reads after the fact: was each at least as new as what was known when it began?
+//! Judges after the run whether each read was at least as new as the state known when it began.
 //!
-//! All processes note times by one clock. A change is *known* from the moment at which its write
-//! was acknowledged, or at which some read that returned it had ended, whichever comes first: both
-//! follow from linearizability. A read is stale if a later change of the same node was known before
-//! the read began. (A write that was never acknowledged and never read obliges nobody.)
+//! All processes record times by one clock. A change is *known* once its write was acknowledged, or
+//! once a read that returned it has ended, whichever comes first: both follow from linearizability.
+//! A read is stale if a later change of the same node was known before the read began. A write that
+//! was never acknowledged and never read imposes nothing.
 //!
-//! Readers do millions of reads, so they note runs of them: reads of one node that returned one
-//! revision. A run has a stale read if and only if the last one to begin is stale, so no stale read
-//! goes unnoticed. How many of a noticed run are stale is exact if all are; otherwise it is at
-//! least one, and one is what is counted.
+//! Readers do millions of reads, so they record runs: reads of one node that returned one revision.
+//! A run has a stale read if and only if its last read to begin is stale, so no stale read is
+//! missed. If all reads of a run are stale, their count is exact. Otherwise at least one is stale,
+//! and one is counted.
 
 use std::collections::HashMap;
 
@@ -17,26 +17,26 @@ use serde::{Deserialize, Serialize};
 /// Reads of one node that all returned the same revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// Which node, by its place in the list of files.
+    /// The node's index in the list of files.
     pub(crate) file: u32,
-    /// What they returned; 0 for a node that does not exist.
+    /// The revision that they returned; 0 for a node that does not exist.
     pub(crate) revision: u64,
-    /// How many.
+    /// The number of reads.
     pub(crate) count: u64,
     /// When the first of them began, in nanoseconds.
     pub(crate) first_begin: u64,
-    /// When some of them had ended, in nanoseconds: the first, if that is known.
+    /// When one of them had ended, in nanoseconds: the first one, if that is known.
     pub(crate) first_end: u64,
     /// When the last of them began, in nanoseconds.
     pub(crate) last_begin: u64,
 }
 
-/// A write that was acknowledged.
+/// An acknowledged write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ack {
-    /// Which node, by its place in the list of files.
+    /// The node's index in the list of files.
     pub(crate) file: u32,
-    /// The change.
+    /// The revision of the change.
     pub(crate) revision: u64,
     /// When the write began, in nanoseconds.
     pub(crate) begin: u64,
@@ -44,21 +44,21 @@ pub(crate) struct Ack {
     pub(crate) end: u64,
 }
 
-/// What was found.
+/// The result of the judgement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReadVerdict {
-    /// Reads that were judged.
+    /// Judged reads.
     pub(crate) reads: u64,
-    /// Reads that were stale.
+    /// Stale reads.
     pub(crate) stale: u64,
 }
 
-/// What was known of one node: times, and the highest revision known from each on.
+/// The known revisions of one node: each time, and the highest revision known from then on.
 #[derive(Debug, Default)]
 struct KnownValue(Vec<(u64, u64)>);
 
 impl KnownValue {
-    /// Brings the notes in order.
+    /// Sorts the entries.
     fn settle(&mut self) {
         self.0.sort_unstable();
         let mut highest = 0;
@@ -68,7 +68,7 @@ impl KnownValue {
         }
     }
 
-    /// From when on a change later than `revision` was known.
+    /// The time from which a change later than `revision` was known.
     fn newer_since(&self, revision: u64) -> Option<u64> {
         let at = self.0.partition_point(|(_, known)| *known <= revision);
         self.0.get(at).map(|(time, _)| *time)

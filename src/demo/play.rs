@@ -22,35 +22,36 @@ use super::{
 };
 use crate::{commands::write_failure, exit::CommandFailure};
 
-/// The term of the files' volume. Clients renew at a third of it, so two thirds are left at least
-/// when the leader dies: longer than the outage may be. And short enough to be waited for.
+/// The term of the files' volume. Requests piggyback a renewal a third of the term after the last
+/// one. So two thirds remain when the leader dies, longer than the outage bound. It is short enough
+/// to wait for.
 const TERM: Duration = Duration::from_secs(4);
 
-/// How long copies are good for as long as the volume lease is renewed.
+/// The object term. Copies stay valid for it while the volume lease is renewed.
 const OBJECT_TERM: Duration = Duration::from_secs(3600);
 
-/// What the server waits beyond a term.
+/// The skew margin, which the server waits beyond a term.
 const SKEW_MARGIN: Duration = Duration::from_millis(100);
 
 /// Writers, each a process.
 const WRITERS: usize = 2;
 
-/// Files that are written, at most: of all ranks of popularity.
+/// The maximum number of files that are written, of all ranks of popularity.
 const WRITTEN_MAX: usize = 32;
 
-/// Files that are written are no longer than this, if there are any: the disk is not what is shown.
+/// Only files up to this length are written, if there are any: the demo does not measure the disk.
 const WRITTEN_MAX_BYTES: u64 = 32 << 10;
 
 /// Files imported at the same time.
 const IMPORTS_AT_ONCE: usize = 32;
 
-/// What two commits may take at least, whatever was measured before: the expiry's and the write's.
+/// The minimum allowance for two commits, that of the expiry and that of the write.
 const COMMITS_MIN_MS: f64 = 100.0;
 
-/// Random numbers begin here, so that two runs read alike.
+/// The random seed. It is constant, so that two runs read alike.
 const SEED: u64 = 0x1ea5e;
 
-/// Everything that takes part.
+/// All participants.
 pub(crate) struct Play<'a> {
     args: &'a DemoArgs,
     story: &'a Story,
@@ -59,12 +60,12 @@ pub(crate) struct Play<'a> {
     replicas: Replicas,
     client: Client,
     crowd: Crowd,
-    /// What this process wrote itself.
+    /// The writes of this process.
     own: Vec<Ack>,
     began: Instant,
 }
 
-/// The node that all files go below.
+/// The node that has all files below it.
 pub(crate) fn top() -> NodePath {
     NodePath::root().child("demo").expect("a valid name")
 }
@@ -124,7 +125,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Goes through with it.
+    /// Performs the demo.
     pub(crate) async fn perform(&mut self) -> Result<DemoReport, CommandFailure> {
         let length = Duration::from_secs(self.args.seconds);
         self.run_until(length.mul_f64(0.2)).await?;
@@ -143,14 +144,14 @@ impl<'a> Play<'a> {
         let mut report = self.judge(outage);
         report.dead_client_wait_ms = millis(waited);
         report.dead_client_left_ms = millis(left);
-        // A tick more, because there was a failover (S5).
+        // After a failover the bound has one more tick (S5 in docs/PROTOCOL.md).
         let most = TERM + SKEW_MARGIN + TICK_MAX.min(TERM / TICKS_PER_TERM);
         report.dead_client_bound_ms = most.as_secs_f64() * 1e3 + commit_ms;
         report.outage_bound_ms = outage_bound().as_secs_f64() * 1e3;
         Ok(report)
     }
 
-    /// Ends it, or lets the cluster run on and says where it is.
+    /// Ends the cluster, or keeps it running and prints its endpoints.
     pub(crate) async fn end(self) -> Vec<String> {
         self.client.close().await;
         if !self.args.keep {
@@ -164,7 +165,7 @@ impl<'a> Play<'a> {
         endpoints
     }
 
-    /// Listens until so much time has passed since the clients began.
+    /// Handles messages until this time since the clients began.
     async fn run_until(&mut self, elapsed: Duration) -> Result<(), CommandFailure> {
         let until = self.began + elapsed;
         loop {
@@ -180,7 +181,7 @@ impl<'a> Play<'a> {
         self.run_until(self.began.elapsed() + span).await
     }
 
-    /// What two commits may take: as long as 99 of 100 writes took, each.
+    /// The allowance for two commits: twice the 99th percentile of the writes.
     fn commit_ms(&self) -> f64 {
         let acks = self.crowd.tally.members.iter().flat_map(|part| &part.acks);
         let mut waits: Vec<u64> = acks.map(|ack| ack.end - ack.begin).collect();
@@ -188,7 +189,7 @@ impl<'a> Play<'a> {
         (2.0 * millis(percentile(&waits, 0.99))).max(COMMITS_MIN_MS)
     }
 
-    /// Returns who led, and how long writes were out.
+    /// Returns the killed leader and the outage of writes.
     async fn kill_leader(&mut self) -> Result<(usize, Outage), CommandFailure> {
         let leader = self.replicas.leader(None).await?;
         let from = now_ns();
@@ -196,8 +197,8 @@ impl<'a> Play<'a> {
         self.story.tell(&format!("replica {leader} led and was killed"));
         let has_gone_on = |part: &CrowdPart| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
         self.crowd.until("writes to go on", |crowd| crowd.tally.members.iter().all(has_gone_on)).await?;
-        // A write that was under way may have been acknowledged before the kill and heard after it:
-        // the next one counts.
+        // A write in flight at the kill may have been acknowledged before it and reported after it.
+        // So only writes that began after the kill count.
         let first = |part: &CrowdPart| part.acks.iter().find(|ack| ack.begin > from).map(|ack| ack.end);
         let to = self.crowd.tally.members.iter().filter_map(first).max().unwrap_or(from);
         let next = self.replicas.leader(Some(leader)).await?;
@@ -206,13 +207,13 @@ impl<'a> Play<'a> {
         Ok((leader, Outage { from, to }))
     }
 
-    /// Returns how long the write waited, and how long the client that was killed could have used
-    /// its copy still, both in nanoseconds.
+    /// Returns how long the write waited, and how long the killed client's copy was still valid,
+    /// both in nanoseconds.
     async fn kill_client(&mut self) -> Result<(u64, u64), CommandFailure> {
         let written = written(&self.files);
         let left = (0..self.files.len() as u32).find(|place| !written.contains(place));
         let file = left.ok_or_else(|| CommandFailure::usage("all files are written: expected one that is not"))?;
-        // What the client says is from when it looked, which was not before it was asked.
+        // The client counts from its own read, which came after this request.
         let asked = now_ns();
         let certain = self.crowd.hold(0, file).await?;
         self.crowd.kill(0).await?;
@@ -249,8 +250,8 @@ impl<'a> Play<'a> {
     }
 }
 
-/// A follower lets the leader's time run out first, then stands for election when it is its turn;
-/// each takes the longer election time at most. A second is for the recall and all the rest.
+/// A follower waits for the leader's lease to run out, then for its own election timeout. Each
+/// takes at most the maximum election timeout. A second is for the recall and everything else.
 fn outage_bound() -> Duration {
     Duration::from_millis(RaftConfig::default().election_max_ms) * 2 + Duration::from_secs(1)
 }
@@ -266,12 +267,12 @@ async fn import(client: &Client, place: u32, file: &File) -> Result<Ack, Command
     Ok(Ack { file: place, revision: written.revision.0, begin, end: now_ns() })
 }
 
-/// The places of the files that are written: short ones, of all ranks.
+/// The indices of the files that are written: short ones, of all ranks.
 fn written(files: &[File]) -> Vec<u32> {
     let short: Vec<usize> = (0..files.len()).filter(|place| files[*place].bytes <= WRITTEN_MAX_BYTES).collect();
     let places: Vec<usize> = match short.len().div_ceil(WRITTEN_MAX) {
         0 => (0..files.len()).min_by_key(|place| files[*place].bytes).into_iter().collect(),
-        // Every one if there are few, but one is left for the write that waits.
+        // All short files if there are few, except one for the write that waits.
         1 if short.len() > 1 => short.into_iter().skip(1).collect(),
         step => short.into_iter().step_by(step).collect(),
     };

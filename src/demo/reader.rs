@@ -1,9 +1,9 @@
-//! A client that reads: as an application would that has everything it needs in memory, and never
-//! waits for what it has not.
+//! A client that reads like an application with all its data in memory. It never waits for a file
+//! that is not cached.
 //!
-//! Reads come in bursts with short pauses, so that two cores have time for the servers too. What is
-//! not in memory is asked for in the background while reading goes on with other files, so the time
-//! between two cached reads says whether *any* cached read was possible.
+//! It reads in bursts with short pauses, so that two cores have time for the servers too. It
+//! requests an uncached file in the background and continues with other files. So the interval
+//! between two cached reads shows whether *any* cached read was possible.
 
 use std::{
     sync::{
@@ -29,41 +29,40 @@ use super::{
 /// Reads in a burst.
 const BURST: usize = 256;
 
-/// The pause after a burst: a tenth of the longest gap that a cached read may have at most, so that
-/// the pauses are not what is measured.
+/// The pause after a burst: a twenty-fifth of the gap that cached reads may have, so that pauses do
+/// not show as gaps.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// One cached read in so many is timed: the clock costs a fair part of what is measured.
+/// One in this many cached reads is timed, as reading the clock costs much of what is measured.
 const SAMPLE_EVERY: u64 = 61;
 
-/// What is read from servers at the same time, at most: the rest is left for later, as a reader has
-/// enough else to do.
+/// The maximum number of server reads in flight. Other files wait, as the reader has enough to do.
 const ASKED_MAX: usize = 64;
 
-/// How often reports are made.
+/// The interval between reports.
 const REPORT_EVERY_NS: u64 = 500_000_000;
 
-/// The longest gap is kept for each span of this length.
+/// The longest gap is recorded for each span of this length.
 const GAP_SPAN_NS: u64 = 100_000_000;
 
-/// What a failure says, for so many in a report.
+/// The maximum number of error messages in a report.
 const FAILURES_TOLD: usize = 3;
 
-/// A read that a server was asked for.
+/// A read by a server.
 type DemoRead = (u32, u64, u64, Result<(u64, ReadSource), ReadError>);
 
-/// What has been read of one file since the last report, with one revision.
+/// The reads of one file since the last report, with one revision.
 type Slot = Option<Run>;
 
-/// Notes of all reads.
+/// Records all reads.
 #[derive(Debug)]
 struct ReadLog {
     slots: Vec<Slot>,
     report: WorkerReport,
     cached_ns: Histogram<u64>,
-    /// The last cached read's beginning.
+    /// When the last cached read began.
     last: Option<u64>,
-    /// The longest gap in the present span, and when the span ends.
+    /// The longest gap in the current span, and the end of the span.
     gap: (u64, u64),
     span_end: u64,
 }
@@ -80,13 +79,13 @@ impl ReadLog {
         }
     }
 
-    /// Notes a read. `end` is asked for only if it matters.
+    /// Records a read. `end` is called only if its value is needed.
     fn read(&mut self, file: u32, revision: u64, begin: u64, end: impl FnOnce() -> u64) {
         let slot = &mut self.slots[file as usize];
         match slot {
             Some(run) if run.revision == revision => {
                 run.count += 1;
-                // Reads that a server answered come in the order in which they ended.
+                // Reads by a server arrive in the order of their ends.
                 run.first_begin = run.first_begin.min(begin);
                 run.last_begin = run.last_begin.max(begin);
             }
@@ -97,7 +96,7 @@ impl ReadLog {
         }
     }
 
-    /// Notes that a cached read began.
+    /// Records the start of a cached read.
     fn cached(&mut self, begin: u64) {
         self.report.from_memory += 1;
         if let Some(last) = self.last {
@@ -132,7 +131,7 @@ impl ReadLog {
     }
 }
 
-/// Reads until it is told to stop. On a thread of its own.
+/// Reads on a thread of its own until it is ordered to stop.
 #[derive(Debug)]
 pub(crate) struct Reader {
     client: Client,
@@ -147,7 +146,6 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// A reader of these files.
     pub(crate) fn new(
         client: Client,
         files: Arc<[NodePath]>,
@@ -160,8 +158,7 @@ impl Reader {
         Self { client, runtime, words, stop, log, asked, asked_count: 0, answers: mpsc::channel(), files }
     }
 
-    /// Reads until it is told to stop, and reports. What was asked for and not answered by then was
-    /// not read.
+    /// Reads and reports until it is ordered to stop. It ignores reads that are unanswered by then.
     pub(crate) fn run(mut self, seed: u64) {
         let mut random = SmallRng::seed_from_u64(seed);
         let Some(zipf) = Zipf::new(self.files.len(), zipf::EXPONENT) else { return };
@@ -188,9 +185,9 @@ impl Reader {
         self.report();
     }
 
-    /// `sampled` if it is to be timed: with what the timer costs.
+    /// Reads a file. `sampled` is the cost of the timer if the read is to be timed.
     fn read(&mut self, file: usize, sampled: Option<u64>) {
-        // Nobody asks twice at the same time, and the answer is not there.
+        // A read of this file is already in flight.
         if self.asked[file] {
             return;
         }
@@ -240,7 +237,7 @@ impl Reader {
     }
 
     fn report(&mut self) {
-        // Whoever listens may have gone; then this process ends too.
+        // If the receiver has gone, this process ends too.
         let _ = self.words.send(Word::Report(self.log.take(self.client.stats().messages_sent)));
     }
 }
@@ -250,12 +247,12 @@ pub(crate) fn revision_of(content: &Content) -> u64 {
     content.modify_revision().map_or(0, |revision| revision.0)
 }
 
-/// For nanoseconds up to a minute, to one part in a hundred.
+/// Records up to a minute in nanoseconds, with a precision of one percent.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 2).expect("constant bounds that hdrhistogram accepts")
 }
 
-/// What a histogram holds, sparsely.
+/// The recorded values of a histogram with their counts.
 pub(crate) fn recorded(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
 }

@@ -1,8 +1,8 @@
-//! `demo-replica`: one replica of the demo, a process of its own that does not outlive the demo.
+//! `demo-replica`: one replica of the demo, a process that does not outlive the demo.
 //!
-//! Its input is a pipe whose other end nobody has but the demo. When that ends, the demo is gone,
-//! however it went: the replica removes what it had on disk and ends where it is. Unless it was
-//! told to stay.
+//! Its standard input is a pipe whose other end only the demo has. When the pipe closes, the demo
+//! has ended or died. Then the replica removes its files and exits at once, unless it was ordered
+//! to stay.
 
 use std::{io::Read, path::Path};
 
@@ -12,16 +12,16 @@ use crate::{
     serve,
 };
 
-/// Said to a replica that is to outlive the demo.
+/// The order to a replica that is to outlive the demo.
 pub(super) const STAY: &[u8] = b"stay\n";
 
-/// Runs a replica until it is told to stop, or until the demo is gone.
+/// Runs a replica until a stop signal or until the demo ends.
 pub(crate) async fn run(args: serve::ServeArgs, output: Output) -> Result<CliStatus, CommandFailure> {
     if let Some(data) = args.data.clone() {
-        // Not a task: one that waits for input would keep the process from ending by itself.
+        // A thread, as a task that waits for input would keep the process from exiting.
         std::thread::spawn(move || {
             let mut said = Vec::new();
-            // However the input ends, it has.
+            // An error ends the input too.
             let _ = std::io::stdin().read_to_end(&mut said);
             if said != STAY {
                 remove(&data);
@@ -32,13 +32,13 @@ pub(crate) async fn run(args: serve::ServeArgs, output: Output) -> Result<CliSta
     serve::run(args, output).await
 }
 
-/// Where a replica's log is: beside its data.
+/// The path of a replica's log, beside its data.
 pub(super) fn log_of(data: &Path) -> std::path::PathBuf {
     data.with_extension("log")
 }
 
-/// Removes what a replica has on disk; and the folder that it is in, if it is the last there.
-/// Nobody is left to be told of what cannot be removed.
+/// Removes a replica's files, and their folder if it is then empty. Ignores errors, as nobody is
+/// left to read them.
 fn remove(data: &Path) {
     let _ = std::fs::remove_dir_all(data);
     let _ = std::fs::remove_file(log_of(data));

@@ -1,9 +1,9 @@
-//! A cluster of its own: replicas as processes on free loopback ports, with their data in a
-//! temporary folder.
+//! A cluster of its own: replica processes on free loopback ports, with their data in a temporary
+//! folder.
 //!
-//! Each process is killed by its own id when this is dropped, however that comes about, and the
-//! folder is removed; unless the cluster is to be [kept](Replicas::keep). If this process is
-//! killed, they end by themselves ([`replica`]).
+//! On drop it kills each process by its id and removes the folder, except after
+//! [`keep`](Replicas::keep). If this process is killed, the replicas exit by themselves
+//! ([`replica`]).
 
 use std::{
     fs::File,
@@ -21,16 +21,16 @@ use tempfile::TempDir;
 use super::replica;
 use crate::exit::CommandFailure;
 
-/// How long a cluster may take until it has a leader.
+/// Time limit for a cluster to have a leader.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is asked for.
+/// How often replicas are asked for the leader.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// How long one replica may take to say what it knows.
+/// Time limit of one replica's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The lines of a replica's log that are worth showing when it fails.
+/// The number of last log lines to show when a replica fails.
 const LOG_TAIL: usize = 3;
 
 /// A running cluster.
@@ -41,7 +41,7 @@ pub(crate) struct Replicas {
     processes: Vec<Option<Process>>,
 }
 
-/// A process that does not outlive this.
+/// A process that is killed on drop.
 #[derive(Debug)]
 struct Process(Option<Child>);
 
@@ -70,7 +70,7 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// Where they listen.
+    /// The addresses of the replicas.
     pub(crate) fn endpoints(&self) -> &[String] {
         &self.addresses
     }
@@ -96,7 +96,7 @@ impl Replicas {
         Err(CommandFailure::unavailable(format!("no replica led within {START_TIMEOUT:?}{}", self.log_tails())))
     }
 
-    /// Kills a replica with SIGKILL, and waits until it is gone.
+    /// Kills a replica with SIGKILL and waits until it has ended.
     pub(crate) fn kill(&mut self, id: usize) -> Result<(), CommandFailure> {
         let process = self.processes.get_mut(id.wrapping_sub(1)).and_then(Option::take);
         match process.and_then(|mut process| process.0.take()) {
@@ -111,13 +111,13 @@ impl Replicas {
         }
     }
 
-    /// Starts a replica that was killed, on the data that it had.
+    /// Restarts a killed replica on its data.
     pub(crate) fn restart(&mut self, id: usize) -> Result<(), CommandFailure> {
         self.processes[id - 1] = Some(self.spawn(id)?);
         Ok(())
     }
 
-    /// Waits until a replica that was started again follows the leader.
+    /// Waits until a restarted replica knows the leader.
     pub(crate) async fn rejoined(&mut self, id: usize) -> Result<(), CommandFailure> {
         let began = Instant::now();
         while began.elapsed() < START_TIMEOUT {
@@ -133,7 +133,7 @@ impl Replicas {
         )))
     }
 
-    /// The memory that a replica's process has in use, in bytes: VmRSS.
+    /// The resident memory of a replica's process in bytes: VmRSS.
     pub(crate) fn resident_bytes(&self, id: usize) -> Result<u64, CommandFailure> {
         let file = format!("/proc/{}/status", self.child(id)?.id());
         let status = std::fs::read_to_string(&file).map_err(|error| CommandFailure::io(&file, &error))?;
@@ -141,7 +141,7 @@ impl Replicas {
             .ok_or_else(|| CommandFailure::refused("proc", format!("{file} has no VmRSS: expected one")))
     }
 
-    /// The processor time that a replica's process has had.
+    /// The processor time that a replica's process has used.
     pub(crate) fn processor_time(&self, id: usize) -> Result<Duration, CommandFailure> {
         let file = format!("/proc/{}/stat", self.child(id)?.id());
         let stat = std::fs::read_to_string(&file).map_err(|error| CommandFailure::io(&file, &error))?;
@@ -157,8 +157,7 @@ impl Replicas {
         child.ok_or_else(|| CommandFailure::refused("replica", format!("replica {id} is not running")))
     }
 
-    /// Lets the cluster run on, and leaves its data. Returns the folder and the ids of the
-    /// processes.
+    /// Keeps the cluster running and its data. Returns the folder and the process ids.
     pub(crate) fn keep(mut self) -> (PathBuf, Vec<u32>) {
         let children = self.processes.iter_mut().flatten().filter_map(|process| process.0.take());
         let ids = children.map(stay).collect();
@@ -185,7 +184,7 @@ impl Replicas {
         command.arg("demo-replica").args(["--id", &id.to_string(), "--cluster", &members.join(",")]);
         command.arg("--data").arg(self.data_of(id));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        // Ctrl-C is for us: we end them, in order.
+        // Its own group, so that Ctrl-C reaches only this process, which ends the replicas.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.spawn().map(|child| Process(Some(child))).map_err(cannot)
     }
@@ -195,7 +194,7 @@ impl Replicas {
         answer.ok().map(|status| status.info)
     }
 
-    /// A replica that has ended by itself will not come back.
+    /// Fails if a replica has exited by itself: it will not return.
     fn check(&mut self, id: usize) -> Result<(), CommandFailure> {
         let child = self.processes.get_mut(id - 1).and_then(Option::as_mut).and_then(|process| process.0.as_mut());
         match child.map(Child::try_wait) {
@@ -219,14 +218,15 @@ impl Replicas {
     }
 }
 
-/// Lets a replica run on when this process is gone. Returns its id.
+/// Lets a replica outlive this process. Returns its process id.
 fn stay(mut child: Child) -> u32 {
-    // If it has ended by itself, there is nobody to be told.
+    // Ignores the error of a replica that has exited by itself.
     let _ = child.stdin.take().map(|mut input| input.write_all(replica::STAY));
     child.id()
 }
 
-/// Free at the moment. All are held until the last is found, so that they differ.
+/// Currently free addresses. All listeners stay open until the last is bound, so that the ports
+/// differ.
 fn free_addresses(count: usize) -> io::Result<Vec<String>> {
     let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
     listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
@@ -237,7 +237,7 @@ fn resident_bytes(status: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// User and system time. The name, in parentheses, can contain anything.
+/// User and system time. The process name in parentheses can contain anything.
 fn processor_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

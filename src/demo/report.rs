@@ -1,4 +1,4 @@
-//! What the demo measured, and whether the bounds held.
+//! The results of the demo and its bounds.
 
 use serde::Serialize;
 
@@ -8,11 +8,10 @@ use super::{
 };
 use crate::output::{Table, Text};
 
-/// The longest time that may pass between two cached reads in a row while the leader is dead, in
-/// milliseconds.
+/// The longest allowed interval between two cached reads while there is no leader, in milliseconds.
 pub(crate) const READ_GAP_MAX_MS: f64 = 50.0;
 
-/// What was measured. The names are what scripts rely on.
+/// The results. Scripts rely on the names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct DemoReport {
     pub(crate) reads: u64,
@@ -26,13 +25,13 @@ pub(crate) struct DemoReport {
     pub(crate) write_outage_ms: f64,
     pub(crate) longest_read_gap_ms: f64,
     pub(crate) dead_client_wait_ms: f64,
-    /// For so long it could have used its copy, had it lived.
+    /// How long the killed client's copy was still valid.
     pub(crate) dead_client_left_ms: f64,
     pub(crate) dead_client_bound_ms: f64,
     pub(crate) messages_per_read: f64,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Where the cluster is, if it was to be kept.
+    /// The endpoints of the cluster, with `--keep`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) endpoints: Vec<String>,
     #[serde(skip)]
@@ -41,17 +40,17 @@ pub(crate) struct DemoReport {
     pub(crate) outage_bound_ms: f64,
 }
 
-/// When the leader was dead, in nanoseconds.
+/// The time without a leader, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outage {
-    /// When it was killed.
+    /// When the leader was killed.
     pub(crate) from: u64,
-    /// When all writers had gone on.
+    /// When all writers had completed a write again.
     pub(crate) to: u64,
 }
 
 impl DemoReport {
-    /// What clients reported, judged.
+    /// The report of the clients' results.
     pub(crate) fn new(tally: &Tally, verdict: ReadVerdict, outage: Outage) -> Self {
         let mut waits: Vec<u64> =
             tally.members.iter().flat_map(|part| &part.acks).map(|ack| ack.end - ack.begin).collect();
@@ -77,7 +76,7 @@ impl DemoReport {
         }
     }
 
-    /// Each bound that was not kept, in words. Empty if all is well.
+    /// A message for each violated bound. Empty if all hold.
     pub(crate) fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
         if self.stale_reads > 0 {
@@ -142,7 +141,7 @@ fn ms(value: f64) -> String {
     format!("{value} ms")
 }
 
-/// The longest time without an acknowledgement that has to do with the outage.
+/// The longest interval between acknowledgements that overlaps the outage.
 fn outage_of(acks: &[Ack], outage: Outage) -> u64 {
     let pairs = acks.windows(2).map(|pair| (pair[0].end, pair[1].end)).collect::<Vec<_>>();
     longest_overlapping(pairs.iter(), outage)
@@ -153,13 +152,13 @@ fn longest_overlapping<'a>(spans: impl Iterator<Item = &'a (u64, u64)>, outage: 
     spans.filter(overlaps).map(|(from, to)| to - from).max().unwrap_or(0)
 }
 
-/// The value that at least this share of the sorted values do not exceed; 0 if there is none.
+/// The value that at least this share of the sorted values do not exceed; 0 if there are none.
 pub(crate) fn percentile(sorted: &[u64], share: f64) -> u64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or(0)
 }
 
-/// Nanoseconds as milliseconds, to a microsecond.
+/// Nanoseconds as milliseconds, rounded to a microsecond.
 pub(crate) fn millis(ns: u64) -> f64 {
     rounded(ns as f64 / 1e6, 1e3)
 }

@@ -1,5 +1,5 @@
-//! What happens, told as it happens: to people at a terminal with a live line below, to others line
-//! by line.
+//! Prints the events of the demo as they happen. On a terminal a live status line stands below
+//! them.
 
 use std::{
     io::Write,
@@ -10,10 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{Output, visible};
 
-/// How often the live line moves.
+/// How often the live line is redrawn.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The teller.
 #[derive(Debug)]
 pub(crate) struct Story {
     began: Instant,
@@ -21,12 +20,11 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    /// Begins now.
     pub(crate) fn new(output: Output) -> Self {
         let line = output.is_watched().then(|| {
             let line = ProgressBar::new_spinner();
             line.enable_steady_tick(TICK);
-            // The template is ours: if it were wrong, the default would do.
+            // The template is constant. If it were wrong, the default style would do.
             line.with_style(
                 ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()),
             )
@@ -34,17 +32,17 @@ impl Story {
         Self { began: Instant::now(), line }
     }
 
-    /// Something happened.
+    /// Prints an event.
     pub(crate) fn tell(&self, text: &str) {
         let text = format!("{:6.2} s  {}", self.began.elapsed().as_secs_f64(), visible(text));
         match &self.line {
             Some(line) => line.println(text),
-            // Whoever has stopped listening does not want the rest.
+            // A closed pipe is no error: the reader has stopped reading.
             None => drop(writeln!(std::io::stderr().lock(), "{text}")),
         }
     }
 
-    /// How things stand. Only for those who watch.
+    /// Updates the live line, if there is one.
     pub(crate) fn live(&self, text: impl FnOnce() -> String) {
         if let Some(line) = &self.line {
             line.set_message(text());

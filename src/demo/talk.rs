@@ -1,4 +1,4 @@
-//! What the demo and its clients say to each other: one JSON document a line, on the client's
+//! The messages between the demo and its clients: one JSON document per line, on the client's
 //! standard input and output.
 
 use serde::{Deserialize, Serialize};
@@ -9,32 +9,32 @@ use super::oracle::{Ack, Run};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkerOrder {
-    /// The first: what to do.
+    /// The first order: the client's task.
     Task(Task),
     /// Begin.
     Go,
-    /// Stop reading, keep the leases, and say what they are: the last order to a client that is
-    /// going to be killed.
+    /// Stop reading, keep the leases, and report how long they certainly last. The last order to a
+    /// client before it is killed.
     Hold {
-        /// Have a copy of this file for certain, by its place in the list.
+        /// The index of the file to cache.
         file: u32,
     },
-    /// Stop, report, and end.
+    /// Stop, report, and exit.
     Stop,
 }
 
-/// What a client is for.
+/// The task of a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// Where the servers are.
+    /// The addresses of the servers.
     pub(crate) endpoints: Vec<String>,
-    /// What its session is called.
+    /// The name of its session.
     pub(crate) name: String,
-    /// Where its random numbers begin.
+    /// The random seed.
     pub(crate) seed: u64,
     /// The nodes, most popular first.
     pub(crate) files: Vec<String>,
-    /// The places in the list of those that it writes; a client that writes none reads.
+    /// The indices of the files that it writes. A client that writes none reads.
     pub(crate) writes: Vec<u32>,
 }
 
@@ -42,42 +42,40 @@ pub(crate) struct Task {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Word {
-    /// All files have been read once; what was to be cached is cached.
+    /// The client is warmed up: it has read all files, or those that it writes.
     Ready,
-    /// What was done since the last report.
+    /// Everything since the last report.
     Report(WorkerReport),
-    /// It reads no more, everything is reported, and it holds a lease on the file that was named.
+    /// The client has stopped reading and reported everything. It has a cached copy of the named
+    /// file.
     Holding {
-        /// How long it is certain to be able to use its copy, in milliseconds.
+        /// How long the copy is certainly valid, in milliseconds.
         certain_ms: u64,
     },
-    /// It cannot go on.
-    Failed {
-        /// Why.
-        message: String,
-    },
+    /// The client failed.
+    Failed { message: String },
 }
 
-/// What a client did.
+/// What a client did since the last report.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct WorkerReport {
     /// Reads answered from memory.
     pub(crate) from_memory: u64,
     /// Reads answered by a server.
     pub(crate) from_server: u64,
-    /// Reads and writes that failed, each with what it failed with, up to a few.
+    /// The errors of failed reads and writes, up to a few.
     pub(crate) failures: Vec<String>,
-    /// How many failed.
+    /// The number of failed reads and writes.
     pub(crate) failed: u64,
     /// All reads.
     pub(crate) runs: Vec<Run>,
     /// All acknowledged writes, in order.
     pub(crate) acks: Vec<Ack>,
-    /// How long cached reads took, by sample: nanoseconds, and how many.
+    /// The sampled latencies of cached reads: nanoseconds and count.
     pub(crate) cached_ns: Vec<(u64, u64)>,
-    /// The longest times between two cached reads in a row, from and to in nanoseconds: one for
+    /// The longest intervals between consecutive cached reads, from and to in nanoseconds, one for
     /// each tenth of a second.
     pub(crate) gaps: Vec<(u64, u64)>,
-    /// Requests and consents sent since the client was made.
+    /// Requests and consents sent since the client was created.
     pub(crate) messages_sent: u64,
 }

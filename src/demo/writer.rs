@@ -1,4 +1,4 @@
-//! A client that writes: one write after the other, a short pause between, whatever happens to the
+//! A client that writes: one write after another with a short pause, whatever happens to the
 //! servers.
 
 use std::{
@@ -21,24 +21,24 @@ use super::{
 };
 use crate::{commands::read_failure, exit::CommandFailure};
 
-/// The pause between two writes: some hundred writes a second, which leaves the machine to the
+/// The pause between two writes: some hundred writes per second, which leave the machine to the
 /// readers.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// How often reports are made.
+/// The interval between reports.
 const REPORT_EVERY_NS: u64 = 500_000_000;
 
-/// A write that took so long is news: it is reported at once.
+/// A write that took this long is reported at once.
 const NEWS_NS: u64 = 100_000_000;
 
-/// What a failure says, for so many in a report.
+/// The maximum number of error messages in a report.
 const FAILURES_TOLD: usize = 3;
 
-/// Writes until it is told to stop.
+/// Writes until it is ordered to stop.
 #[derive(Debug)]
 pub(crate) struct DemoWriter {
     client: Client,
-    /// Each file that is written: its place, its node, and what it had in it.
+    /// Each written file: its index, its node and its original content.
     files: Vec<(u32, NodePath, Value)>,
     words: UnboundedSender<Word>,
     stop: Arc<AtomicBool>,
@@ -47,7 +47,7 @@ pub(crate) struct DemoWriter {
 }
 
 impl DemoWriter {
-    /// A writer of those of the files whose places are named: it needs to know what is in them.
+    /// A writer of the files with these indices. It reads their content first.
     pub(crate) async fn new(
         client: Client,
         files: &[NodePath],
@@ -66,7 +66,7 @@ impl DemoWriter {
         Ok(Self { client, files: known, words, stop, report: WorkerReport::default(), written: 0 })
     }
 
-    /// Writes until it is told to stop, and reports.
+    /// Writes and reports until it is ordered to stop.
     pub(crate) async fn run(mut self, seed: u64) {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut next_report = now_ns() + REPORT_EVERY_NS;
@@ -82,7 +82,7 @@ impl DemoWriter {
         self.tell();
     }
 
-    /// Writes a file's content with a line more. Returns how long it took.
+    /// Writes a file's content with one more line. Returns the latency.
     async fn write(&mut self, at: usize) -> u64 {
         let (file, path, content) = &self.files[at];
         self.written += 1;
@@ -107,7 +107,7 @@ impl DemoWriter {
 
     fn tell(&mut self) {
         self.report.messages_sent = self.client.stats().messages_sent;
-        // Whoever listens may have gone; then this process ends too.
+        // If the receiver has gone, this process ends too.
         let _ = self.words.send(Word::Report(std::mem::take(&mut self.report)));
     }
 }

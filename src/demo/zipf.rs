@@ -1,19 +1,19 @@
-//! Zipf's distribution: the item of rank *k* is as likely as 1 / (*k* + 1)^*s*. What people read is
-//! about like that.
+//! Zipf's distribution: the item of rank *k* has the weight 1 / (*k* + 1)^*s*. Real reads are close
+//! to it.
 
 use rand::Rng;
 
-/// How quickly popularity falls with the rank: about 1 in most traces.
+/// The exponent: about 1 in most traces.
 pub(crate) const EXPONENT: f64 = 0.99;
 
-/// Draws ranks. Exact: by a table of the distribution function.
+/// Draws ranks exactly, by a table of the distribution function.
 #[derive(Debug, Clone)]
 pub(crate) struct Zipf {
     cumulated: Vec<f64>,
 }
 
 impl Zipf {
-    /// Ranks 0 to `items` − 1. None if there are no items.
+    /// Ranks 0 to `items` − 1. `None` if there are no items.
     pub(crate) fn new(items: usize, exponent: f64) -> Option<Self> {
         let cumulated: Vec<f64> = (1..=items)
             .scan(0.0, |sum, rank| {
@@ -24,11 +24,11 @@ impl Zipf {
         (items > 0).then_some(Self { cumulated })
     }
 
-    /// A rank.
+    /// Draws a rank.
     pub(crate) fn sample(&self, random: &mut impl Rng) -> usize {
         let total = self.cumulated.last().copied().unwrap_or_default();
         let drawn = random.random::<f64>() * total;
-        // Rounding can make `drawn` the total itself.
+        // Rounding can make `drawn` equal to the total.
         self.cumulated.partition_point(|sum| *sum <= drawn).min(self.cumulated.len() - 1)
     }
 }

@@ -1,8 +1,8 @@
-//! `export PATH DIR`: a subtree into a directory.
+//! `export PATH DIR`: writes a subtree to a directory.
 //!
-//! Each file has the value that its node had at some moment during the export, and is there as a
-//! whole or not at all. Files of an earlier export that have no node any more stay. Nothing is
-//! written through symbolic links.
+//! Each file has the value that its node had at some moment during the export, and is written
+//! atomically. Files of an earlier export whose nodes were removed stay. Nothing is written through
+//! symbolic links.
 
 use std::{
     fs,
@@ -30,24 +30,24 @@ use crate::{
     output::Text,
 };
 
-/// What a file may be read and written by, before the umask.
+/// The permissions of a new file, before the umask.
 const FILE_MODE: u32 = 0o666;
 
 /// `export PATH DIR`
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The node whose children become files and directories
+    /// Node whose children become files and directories
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
-    /// The directory; made if it does not exist
+    /// Directory; created if it does not exist
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Into a directory that is not empty too, replacing files of the same names
+    /// Also write into a directory that is not empty, and replace files of the same names
     #[arg(long)]
     force: bool,
 }
 
-/// An export that was done.
+/// The result of an export.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ExportAnswer {
     path: Option<NodePath>,
@@ -66,12 +66,12 @@ impl Text for ExportAnswer {
     }
 }
 
-/// A node and what becomes of it.
+/// A node and the file or directory that it becomes.
 #[derive(Debug, Clone)]
 struct ExportTarget {
     path: NodePath,
     file: PathBuf,
-    /// It has children: its value, if it has one, goes into a file of its own.
+    /// The node has children. Its value, if not empty, goes into a file of its own.
     is_directory: bool,
 }
 
@@ -101,7 +101,7 @@ impl ExportArgs {
     }
 }
 
-/// What each node becomes, directories before what is in them.
+/// The target of each node. A directory stands before its contents.
 fn targets(lists: &Lists, top: &NodePath, directory: &File) -> Result<Vec<ExportTarget>, CommandFailure> {
     let mut targets = Vec::new();
     for (path, children) in lists {
@@ -121,7 +121,7 @@ fn targets(lists: &Lists, top: &NodePath, directory: &File) -> Result<Vec<Export
     Ok(targets)
 }
 
-/// A single file has no place in a directory of its own.
+/// Refuses a node that has a value and no children: it would be one file.
 async fn check_top(client: &Client, lists: &Lists, top: &NodePath) -> Result<(), CommandFailure> {
     if lists.get(top).is_some_and(|children| !children.is_empty()) {
         return Ok(());
@@ -161,11 +161,11 @@ fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<
     Ok(())
 }
 
-/// Returns the length of the file; none if there is none to be written.
+/// Returns the length of the written file. `None` if no file was needed.
 async fn write(client: &Client, target: ExportTarget, bar: &ProgressBar) -> Result<Option<u64>, CommandFailure> {
     let ExportTarget { path, file, is_directory } = target;
     let entry = client.get(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
-    // Removed since it was listed: as if it had been removed before.
+    // The node was removed after it was listed; that is as if it had been removed before.
     let Some(value) = entry.map(|entry| entry.value.clone()) else { return Ok(None) };
     if is_directory && value.is_empty() {
         return Ok(None);
@@ -177,7 +177,7 @@ async fn write(client: &Client, target: ExportTarget, bar: &ProgressBar) -> Resu
     Ok(Some(bytes))
 }
 
-/// The file is as it was or as it is to be, never half.
+/// Replaces a file atomically.
 fn replace(file: &File, value: &Bytes) -> io::Result<()> {
     let directory = file.parent().unwrap_or(File::new("."));
     let mut builder = tempfile::Builder::new();

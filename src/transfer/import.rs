@@ -1,9 +1,8 @@
-//! `import DIR PATH`: a directory into the tree.
+//! `import DIR PATH`: writes a directory to the tree.
 //!
-//! Everything that can be known beforehand is checked before anything is written: names, links, and
-//! that the server takes values and paths as long as these. What is written after that is written
-//! even if a later file fails: files are nodes of their own, and importing again is harmless. Nodes
-//! that are there already get new values; none is removed.
+//! It checks names, links, and the server's limits on values and paths before it writes anything.
+//! If a later file fails, the nodes written before stay. To import again is harmless: each file is
+//! a node of its own. Existing nodes get new values; none is removed.
 
 use std::{fs, io, path::PathBuf};
 
@@ -29,15 +28,15 @@ use crate::{
 /// `import DIR PATH`
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The directory
+    /// Directory to import
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// The node that its files go below
+    /// Node below which the files go
     #[arg(value_parser = cli::path)]
     pub(crate) path: NodePath,
 }
 
-/// An import that was done.
+/// The result of an import.
 #[derive(Debug, Serialize)]
 pub(crate) struct ImportAnswer {
     path: NodePath,
@@ -80,7 +79,7 @@ impl ImportArgs {
     }
 }
 
-/// Returns how many bytes the value had, which may have changed since it was looked at.
+/// Returns the length of the value, which may differ from the scan's if the file has changed.
 async fn put(client: &Client, entry: ScannedNode, bar: &ProgressBar) -> Result<u64, CommandFailure> {
     let ScannedNode { path, file, .. } = entry;
     let Some(file) = file else {
@@ -95,8 +94,8 @@ async fn put(client: &Client, entry: ScannedNode, bar: &ProgressBar) -> Result<u
     Ok(bytes)
 }
 
-/// Asks the server whether it takes the longest value, path and component that there are, by writes
-/// whose condition cannot hold.
+/// Asks the server whether it accepts the longest value, path and component, by writes whose
+/// condition cannot hold.
 async fn check_limits(client: &Client, scan: &Scan) -> Result<(), CommandFailure> {
     let component = |entry: &&ScannedNode| entry.path.as_str().split('/').map(str::len).max();
     let longest = [
@@ -114,7 +113,7 @@ async fn check_limits(client: &Client, scan: &Scan) -> Result<(), CommandFailure
 }
 
 async fn probe(client: &Client, entry: &ScannedNode) -> Result<(), CommandFailure> {
-    // No server takes more than this, and what it does take it says when it is asked for too much.
+    // No server accepts a longer value. A server with a lower limit reports it in its refusal.
     let bytes = usize::try_from(entry.bytes).unwrap_or(usize::MAX).min(Limits::VALUE_MAX_BYTES);
     let options = PutOptions { condition: Condition::Revision(Revision(u64::MAX)), ..PutOptions::default() };
     let too_long = |most: usize| {
@@ -129,7 +128,7 @@ async fn probe(client: &Client, entry: &ScannedNode) -> Result<(), CommandFailur
     }
 }
 
-/// Work on files, away from the threads that keep the session alive.
+/// Runs work on files outside the threads that keep the session alive.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CommandFailure> + Send + 'static,
 ) -> Result<T, CommandFailure> {

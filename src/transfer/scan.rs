@@ -1,4 +1,4 @@
-//! What an import would write: the whole directory looked at before anything is written.
+//! Scans the directory of an import before anything is written.
 
 use std::{
     fs, io,
@@ -11,35 +11,34 @@ use leasehold_protocol::path::NodePath;
 use super::{DIRECTORY_MARK, VALUE_FILE};
 use crate::exit::CommandFailure;
 
-/// More than this is refused: the list is kept in memory, and links can make a small directory
+/// The maximum number of entries. The list is in memory, and links can make a small directory
 /// endless.
 const ENTRIES_MAX: usize = 1_000_000;
 
 /// A node to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScannedNode {
-    /// The node.
     pub(super) path: NodePath,
-    /// Where its value is; none for the mark of an empty directory.
+    /// The file with its value. `None` for the mark of an empty directory.
     pub(super) file: Option<PathBuf>,
     /// The value's length.
     pub(super) bytes: u64,
 }
 
-/// All that would be written, and what would not.
+/// The nodes that an import writes, and the files that it skips.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// In the order in which they were found.
+    /// In the order in which the scan found them.
     pub(super) entries: Vec<ScannedNode>,
-    /// Directories, the top not counted.
+    /// The number of directories without the top.
     pub(super) directories: u64,
-    /// What is neither a file nor a directory.
+    /// Entries that are neither files nor directories.
     pub(super) skipped: Vec<PathBuf>,
-    /// The directories that lead to the one being looked at, by device and inode.
+    /// The directories that lead to the current one, by device and inode.
     above: Vec<((u64, u64), PathBuf)>,
 }
 
-/// Looks at everything below `directory`, to be put below `top`.
+/// Scans everything below `directory`, to be written below `top`.
 pub(super) fn scan(directory: &File, top: &NodePath) -> Result<Scan, CommandFailure> {
     let metadata = fs::metadata(directory).map_err(|error| CommandFailure::io(directory.display(), &error))?;
     if !metadata.is_dir() {
@@ -74,7 +73,7 @@ impl Scan {
         Ok(())
     }
 
-    /// True if it becomes a child of the node.
+    /// Returns true if the entry becomes a child of the node.
     fn child(&mut self, directory: &File, name: &std::ffi::OsStr, node: &NodePath) -> Result<bool, CommandFailure> {
         let file = directory.join(name);
         let Some(name) = name.to_str() else {
@@ -118,7 +117,7 @@ impl Scan {
     }
 }
 
-/// What is in a directory, sorted so that two imports of it do the same.
+/// The names in a directory, sorted so that two imports do the same.
 fn names(directory: &File) -> Result<Vec<std::ffi::OsString>, CommandFailure> {
     let unreadable = |error| CommandFailure::io(directory.display(), &error);
     let entries = fs::read_dir(directory).map_err(unreadable)?;

@@ -4,7 +4,7 @@ use crate::common::{Cli, Cluster, free_address};
 
 #[test]
 fn what_cannot_be_meant_is_wrong_usage() {
-    // None of it gets as far as a server.
+    // No case reaches a server.
     let cli = Cli::of(free_address());
     let cases: [(&[&str], &str); 24] = [
         (&["get", "/a//b"], "empty component at byte 3"),

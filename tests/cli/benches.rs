@@ -1,4 +1,4 @@
-//! `bench`: each kind measures what it says, and says so in one document.
+//! `bench`: each kind measures what it names, and prints one JSON document.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::common::{Cluster, Process, eventually, leasehold};
 
-/// The rows of a short run, on a cluster of one.
+/// The result rows of a short run on a cluster of one server.
 fn rows(kind: &str, options: &[&str]) -> Vec<serde_json::Value> {
     let mut command = leasehold();
     command.args(["--json", "bench", kind, "--spawn", "1", "--seconds", "2"]).args(options);

@@ -1,4 +1,4 @@
-//! `edit`: a node's value in a file, with scripts for editors.
+//! `edit`: edits a node's value in a file. Scripts stand in for editors.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,7 +14,7 @@ use crate::{
     running::Running,
 };
 
-/// A node in a volume whose leases are missed soon.
+/// A node in a volume with a short term, so that the leases of dead clients end soon.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
@@ -36,7 +36,7 @@ fn edit(script: &str) -> Vec<String> {
     ["edit", "/docs/a.txt", "--", "sh", "-c", script, "editor"].map(str::to_owned).to_vec()
 }
 
-/// Where an editor stops until the test lets it go on.
+/// A named pipe that stops an editor's script until the test lets it go on.
 struct Gate {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -50,12 +50,12 @@ impl Gate {
         Self { _directory: directory, path }
     }
 
-    /// What the script does there.
+    /// The command by which the script stops there.
     fn wait(&self) -> String {
         format!("read go < {}", self.path.display())
     }
 
-    /// Waits until the editor is there.
+    /// Waits until the editor has stopped there. It goes on when the returned file is dropped.
     fn reached(&self) -> File {
         eventually("the editor waits", || {
             let opened = OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.path);
@@ -235,7 +235,7 @@ fn an_editor_that_is_told_to_stop_has_written_what_it_saved() {
     assert_eq!((status, kind.as_str()), (2, "usage"), "{message}");
 }
 
-/// The save is under way when the editor ends: its write waits for a client that died with a copy.
+/// When the editor ends, its save still waits for a client that died with a cached copy.
 #[test]
 fn save_that_is_under_way_when_the_editor_ends_is_its_own() {
     let (cluster, gate) = (cluster(), Gate::new());

@@ -1,4 +1,4 @@
-//! `elect`: one of several leads, and others are told who.
+//! `elect`: one of several candidates leads, and observers are notified of the leader.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -8,8 +8,8 @@ use crate::{
     running::Running,
 };
 
-/// A volume whose leaders are missed soon, but not as soon as a busy machine keeps one from
-/// renewing.
+/// A volume whose term is short, so that a lost leader is replaced soon. It is long enough for a
+/// busy machine to renew in time.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(1);
     cluster.cli().done(["volume", "create", "/jobs", "--term", "4s"]);
@@ -121,8 +121,8 @@ fn stopped_leader_hands_over_to_named_candidate_past_queue() {
     first.process.signal(Signal::SIGTERM);
     assert_eq!(first.process.ended().code(), Some(0));
     tokens.push(token(&third.json(), "three"));
-    // One who does not stand there cannot be handed over to: the next in line leads, and that is
-    // said.
+    // The leadership cannot be handed to a session that is not a candidate. The next candidate
+    // leads, and an error says so.
     third.process.signal(Signal::SIGTERM);
     let mut errors = third.errors();
     assert_eq!(third.process.ended().code(), Some(1));

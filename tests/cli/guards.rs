@@ -1,4 +1,4 @@
-//! The command of a holder ends before the next holder's begins, whatever becomes of the holder.
+//! A lock owner's command ends before the next owner's command begins, whatever fails.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use nix::{
 
 use crate::common::{Cli, Cluster, Process, eventually};
 
-/// How a command can be made of a job, by name: `$JOB` is the job.
+/// The ways in which a command can start a job, by name. `$JOB` stands for the job.
 const SHAPES: [(&str, &str); 7] = [
     ("plain", "exec $JOB"),
     ("under a shell", "$JOB; true"),
@@ -31,10 +31,10 @@ const SHAPES: [(&str, &str); 7] = [
 
 const IGNORES: &str = "ignoring SIGTERM";
 
-/// Writes so many lines with its name, one every 20 ms, while there is a directory to write to.
+/// Writes `$2` lines with its name `$1`, one every 20 ms, while its directory exists.
 const JOB: &str = "i=0; while [ $i -lt $2 ]; do echo $1 >> $0.log || exit; i=$((i+1)); sleep 0.02; done";
 
-/// How many lines of the second job are waited for: a second of it.
+/// How many lines the second job writes: one second of work.
 const LINES: usize = 50;
 
 const TERM: Duration = Duration::from_secs(2);
@@ -46,8 +46,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Starts a command under a hold, in a process group of its own as a shell with job control does
-/// it.
+/// Starts a command under a lock, in its own process group, as a shell with job control does.
 fn start(cli: &Cli, hold: &[&str], script: &str) -> Process {
     let mut command = cli.command(hold.iter().chain(&["--", "sh", "-c", script]));
     command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
@@ -58,12 +57,12 @@ fn id(process: &Process) -> Pid {
     Pid::from_raw(process.id().try_into().expect("process ids are small"))
 }
 
-/// The only child of a holder with a command.
+/// The only child of a lock owner that runs a command.
 pub fn guard_of(holder: &Process) -> Pid {
     only_child(id(holder)).expect("one child")
 }
 
-/// The child of a process that has one.
+/// The child of a process that has exactly one.
 fn only_child(process: Pid) -> Result<Pid, String> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).map_err(|error| error.to_string())?;
     let children = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
@@ -71,7 +70,7 @@ fn only_child(process: Pid) -> Result<Pid, String> {
     children.trim().parse().map(Pid::from_raw).map_err(|error| format!("{children:?}: {error}"))
 }
 
-/// By its letter; none if it has gone.
+/// The letter of the process's state. `None` if there is no such process.
 fn state(process: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -81,7 +80,7 @@ pub fn is_running(process: Pid) -> bool {
     state(process).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Two holders of one node, one after the other.
+/// Two owners of the lock on one node, one after the other.
 struct Case<'a> {
     shape: &'a str,
     hold: Vec<String>,
@@ -90,7 +89,7 @@ struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Starts the first holder, whose job goes on for ever.
+    /// Starts the first owner. Its job never ends by itself.
     fn start(cli: &Cli, verb: &[&str], directory: &Path, number: usize) -> Self {
         let (shape, script) = SHAPES[number];
         let job = directory.join(number.to_string()).display().to_string();
@@ -114,7 +113,7 @@ impl<'a> Case<'a> {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits for so many more lines of a job.
+    /// Waits until a job has written `more` further lines.
     fn until_more(&self, name: &str, more: usize) {
         let count = || self.lines().iter().filter(|line| *line == name).count();
         let expected = count() + more;
@@ -124,14 +123,14 @@ impl<'a> Case<'a> {
         });
     }
 
-    /// What the first job has written after the second began.
+    /// The lines that the first job wrote after the second began, if there are any.
     fn late(&self) -> Option<String> {
         let late = self.lines().into_iter().skip_while(|line| line != "second").filter(|line| line == "first").count();
         (late > 0).then(|| format!("{}: {late} lines", self.shape))
     }
 }
 
-/// Something happens to the first holders while their jobs run, and the second ones get the nodes.
+/// Causes trouble for the first owners while their jobs run. Then the second owners get the locks.
 fn none_is_late(verb: &[&str], trouble: impl Fn(&mut Cluster, &mut [Case])) {
     let (mut cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
     let cli = cluster.cli();
@@ -169,7 +168,7 @@ fn a_holder_that_is_told_to_stop_leaves_no_job_beside_the_next() {
     });
 }
 
-/// No server answers until all holders have ended.
+/// No server answers until all owners have ended.
 fn cut_off(cluster: &mut Cluster, cases: &mut [Case]) {
     cluster.kill(1);
     for case in cases {
@@ -223,9 +222,10 @@ fn a_stopped_guard_does_not_stop_the_holder_from_killing() {
     });
 }
 
-/// The kernel hangs up a process group that has a stopped process, when the last process goes that
-/// ties the group to another one of its session. A guard must not be that process: a holder that
-/// cron or `setsid` started is in one group with all that was started beside it.
+/// A process group can have a stopped process. When the last process ends that ties the group to
+/// another one of its session, the kernel sends SIGHUP to the group. A guard must not be that last
+/// process. A lock owner that cron or `setsid` started shares its group with all that was started
+/// beside it.
 #[test]
 fn guard_of_a_stopped_holder_hangs_up_nobody_beside_it() {
     let cluster = cluster();
@@ -242,7 +242,7 @@ fn guard_of_a_stopped_holder_hangs_up_nobody_beside_it() {
     let guard_has_gone = || if is_running(guard) { Err("it runs".to_owned()) } else { Ok(()) };
     eventually("the guard has ended the command and itself", guard_has_gone);
     assert_eq!(state(holder), Some('T'), "the holder is still stopped");
-    // Of two signals, the kernel delivers the hangup first.
+    // Of two pending signals, the kernel delivers SIGHUP first.
     kill(id(&session), Signal::SIGTERM).expect("it runs");
     assert_eq!(session.ended().signal(), Some(Signal::SIGTERM as i32));
     kill(holder, Signal::SIGKILL).expect("it is stopped");
@@ -303,7 +303,7 @@ fn a_guard_that_stood_still_goes_by_the_newest_deadline() {
     case.until_more("first", 5);
     let guard = guard_of(&case.first);
     kill(guard, Signal::SIGSTOP).expect("it is there");
-    // Longer than a term: the deadline that the guard has read is over by then.
+    // Longer than a term, so that the deadline that the guard has read has passed.
     let stopped = Instant::now();
     eventually("a term has passed", || (stopped.elapsed() > TERM).then_some(()));
     kill(guard, Signal::SIGCONT).expect("it is there");

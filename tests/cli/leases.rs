@@ -1,4 +1,4 @@
-//! Key leases, in etcdctl's words.
+//! Key leases, with etcdctl's commands and output.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use crate::{
     running::Running,
 };
 
-/// What a loaded machine takes for a few processes.
+/// The time that a loaded machine needs for a few processes.
 const SLACK: Duration = Duration::from_secs(5);
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_else(|| panic!("no {field}: {value}"))
 }
 
-/// Grants a lease.
+/// Grants a lease, and returns its id.
 fn grant(cli: &Cli, ttl: &str) -> String {
     text(&cli.done(["lease", "grant", ttl]), "id").to_owned()
 }
@@ -27,7 +27,7 @@ fn is_absent(cli: &Cli, path: &str) -> bool {
     ran.status == 1 && ran.error().1 == "not_found"
 }
 
-/// `remaining(58s)`, as a number.
+/// The number of seconds in `remaining(58s)`.
 fn remaining(line: &str) -> u64 {
     let (_, rest) = line.split_once("remaining(").expect("it says what remains");
     rest.split_once("s)").and_then(|(seconds, _)| seconds.parse().ok()).expect("whole seconds")
@@ -41,11 +41,11 @@ fn the_transcript_is_that_of_etcdctl() {
     let line = granted.text().strip_suffix(" granted with TTL(60s)\n").expect("etcdctl's words");
     let id = line.strip_prefix("lease ").expect("etcdctl's words").to_owned();
     assert!(id.len() == 16 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
-    // etcdctl says OK, and shows the revision as JSON only.
+    // etcdctl prints OK, and shows the revision only in JSON.
     let put = cli.run(["put", "hello", "world", "--lease", &id]);
     assert_eq!((put.status, put.text()), (0, "revision 1\n"));
     assert_eq!(cli.run(["get", "hello", "-w", "simple"]).text(), "world\n");
-    // etcdctl's document has keys, values and ids in the encodings of its wire format.
+    // etcdctl's JSON has keys, values and ids in the encodings of its wire format.
     let got = cli.run(["get", "hello", "-w", "json"]).json();
     let expected = json!({ "path": "/hello", "value": "world", "lease": id });
     assert!(expected.as_object().expect("an object").iter().all(|(name, value)| got[name] == *value), "{got}");
@@ -227,11 +227,11 @@ fn keep_alive_exits_with_1_when_lease_is_lost() {
     assert!(text(&last["error"], "message").contains(&format!("lease {id} expired or revoked")), "{last}");
 }
 
-/// How a key was put: first, and then again or not.
+/// The first put of a key, and perhaps a second. Each names the index of a lease, or no lease.
 type Puts = (Option<usize>, Option<Option<usize>>);
 
-/// etcd had its keys attached to the wrong lease after a restart: all ways of putting one, and
-/// putting it again.
+/// After a restart, etcd once had keys attached to the wrong lease. This tests all ways to put a
+/// key, and to put it again.
 #[test]
 fn keys_stay_attached_to_last_lease_after_restart() {
     let mut cluster = Cluster::start(1);
@@ -276,7 +276,7 @@ fn the_shell_grants_keeps_and_revokes() {
     assert_eq!(text(&shell.ask(&format!("put hello world --lease {id}")), "path"), "/hello");
     assert_eq!(shell.ask("get hello")["lease"], id);
     assert_eq!(text(&shell.ask(&format!("lease keep-alive {id}")), "id"), id);
-    // The shell goes on, and so does the lease.
+    // The shell goes on running, and renews the lease.
     assert_eq!(shell.ask("sleep 6s")["slept_ms"], 6_000);
     assert_eq!(shell.ask(&format!("lease timetolive {id} --keys"))["keys"], json!(["/hello"]));
     shell.ask("register /services/web here");

@@ -1,4 +1,4 @@
-//! `lock`: a node is held while a command runs, with the habits of flock(1).
+//! `lock`: runs a command under a lock on a node, with the conventions of flock(1).
 
 use std::{
     fs,
@@ -21,11 +21,12 @@ use crate::{
 const TERM: Duration = Duration::from_secs(4);
 const MARGIN: Duration = Duration::from_millis(50);
 
-/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until
-/// its end is (T6). A tick is a tenth of the term, and a quarter of a second at most.
+/// How late a lease may end: a tick until its last renewal is in the log, and a tick until its end
+/// is (T6 in docs/PROTOCOL.md). A tick is a tenth of the term, and at most 250 ms.
 const TICKS: Duration = Duration::from_millis(2 * 250);
 
-/// A volume whose holds are missed soon, but not as soon as a busy machine keeps one from renewing.
+/// A volume whose term is short, so that lost locks end soon. It is long enough for a busy machine
+/// to renew in time.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(1);
     let (term, margin) = (format!("{}s", TERM.as_secs()), format!("{}ms", MARGIN.as_millis()));
@@ -37,7 +38,7 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// A command that notes that it runs, and goes on until a file is there.
+/// A command that logs that it runs, and goes on until a file exists.
 fn job(directory: &Path, name: &str) -> Vec<String> {
     let (log, end) = (directory.join("log"), directory.join(format!("{name}.end")));
     let script = format!(
@@ -72,7 +73,7 @@ fn until_log(directory: &Path, lines: usize) -> Vec<String> {
     })
 }
 
-/// The tokens in the order in which jobs began.
+/// The fencing tokens, in the order in which the jobs began.
 fn tokens(log: &[String]) -> Vec<u64> {
     let begun = log.iter().filter_map(|line| line.strip_prefix("begin "));
     begun.map(|rest| rest.rsplit(' ').next().expect("a token").parse().expect("a number")).collect()
@@ -143,13 +144,13 @@ fn without_a_command_a_node_is_held_until_this_is_told_to_stop() {
     assert!(next.line().parse::<u64>().expect("a token alone") > token);
 }
 
-/// The process that the script has noted in a file.
+/// The process whose id the script wrote to a file.
 fn noted(file: &Path) -> Pid {
     let id = eventually("it has been noted", || fs::read_to_string(file).ok()?.trim().parse().ok());
     Pid::from_raw(id)
 }
 
-/// A command with a child of its own, both noted.
+/// A command with a child. The script writes both process ids to files.
 fn family(directory: &Path) -> (Vec<String>, [PathBuf; 2]) {
     let files = ["parent", "child"].map(|name| directory.join(name));
     let [parent, child] = files.each_ref().map(|file| file.display());
@@ -173,7 +174,7 @@ fn kill_a_holder() -> Result<(), Missed> {
     let token = cli.done(["holders", "/jobs/nightly"])["holds"][0]["token"].clone();
     first.process.signal(Signal::SIGKILL);
     let killed = Instant::now();
-    // The servers are asked after the kill: at the kill there was more left than they say.
+    // The servers are asked after the kill. So at the kill, more was left than they report.
     let holders = cli.done(["holders", "/jobs/nightly"]);
     if holders["holds"][0]["token"] != token {
         return Err(Missed("the next had the node before the servers were asked".to_owned()));
@@ -190,7 +191,7 @@ fn kill_a_holder() -> Result<(), Missed> {
     check("another command runs", free, left, TERM + MARGIN + TICKS)
 }
 
-/// For how long nobody else can have the node, by the servers.
+/// How long nobody else can get the lock, by the servers.
 fn what_the_holder_has_left(holders: &Value) -> Duration {
     Duration::from_millis(holders["holds"][0]["remaining_ms"].as_u64().unwrap_or_else(|| panic!("{holders}")))
 }
@@ -219,7 +220,7 @@ fn group_paused_past_term_is_ended_and_its_token_refused() {
     let family = files.map(|file| noted(&file));
     let token = cli.done(["holders", "/jobs/nightly"])["holds"][0]["token"].as_u64().expect("it is held");
     let holder = Pid::from_raw(first.process.id().try_into().expect("an id"));
-    // The guard stands still too, or it would end the command in time.
+    // The guard is stopped too. Otherwise it would end the command in time.
     let all: Vec<Pid> = family.into_iter().chain([holder, guard_of(&first.process)]).collect();
     let send =
         |what: Signal| all.iter().for_each(|process| nix::sys::signal::kill(*process, what).expect("it is there"));

@@ -1,4 +1,4 @@
-//! put, get, stat, ls, tree, rm.
+//! The commands `put`, `get`, `stat`, `ls`, `tree` and `rm`.
 
 use serde_json::json;
 

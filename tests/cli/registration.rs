@@ -1,4 +1,4 @@
-//! `register`: a service is registered for as long as it lives.
+//! `register`: a service is registered while its process lives.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::{
 };
 
 const TERM: Duration = Duration::from_secs(1);
-/// Of services that are to live on: a loaded machine may keep one from renewing for longer than a
-/// second.
+/// The term of services that must live on. On a loaded machine, more than a second may pass between
+/// two renewals.
 const LONG_TERM: Duration = Duration::from_secs(4);
-/// The margin and two ticks; then what a loaded machine takes for a few processes.
+/// The margin and two ticks, and the time that a loaded machine needs for a few processes.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// A volume in which services are missed after this.
+/// A cluster with a volume for services that has this term.
 fn cluster(term: Duration) -> Cluster {
     let cluster = Cluster::start(1);
     cluster.cli().done(["volume", "create", "/services", "--term", &format!("{}s", term.as_secs())]);
@@ -37,7 +37,7 @@ fn is_registered(cli: &Cli, path: &str) -> bool {
     ran.status == 0 || ran.error().1 != "not_found"
 }
 
-/// What it said last, which is an error.
+/// The last line that it printed, which must be an error.
 fn last_error(running: &Running) -> Value {
     let last = running.rest().pop().expect("it said so");
     serde_json::from_str::<Value>(&last).expect("JSON")["error"].clone()
@@ -69,7 +69,7 @@ fn killed_service_expires_after_its_term_and_not_before() {
     let cli = cluster.cli();
     for term in [&[][..], &["--term", "2"]] {
         let expected = if term.is_empty() { TERM } else { 2 * TERM };
-        // No lease is promised before.
+        // No lease is promised before this moment.
         let before = Instant::now();
         let mut service = register(&cli, &[&["/services/web", "10.0.0.1:80"], term].concat());
         service.process.kill();
@@ -130,7 +130,7 @@ fn service_that_missed_its_heartbeat_exits_with_1() {
     }
 }
 
-/// What `services` says of the only one.
+/// The only entry in the list of `services`.
 fn service(cli: &Cli) -> Value {
     let said = cli.done(["services", "/services"]);
     let services = said["services"].as_array().expect("a list");

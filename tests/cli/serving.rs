@@ -1,4 +1,4 @@
-//! serve and cluster status.
+//! The commands `serve` and `cluster status`.
 
 use std::fs;
 
@@ -72,7 +72,7 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
     }
     let follower = cluster.others(leader)[0];
     cluster.kill(follower);
-    // From one endpoint, the others are found.
+    // One endpoint is enough to find the other servers.
     let from_leader = Cli::of(cluster.address(leader));
     let status = from_leader.done(["cluster", "status"]);
     let answers = |id: u64| status["members"][id as usize - 1]["answers"].clone();
@@ -103,7 +103,7 @@ fn a_cluster_shows_its_members_and_who_does_not_answer() {
 #[test]
 fn server_without_options_listens_on_default_port() {
     let directory = tempfile::tempdir().expect("a directory");
-    // Where the default port is free on this machine cannot be known; that it is the default can.
+    // The default port may be taken on this machine. So this checks only that the help names it.
     let help = leasehold().args(["serve", "--help"]).output().expect("the binary starts");
     assert!(String::from_utf8_lossy(&help.stdout).contains("127.0.0.1:7600"));
     let file = directory.path().join("c.toml");

@@ -1,4 +1,4 @@
-//! The shell in a pipe: one session, its cache, and recalls while it waits for the next line.
+//! The shell with piped input: one session, its cache, and recalls while it waits for a line.
 
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ fn a_session_is_kept_while_nobody_types() {
     cli.done(["volume", "create", "/v", "--term", "2s"]);
     cli.done(["put", "/v/a", "1"]);
     assert_eq!(shell.ask("get /v/a")["source"], "server");
-    // Several terms, in which the volume is used, so that its lease is renewed.
+    // Several terms. The volume is in use, so the shell renews its lease.
     for _ in 0..50 {
         assert_eq!(shell.ask("sleep 100ms"), json!({ "slept_ms": 100 }));
         assert_eq!(shell.ask("get /v/a")["value"], "1");

@@ -1,4 +1,4 @@
-//! txn: comparisons and operations from standard input or options, its answer, its exit status.
+//! `txn`: comparisons and operations from standard input or options, the answer, the exit status.
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ fn refused_txn_changes_nothing_and_names_operation() {
 
 #[test]
 fn what_cannot_be_read_is_told_with_its_line() {
-    // None of it gets as far as a server.
+    // No case reaches a server.
     let cli = Cli::of(free_address());
     let cases: [(&[u8], &str); 6] = [
         (b"value(/a) = x\nver(/a) = one\n", "line 2: \"one\" is not a number: expected one"),

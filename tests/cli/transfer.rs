@@ -1,4 +1,4 @@
-//! import and export.
+//! The commands `import` and `export`.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::common::Cluster;
 
-/// Everything below a directory, links followed: bytes for files, none for directories.
+/// Everything below a directory, with links followed: the bytes of a file, `None` for a directory.
 fn contents(top: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut ahead = vec![top.to_owned()];

@@ -1,4 +1,4 @@
-//! volume create, set, show, list, remove.
+//! The commands `volume create`, `set`, `show`, `list` and `remove`.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Reads and writes that wait for a client that died: seen by holders and why, bounded by its
-//! lease.
+//! Reads and writes that wait for a dead client. `holders` and `why` show the wait, and the
+//! client's lease bounds it.
 
 use std::{
     process::Stdio,
@@ -40,7 +40,7 @@ fn why_names_dead_client_and_write_waits_only_for_its_lease() {
     let late = cli.fails(["--timeout", "100ms", "put", "/v/a", "3"]);
     assert_eq!((late.0, late.1.as_str()), (4, "outcome_unknown"), "it was sent, and may still happen");
     assert!(put.wait().expect("it ends").success());
-    // A term, a tick and the margin; then what a loaded machine takes for a few processes.
+    // A term, a tick and the margin, and the time that a loaded machine needs for a few processes.
     let waited = killed.elapsed();
     assert!(waited < Duration::from_millis(3_700) + Duration::from_secs(5), "{waited:?}");
     let value = eventually("no write waits any more", || {
@@ -64,7 +64,7 @@ fn why_names_write_lease_owner_and_counts_blocked_reads() {
         lease.set("not flushed").await.expect("it is certain");
         lease
     });
-    // Without a word, as a process that is killed.
+    // Ends without notice, like a process that is killed.
     runtime.shutdown_background();
     let reads: Vec<_> = (0..3)
         .map(|_| {

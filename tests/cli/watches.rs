@@ -1,4 +1,4 @@
-//! `watch`: what happens, a line each.
+//! `watch`: prints each change as a line.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::{
     running::Running,
 };
 
-/// A watch that has begun.
+/// Starts a watch, and waits until it has begun.
 fn watch(cli: &Cli, arguments: &[&str]) -> Running {
     let running = Running::start(cli, [&["--json", "watch", "--progress"], arguments].concat());
     assert_eq!(running.json()["kind"], "progress");
@@ -105,27 +105,26 @@ fn what_goes_with_a_lease_is_told_with_why() {
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// The servers' allowance for clocks: twice what a clock may drift in the term and a tick of 250
-/// ms, and 1 ms.
+/// The margin of a key lease: 1 ms plus twice the drift allowance over the term and a 250 ms tick.
 fn margin() -> Duration {
     DriftAllowance::DEFAULT.over(TTL + Duration::from_millis(250)) * 2 + Duration::from_millis(1)
 }
 
-/// How long after the term and the margin a watcher has heard of the end.
+/// The most time from the end of the term and the margin until a watcher is notified.
 const HEARD_WITHIN: Duration = Duration::from_millis(500);
 
 #[test]
 fn watcher_hears_of_expiry_within_500_ms_of_term_and_margin() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
-    // The disk may be slow once, which is not seen as a machine that stands still.
+    // One run may meet a slow disk, which [`Stalls`] does not see.
     let mut took: Vec<Duration> = (0..3).map(|_| hear_of_expiry(&cli)).collect();
     took.sort_unstable();
     let most = TTL + margin() + HEARD_WITHIN;
     assert!(took[1] <= most, "a watcher heard of the end after {took:?}: expected {most:?} at most in two of three");
 }
 
-/// How long after the answer to the grant, but for the time that the machine stood still.
+/// The time from the grant's answer until the watcher is notified, without stalls of the machine.
 fn hear_of_expiry(cli: &Cli) -> Duration {
     let running = watch(cli, &["/members/one"]);
     let (stalls, asked) = (Stalls::watched(), Instant::now());
@@ -168,7 +167,7 @@ fn a_watch_goes_on_over_the_loss_of_leaders_without_a_gap() {
         told.push((event["revision"].as_u64().expect("a revision"), event["value"].as_str().expect("text").to_owned()));
     }
     assert!(told.is_sorted_by(|one, other| one.0 < other.0), "each once, in order: {told:?}");
-    // A write whose outcome was not heard may have been made twice, by two commands.
+    // A write of unknown outcome may have taken effect twice, because two commands sent it.
     let acknowledged: Vec<_> = told.into_iter().filter(|one| expected.contains(one)).collect();
     assert_eq!(acknowledged, expected);
 }

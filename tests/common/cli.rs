@@ -1,4 +1,4 @@
-//! Command lines: run to their end, or a shell that goes on.
+//! Command lines: a command that runs to its end, or a shell that stays open.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,9 +14,9 @@ use super::{Place, Process, SOON};
 /// Runs commands against a cluster.
 #[derive(Debug, Clone)]
 pub struct Cli {
-    /// Where they run.
+    /// Where the commands run.
     pub place: Place,
-    /// The servers.
+    /// The servers' addresses, separated by commas.
     pub endpoints: String,
 }
 
@@ -25,9 +25,9 @@ pub struct Cli {
 pub struct Ran {
     /// Its exit status.
     pub status: i32,
-    /// What it printed.
+    /// Standard output.
     pub stdout: Vec<u8>,
-    /// What it said beside that.
+    /// Standard error.
     pub stderr: String,
 }
 
@@ -37,7 +37,7 @@ impl Cli {
         Self { place: Place::default(), endpoints: endpoints.into() }
     }
 
-    /// A command that is yet to be started.
+    /// A command that is not started yet.
     pub fn command(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = self.place.leasehold();
         command.env("LEASEHOLD_ENDPOINTS", &self.endpoints).args(arguments);
@@ -49,20 +49,20 @@ impl Cli {
         Ran::new(self.command(arguments).output().expect("the binary starts"))
     }
 
-    /// Runs a command to its end, with this on its standard input.
+    /// Runs a command to its end with this standard input.
     pub fn run_with(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>, input: &[u8]) -> Ran {
         let mut command = self.command(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let mut stdin = child.stdin.take().expect("it is piped");
         std::thread::scope(|scope| {
-            // Whoever refuses its input may not read all of it.
+            // A command that refuses its input may not read all of it.
             scope.spawn(move || drop(stdin.write_all(input)));
             Ran::new(child.wait_with_output().expect("it ends"))
         })
     }
 
-    /// Runs a command that is expected to be done, and gives its JSON document.
+    /// Runs a command that must succeed, and returns its JSON document.
     pub fn done(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Value {
         let arguments = with_json(arguments);
         let ran = self.run(&arguments);
@@ -71,8 +71,7 @@ impl Cli {
         ran.json()
     }
 
-    /// Runs a command that is expected to fail, and gives its status, the error's kind and its
-    /// message.
+    /// Runs a command that must fail. Returns its status, and the error's kind and message.
     pub fn fails(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> (i32, String, String) {
         self.run(with_json(arguments)).error()
     }
@@ -82,7 +81,7 @@ impl Cli {
         self.shell_with(&[])
     }
 
-    /// The same, with options.
+    /// Starts a shell that answers in JSON, with these options.
     pub fn shell_with(&self, options: &[&str]) -> Shell {
         Shell::start(self.command([&["--json", "shell"], options].concat()))
     }
@@ -106,14 +105,14 @@ impl Ran {
         std::str::from_utf8(&self.stdout).expect("UTF-8")
     }
 
-    /// Standard output, which is one JSON document on one line and nothing else.
+    /// Standard output, which must be exactly one JSON document on one line.
     pub fn json(&self) -> Value {
         let text = self.text();
         assert!(text.ends_with('\n') && text.lines().count() == 1, "one line: {self:?}");
         serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The status, and what both outputs say of the error.
+    /// The status, and the error's kind and message. Both outputs must have the same message.
     pub fn error(&self) -> (i32, String, String) {
         let error = &self.json()["error"];
         let said = |field: &str| error[field].as_str().unwrap_or_else(|| panic!("no {field}: {self:?}")).to_owned();
@@ -125,7 +124,7 @@ impl Ran {
     }
 }
 
-/// A shell in a pipe.
+/// A shell whose input and output are pipes.
 #[derive(Debug)]
 pub struct Shell {
     /// Its process.
@@ -136,41 +135,41 @@ pub struct Shell {
 
 impl Shell {
     fn start(mut command: Command) -> Self {
-        // Nobody reads what goes to people.
+        // Standard error is for people. No test reads it.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("the binary starts");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let (sender, answers) = mpsc::channel();
-        // Ends with the shell's output, or when nobody wants the answers any more.
+        // Ends with the shell's output, or when the receiver of the answers is dropped.
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let input = child.stdin.take();
         Self { process: Process::of(child), input, answers }
     }
 
-    /// Types a line.
+    /// Sends a line.
     pub fn types(&mut self, line: &str) {
         let input = self.input.as_mut().expect("the input has not been closed");
         writeln!(input, "{line}").and_then(|()| input.flush()).expect("the shell reads");
     }
 
-    /// The next answer.
+    /// Waits for the next answer.
     pub fn answer(&mut self) -> Value {
         let line = self.answers.recv_timeout(SOON).expect("an answer in time");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// The next answer, if it is there already.
+    /// The next answer, if it has arrived.
     pub fn answered(&mut self) -> Option<String> {
         self.answers.try_recv().ok()
     }
 
-    /// Types a line and gives its answer.
+    /// Sends a line, and waits for its answer.
     pub fn ask(&mut self, line: &str) -> Value {
         self.types(line);
         self.answer()
     }
 
-    /// Ends its input, and waits for it to end. It says nothing more.
+    /// Closes its input, and waits until it ends. It must print nothing more.
     pub fn close(mut self) -> ExitStatus {
         self.input = None;
         let status = self.process.ended();

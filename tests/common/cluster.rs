@@ -12,21 +12,21 @@ use serde_json::Value;
 
 use super::{Cli, Place, Process, SOON, eventually, free_address};
 
-/// Where one server runs, and where it is reached.
+/// Where one server runs, and its address.
 #[derive(Debug, Clone)]
 pub struct Site {
     /// Where its process runs.
     pub place: Place,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: String,
-    /// Where it keeps its data; none for a folder in the cluster's directory.
+    /// The folder of its data. `None` for a folder in the cluster's directory.
     pub data: Option<PathBuf>,
 }
 
 /// Servers that form one cluster, numbered from 1.
 #[derive(Debug)]
 pub struct Cluster {
-    // Ends before the directory does.
+    // Dropped before the directory.
     servers: BTreeMap<u64, Process>,
     sites: BTreeMap<u64, Site>,
     config: Option<PathBuf>,
@@ -35,18 +35,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts this many servers on this machine, and waits until they serve.
+    /// Starts `count` servers on this machine, and waits until they serve.
     pub fn start(count: u64) -> Self {
         Self::start_with(count, None)
     }
 
-    /// Starts this many servers with a configuration file of this content.
+    /// The same, with a configuration file of this content.
     pub fn start_with(count: u64, config: Option<&str>) -> Self {
         let site = || Site { place: Place::default(), address: free_address(), data: None };
         Self::start_at((0..count).map(|_| site()).collect(), Place::default(), config)
     }
 
-    /// Starts a server at each of these sites, and waits until they serve; commands for the cluster
+    /// Starts a server at each of these sites, and waits until they serve. Commands for the cluster
     /// run at `place`.
     pub fn start_at(sites: Vec<Site>, place: Place, config: Option<&str>) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -62,22 +62,22 @@ impl Cluster {
         cluster
     }
 
-    /// All servers' numbers.
+    /// The ids of all servers.
     pub fn ids(&self) -> Vec<u64> {
         self.sites.keys().copied().collect()
     }
 
-    /// All but one.
+    /// The ids of all servers but one.
     pub fn others(&self, id: u64) -> Vec<u64> {
         self.sites.keys().copied().filter(|other| *other != id).collect()
     }
 
-    /// Where a server listens.
+    /// The address that a server listens on.
     pub fn address(&self, id: u64) -> &str {
         &self.sites[&id].address
     }
 
-    /// Where all servers listen.
+    /// The addresses of all servers.
     pub fn endpoints(&self) -> Vec<String> {
         self.sites.values().map(|site| site.address.clone()).collect()
     }
@@ -87,28 +87,28 @@ impl Cluster {
         Cli { place: self.place.clone(), endpoints: self.endpoints().join(",") }
     }
 
-    /// A place in the cluster's temporary directory.
+    /// A path in the cluster's temporary directory.
     pub fn directory(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Where a server keeps its data.
+    /// The folder of a server's data.
     pub fn data(&self, id: u64) -> PathBuf {
         self.sites[&id].data.clone().unwrap_or_else(|| self.directory(&format!("data-{id}")))
     }
 
-    /// Has a server run somewhere else from its next start on.
+    /// Makes a server run at `place` from its next start on.
     pub fn move_to(&mut self, id: u64, place: Place) {
         self.sites.get_mut(&id).expect("a member").place = place;
     }
 
-    /// Has a server keep its data somewhere else from its next start on: on an empty disk.
+    /// Makes a server use the folder `data` from its next start on. No data is copied.
     pub fn move_data(&mut self, id: u64, data: PathBuf) {
         assert!(!self.runs(id), "server {id} runs");
         self.sites.get_mut(&id).expect("a member").data = Some(data);
     }
 
-    /// Starts a server that does not run.
+    /// Starts a server that is not running.
     pub fn spawn(&mut self, id: u64) {
         let (site, data) = (&self.sites[&id], self.data(id));
         let members: Vec<String> = self.sites.iter().map(|(id, site)| format!("{id}={}", site.address)).collect();
@@ -126,7 +126,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a server was started and neither killed nor found to have ended since.
+    /// True if a server was started, and since then neither killed nor found to have ended.
     pub fn runs(&self, id: u64) -> bool {
         self.servers.contains_key(&id)
     }
@@ -142,12 +142,12 @@ impl Cluster {
         std::fs::remove_dir_all(self.data(id)).expect("it had data");
     }
 
-    /// Stops a server where it is (SIGSTOP), or lets it go on (SIGCONT).
+    /// Pauses a server (SIGSTOP), or resumes it (SIGCONT).
     pub fn pause(&self, id: u64, pauses: bool) {
         self.servers[&id].pause(pauses);
     }
 
-    /// Tells a server to stop, and waits until it has.
+    /// Sends a server a signal, and waits until it has ended.
     pub fn stop(&mut self, id: u64, signal: Signal) -> ExitStatus {
         self.servers[&id].signal(signal);
         self.ended(id)
@@ -158,7 +158,7 @@ impl Cluster {
         self.servers.remove(&id).expect("it runs").ended()
     }
 
-    /// How a server ended by itself, if it has. It can be started again then.
+    /// The exit status of a server that has ended by itself. It can be started again then.
     pub fn has_ended(&mut self, id: u64) -> Option<ExitStatus> {
         let status = self.servers.get_mut(&id).and_then(Process::has_ended);
         if status.is_some() {
@@ -167,19 +167,19 @@ impl Cluster {
         status
     }
 
-    /// What a server has said so far.
+    /// A server's log so far.
     pub fn log(&self, id: u64) -> String {
         std::fs::read_to_string(self.log_file(id)).unwrap_or_default()
     }
 
-    /// Whether no server has ended by itself.
+    /// Panics if a server has ended by itself.
     pub fn assert_all_run(&mut self) {
         for (id, server) in &mut self.servers {
             assert_eq!(server.has_ended(), None, "server {id} has ended");
         }
     }
 
-    /// Waits until reads are answered.
+    /// Waits until the cluster answers reads.
     pub fn wait_until_it_serves(&mut self) {
         let cli = self.cli();
         eventually("the cluster serves", || {
@@ -200,10 +200,10 @@ impl Cluster {
         Client::connect(options).await.expect("the cluster serves")
     }
 
-    /// `cluster status`, as scripts see it.
+    /// The JSON of `cluster status`.
     pub fn status(&self) -> Result<Value, String> {
         let ran = self.cli().run(["--json", "--timeout", "1s", "cluster", "status"]);
-        // 3: there is no quorum. What each server says is there all the same, unless none answers.
+        // Status 3: no quorum. The JSON still has each server's state, unless no server answers.
         match ran.status {
             0 => Ok(ran.json()),
             3 if ran.json().get("error").is_none() => Ok(ran.json()),
@@ -211,7 +211,7 @@ impl Cluster {
         }
     }
 
-    /// Waits for a server that leads and that most of the servers follow.
+    /// Waits for a leader that a majority of the servers follow. Returns its id.
     pub fn leader(&self) -> u64 {
         eventually("there is a leader", || {
             let status = self.status()?;
@@ -219,7 +219,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until these servers are voters that have all that the leader has. Returns the status.
+    /// Waits until these servers are voters and have caught up with the leader. Returns the status.
     pub fn caught_up(&self, ids: &[u64]) -> Value {
         eventually(&format!("servers {ids:?} are voters and have caught up"), || {
             let status = self.status()?;
@@ -240,7 +240,7 @@ fn member(status: &Value, id: u64) -> Option<&Value> {
     members(status)?.iter().find(|member| member["replica"].as_u64() == Some(id))
 }
 
-/// None if the leader does not answer, or if fewer than a majority have applied what it began with.
+/// `None` if the leader does not answer, or no majority has applied the first entry of its epoch.
 fn leader(status: &Value) -> Option<u64> {
     let leader = status["leader"].as_u64()?;
     let follows = |member: &Value| member["answers"] == true && member["epoch"] == status["epoch"];
@@ -248,7 +248,7 @@ fn leader(status: &Value) -> Option<u64> {
     (follows(member(status, leader)?) && following * 2 > members(status)?.len()).then_some(leader)
 }
 
-/// None if the status lacks what it takes to tell.
+/// `None` if the status lacks a field that is needed to decide.
 fn is_caught_up(status: &Value, ids: &[u64]) -> Option<bool> {
     let leader = member(status, status["leader"].as_u64()?)?;
     let (last, revision) = (leader["matched"].as_u64()?, leader["revision"].as_u64()?);

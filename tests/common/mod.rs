@@ -1,10 +1,9 @@
-//! Real processes for tests: clusters of servers with data in temporary directories, the commands
-//! that talk to them, and waiting. Everything that a test starts is killed, by its id, when the
-//! test lets go of it.
+//! Real processes for tests: clusters of servers with data in temporary directories, commands for
+//! them, and waiting. When a test drops a process, the process is killed by its id.
 //!
-//! For the test binaries that want it: `#[path = "../common/mod.rs"] mod common;`
+//! A test binary includes this with `#[path = "../common/mod.rs"] mod common;`.
 
-// Each test binary uses what it needs.
+// Each test binary uses only a part.
 #![allow(dead_code, unused_imports)]
 
 mod cli;
@@ -28,22 +27,21 @@ pub use self::{
     tools::{ALLOW_SKIPS, SKIPPED_FILE, Tool, require},
 };
 
-/// How long anything may take that is expected to happen: far more than it does on a loaded
-/// machine.
+/// The longest wait for something that must happen: far more than a loaded machine needs.
 pub const SOON: Duration = Duration::from_secs(90);
 
-/// How often to look whether something has happened.
+/// The time between two checks of a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What one look takes at most, of the time that is waited.
+/// The most that one check adds to the time waited.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// What a look has found: something, or what there was instead.
+/// The result of one check: the value, or a text about the present state.
 pub trait Look {
-    /// What was looked for.
+    /// The value.
     type Found;
 
-    /// The same, with words for what there was instead.
+    /// The value, or a text about the present state.
     fn found(self) -> Result<Self::Found, String>;
 }
 
@@ -63,8 +61,8 @@ impl<T> Look for Result<T, String> {
     }
 }
 
-/// How long has been waited. A look that took long, because the machine stood still perhaps, counts
-/// as [`LOOK_MAX`].
+/// The time waited. A check that took longer than [`LOOK_MAX`], perhaps because the machine
+/// stalled, counts as [`LOOK_MAX`].
 struct Patience {
     waited: Duration,
     last: Instant,
@@ -84,11 +82,11 @@ impl Patience {
     }
 }
 
-/// Looks until there is something to be had.
+/// Repeats a check until it returns a value.
 ///
 /// # Panics
 ///
-/// After [`SOON`], with what was looked for and what there was instead.
+/// After [`SOON`]. The message has the condition and the last state.
 pub fn eventually<L: Look>(what: &str, mut look: impl FnMut() -> L) -> L::Found {
     let mut patience = Patience::default();
     loop {
@@ -100,7 +98,7 @@ pub fn eventually<L: Look>(what: &str, mut look: impl FnMut() -> L) -> L::Found 
     }
 }
 
-/// The same, of what a client in this process has to be asked for.
+/// [`eventually`] for an asynchronous check, such as a request of a client in this process.
 pub async fn soon<L: Look, F: Future<Output = L>>(what: &str, mut look: impl FnMut() -> F) -> L::Found {
     let mut patience = Patience::default();
     loop {
@@ -112,7 +110,7 @@ pub async fn soon<L: Look, F: Future<Output = L>>(what: &str, mut look: impl FnM
     }
 }
 
-/// Waits for something that has to end.
+/// Waits for work that must end within [`SOON`].
 pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(SOON, work).await {
         Ok(done) => done,

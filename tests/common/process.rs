@@ -14,25 +14,25 @@ use nix::{
 
 use super::eventually;
 
-/// The lines of a log that are printed when a test fails.
+/// How many of the last lines of a log are printed when a test fails.
 const LOG_LINES: usize = 40;
 
-/// Where a process runs: what its command line begins with, and which binary is meant.
+/// Where a process runs: the words before the program on its command line, and the binary.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     words: Vec<String>,
-    /// None for the one that Cargo has built for the tests.
+    /// `None` for the binary that Cargo built for the tests.
     binary: Option<PathBuf>,
 }
 
 impl Place {
-    /// Where programs are started through this command line; it has to become the program, under
-    /// its own process id.
+    /// Starts programs through this command line. It must replace itself by the program (`exec`),
+    /// so that the program keeps its process id.
     pub fn through(words: &[&str]) -> Self {
         Self { words: words.iter().map(|word| (*word).to_owned()).collect(), binary: None }
     }
 
-    /// The same place, with more words in front of the program. The same holds for them.
+    /// The same place, with more words before the program. They must `exec` it too.
     #[must_use]
     pub fn then(&self, words: &[&str]) -> Self {
         let more = words.iter().map(|word| (*word).to_owned());
@@ -45,14 +45,14 @@ impl Place {
         Self { words: self.words.clone(), binary: Some(binary.to_owned()) }
     }
 
-    /// The same place, with an environment variable for what runs there.
+    /// The same place, with an environment variable.
     #[must_use]
     pub fn with(&self, name: &str, value: impl AsRef<OsStr>) -> Self {
         let value = value.as_ref().to_str().expect("UTF-8");
         self.then(&["env", &format!("{name}={value}")])
     }
 
-    /// A program that is yet to be started there.
+    /// A program at this place that is not started yet.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let Some((first, rest)) = self.words.split_first() else { return Command::new(program) };
         let mut command = Command::new(first);
@@ -60,7 +60,7 @@ impl Place {
         command
     }
 
-    /// The binary, with no options of the surroundings.
+    /// The binary, without environment variables that would set its options.
     pub fn leasehold(&self) -> Command {
         let built = Path::new(env!("CARGO_BIN_EXE_leasehold"));
         let mut command = self.command(self.binary.as_deref().unwrap_or(built));
@@ -69,12 +69,12 @@ impl Place {
     }
 }
 
-/// The binary, on this machine as it is, with no options of the surroundings.
+/// The binary on this machine, without environment variables that would set its options.
 pub fn leasehold() -> Command {
     Place::default().leasehold()
 }
 
-/// A process that is killed when it is let go of.
+/// A process that is killed when it is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -82,13 +82,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// A child that was started already.
+    /// A child that is running already.
     pub fn of(child: Child) -> Self {
         Self { child, log: None }
     }
 
-    /// Starts a process; what it says is appended to a file, whose end is printed if the test
-    /// fails.
+    /// Starts a process. Its output is appended to the file `log`. If the test fails, the end of
+    /// the log is printed.
     pub fn start(mut command: Command, log: &Path) -> Self {
         let open = || File::options().create(true).append(true).open(log).expect("a log file");
         let child = command.stdout(open()).stderr(open()).spawn().expect("the binary starts");
@@ -100,12 +100,12 @@ impl Process {
         self.child.stdin.take()
     }
 
-    /// Its id.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal. One that stops it has done so when this returns.
+    /// Sends it a signal. After SIGSTOP, this returns only when all its threads have stopped.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.id()).expect("process ids are small"));
         kill(pid, signal).expect("it has not been waited for, so its id is its own");
@@ -114,19 +114,19 @@ impl Process {
         }
     }
 
-    /// Stops it where it is (SIGSTOP), or lets it go on (SIGCONT).
+    /// Pauses it (SIGSTOP), or resumes it (SIGCONT).
     pub fn pause(&self, pauses: bool) {
         self.signal(if pauses { Signal::SIGSTOP } else { Signal::SIGCONT });
     }
 
-    /// Kills it as a crash would, and waits until it is gone.
+    /// Kills it as a crash would, and waits until it has ended.
     pub fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
         self.child.wait().expect("a child can be waited for");
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
     }
@@ -149,16 +149,16 @@ impl Drop for Process {
     }
 }
 
-/// Whether all threads of a process are stopped. The signal is taken by one of them, and the others
-/// go on until it is.
+/// True if all threads of a process are stopped. One thread takes the signal, and the others run on
+/// until then.
 fn is_stopped(id: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("a child of ours");
     threads.flatten().all(|thread| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // After the name, which is in brackets and may hold anything.
+        // After the name, which is in parentheses and may contain any character.
         let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
         assert!(!matches!(state, Some('Z' | 'X')), "process {id} has ended");
-        // A thread that ends while it is looked at has no state.
+        // A thread that ends during the check has no state.
         state.is_none_or(|state| state == 'T')
     })
 }

@@ -1,9 +1,8 @@
-//! How long the machine stood still while a test measured time.
+//! Measures how long the machine stalled while a test measured time.
 //!
-//! What a test promises of time has a bound that follows from the configuration, and an
-//! [`ALLOWANCE`] for the machine. A machine that stands still for longer than that shows nothing,
-//! neither that the promise is kept nor that it is broken: a test that measures is repeated then,
-//! and fails if the machine never runs well enough. Nothing widens the bound.
+//! The bound of a measured duration follows from the configuration, and has an [`ALLOWANCE`] for
+//! the machine. If the machine stalls for longer than that, a missed bound proves nothing. Then the
+//! test measures again, and fails if the machine never runs well enough. Nothing widens the bound.
 
 use std::{
     sync::{
@@ -14,20 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the machine may add to a bound: scheduling, the disk, and starting a process.
+/// What the machine may add to a bound: scheduling, the disk, and the start of a process.
 pub const ALLOWANCE: Duration = Duration::from_secs(1);
 
-/// How often a thread of the test wakes, to see how late it is.
+/// How often the watching thread wakes.
 const WAKE_EVERY: Duration = Duration::from_millis(10);
 
-/// A thread that is late by less was woken in time: timers and the scheduler are no finer on a busy
+/// A thread that is late by less counts as on time: timers and the scheduler are no finer on a busy
 /// machine.
 const LATE_MIN: Duration = Duration::from_millis(10);
 
-/// How often a measurement is made at most.
+/// The most attempts at one measurement.
 const TRIES: u32 = 3;
 
-/// Watches how late a thread of this process is woken. Ends when it is let go of.
+/// Watches how late a thread of this process wakes, until it is dropped.
 #[derive(Debug)]
 pub struct Stalls {
     ends: Arc<AtomicBool>,
@@ -35,17 +34,17 @@ pub struct Stalls {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread has noted.
+/// The notes of the watching thread.
 #[derive(Debug)]
 struct Seen {
-    /// When it should have been woken, and when it was, each time that it was late.
+    /// For each late wake-up: when it was due, and when it came.
     late: Vec<(Instant, Instant)>,
-    /// When it should be woken next.
+    /// When the next wake-up is due.
     due: Instant,
 }
 
 impl Stalls {
-    /// From now on.
+    /// Begins to watch.
     pub fn watched() -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Seen { late: Vec::new(), due: Instant::now() + WAKE_EVERY }));
@@ -64,19 +63,19 @@ impl Stalls {
         Self { ends, seen, thread: Some(thread) }
     }
 
-    /// For how long the machine stood still, in all, until now.
+    /// Ends the watch, and returns the sum of all stalls.
     pub fn sum(mut self) -> Duration {
-        // The thread may be late just now: it is waited for.
+        // The thread may be late at the moment, so wait for it.
         self.end();
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.late.iter().map(|(due, woken)| *woken - *due).sum()
     }
 
-    /// For how long it stood still between two times that have passed.
+    /// The sum of the stalls between two past times.
     pub fn during(&self, from: Instant, to: Instant) -> Duration {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let overlap = |(due, woken): &(Instant, Instant)| (*woken).min(to).saturating_duration_since((*due).max(from));
-        // The thread may be late just now: whoever asks can have been woken before it.
+        // The thread may be late at the moment: the caller may have woken before it.
         let now = Instant::now();
         let is_late = now.saturating_duration_since(seen.due) > LATE_MIN;
         let under_way = if is_late { overlap(&(seen.due, now)) } else { Duration::ZERO };
@@ -97,23 +96,22 @@ impl Drop for Stalls {
     }
 }
 
-/// A measurement that took longer than promised, or was shorter.
+/// A measurement that missed its bound, with a text about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missed(pub String);
 
-/// What is promised of a duration: no less than `least`, and no more than `most` and the
-/// [`ALLOWANCE`].
+/// Checks a duration: at least `least`, and at most `most` plus the [`ALLOWANCE`].
 ///
 /// # Panics
 ///
-/// If it took less than `least`: no machine that stands still makes anything end early.
+/// If it took less than `least`: a stall makes nothing end early.
 #[track_caller]
 pub fn check(what: &str, took: Duration, least: Duration, most: Duration) -> Result<(), Missed> {
     check_while(ALLOWANCE, what, took, least, most)
 }
 
-/// The same, of a bound with room for a machine that runs: it may add only the time that it was
-/// seen to stand still, and the [`ALLOWANCE`] at most.
+/// [`check`] for a bound that already has room for a running machine. The machine may add only the
+/// time `stood_still`, and at most the [`ALLOWANCE`].
 ///
 /// # Panics
 ///
@@ -134,12 +132,12 @@ pub fn check_while(
     Err(Missed(format!("{what} after {took:.3?}: expected at most {most:.3?}, and {allowance:.3?} for the machine")))
 }
 
-/// Makes a measurement, again if it missed a bound while the machine stood still for longer than
-/// the [`ALLOWANCE`].
+/// Makes a measurement. If it misses a bound while the machine stalls for longer than the
+/// [`ALLOWANCE`], makes it again.
 ///
 /// # Panics
 ///
-/// If a bound is missed though the machine ran, or the machine stood still in each of [`TRIES`].
+/// If it misses a bound though the machine ran, or if the machine stalled in each of [`TRIES`].
 #[track_caller]
 pub fn measured<T>(mut measure: impl FnMut() -> Result<T, Missed>) -> T {
     let mut judge = Judge::default();
@@ -152,7 +150,7 @@ pub fn measured<T>(mut measure: impl FnMut() -> Result<T, Missed>) -> T {
     }
 }
 
-/// The same, of what is asynchronous.
+/// [`measured`] for an asynchronous measurement.
 pub async fn measured_async<T>(mut measure: impl AsyncFnMut() -> Result<T, Missed>) -> T {
     let mut judge = Judge::default();
     loop {
@@ -164,14 +162,14 @@ pub async fn measured_async<T>(mut measure: impl AsyncFnMut() -> Result<T, Misse
     }
 }
 
-/// Counts the tries.
+/// Counts the attempts.
 #[derive(Debug, Default)]
 struct Judge {
     tries: u32,
 }
 
 impl Judge {
-    /// None if it is to be measured again.
+    /// `None` if the measurement must be repeated.
     #[track_caller]
     fn judge<T>(&mut self, outcome: Result<T, Missed>, stall: Duration) -> Option<T> {
         self.tries += 1;

@@ -1,6 +1,6 @@
-//! What a test needs that a machine may lack. A test that lacks something fails and says what. Only
-//! with `LEASEHOLD_ALLOW_SKIPS=1` it is skipped instead, and noted in a file whose lines `.ci/test`
-//! counts at the end.
+//! Tools that a test needs and a machine may lack. A test that lacks one fails, and names it. With
+//! `LEASEHOLD_ALLOW_SKIPS=1` the test is skipped instead, and noted in a file. `.ci/test` counts
+//! the lines of that file at the end.
 
 use std::{
     fmt,
@@ -9,13 +9,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Allows skips if it is 1.
+/// If this is 1, tests may be skipped.
 pub const ALLOW_SKIPS: &str = "LEASEHOLD_ALLOW_SKIPS";
 
-/// The file in which skipped tests are noted, if it is not [`default_notes`].
+/// The file that skipped tests are noted in, instead of `default_notes`.
 pub const SKIPPED_FILE: &str = "LEASEHOLD_SKIPPED_FILE";
 
-/// What a machine may lack.
+/// A tool that a machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// Network namespaces: root, and `ip`.
@@ -24,7 +24,7 @@ pub enum Tool {
     PacketLoss,
     /// Slow links: `tc` with `netem` or `tbf`.
     SlowLinks,
-    /// Bent clocks: libfaketime.
+    /// Clocks that run wrong: libfaketime.
     Faketime,
     /// Time namespaces: root, and `unshare`.
     TimeNamespaces,
@@ -35,7 +35,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// What it takes, for whoever lacks it.
+    /// The requirements, for the error message.
     fn takes(self) -> &'static str {
         match self {
             Self::Namespaces => "root, and `ip` (Debian: iproute2)",
@@ -63,12 +63,12 @@ impl fmt::Display for Tool {
     }
 }
 
-/// Gives what was found of a tool. None if there is nothing and skips are allowed: then the skip
-/// has been noted, and the test goes on without the tool, or returns.
+/// Returns the tool that was found. If none was found and skips are allowed, notes the skip and
+/// returns `None`. The test then goes on without the tool, or returns.
 ///
 /// # Panics
 ///
-/// If there is nothing and skips are not allowed.
+/// If none was found and skips are not allowed.
 #[track_caller]
 pub fn require<T>(tool: Tool, found: Result<T, String>) -> Option<T> {
     let why = match found {
@@ -83,14 +83,14 @@ pub fn require<T>(tool: Tool, found: Result<T, String>) -> Option<T> {
         why.trim()
     );
     let notes = std::env::var_os(SKIPPED_FILE).map_or_else(default_notes, PathBuf::from);
-    // One line, in one piece: other tests write to it at the same time.
+    // Written at once as one line, because other tests write to the file at the same time.
     let note = format!("{test}: no {tool}: {}\n", why.split_whitespace().collect::<Vec<_>>().join(" "));
     append(&notes, &note).unwrap_or_else(|error| panic!("{}: {error}", notes.display()));
     eprint!("skipped: {note}");
     None
 }
 
-/// Where `.ci/test` looks.
+/// The file that `.ci/test` reads.
 fn default_notes() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("skipped-tests")
 }

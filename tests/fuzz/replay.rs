@@ -1,5 +1,5 @@
-//! Every input that the fuzzer has kept, given to its target again: what it found once is found at
-//! once if it comes back.
+//! Gives each stored input of the fuzzer to its target again. If a fault that the fuzzer found
+//! comes back, this test finds it at once.
 
 #[path = "src/lib.rs"]
 mod drivers;
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The kept inputs of a target, in order.
+/// The stored inputs of a target, in order.
 fn kept(target: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));

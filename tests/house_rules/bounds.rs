@@ -1,11 +1,11 @@
-//! Every named bound of the rules is counted where it takes effect, or listed with the reason why
-//! it cannot be.
+//! Checks that the protocol crate counts each named bound where it takes effect. A bound that
+//! cannot be counted is listed with the reason.
 
 use std::collections::BTreeSet;
 
 use super::{File, files, is_rule, none, read};
 
-/// Where they are counted and listed.
+/// The file that counts and lists the bounds.
 const LISTS: &str = "protocol/src/reached.rs";
 /// Structures whose fields are all bounds.
 const STRUCTURES: &[(&str, &str)] = &[
@@ -23,7 +23,7 @@ fn constant(line: &str) -> Option<&str> {
     (is_declaration && is_bound).then_some(name)
 }
 
-/// The bounds that a file of the rules names, its tests left out.
+/// The bounds that a file of the rules names, without those of its tests.
 fn bounds(file: &File) -> Vec<String> {
     let is_test = file.name.contains("/tests/") || file.name.ends_with("/tests.rs");
     let lines = || file.text.lines().filter(|_| !is_test).take_while(|line| *line != "mod tests {");
@@ -36,7 +36,7 @@ fn bounds(file: &File) -> Vec<String> {
     constants.chain(fields).collect()
 }
 
-/// What is quoted in the lines of a list, from the line that begins with `begin` on.
+/// The quoted names of a list, from the line that begins with `begin` to the line `close`.
 fn quoted<'a>(source: &'a str, begin: &'a str, close: &'a str) -> impl Iterator<Item = &'a str> {
     let body = source.lines().skip_while(move |line| !line.starts_with(begin)).skip(1);
     body.take_while(move |line| *line != close).filter_map(|line| line.split('"').nth(1))

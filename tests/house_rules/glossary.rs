@@ -1,4 +1,4 @@
-//! Each word of the glossary is defined where the glossary says.
+//! Checks that each word of the glossary is defined where the glossary says.
 
 use super::{none, read, root};
 
@@ -7,7 +7,7 @@ const PAGE: &str = "docs/glossary.md";
 /// The heading of the column that says where a word is defined.
 const COLUMN: &str = "defined in";
 
-/// What is wrong with the rows of a glossary, given the text of a file or none.
+/// The faults in a glossary's rows. `read` returns the text of a file, or `None` without a file.
 fn complaints(page: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut complaints = Vec::new();
     for line in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---")) {
@@ -39,8 +39,7 @@ fn complaints(page: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> 
     complaints
 }
 
-/// Whether a line of the source declares the name: an item, a variant, a field, or a line of a
-/// macro.
+/// True if a line of the source declares the name: an item, a variant, a field, or a macro line.
 fn declares(source: &str, name: &str) -> bool {
     let code = source.lines().map(str::trim).filter(|line| !line.starts_with("//") && !line.starts_with("use "));
     code.filter_map(|line| line.find(name).map(|at| (&line[..at], &line[at + name.len()..]))).any(|(before, after)| {

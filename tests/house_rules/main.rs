@@ -1,5 +1,5 @@
-//! House rules that no compiler checks (as TigerBeetle's `tidy.zig` does it): what the rules crate
-//! may not know, what every file begins with, and what the documents must name.
+//! House rules that no compiler checks (like TigerBeetle's `tidy.zig`): what the rules crate must
+//! not use, how each file begins, and what the documents must name.
 
 mod bounds;
 mod glossary;
@@ -15,10 +15,10 @@ use std::{
 
 use tests_that_run::tests_that_run;
 
-/// The longest file without a reason.
+/// The most lines of a file that gives no reason.
 const LINES_MAX: usize = 500;
 
-/// Files that are longer, and why. A file that is shorter again has to leave the list.
+/// Longer files, each with its reason. A file that becomes short enough must leave the list.
 const LONGER: &[(&str, &str)] = &[
     ("client-cache/tests/swarm/caller.rs", "an arm for each function of the public API"),
     ("protocol/src/lessor/object_leases.rs", "tables that every method keeps in step; to be cut by table"),
@@ -28,7 +28,7 @@ const LONGER: &[(&str, &str)] = &[
     ("tests/simulation/src/world.rs", "the events of a world; to be cut where its end is judged"),
 ];
 
-/// Tests that sleep, and why no condition would do.
+/// Tests that sleep, each with the reason why it cannot wait for a condition.
 const SLEEPERS: &[(&str, &str)] = &[
     (
         "client-cache/tests/common/mod.rs",
@@ -57,7 +57,7 @@ const SLEEPERS: &[(&str, &str)] = &[
     ("tests/processes/workload.rs", "how fast a client works"),
 ];
 
-/// What the rules must not depend on, at any distance.
+/// Crates that the rules must not depend on, directly or indirectly.
 const IMPURE_CRATES: &[&str] = &[
     "async-std",
     "dashmap",
@@ -79,7 +79,7 @@ const IMPURE_CRATES: &[&str] = &[
     "tracing",
 ];
 
-/// An impure word in the rules that shipped builds do not have: by file, word and reason.
+/// Impure words that only test builds of the rules have: file, word and reason.
 const IMPURE_IN_TESTS: &[(&str, &str, &str)] = &[
     ("protocol/src/planted/tests.rs", "std::env", "runs this test binary with a mistake put back"),
     ("protocol/src/planted/tests.rs", "std::thread", "runs this test binary with a mistake put back"),
@@ -90,7 +90,7 @@ const IMPURE_IN_TESTS: &[(&str, &str, &str)] = &[
     ("protocol/src/work.rs", "thread_local!", "counts what a step looks at, in test builds only"),
 ];
 
-/// What must not be written in the rules.
+/// Words that the rules must not use.
 const IMPURE_WORDS: &[&str] = &[
     "Instant::now",
     "SystemTime",
@@ -126,7 +126,7 @@ impl File {
         lines.map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
     }
 
-    /// The lines of tests: all of a file of tests, else what follows the mark of a test module.
+    /// The lines of tests: all lines of a test file, else the lines after the first `#[cfg(test)]`.
     fn test_code(&self) -> impl Iterator<Item = (usize, &str)> {
         let is_test = self.name.contains("tests/") || self.name.ends_with("/tests.rs");
         let begin = if is_test { Some(0) } else { self.text.lines().position(|line| line.starts_with("#[cfg(test)]")) };
@@ -143,7 +143,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// All texts of the repository.
+/// All text files of the repository.
 fn files() -> Vec<File> {
     let mut files = Vec::new();
     let mut folders = vec![root()];
@@ -174,7 +174,7 @@ fn none(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
-/// The crates that a crate of ours is built from, those of its tests left out.
+/// The normal dependencies of a crate, direct and indirect. Those of its tests are left out.
 fn dependencies(of: &str) -> Vec<String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let arguments = ["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", of];
@@ -184,7 +184,7 @@ fn dependencies(of: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
-/// The names of an enum's variants, from source that rustfmt has been over.
+/// The names of an enum's variants, from source that rustfmt has formatted.
 fn variants(source: &str, name: &str) -> Vec<String> {
     let begin = format!("pub enum {name} {{");
     let body = source.lines().skip_while(|line| *line != begin).skip(1).take_while(|line| *line != "}");
@@ -240,7 +240,7 @@ fn every_module_says_what_it_is_for() {
 
 #[test]
 fn nothing_is_left_undone() {
-    // Put together here, so that this file does not name them.
+    // Assembled at run time, so that this file does not contain them.
     let undone = ["todo", "dbg", "unimplemented"].map(|name| format!("{name}!("));
     let ignored = format!("#[{}", "ignore");
     let mut complaints = Vec::new();
@@ -318,7 +318,7 @@ fn the_protocol_page_names_every_message_and_command() {
     none(complaints);
 }
 
-/// The rows of the verification page: number, mechanism, what shows it, verdict.
+/// The rows of the verification page: number, mechanism, tests, verdict.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     let lines = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| -"));
     lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect()

@@ -1,19 +1,18 @@
-//! Each line that a shipped program logs, and each error that it ends with, is explained to
-//! operators.
+//! Checks that the operations page explains each log line and final error of a shipped program.
 //!
-//! The page has tables whose first column quotes the message, with `<words>` for what differs. A
-//! message without a row is found, and so is a row without a message. Left out are lines of the
-//! level `debug`, which are not logged unless they are asked for, and messages that only quote
-//! another one.
+//! The page has tables whose first column quotes the message, with `<words>` for each placeholder.
+//! The check reports a message without a row, and a row without a message. It leaves out lines of
+//! the level `debug`, which are logged only on request, and messages that only quote another
+//! message.
 
 use std::collections::BTreeSet;
 
 use super::{File, files, none, read};
 
-/// Where they are explained.
+/// The page that explains the messages.
 const PAGE: &str = "docs/operations.md";
 
-/// Folders of what is shipped, and files of the rules with errors that a command ends with.
+/// The folders of shipped programs, and the files of the rules with errors that end a command.
 const SHIPPED: &[&str] = &[
     "client-cache/src/",
     "protocol/src/command/refusal.rs",
@@ -27,18 +26,17 @@ const SHIPPED: &[&str] = &[
     "src/",
 ];
 
-/// The heads of the first columns that quote messages of the code.
+/// The headings of first columns that quote messages.
 const HEADS: [&str; 2] = ["line", "error"];
 
-/// The head of the first column that lists kinds of failures.
+/// The heading of first columns that list kinds of failures.
 const KIND: [&str; 1] = ["kind"];
 
-/// Where commands name the kind of a failure, the demonstration and the benchmark left out.
+/// The commands name kinds of failures. The demonstration and the benchmark do not.
 const COMMANDS: &str = "src/";
 const NO_COMMANDS: [&str; 2] = ["src/bench/", "src/demo/"];
 
-/// Errors that no operator sees, by the place where they are and a part that only they have, with
-/// the reason.
+/// Errors that no operator sees: the file, a part that only this error has, and the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
     ("client-cache/src/lock.rs", ": it is held as before", "wraps an error for the program that hands over"),
     ("client-cache/src/lock.rs", ": it is given back", "wraps an error for the program that hands over"),
@@ -50,7 +48,7 @@ const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
     ("server/src/store/directory.rs", " has it", "becomes the error of the start that names the process"),
 ];
 
-/// A message of the code: where it is, and what is fixed in it, from placeholder to placeholder.
+/// A message of the code: its line, and its fixed parts between the placeholders.
 #[derive(Debug, PartialEq, Eq)]
 struct Message {
     line: usize,
@@ -58,7 +56,7 @@ struct Message {
 }
 
 impl Message {
-    /// Whether this text is the message, with `<words>` for each placeholder and nothing else.
+    /// True if this text is the message with `<words>` in place of each placeholder.
     fn is_quoted_by(&self, text: &str) -> bool {
         self.pieces == pieces(text, ['<', '>'])
     }
@@ -68,14 +66,14 @@ impl Message {
     }
 }
 
-/// A source without its tests and without comments. The lines keep their numbers.
+/// A source without its tests and comments. The lines keep their numbers.
 fn shipped_code(source: &str) -> String {
     let lines = source.lines().take_while(|line| *line != "mod tests {");
     let code: Vec<&str> = lines.map(|line| if line.trim_start().starts_with("//") { "" } else { line }).collect();
     code.join("\n")
 }
 
-/// The messages of a source, those of its tests left out.
+/// The messages of a source, without those of its tests.
 fn messages(source: &str) -> Vec<Message> {
     let code = shipped_code(source);
     let mut messages = Vec::new();
@@ -98,7 +96,7 @@ fn messages(source: &str) -> Vec<Message> {
     messages
 }
 
-/// The first argument that is a literal, of the arguments from here to the closing parenthesis.
+/// The first argument that is a literal, from here to the closing parenthesis.
 fn text_of(arguments: &str) -> Option<String> {
     let (mut depth, mut begins) = (0_usize, true);
     let mut chars = arguments.chars();
@@ -136,7 +134,7 @@ fn literal(chars: &mut std::str::Chars<'_>) -> String {
     text
 }
 
-/// What lies before, between and after the placeholders, which stand between these two.
+/// The text before, between and after the placeholders, which `open` and `close` enclose.
 fn pieces(text: &str, [open, close]: [char; 2]) -> Vec<String> {
     let mut rests = text.split(open);
     let first = rests.next().map(str::to_owned);
@@ -144,7 +142,7 @@ fn pieces(text: &str, [open, close]: [char; 2]) -> Vec<String> {
     first.into_iter().chain(further).collect()
 }
 
-/// What the first columns under these heads quote, with its line.
+/// The quotations in first columns with one of these headings, each with its line.
 fn quoted(page: &str, heads: &[&str]) -> Vec<(usize, String)> {
     let (mut quoted, mut is_table) = (Vec::new(), false);
     for (number, line) in page.lines().enumerate() {
@@ -197,7 +195,7 @@ fn complaints(sources: &[File], page: &str, exempt: &[(&str, &str, &str)]) -> Ve
     complaints
 }
 
-/// The words that a source names kinds of failures with.
+/// The kinds of failures that a source names.
 fn kinds(source: &str) -> BTreeSet<String> {
     let code = shipped_code(source);
     let begins = [

@@ -1,5 +1,5 @@
-//! Names: a type's name means one type in the whole workspace, and a function's name is short
-//! enough to be read in a list of tests.
+//! Checks names: a type's name means one type in the whole workspace, and a function's name is
+//! short enough for a list of tests.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::{File, files, none};
 /// The longest name of a function, in bytes.
 const FUNCTION_NAME_MAX: usize = 60;
 
-/// Types that share a name, and why. A name that only one type has has to leave the list.
+/// Names that several types share, with the reason. A name of only one type must leave the list.
 const SHARED: &[(&str, &str)] = &[];
 
-/// Whether the file is shipped. Tests, examples and benches may reuse a name: they are never read
-/// beside each other.
+/// True if the file is shipped. Tests, examples and benches may reuse a type's name, because nobody
+/// reads them side by side.
 fn is_shipped(file: &File) -> bool {
     let folders = ["tests/", "examples/", "benches/"];
     file.is_rust()
@@ -30,7 +30,7 @@ fn types(file: &File) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The names that several files define, each with these files.
+/// The type names that several files define, each with its files.
 fn shared(files: &[File]) -> BTreeMap<&str, Vec<&str>> {
     let mut places: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for file in files.iter().filter(|file| is_shipped(file)) {

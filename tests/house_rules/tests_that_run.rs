@@ -1,10 +1,11 @@
 //! The tests that `cargo test --workspace` runs, read from the sources.
 //!
-//! Cargo names the targets that are tested, and `mod` leads from each to its files. A test there is
-//! a function with a test attribute, or a line of a macro of that file that makes one. What depends
-//! on a feature, or is ignored, does not count. The gate fails if a test was skipped (`.ci/test`).
+//! Cargo names the tested targets, and `mod` leads from each to its files. A test there is a
+//! function with a test attribute, or a line of a macro of that file that makes tests. Tests that
+//! depend on a feature or are ignored do not count. The gate fails if a test was skipped
+//! (`.ci/test`).
 //!
-//! Not `--list` of the test binaries: whoever runs the house rules alone would have to build them
+//! This does not use `--list` of the test binaries: the house rules alone would have to build them
 //! all.
 
 use std::{
@@ -19,7 +20,7 @@ use serde_json::Value;
 /// Conditions that hold wherever the tests run.
 const MET: [&str; 2] = ["#[cfg(test)]", "#[cfg(target_os = \"linux\")]"];
 
-/// All of them, as `path/to/file.rs::name`.
+/// All tests that run, as `path/to/file.rs::name`.
 pub(crate) fn tests_that_run(root: &Path) -> BTreeSet<String> {
     let mut tests = BTreeSet::new();
     for source in tested_targets(root) {
@@ -42,7 +43,7 @@ fn tested_targets(root: &Path) -> Vec<PathBuf> {
     tested.map(|target| PathBuf::from(target["src_path"].as_str().expect("a path"))).collect()
 }
 
-/// Adds the tests of a file and of the modules that it declares, which lie in a folder.
+/// Adds the tests of a file and of the modules that it declares, which are in `folder`.
 fn look(root: &Path, file: &Path, folder: &Path, tests: &mut BTreeSet<String>) {
     let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy().into_owned();
@@ -91,7 +92,7 @@ fn look(root: &Path, file: &Path, folder: &Path, tests: &mut BTreeSet<String>) {
     }
 }
 
-/// The name after a keyword, whoever may see or await it.
+/// The name after a keyword, with any visibility, `async` or not.
 fn declared<'a>(code: &'a str, keyword: &str) -> Option<&'a str> {
     let code = ["pub(crate) ", "pub(super) ", "pub "].iter().find_map(|word| code.strip_prefix(word)).unwrap_or(code);
     let rest = code.strip_prefix("async ").unwrap_or(code).strip_prefix(keyword)?;
@@ -105,7 +106,7 @@ fn macros_of_tests(text: &str) -> Vec<&str> {
     making.filter_map(|body| body.split(' ').next()).collect()
 }
 
-/// The file of a module, and the folder of those that it declares.
+/// The file of a module, and the folder of its own modules.
 fn find(module: &str, attributes: &[String], file: &Path, folder: &Path) -> (PathBuf, PathBuf) {
     let given = attributes.iter().find_map(|one| one.strip_prefix("#[path = \"")?.strip_suffix("\"]"));
     if let Some(path) = given {

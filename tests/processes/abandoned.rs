@@ -1,9 +1,9 @@
-//! Key leases through changes of the leader (A14, T4): one that is kept alive is not cut short;
-//! those that nobody keeps end after their term and not much later, however often there was no
-//! leader meanwhile.
+//! Key leases through changes of the leader (A14 in docs/verification.md, T4 in docs/PROTOCOL.md).
+//! A lease that is kept alive is not cut short. A lease that nobody renews ends soon after its
+//! term, however often there was no leader.
 //!
 //! `LEASEHOLD_HALF_TERMS=40 LEASEHOLD_ABANDONED=20 cargo test --test processes abandoned -- --nocapture`
-//! goes on for longer.
+//! runs for longer.
 
 use std::{
     sync::{Arc, Mutex},
@@ -27,20 +27,20 @@ use crate::{
     worker::boottime_ns,
 };
 
-/// How many leaders there are, unless told otherwise.
+/// How often the leader changes by default.
 const HALVES: u64 = 6;
 
 const TTL: Duration = Duration::from_secs(4);
 
-/// What the ticks are a tenth of.
+/// The ticks are a tenth of this.
 const VOLUME_TERM: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a busy machine may add to a wait.
+/// The most that a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(2);
 
-/// What the rule says that a lease may last beyond its term, apart from the times without a leader:
-/// two ticks, and the margin.
+/// How long a lease may last beyond its term, apart from the times without a leader: two ticks and
+/// the margin.
 fn beyond() -> Duration {
     2 * TICK + DriftAllowance::DEFAULT.over(TTL + TICK) * 2 + Duration::from_millis(1)
 }
@@ -67,7 +67,7 @@ async fn renewed_lease_survives_frequent_failovers_abandoned_ends() {
         let told = ends.of(&path).await;
         let lasted = Duration::from_nanos(told - asked);
         assert!(lasted >= TTL, "{path} was cut short after {lasted:?}");
-        // A new leader counts from the last time in the log, which is a tick old as a rule.
+        // A new leader counts from the last time in the log, which is usually a tick old.
         let over = Duration::from_nanos(told - answered).saturating_sub(TTL);
         let (count, out) = changes.out(asked, told);
         assert!(
@@ -85,32 +85,32 @@ async fn renewed_lease_survives_frequent_failovers_abandoned_ends() {
     assert!(!is_over || longest > TTL / 2, "a kept lease was cut short; at most {longest:?} without a leader");
 }
 
-/// How often a leader is killed on an idle cluster, and on a busy one, unless told otherwise.
+/// How often a leader is killed by default, on an idle cluster and on a busy one.
 const ROUNDS: u64 = 1;
 
 const ABANDONED_TTL: Duration = Duration::from_secs(5);
 
-/// When the leader is killed: in the last fifth of the term, so that a cluster clock which lost the
-/// time since the last entry of an idle log would show.
+/// The leader is killed in the last fifth of the term. If the cluster clock lost the time since the
+/// last entry of an idle log, that would show.
 const KILLED_AFTER: Duration = Duration::from_secs(4);
 
-/// What an abandoned lease may last beyond its term and the time in which no reads were answered:
-/// two ticks of a quarter of a second at most (T6), the margin of 11 ms, and the commit of its end.
+/// How long an abandoned lease may last beyond its term and the time in which no reads were
+/// answered: two ticks of at most 250 ms (T6), the margin of 11 ms, and the commit of its end.
 const BEYOND_OUTAGE: Duration = Duration::from_millis(700);
 
-/// Reads that take no longer are answered by a leader that has a majority.
+/// A leader that has a majority answers reads within this time.
 const READ_MAX: Duration = Duration::from_millis(50);
 
-/// The times in which a cluster answered no reads, however they came about.
+/// The times in which a cluster answered no reads, for any reason.
 #[derive(Debug, Clone, Default)]
 struct Unanswered(Arc<Mutex<Vec<(u64, u64)>>>);
 
 impl Unanswered {
-    /// Has a client read from the servers, always something else, so that the log stays as it is.
+    /// Makes a client read from the servers, another node each time. Reads leave the log as it is.
     async fn watch(self, client: Client, of: String) {
         for number in 0_u64.. {
             let asked = boottime_ns();
-            // A read that fails took long.
+            // A read that fails also took long.
             drop(client.get(&path(&format!("/none{of}/{number}"))).await);
             let answered = boottime_ns();
             if Duration::from_nanos(answered - asked) > READ_MAX {
@@ -120,15 +120,15 @@ impl Unanswered {
         }
     }
 
-    /// How long that was until then.
+    /// The sum of these times until `told`.
     fn until(&self, told: u64) -> Duration {
         let all = self.0.lock().expect("nobody panics");
         Duration::from_nanos(all.iter().map(|(from, to)| (*to).min(told).saturating_sub(*from)).sum())
     }
 }
 
-/// Kills the leader while a lease that nobody keeps is 4 s old. Returns for how long no reads were
-/// answered, and what the lease lasted beyond its term and that.
+/// Kills the leader when a lease that nobody renews is 4 s old. Returns how long no reads were
+/// answered, and how long the lease lasted beyond its term and that time.
 async fn abandon(changes: &mut Changes, ends: &Ends, at: &str) -> Result<(Duration, Duration), Missed> {
     let all = changes.cluster.ids();
     changes.cluster.caught_up(&all);
@@ -150,7 +150,7 @@ async fn abandon(changes: &mut Changes, ends: &Ends, at: &str) -> Result<(Durati
     assert!(lasted >= ABANDONED_TTL, "{at} was cut short after {lasted:?}");
     assert!(outage > READ_MAX, "the leader was killed");
     let beyond = Duration::from_nanos(told - granted.answered).saturating_sub(ABANDONED_TTL + outage);
-    // What the machine was seen to add, a second at most.
+    // The stall of the machine, a second at most.
     if beyond > BEYOND_OUTAGE + stood_still.min(ALLOWANCE) {
         return Err(Missed(format!(
             "{at} lasted {beyond:.3?} beyond its term and {outage:.3?} without answers: expected at most {BEYOND_OUTAGE:?}"
@@ -159,7 +159,7 @@ async fn abandon(changes: &mut Changes, ends: &Ends, at: &str) -> Result<(Durati
     Ok((outage, beyond))
 }
 
-/// An idle log says little of how late it is when its leader dies, and a busy one all.
+/// When its leader dies, the last cluster time in an idle log is old. In a busy log it is recent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abandoned_lease_ends_within_700_ms_of_term_and_outage() {
     let _alone = alone();
@@ -172,7 +172,7 @@ async fn abandoned_lease_ends_within_700_ms_of_term_and_outage() {
             let writer = writer.clone();
             tokio::spawn(async move {
                 loop {
-                    // One whose outcome is unknown keeps the cluster busy, too.
+                    // A write of unknown outcome keeps the cluster busy too.
                     drop(writer.put(&path("/busy"), "written").await);
                 }
             })

@@ -1,5 +1,4 @@
-//! Garbage on the port, and nonsense on the command line: nothing changes, and who sent it is told
-//! what was wrong.
+//! Garbage on the port, and invalid commands. Nothing changes, and the error says what was wrong.
 
 use std::time::{Duration, Instant};
 
@@ -29,10 +28,10 @@ use crate::{
 const CLIENT: u8 = 1;
 const PEER: u8 = 2;
 
-/// What an accepting server says.
+/// The size of an accepting server's answer.
 const ACCEPTED_BYTES: usize = MAGIC.len() + 2 + 1 + CLUSTER_BYTES;
 
-/// What a busy machine may add.
+/// The most that a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(10);
 
 /// The first bytes of a connection.
@@ -41,7 +40,7 @@ fn hello(version: u16, role: u8) -> Vec<u8> {
     [&MAGIC[..], &[high, low, role]].concat()
 }
 
-/// A frame, and the hello before it.
+/// A frame, after the first bytes of a connection.
 fn frame(role: u8, announced: usize, bytes: &[u8]) -> Vec<u8> {
     let announced = u32::try_from(announced).expect("it fits").to_be_bytes();
     [&hello(PROTOCOL_VERSION, role)[..], &announced, bytes].concat()
@@ -53,13 +52,13 @@ fn garbage(random: &mut SmallRng, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends these bytes, keeps its own half open, and returns all that is answered until the server
+/// Sends these bytes, keeps the sending half open, and returns all that the server answers until it
 /// closes.
 async fn answer_to(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let mut answer = Vec::new();
     let talk = async {
-        // The server may have closed before it has read all.
+        // The server may have closed before it read everything.
         let _ = stream.write_all(bytes).await;
         let _ = stream.read_to_end(&mut answer).await;
     };
@@ -74,7 +73,7 @@ async fn answer_to(address: &str, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The reason in a refusal; none if the answer is something else.
+/// The reason in a refusal. `None` for any other answer.
 fn reason(answer: &[u8]) -> Option<&str> {
     let refused = hello(PROTOCOL_VERSION, 1);
     let rest = answer.strip_prefix(&refused[..])?;
@@ -90,7 +89,7 @@ async fn cache(client: &Client) {
     .await;
 }
 
-/// The server reads and writes, and recalls what it has granted.
+/// Checks that the server reads and writes, and recalls what it has granted.
 async fn still_serves(client: &Client) {
     let node = path("/counter");
     let other = client.put(&node, "1").await.expect("written");
@@ -110,7 +109,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
     cache(&client).await;
     let before = cluster.status().expect("it answers")["revision"].clone();
 
-    // Other versions and roles are told why not.
+    // A refusal of another version or role says why.
     for role in [CLIENT, PEER] {
         let answer = answer_to(&address, &hello(9, role)).await;
         let why = reason(&answer).unwrap_or_else(|| panic!("{answer:02x?}"));
@@ -145,7 +144,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
             bytes.starts_with(&hello(PROTOCOL_VERSION, CLIENT)) || bytes.starts_with(&hello(PROTOCOL_VERSION, PEER));
         let is_accepted = answer.starts_with(&hello(PROTOCOL_VERSION, 0)) && answer.len() == ACCEPTED_BYTES;
         let expected = if is_hello { is_accepted } else { reason(&answer).is_some() };
-        // A server that closes while there is more to read may take its words with it.
+        // If a server closes while there is more to read, its answer may be lost.
         assert!(
             expected || bytes.len() >= 10_000,
             "{:02x?}… was answered by {answer:02x?}",
@@ -159,7 +158,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
     cluster.assert_all_run();
 }
 
-/// A frame that asks for a session, which takes a write, within so long.
+/// A frame that opens a session, which takes a write. Its deadline is `time` from now.
 fn open_within(time: Duration, id: u64) -> Vec<u8> {
     let mut context = tarpc::context::current();
     context.deadline = Instant::now() + time;
@@ -172,7 +171,7 @@ fn open_within(time: Duration, id: u64) -> Vec<u8> {
     [&length[..], &bytes[..]].concat()
 }
 
-/// tarpc has a line for each of them. With that, any client could fill the disk.
+/// tarpc logs a line for each late request. In a server's log, these lines could fill the disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_are_over_on_arrival_leave_the_log_as_it_is() {
     const LATE: u64 = 1000;

@@ -1,6 +1,5 @@
-//! A candidate in a process of its own: it campaigns for a node again and again. While it leads it
-//! does, at a pace, what only the leader does, and writes down when, and until when it was certain
-//! to lead then.
+//! A candidate in its own process. It campaigns for a node again and again. While it leads, it acts
+//! as the leader at a fixed pace. It records when, and until when it was certain to lead.
 
 use std::{
     convert::Infallible,
@@ -20,71 +19,71 @@ use crate::{
     worker::{self, Notes, Role, boottime_ns, until_told_to_stop},
 };
 
-/// What a process is that is to be a candidate.
+/// How a process learns that it must be a candidate.
 const CANDIDATE: Role = Role {
     variable: "LEASEHOLD_TEST_CANDIDATE",
     test: "candidate::candidate_records_leadership_end_and_next_begins_later",
 };
 
-/// Between two things that a leader does, and two attempts of a candidate.
+/// The time between two acts of a leader, and between two attempts of a candidate.
 const PACE: Duration = Duration::from_millis(5);
 
-/// What a candidate is to do.
+/// The task of a candidate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// Where the servers are.
+    /// The servers' addresses.
     pub(crate) endpoints: Vec<String>,
-    /// What its session is called, and it writes as the leader. Each candidate has its own.
+    /// The name of its session, which it also writes as the leader. Each candidate has its own.
     pub(crate) name: String,
-    /// What it campaigns for.
+    /// The node that it campaigns for.
     pub(crate) path: String,
-    /// Where it writes down what it did.
+    /// The file for its notes.
     pub(crate) notes: PathBuf,
 }
 
-/// What a candidate says. Times are in nanoseconds on the clock by which leases are counted.
+/// A note of a candidate. Times are in nanoseconds on the clock by which leases are counted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Note {
     /// It leads.
     Elected {
         /// Its fencing token.
         token: u64,
-        /// Since when it knows.
+        /// When it learned that.
         at: u64,
     },
-    /// It has written [`ready`] for others to read.
+    /// It has written [`ready`] for observers.
     Proclaimed {
         /// Its fencing token.
         token: u64,
-        /// When it asked for that.
+        /// When it sent that.
         asked: u64,
         /// When it was answered.
         answered: u64,
     },
-    /// It did what only the leader does.
+    /// It acted as only the leader may.
     Acted {
         /// Its fencing token.
         token: u64,
-        /// When it looked whether it leads.
+        /// When it checked that it leads.
         at: u64,
-        /// Until when it was certain to lead, if it would hear nothing more.
+        /// Until when it was certain to lead without another renewal.
         until: u64,
     },
-    /// It knows that it leads no more.
+    /// It knows that it no longer leads.
     Over {
         /// Its fencing token.
         token: u64,
-        /// Since when.
+        /// When it learned that.
         at: u64,
     },
     /// It was not elected.
     Failed {
-        /// Why.
+        /// The error.
         why: String,
     },
 }
 
-/// What a leader of this name writes when it has begun.
+/// The value that a leader of this name writes when it begins.
 pub(crate) fn ready(name: &str) -> String {
     format!("{name} is ready")
 }
@@ -127,7 +126,7 @@ impl Work {
         Self { client, name: task.name, path: path(&task.path), notes: Notes::open(&task.notes) }
     }
 
-    /// Is elected again and again.
+    /// Campaigns again and again.
     async fn campaign(&self) {
         let mut attempts = interval(PACE);
         loop {
@@ -145,14 +144,14 @@ impl Work {
         }
     }
 
-    /// Does what only the leader does, until its own clock says that it leads no more.
+    /// Acts as the leader, until its own clock says that it no longer leads.
     async fn lead(&self, leadership: &Leadership) {
         let token = leadership.token().0;
         let mut acts = interval(PACE);
         acts.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // The clock first: if the process is stopped in between, this says too little, and
-            // never too much.
+            // Read the clock first. If the process is paused in between, the note says too little,
+            // and never too much.
             let at = boottime_ns();
             let left = leadership.remaining();
             if left.is_zero() {
@@ -164,10 +163,10 @@ impl Work {
         self.notes.note(&Note::Over { token, at: boottime_ns() });
     }
 
-    /// Says that it leads. Has nothing to do after that.
+    /// Proclaims that it leads. Then it has nothing to do.
     async fn proclaim(&self, leadership: &Leadership) -> Infallible {
         let asked = boottime_ns();
-        // It may be over before it was answered.
+        // The leadership may end before the answer.
         if leadership.proclaim(ready(&self.name)).await.is_ok() {
             self.notes.note(&Note::Proclaimed { token: leadership.token().0, asked, answered: boottime_ns() });
         }
@@ -175,7 +174,7 @@ impl Work {
     }
 }
 
-/// In a process that is to be a candidate: the candidate.
+/// If the process must be a candidate, this runs the candidate.
 #[test]
 fn candidate_records_leadership_end_and_next_begins_later() {
     if let Some(task) = CANDIDATE.task() {

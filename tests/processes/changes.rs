@@ -1,4 +1,4 @@
-//! Changes of the leader, and for how long there was none each time.
+//! Changes of the leader, and how long there was none each time.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     worker::boottime_ns,
 };
 
-/// How long a server may take to say whether it leads.
+/// The longest wait for a server's answer whether it leads.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// How a leader is brought down.
@@ -17,20 +17,22 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 pub(crate) enum How {
     /// It is killed, and started again at once.
     Killed,
-    /// It stands still until another one leads.
+    /// It is paused until another server leads.
     Stopped,
     /// All servers are killed, and started again at once.
     AllKilled,
 }
 
-/// A cluster, and when it had no leader, in nanoseconds on the clock by which leases are counted.
+/// A cluster, and its times without a leader in nanoseconds, on the clock that leases are counted
+/// by.
 #[derive(Debug)]
 pub(crate) struct Changes {
     pub(crate) cluster: Cluster,
     outages: Vec<(u64, u64)>,
 }
 
-/// The server of these that leads by its own word, in an epoch after this.
+/// Waits until one of these servers reports that it leads in a later epoch. Returns its id and
+/// epoch.
 pub(crate) async fn leading(servers: &Cluster, of: &[u64], epoch: u64) -> (u64, u64) {
     soon("a server leads", || async {
         let mut said = Vec::new();
@@ -48,7 +50,7 @@ pub(crate) async fn leading(servers: &Cluster, of: &[u64], epoch: u64) -> (u64, 
 }
 
 impl Changes {
-    /// Three servers, whose tick is a tenth of this, for a volume at `/n`.
+    /// Three servers with a volume at `/n` of this term. Their tick is a tenth of it.
     pub(crate) fn of(term: Duration) -> Self {
         let cluster = Cluster::start(3);
         let term = format!("{}ms", term.as_millis());
@@ -56,7 +58,7 @@ impl Changes {
         Self { cluster, outages: Vec::new() }
     }
 
-    /// Three servers with the settings that they have unless told otherwise, and a node `/n`.
+    /// Three servers with the default settings, and a node `/n`.
     pub(crate) fn with_defaults() -> Self {
         let cluster = Cluster::start(3);
         cluster.cli().done(["put", "/n", "here"]);
@@ -69,7 +71,7 @@ impl Changes {
         self.cluster.caught_up(&all);
         let (old, epoch) = leading(&self.cluster, &all, 0).await;
         let down = if how == How::AllKilled { all.clone() } else { vec![old] };
-        // One that stands still would be waited for in vain.
+        // A paused server never reports that it leads.
         let next = if how == How::Stopped { self.cluster.others(old) } else { all };
         let from = boottime_ns();
         for id in &down {

@@ -1,10 +1,10 @@
-//! Clocks that are wrong: wall clocks, which must not matter, and clocks of elapsed time, within
-//! the allowance and beyond it (A2, A3, A38).
+//! Wrong clocks (A2, A3 and A38 in docs/verification.md): wall clocks, which must not matter, and
+//! clocks of elapsed time, within the drift allowance and beyond it.
 //!
-//! Debian's `libfaketime` bends what libc says to a process. With a rate it bends all clocks alike,
-//! CLOCK_BOOTTIME, CLOCK_MONOTONIC, the timeouts of waits and the wall clock: the process lives
-//! faster or slower. With FAKETIME_DONT_FAKE_MONOTONIC and no rate it bends the wall clock alone
-//! (tried with 0.9.10). The notes of clients are by a clock that it does not reach.
+//! Debian's `libfaketime` changes the time that a process gets from libc. With a rate it changes
+//! all clocks alike: CLOCK_BOOTTIME, CLOCK_MONOTONIC, the timeouts of waits and the wall clock.
+//! With FAKETIME_DONT_FAKE_MONOTONIC and no rate it changes only the wall clock (tried with
+//! 0.9.10). The notes of clients use a clock that it does not reach.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -14,16 +14,16 @@ use crate::{
     world::{MARGIN, TERM, WAIT_MAX, World, server},
 };
 
-/// The allowance where rates are within it: five percent.
+/// The drift allowance of tests whose rates are within it: five percent.
 const ALLOWANCE_PPM: u32 = 50_000;
 
 /// More than twice the allowance over a term and a tick, which is 220 ms.
 const WIDE_MARGIN: Duration = Duration::from_millis(250);
 
-/// What a busy machine may add to a wait.
+/// The most that a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(2);
 
-/// The library that bends clocks; none where the test is skipped, as it is not installed.
+/// The library that changes clocks. `None` if it is not installed and the test is skipped.
 pub(crate) fn faketime() -> Option<PathBuf> {
     const FILE: &str = "faketime/libfaketimeMT.so.1";
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|folder| folder.path());
@@ -31,18 +31,18 @@ pub(crate) fn faketime() -> Option<PathBuf> {
     require(Tool::Faketime, library.ok_or_else(|| format!("/usr/lib/*/{FILE} does not exist")))
 }
 
-/// A place where time runs so much faster.
+/// A place where time runs faster by this factor.
 pub(crate) fn at_rate(library: &std::path::Path, place: &Place, rate: f64) -> Place {
     place.with("LD_PRELOAD", library).with("FAKETIME", format!("+0 x{rate}"))
 }
 
-/// A place where the wall clock is off by what a file says, at each moment.
+/// A place where the wall clock is off by the present content of a file.
 fn with_wall_clock(library: &std::path::Path, place: &Place, file: &std::path::Path) -> Place {
     let bent = place.with("FAKETIME_DONT_FAKE_MONOTONIC", "1").with("FAKETIME_CACHE_DURATION", "1");
     bent.with("FAKETIME_TIMESTAMP_FILE", file).with("LD_PRELOAD", library)
 }
 
-/// Has all servers run elsewhere.
+/// Restarts all servers at other places.
 fn move_servers(world: &mut World, to: impl Fn(&World, u64) -> Place) {
     for id in world.cluster.ids() {
         world.cluster.kill(id);
@@ -79,7 +79,7 @@ fn wall_clocks_that_are_hours_off_and_jump_change_nothing() {
     world.start("c2");
     for offsets in [["+1h", "-1h", "-1h"], ["-1h", "+1h", "+1h"], ["+0", "+30d", "-30d"]] {
         set(&world, offsets);
-        // The library looks at the file once in a second.
+        // The library reads the file once in a second.
         let (from, long) = (std::time::Instant::now(), Duration::from_secs(2));
         while from.elapsed() < long {
             world.goes_on("c1");
@@ -88,7 +88,7 @@ fn wall_clocks_that_are_hours_off_and_jump_change_nothing() {
     }
     let longest = world.history.tally().longest_write;
     assert!(longest < TERM, "a write took {longest:?}, though all holders were there to consent");
-    // A lease lasts as long as it lasts with right clocks.
+    // A lease lasts as long as with right clocks.
     world.worker("c1").process.pause(true);
     let waited = world.writes("c2");
     world.worker("c1").process.pause(false);
@@ -98,12 +98,12 @@ fn wall_clocks_that_are_hours_off_and_jump_change_nothing() {
     assert_eq!(world.history.tally().expired, 0, "an application was told that its session is gone");
 }
 
-/// A client whose clock runs at one rate, cut off from servers whose clocks run at another, several
-/// times; another writes.
+/// Cuts a client off several times while another client writes. The client's clock runs at one
+/// rate, the servers' clocks at another.
 fn cut_off(world: &mut World, library: &std::path::Path, client: f64, servers: f64, times: u32) {
     move_servers(world, |world, id| at_rate(library, &world.place(&server(id)), servers));
     let bent = at_rate(library, &world.place("c1"), client);
-    // It holds everything and writes nothing, so that it waits for nobody while it is cut off.
+    // It caches everything and writes nothing, so it waits for nobody while it is cut off.
     let task = crate::workload::Task { writes_permille: 0, pace: Duration::from_millis(1), ..world.task("c1") };
     world.start_as("c1", &bent, &task);
     world.start("c2");
@@ -113,7 +113,7 @@ fn cut_off(world: &mut World, library: &std::path::Path, client: f64, servers: f
         for id in world.cluster.ids().into_iter().map(server) {
             world.network.cut_both("c1", &id);
         }
-        // Until writes have long stopped waiting for it.
+        // Until writes no longer wait for it.
         let from = std::time::Instant::now();
         while from.elapsed() < 2 * TERM {
             world.writes("c2");
@@ -128,8 +128,8 @@ fn cut_off(world: &mut World, library: &std::path::Path, client: f64, servers: f
 fn drift_within_allowance_causes_no_stale_read() {
     let _alone = alone();
     let Some(library) = faketime() else { return };
-    // The client thinks that its lease still lasts when it has ended for servers that hurry; and
-    // the other way round.
+    // First, the servers' clocks are fast: they end the lease while the client still counts on it.
+    // Then the other way round.
     for (client, servers) in [(0.955, 1.045), (1.045, 0.955)] {
         let Some(mut world) = World::with_drift(2, ALLOWANCE_PPM, WIDE_MARGIN) else { return };
         cut_off(&mut world, &library, client, servers, 3);
@@ -138,8 +138,8 @@ fn drift_within_allowance_causes_no_stale_read() {
     }
 }
 
-/// Whether a client at a tenth of the speed reads stale data, cut off right after its first read
-/// from memory.
+/// True if a client at a tenth of the speed reads stale data. It is cut off right after its first
+/// read from memory.
 fn reads_stale_when_cut_off_at_once(world: &mut World, library: &std::path::Path) -> bool {
     world.start("c2");
     world.goes_on("c2");
@@ -165,9 +165,8 @@ fn stale_reads_by_a_clock_that_nobody_could_check_are_found() {
     let _alone = alone();
     let Some(library) = faketime() else { return };
     assert!(MARGIN < TERM / 10);
-    // This shows that stale reads would be found where none are. The client compares clocks after 5
-    // s: where the machine is too busy to have cut it off by then, it reads nothing from memory,
-    // and this is tried again.
+    // This shows that the tests would find stale reads. The client compares clocks after 5 s. If a
+    // busy machine cuts it off later than that, it reads nothing from memory, and this tries again.
     for _ in 0..3 {
         let Some(mut world) = World::of(2) else { return };
         if reads_stale_when_cut_off_at_once(&mut world, &library) {

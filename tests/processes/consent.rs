@@ -1,4 +1,4 @@
-//! Two shells: one holds what the other writes.
+//! Two shells: one has a cached copy of what the other writes.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ use crate::{
 const TERM: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until
-/// its end is (T6). A tick is a tenth of the term, and a quarter of a second at most.
+/// How late a lease may end: a tick until its last renewal is in the log, and a tick until its end
+/// is (T6 in docs/PROTOCOL.md). A tick is a tenth of the term, and at most 250 ms.
 const TICKS: Duration = Duration::from_millis(2 * 250);
 
 fn is_from(answer: &Value, source: &str, value: &str) -> bool {
     answer["source"] == source && answer["value"] == value
 }
 
-/// Reads until the answer comes from memory: a lease that is granted while a write is under way is
-/// none. Returns how long the copy may be used, and when that was asked.
+/// Reads until the answer comes from memory: no lease is granted while a write is pending. Returns
+/// when this read was sent, and how long the copy may be used.
 fn cache(shell: &mut Shell, value: &str) -> (Instant, Duration) {
     loop {
         let asked = Instant::now();
@@ -36,7 +36,7 @@ fn cache(shell: &mut Shell, value: &str) -> (Instant, Duration) {
     }
 }
 
-/// Two shells that work on one node of a server.
+/// Two shells that use one node of a server.
 struct Pair {
     cli: Cli,
     holder: Shell,
@@ -60,8 +60,8 @@ impl Pair {
         assert_eq!(self.writer.close().code(), Some(0));
     }
 
-    /// A put by another returns only after the holder has consented, which its cache tells; and as
-    /// soon as it has.
+    /// A put by another client returns only after the holder's consent, and soon after it. The
+    /// holder's statistics show the consent.
     fn consent(&mut self) -> Result<(), Missed> {
         self.writer.ask("put /v/a one");
         let (_, valid) = cache(&mut self.holder, "one");
@@ -75,13 +75,13 @@ impl Pair {
         let next = self.holder.ask("get /v/a");
         assert!(is_from(&next, "server", "two"), "{next}");
         println!("a live holder, valid for {valid:?}, consented within {consented:?}");
-        // A round trip and a commit, for which the machine's allowance is far more than enough; it
-        // is less than any wait for a lease that is renewed when half of it has passed.
+        // A round trip and a commit. The machine's allowance is far more than they need. It is less
+        // than any wait for a lease, because a lease is renewed when half of it has passed.
         check("a write of what a live holder has is done", consented, Duration::ZERO, Duration::ZERO)
     }
 
-    /// Stopped, the holder cannot consent: the put waits for as long as the holder was promised,
-    /// and `why` tells.
+    /// A stopped holder cannot consent. The put waits as long as the holder's promise lasts, and
+    /// `why` shows the wait.
     fn wait_for_a_stopped_holder(&mut self) -> Result<(), Missed> {
         self.writer.ask("put /v/a two");
         let (asked, valid) = cache(&mut self.holder, "two");
@@ -105,7 +105,7 @@ impl Pair {
         );
         println!("a stopped holder, valid for {valid:?}, held a put up for {waited:?}; why said at most {at_most:?}");
 
-        // Nobody waits for it again; and it does not take its copy for valid when it goes on.
+        // The next put does not wait for it. When it resumes, it does not use its copy.
         let put = Instant::now();
         let written = self.writer.ask("put /v/a four");
         let again = put.elapsed();
@@ -118,7 +118,7 @@ impl Pair {
         check("a write of what nobody has any more is done", again, Duration::ZERO, Duration::ZERO)
     }
 
-    /// What `why` says of the wait for the holder.
+    /// The wait for the holder in the answer of `why`.
     fn why(&self, since: Instant) -> Value {
         loop {
             let why = self.cli.done(["why", "/v/a"]);

@@ -1,4 +1,4 @@
-//! All servers are killed at once, under load.
+//! Kills all servers at once, under load.
 
 use std::{
     sync::{
@@ -18,43 +18,42 @@ use crate::{
 
 const WRITERS: u64 = 6;
 
-/// The nodes of each writer. Nobody else writes them.
+/// The number of nodes of each writer. No other writer writes them.
 const NODES: u64 = 5;
 
-/// Times that all servers are killed.
+/// How often all servers are killed.
 const CRASHES: u64 = 3;
 
-/// Writes that have to be acknowledged between one crash and the next.
+/// The writes that must be acknowledged between two crashes.
 const PROGRESS: u64 = 150;
 
-/// Longer than any outage here: a write that is under way in a crash is sent again and gets its
-/// outcome.
+/// Longer than any outage here. A write in flight during a crash is sent again, with one outcome.
 const PATIENT: Duration = Duration::from_secs(120);
 
 /// What a writer knows of one of its nodes.
 #[derive(Debug, Clone)]
 struct Known {
     path: NodePath,
-    /// The value and revision of the last write that was acknowledged.
+    /// The value and revision of the last acknowledged write.
     last: Option<(String, Revision)>,
-    /// Writes that were acknowledged.
+    /// The number of acknowledged writes.
     acknowledged: u64,
-    /// Values of writes since, of which it is not known whether they took effect.
+    /// The values of later writes of unknown outcome.
     unknown: Vec<String>,
-    /// Writes, ever, of which it is not known.
+    /// The number of writes of unknown outcome so far.
     unknowns: u64,
 }
 
-/// How a write is to be.
+/// The condition of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// Whatever is there.
+    /// None.
     Put,
-    /// Only over what the writer knows.
+    /// Only over the value that the writer knows.
     Compare,
-    /// Only over something that is not there any more: must be refused.
+    /// Only over a revision that is replaced: must be refused.
     CompareOld,
-    /// Only if nothing is there: must be refused when something is.
+    /// Only if the node does not exist: must be refused if it does.
     Create,
 }
 
@@ -72,7 +71,7 @@ impl Known {
         }
     }
 
-    /// Whether the write must be refused; none if that cannot be known.
+    /// True if the write must be refused, false if it must not be. `None` if that is unknown.
     fn must_be_refused(&self, attempt: Attempt) -> Option<bool> {
         match attempt {
             Attempt::Put => Some(false),
@@ -83,7 +82,7 @@ impl Known {
         }
     }
 
-    /// One write, and what its outcome says about those before.
+    /// Writes once. The outcome also decides about earlier writes.
     async fn write(&mut self, client: &Client, attempt: Attempt, value: String) {
         let options =
             PutOptions { condition: self.condition(attempt), timeout: Some(PATIENT), ..PutOptions::default() };
@@ -111,7 +110,7 @@ impl Known {
         }
     }
 
-    /// What a reader may find.
+    /// Checks what a reader found.
     fn check(&self, value: Option<&str>, version: u64) {
         let last = self.last.as_ref().map(|(value, _)| value.as_str());
         let is_one = value == last || value.is_some_and(|value| self.unknown.iter().any(|unknown| unknown == value));
@@ -121,7 +120,7 @@ impl Known {
     }
 }
 
-/// Writes on until it is told to stop. Every value is written once.
+/// Writes until it is stopped. Every value is written once.
 async fn write_on(client: Client, writer: u64, done: Arc<AtomicU64>, stops: Arc<AtomicBool>) -> Vec<Known> {
     let mut nodes: Vec<Known> = (0..NODES).map(|node| Known::new(path(&format!("/writers/{writer}/{node}")))).collect();
     let attempts = [Attempt::Create, Attempt::Compare, Attempt::Put, Attempt::CompareOld, Attempt::Compare];
@@ -129,7 +128,7 @@ async fn write_on(client: Client, writer: u64, done: Arc<AtomicU64>, stops: Arc<
     while !stops.load(Ordering::Relaxed) {
         number += 1;
         let attempt = attempts[(number % attempts.len() as u64) as usize];
-        // Another node each time, and in the course of time each attempt on each node.
+        // Another node each time. In the course of time, each attempt on each node.
         let node = &mut nodes[((number + number / NODES) % NODES) as usize];
         node.write(&client, attempt, format!("{writer}:{number}:{attempt:?}")).await;
         done.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +165,7 @@ async fn acknowledged_writes_survive_crash_of_all_and_apply_once() {
     for writer in writers {
         nodes.extend(writer.await.expect("every outcome was as it must be"));
     }
-    // Once more, with nothing under way: what is read comes from the disks.
+    // Once more, with nothing in flight, so that the reads come from the disks.
     cluster.ids().into_iter().for_each(|id| cluster.kill(id));
     cluster.ids().into_iter().for_each(|id| cluster.spawn(id));
     let reader = cluster.client("reader").await;

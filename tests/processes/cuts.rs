@@ -1,11 +1,11 @@
-//! Short cuts of the network: a registration and a lock outlive each one that is shorter than half
+//! Short cuts of the network: a registration and a lock outlive each cut that is shorter than half
 //! of their term.
 //!
 //! Each round waits for a renewal, then for a part of the time until the next renewal, and cuts a
 //! client off. The parts are spread evenly, so the cuts begin at all times of a renewal's cycle.
 //!
 //! `LEASEHOLD_CUTS=100 cargo test --test processes cuts -- --nocapture` makes more rounds.
-//! `LEASEHOLD_CUT_MS=800` makes the cuts longer: where the boundary is.
+//! `LEASEHOLD_CUT_MS=800` makes the cuts longer, which shows the boundary.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
@@ -23,45 +23,44 @@ use crate::{
     world::{TERM, World},
 };
 
-/// The number of cuts, unless told otherwise.
+/// The number of cuts by default.
 const ROUNDS: u64 = 4;
 
-/// How long a cut is, unless told otherwise: well below half of the term.
+/// The length of a cut by default: well below half of the term.
 const CUT: Duration = Duration::from_millis(600);
 
-/// What the process in the middle of the network is.
+/// How a process learns that it must be the keeper.
 const KEEPER: Role =
     Role { variable: "LEASEHOLD_TEST_KEEPER", test: "cuts::cut_shorter_than_half_a_term_ends_nothing" };
 
-/// How much longer than it should a cut may take on a machine that runs: a process is started to
-/// end it.
+/// How much longer than intended a cut may take: a process is started to end it.
 const CUT_LATE_MAX: Duration = Duration::from_millis(50);
 
-/// How often the keeper notes what is left of its leases.
+/// How often the keeper notes the time left of its leases.
 const PACE: Duration = Duration::from_millis(5);
 
-/// A step of the golden ratio: however many parts are drawn, they are spread evenly.
+/// A step of the golden ratio, which spreads any number of parts evenly.
 const SPREAD: f64 = 0.618_033_988_749_895;
 
 const HOST: &str = "c1";
 const SERVICE: &str = "/n/service";
 const LOCK: &str = "/n/lock";
 
-/// What a keeper is to do.
+/// The task of a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     endpoints: Vec<String>,
     notes: PathBuf,
 }
 
-/// What a keeper says. Times are in nanoseconds on the clock by which leases are counted.
+/// A note of a keeper. Times are in nanoseconds on the clock by which leases are counted.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Note {
-    /// It has both: the epoch of the registration, the token of the lock.
+    /// It has both: the registration's epoch and the lock's token.
     Has { epoch: u64, token: u64 },
-    /// What is left of the registration and of the lock.
+    /// The time left of the registration and of the lock.
     Left { at: u64, registration: u64, lock: u64 },
-    /// One of them, or both, are lost for good.
+    /// One of them or both are lost.
     Lost { at: u64, registration: bool, lock: bool },
 }
 
@@ -77,7 +76,7 @@ async fn keep(task: Task) {
         if let (Ok(registration), Ok(lock)) = (registered, locked) {
             notes.note(&Note::Has { epoch: registration.epoch().0, token: lock.token().0 });
             until_lost(&registration, &lock, &notes).await;
-            // The next registration is a node of its own. It may be gone already.
+            // The next registration is a new node. This one may be gone already.
             let _ = registration.leave().await;
         }
     }
@@ -101,15 +100,15 @@ async fn until_lost(registration: &Registration, lock: &LockGuard, notes: &Notes
 /// What the test knows of the keeper.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The epoch and the token of what it has; none after a loss.
+    /// The epoch and the token of what it has. `None` after a loss.
     has: Option<(u64, u64)>,
-    /// What is left, by the last note: of the registration or of the lock, whichever is less.
+    /// The time left by the last note: the registration's or the lock's, whichever is less.
     left: Duration,
     /// The time of the last note.
     at: u64,
-    /// The time of the last note that said more than the one before: after a renewal.
+    /// The time of the last note with more time left than before: after a renewal.
     renewed: u64,
-    /// The least that was left since [`Seen::look`] was called.
+    /// The least time left since the last reset of this field.
     least: Duration,
     lost: Vec<String>,
 }
@@ -138,14 +137,14 @@ impl Seen {
 
 /// The world, with a keeper in it.
 struct Setting {
-    // It ends before what it runs in.
+    // Dropped before the world in which it runs.
     keeper: worker::Worker<Note>,
     world: World,
     seen: Seen,
 }
 
 impl Setting {
-    /// None where the test is skipped.
+    /// `None` if the test is skipped.
     fn new() -> Option<Self> {
         let world = World::of(1)?;
         let notes = worker::notes(&world.cluster.directory(""), "keeper");
@@ -154,7 +153,7 @@ impl Setting {
         Some(Self { keeper, world, seen: Seen::default() })
     }
 
-    /// Reads the keeper's notes until they fit.
+    /// Reads the keeper's notes until they meet a condition.
     fn until(&mut self, what: &str, fits: impl Fn(&Seen) -> bool) {
         let (keeper, seen) = (&mut self.keeper, &mut self.seen);
         eventually(what, || {
@@ -178,7 +177,7 @@ impl Setting {
         (node["revision"].as_u64(), holds["holds"][0]["token"].as_u64())
     }
 
-    /// Cuts the keeper off. Returns for how long not everything got through.
+    /// Cuts the keeper off. Returns how long packets could be lost.
     fn cut(&self, long: Duration) -> Duration {
         let began = boottime_ns();
         self.world.network.cut_off(HOST);
@@ -189,18 +188,18 @@ impl Setting {
     }
 }
 
-/// What one round showed.
+/// The result of one round.
 #[derive(Debug)]
 struct Round {
     /// From the last renewal to the cut.
     after: Duration,
-    /// For how long not everything got through.
+    /// How long packets could be lost.
     cut: Duration,
-    /// What was left when the cut began.
+    /// The time left when the cut began.
     left: Duration,
-    /// The least that was left in the cut, and until the next renewal.
+    /// The least time left during the cut and until the next renewal.
     least: Duration,
-    /// What was lost; none if nothing was.
+    /// What was lost. `None` if nothing was.
     lost: Option<String>,
 }
 
@@ -218,7 +217,7 @@ impl fmt::Display for Round {
 impl Setting {
     /// Makes one cut, at this part of a renewal's cycle.
     fn round(&mut self, part: f64, long: Duration) -> Round {
-        // After a loss, the keeper may lose once more what it has only just been granted.
+        // After a loss, the keeper may at once lose what it was just granted.
         let before = eventually("the keeper and the servers agree", || {
             self.renewed();
             let (has, found) = (self.seen.has.ok_or("lost again")?, self.at_the_servers());
@@ -228,14 +227,14 @@ impl Setting {
                 Err(format!("{found:?} at the servers: expected {has:?}"))
             }
         });
-        // A new cycle: what was asked of the servers took its time.
+        // A new cycle, because the answers of the servers took time.
         let renewed = self.renewed();
         let begins = renewed + (TERM / 2).mul_f64(part).as_nanos() as u64;
         eventually("the cut begins", || (boottime_ns() >= begins).then_some(()));
         let began = boottime_ns();
         let (lost_before, whole) = (self.seen.lost.len(), self.cut(long));
         self.seen.least = Duration::MAX;
-        // Those until the cut began are read, too: they say what was left.
+        // The notes before the cut are read too, because they say how much was left.
         let since = began + whole.as_nanos() as u64;
         let mut left = self.seen.left;
         let (keeper, seen) = (&mut self.keeper, &mut self.seen);
@@ -258,7 +257,7 @@ impl Setting {
         Round { after: Duration::from_nanos(began - renewed), cut: whole, left, least: self.seen.least, lost }
     }
 
-    /// The least that is left in a term without a cut.
+    /// The least time left in a term without a cut.
     fn steady(&mut self) -> Duration {
         self.renewed();
         self.seen.least = Duration::MAX;
@@ -268,7 +267,7 @@ impl Setting {
     }
 }
 
-/// In a process that is to be a keeper: the keeper.
+/// If the process must be the keeper, this runs the keeper.
 #[test]
 fn cut_shorter_than_half_a_term_ends_nothing() {
     if let Some(task) = KEEPER.task() {

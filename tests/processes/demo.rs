@@ -1,4 +1,4 @@
-//! The demo: it leaves nothing behind even if it is killed, and it notices stale reads.
+//! The demo leaves nothing behind even if it is killed, and it notices stale reads.
 
 use std::{
     fs,
@@ -24,13 +24,13 @@ fn demo(temporary: &Path, files: &Path) -> Command {
     command
 }
 
-/// The processes that a process has started and that live, with their command lines.
+/// The live processes that a process has started, with their command lines.
 fn children(parent: u32) -> Vec<(u32, String)> {
     let processes = fs::read_dir("/proc").expect("Linux has it").flatten();
     let ids = processes.filter_map(|process| process.file_name().to_str()?.parse::<u32>().ok());
     let child = |id: u32| {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // After the name, which is in brackets and may hold anything: the state, and the parent.
+        // After the name, which is in parentheses and may be any text: the state and the parent.
         let mut fields = stat.rsplit(')').next()?.split_whitespace();
         let state = fields.next()?;
         let is_child = fields.next()?.parse() == Ok(parent) && state != "Z";
@@ -78,8 +78,8 @@ fn demo_with_stale_reads_reports_them_and_fails() {
     let directory = tempfile::tempdir().expect("a directory");
     let (temporary, files) = (directory.path().join("tmp"), directory.path().join("files"));
     fs::create_dir(&temporary).and_then(|()| fs::create_dir(&files)).expect("made");
-    // Readers, who have no writes to tell of, tell of nothing but the first change there ever was:
-    // as if no recall had reached them.
+    // A reader's report has no acknowledged writes. This replaces each revision in it by the first
+    // one, as if no recall had reached the reader.
     let program = directory.path().join("liar");
     let lies = r#"sed -u '/"acks":\[\]/s/"revision":[0-9]*/"revision":1/g'"#;
     let script = format!("#!/bin/sh\n{} \"$@\" | {lies}\n", env!("CARGO_BIN_EXE_leasehold"));
@@ -94,7 +94,7 @@ fn demo_with_stale_reads_reports_them_and_fails() {
     let (stale, reads) =
         (report["stale_reads"].as_u64().expect("a number"), report["reads"].as_u64().expect("a number"));
     println!("{stale} of {reads} reads were stale, and found");
-    // The file whose import was the first change is the only one of which this may be true.
+    // The first revision is right only for the file that was imported first.
     assert!(stale > reads / 2, "{report}");
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains(&format!("{stale} reads were stale: expected none")), "{stderr}");

@@ -1,5 +1,5 @@
-//! Servers that may have few files open, and more clients than that: the server lives, whoever is
-//! refused hears why, and the other replicas are not kept out.
+//! Servers that may open few files, and more clients than that. The server lives, a refused client
+//! gets the reason, and the other replicas can connect.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::{
     path,
 };
 
-/// How many files a server may have open.
+/// How many files a server may open.
 const FILES: usize = 256;
 
-/// As many clients as such a server admits.
+/// How many clients such a server admits.
 const ADMITTED: usize = FILES / 4;
 
-/// How many want to be.
+/// How many clients connect.
 const IDLE: usize = 400;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ fn cluster_with_few_files(count: usize) -> Cluster {
     Cluster::start_at((0..count).map(|_| site()).collect(), Place::default(), None)
 }
 
-/// Connects clients that ask for nothing: those that are admitted, and what the others are told.
+/// Connects clients that send no requests. Returns those that are admitted, and the others' errors.
 async fn crowd(address: &str, count: usize) -> (Vec<TcpStream>, Vec<String>) {
     let all = (0..count).map(|_| connect(address, Role::Client, TIMEOUT));
     let (mut admitted, mut refused) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ async fn server_without_descriptors_refuses_clients_and_lives() {
     cluster.assert_all_run();
 }
 
-/// As above. They connect, and do not even say what they are.
+/// [`crowd`] of clients that do not even send their role.
 async fn silent_crowd(address: &str) -> Vec<TcpStream> {
     let all = (0..IDLE).map(|_| TcpStream::connect(address));
     futures::future::join_all(all).await.into_iter().map(|stream| stream.expect("it listens")).collect()
@@ -99,7 +99,7 @@ async fn crowd_of_clients_keeps_no_replica_out() {
     let others = cluster.others(leader);
     cluster.kill(others[0]);
     cluster.spawn(others[0]);
-    // A majority needs the one that came back.
+    // A majority needs the server that came back.
     cluster.kill(others[1]);
     writes(&client).await;
     drop(idle);

@@ -1,4 +1,4 @@
-//! Disks that are full (F7).
+//! Full disks (F7 in tests/processes/README.md).
 
 use std::{
     fs::{self, File},
@@ -18,10 +18,10 @@ use crate::{
     common::{Cluster, Place, Site, Tool, eventually, free_address, require},
 };
 
-/// What all of our disks are called; the id of the test process follows.
+/// The first part of each disk's name. The id of the test process follows.
 const PREFIX: &str = "leasehold-test-disk-";
 
-/// Room for a server, and some.
+/// More than a server needs.
 const SIZE: &str = "192m";
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -31,7 +31,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// None where the test is skipped, as nothing can be mounted.
+    /// `None` if nothing can be mounted and the test is skipped.
     pub(crate) fn new() -> Option<Self> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(sweep);
@@ -49,7 +49,7 @@ impl Disk {
         require(Tool::SmallDisks, Err(why))
     }
 
-    /// Where a server's data go.
+    /// The folder for a server's data.
     pub(crate) fn data(&self) -> PathBuf {
         self.0.join("data")
     }
@@ -58,7 +58,7 @@ impl Disk {
         self.0.join("ballast")
     }
 
-    /// Takes all the room there is.
+    /// Fills the disk.
     pub(crate) fn fill(&self) {
         let mut ballast = File::create(self.ballast()).expect("a file");
         let error = loop {
@@ -82,7 +82,7 @@ impl Drop for Disk {
 }
 
 fn unmount(folder: &Path) {
-    // Lazily: a process may be about to end that has a file open there.
+    // Lazily, because a process that is about to end may have a file open there.
     let unmounted = Command::new("umount").arg("-l").arg(folder).status();
     if unmounted.is_ok_and(|status| status.success()) {
         // If it is not empty, it was not ours.
@@ -90,7 +90,7 @@ fn unmount(folder: &Path) {
     }
 }
 
-/// Unmounts what test processes have left that are no more.
+/// Unmounts the disks of test processes that have ended.
 fn sweep() {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     for folder in mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(Path::new) {
@@ -106,12 +106,12 @@ fn site(disk: Option<&Disk>) -> Site {
     Site { place: Place::default(), address: free_address(), data: disk.map(Disk::data) }
 }
 
-/// Writes one value after another until that fails. Returns what was acknowledged, and the failure.
+/// Writes values until a write fails. Returns the acknowledged writes, and the failure.
 fn write_until_refused(cluster: &Cluster, from: u64) -> (Vec<(String, String)>, Value) {
     let mut shell = cluster.cli().shell_with(&["--timeout", "10s"]);
     let mut acknowledged = Vec::new();
     for number in from.. {
-        // Long enough to fill what a page has left, and different each time.
+        // Long enough to fill the rest of a page, and different each time.
         let (path, value) = (format!("/a/{number}"), format!("{number}-").repeat(200));
         let answer = shell.ask(&format!("put {path} {value}"));
         if answer.get("error").is_some() {
@@ -140,7 +140,7 @@ fn server_with_full_disk_exits_and_restarts_with_all_writes() {
     cluster.cli().done(["put", "/a/0", "first"]);
     disk.fill();
     let (acknowledged, refused) = write_until_refused(&cluster, 1);
-    // Whoever was under way cannot know; nobody was told that it was done.
+    // The outcome of a write in flight is unknown. The server does not report it as done.
     let kind = refused["error"]["kind"].as_str().unwrap_or_default();
     assert!(["unavailable", "outcome_unknown"].contains(&kind), "{refused}");
     let status = cluster.ended(1);
@@ -153,7 +153,7 @@ fn server_with_full_disk_exits_and_restarts_with_all_writes() {
     );
     assert!(log.contains("cannot go on"), "{log}");
 
-    // Without room it does not come back as if nothing had been.
+    // Without room it must not come back with a part of its data.
     cluster.spawn(1);
     let again = eventually("it ends again, or serves and has everything", || match cluster.has_ended(1) {
         Some(status) => Some(Some(status)),
@@ -171,7 +171,7 @@ fn server_with_full_disk_exits_and_restarts_with_all_writes() {
     cluster.wait_until_it_serves();
     assert_has_all(&cluster, &acknowledged);
     assert_eq!(cluster.cli().done(["get", "/a/0"])["value"], "first");
-    // Those who had leases when it ended and are gone are waited for.
+    // This write waits for clients that had leases when the server ended, and that are gone.
     cluster.cli().done(["--timeout", "30s", "put", "/a/after", "room"]);
     cluster.assert_all_run();
 }
@@ -181,7 +181,7 @@ fn leader_with_full_disk_exits_and_others_have_all_writes() {
     let _alone = alone();
     let Some(disk) = Disk::new() else { return };
     let mut cluster = Cluster::start_at(vec![site(Some(&disk)), site(None), site(None)], Place::default(), None);
-    // It is to lead: who leads instead hands over.
+    // Replica 1 must lead, so any other leader is stopped and transfers its leadership.
     eventually("replica 1 leads", || {
         let leader = cluster.leader();
         if leader != 1 {
@@ -215,7 +215,7 @@ fn leader_with_full_disk_exits_and_others_have_all_writes() {
     disk.empty();
     cluster.spawn(1);
     cluster.caught_up(&[1, 2, 3]);
-    // It is needed for a quorum now.
+    // The quorum needs it now.
     cluster.kill(2);
     cluster.wait_until_it_serves();
     assert_has_all(&cluster, &acknowledged);

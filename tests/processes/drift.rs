@@ -1,8 +1,8 @@
-//! Clocks beyond the drift allowance are noticed, and nothing is served from memory by them (A38).
+//! Clocks beyond the drift allowance are noticed, and clients with them read nothing from memory
+//! (A38 in docs/verification.md).
 //!
 //! The clocks run at other rates from the start of their processes (`clocks.rs` says how). The
-//! client's log is that of its process; the servers' log and `cluster status` are what an operator
-//! sees.
+//! client's log is that of its process. An operator sees the servers' log and `cluster status`.
 
 use std::time::{Duration, Instant};
 
@@ -17,15 +17,15 @@ use crate::{
     world::{TERM, World, server},
 };
 
-/// From a client's first read from memory to its last, if its clock or the leader's runs at twice
-/// the other's speed: half a second by the client's clock, which is a second if that is the slow
-/// one, and three seconds more on a busy machine.
+/// The most time from a client's first read from memory to its last, if its clock or the leader's
+/// runs at twice the other's speed. It is half a second by the client's clock, which is a second if
+/// that clock is the slow one. A busy machine may add three seconds.
 const FOUND_WITHIN: Duration = Duration::from_secs(4);
 
-/// What a log says of a clock beyond the allowance.
+/// The words of a log about a clock beyond the allowance.
 const BEYOND: &str = "differ by more than allowed";
 
-/// The clients whose clocks are shown as beyond the allowance, once there are this many.
+/// Waits until this many clocks are shown as beyond the allowance. Returns their clients.
 fn shown(world: &World, count: u64) -> Vec<Value> {
     eventually(&format!("{count} clocks are shown as beyond the allowance"), || {
         let status = world.cluster.status()?;
@@ -34,7 +34,7 @@ fn shown(world: &World, count: u64) -> Vec<Value> {
     })
 }
 
-/// How often the log of the client at a host says it.
+/// How often the log of a host's client has these words.
 fn said_by_client(world: &World, host: &str) -> usize {
     let name = &world.worker(host).name;
     let log = notes(&world.cluster.directory(""), name).with_extension("log");
@@ -51,7 +51,7 @@ fn assert_ppm(clock: &Value, expected: i64) {
     assert_eq!(clock["allowed_ppm"], 2_000, "twice the default allowance");
 }
 
-/// Has the client at a host write for so long.
+/// Lets the client at a host write for this long.
 fn goes_on_for(world: &mut World, host: &str, span: Duration) {
     let from = Instant::now();
     while from.elapsed() < span {
@@ -59,7 +59,7 @@ fn goes_on_for(world: &mut World, host: &str, span: Duration) {
     }
 }
 
-/// Has the client at a host be cut off while another writes, and read and write for as long again.
+/// Cuts a client off while another writes. Then the client must read nothing from memory.
 fn reads_nothing_from_memory(world: &mut World, host: &str, writer: &str) {
     let before = world.progress(host).cached;
     for id in world.cluster.ids().into_iter().map(server) {
@@ -125,7 +125,7 @@ fn leader_at_double_speed_stops_its_clients_until_another_leads() {
     for host in ["c1", "c2"] {
         world.goes_on_without_memory(host);
     }
-    // Whoever leads next has a right clock.
+    // The next leader has a right clock.
     world.cluster.stop(1, Signal::SIGTERM);
     world.cluster.wait_until_it_serves();
     assert_ne!(world.cluster.leader(), 1);
@@ -152,7 +152,7 @@ fn stopped_processes_are_not_taken_for_wrong_clocks() {
         world.goes_on("c1");
         let leader = world.cluster.leader();
         world.cluster.pause(leader, true);
-        // The others elect a leader if it takes long enough, and the client finds it.
+        // If the pause is long enough, the others elect a leader, and the client finds it.
         let from = Instant::now();
         while from.elapsed() < pause {
             world.gather();

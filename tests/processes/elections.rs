@@ -1,11 +1,10 @@
-//! Elections among many candidates, each a process, whose leaders are killed one after the other,
-//! and servers with them (A16).
+//! Elections among many candidates, each in its own process (A16 in docs/verification.md). Leaders
+//! are killed one after the other, and servers with them.
 //!
 //! A leader is replaced within its term and a second, apart from the time in which no server led
 //! (A21).
 //!
-//! `LEASEHOLD_ELECTION_KILLS=1000 cargo test --test processes elections -- --nocapture` kills more
-//! of them.
+//! `LEASEHOLD_ELECTION_KILLS=1000 cargo test --test processes elections -- --nocapture` kills more.
 
 use std::{
     cell::RefCell,
@@ -27,25 +26,25 @@ use crate::{
     worker::boottime_ns,
 };
 
-/// How many are killed, unless told otherwise.
+/// How many processes are killed by default.
 const KILLS: u64 = 30;
 
 const CANDIDATES: usize = 50;
 
-/// What they campaign for, in a volume whose holders are missed soon.
+/// The node that they campaign for, in a volume whose lost leaders are replaced soon.
 const NODE: &str = "/jobs/leader";
 
-/// How long the volume's leases are.
+/// The term of the volume.
 const TERM: Duration = Duration::from_secs(2);
 
-/// How much longer than a term nobody leads, in 99 of 100 cases.
+/// How much longer than a term there is no elected leader, in 99 of 100 cases.
 const VACANT_BEYOND_TERM: Duration = Duration::from_secs(1);
 
-/// So long after a leader was answered an observer has been told too, in 95 of 100 cases; in half
-/// of them it has so long after the leader asked.
+/// The most time from the answer to a leader until an observer is notified, in 95 of 100 cases. In
+/// half of the cases it is the most time from the leader's request.
 const TOLD_WITHIN: Duration = Duration::from_millis(100);
 
-/// Who is killed at one time.
+/// The processes that are killed at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strike {
     Leader,
@@ -53,7 +52,7 @@ enum Strike {
     Both,
 }
 
-/// Again and again.
+/// Repeated in this order.
 const STRIKES: [Strike; 8] = [
     Strike::Leader,
     Strike::Leader,
@@ -65,16 +64,16 @@ const STRIKES: [Strike; 8] = [
     Strike::Leader,
 ];
 
-/// A place in line: which hold, and whose. Holds are numbered in the order of their arrival.
+/// A position in the lock queue: the lock's id and its session's name. Ids grow with the arrivals.
 type InLine<'a> = (u64, &'a str);
 
 fn line_of(holds: &[LockInfo]) -> Vec<InLine<'_>> {
     holds.iter().map(|one| (one.lock.0, one.name.as_str())).collect()
 }
 
-/// Whether everyone gets its turn: `led` have been elected since the first of the line `before`
-/// was, and the first of the line `after` leads. Returns the place that this one had before, or
-/// `None` if nobody has kept its place and all have queued anew.
+/// Checks that candidates lead in the order of the queue. `led` are those elected since the first
+/// of `before`, and the first of `after` leads now. Returns the position that this one had in
+/// `before`, or `None` if all have lost their positions and queued anew.
 fn turn(before: &[InLine<'_>], after: &[InLine<'_>], led: &[&str]) -> Result<Option<usize>, String> {
     if !after.is_sorted_by_key(|(hold, _)| *hold) {
         return Err("the line is not in the order of arrival".to_owned());
@@ -92,10 +91,10 @@ fn turn(before: &[InLine<'_>], after: &[InLine<'_>], led: &[&str]) -> Result<Opt
     }
 }
 
-/// Who was told to an observer, and when.
+/// The leaders that an observer was notified of, and when.
 type Told = Arc<Mutex<Vec<(ElectedLeader, u64)>>>;
 
-/// Candidates in line.
+/// The candidates of one election.
 struct Election {
     candidates: BTreeMap<String, Candidate>,
     started: usize,
@@ -104,15 +103,14 @@ struct Election {
     told: Told,
     cluster: Cluster,
     stalls: Stalls,
-    /// From a leader's death to the beginning of the next, without the time in which no server led,
-    /// and what the machine was seen to add.
+    /// From a leader's death to the next leader, without the time in which no server led, and
+    /// without stalls of the machine.
     vacant: Vec<Duration>,
-    /// From when to when no server led.
+    /// The times in which no server led.
     out: Vec<(u64, u64)>,
-    /// Of so many elections the next in line was elected, and not a later one because those before
-    /// were gone too.
+    /// The number of elections that the next in the queue won. In the others it had ended too.
     next_in_line: u64,
-    /// So often everyone in line had lost its place, as the machine stood still and no process
+    /// How often all sessions lost their positions, because the machine stalled and no process
     /// could renew.
     lost_lines: u64,
 }
@@ -155,8 +153,8 @@ impl Election {
         }
     }
 
-    /// Waits until everyone is in line, and the first leads, by this token at least, and has done
-    /// what only the leader does since that time. Returns the line.
+    /// Waits until all candidates are in the queue and the first one leads, with at least the token
+    /// `least`, and has acted as the leader after `since`. Returns the queue.
     async fn line(&mut self, least: u64, since: u64) -> Vec<LockInfo> {
         let (client, node) = (self.client.clone(), path(NODE));
         let election = RefCell::new(self);
@@ -172,8 +170,8 @@ impl Election {
         .await
     }
 
-    /// Kills the leader, or the leading server, or both, and waits until someone leads again.
-    /// Returns the line.
+    /// Kills the leader, or the leading server, or both, and waits until a candidate leads again.
+    /// Returns the queue.
     async fn strike(&mut self, strike: Strike, line: &[LockInfo]) -> Vec<LockInfo> {
         let (token, name) = (line[0].token.expect("it leads").0, line[0].name.clone());
         let all = self.cluster.ids();
@@ -210,18 +208,18 @@ impl Election {
         after
     }
 
-    /// For how long the machine stood still between two times.
+    /// How long the machine stalled between two times.
     fn stood_still(&self, from: u64, to: u64) -> Duration {
         let (now, now_ns) = (Instant::now(), boottime_ns());
         let ago = |time: u64| now - Duration::from_nanos(now_ns.saturating_sub(time));
         self.stalls.during(ago(from), ago(to))
     }
 
-    /// Who leads is the first of those who are left of the line that there was, and nobody behind
+    /// Checks that the leader is the first of those left in the old queue, and that nobody behind
     /// it has led.
     fn check_turn(&mut self, token: u64, before: &[LockInfo], after: &[LockInfo], stall: Duration) {
         self.gather();
-        // Others may have led since that line was read.
+        // Others may have led since the old queue was read.
         let leading = after[0].token.expect("it leads").0;
         let until_then = self.reigns.after(token).take_while(|(token, _)| *token <= leading);
         let led: Vec<&str> = until_then.map(|(_, reign)| reign.name.as_str()).collect();
@@ -237,7 +235,7 @@ impl Election {
         }
     }
 
-    /// Checks all that candidates and the observer have said.
+    /// Checks all notes of the candidates and of the observer.
     async fn finish(mut self) {
         let reigns = {
             self.gather();
@@ -287,7 +285,7 @@ impl Election {
         println!("told after a leader asked to proclaim something: {after_asked}");
         println!("told after it was answered: {after_answered}");
         assert!(after_asked.count() > 0, "nothing was proclaimed while a server led");
-        // The commit lies between the question and the answer.
+        // The commit lies between the request and the answer.
         assert!(after_answered.at(0.95) <= TOLD_WITHIN, "told after a leader was answered: {after_answered}");
         assert!(after_asked.at(0.5) <= TOLD_WITHIN, "told after a leader asked, commit included: {after_asked}");
         let most = TERM + VACANT_BEYOND_TERM;
@@ -295,7 +293,7 @@ impl Election {
     }
 }
 
-/// Writes down each leader.
+/// Records each leader.
 async fn observe(client: Client, told: Told) {
     let mut leaders = client.observe(&path(NODE));
     while let Ok(leader) = leaders.next().await {

@@ -1,4 +1,4 @@
-//! When nodes that go with leases were told to be gone.
+//! When a watcher was notified that attached nodes were removed.
 
 use std::{
     collections::BTreeMap,
@@ -12,23 +12,23 @@ use leasehold_client_cache::{
 
 use crate::{common::soon, path, worker::boottime_ns};
 
-/// What a watcher of `/n` is told. Times are in nanoseconds on the clock by which leases are
-/// counted.
+/// The expired nodes that a watcher of `/n` was notified of, and when: in nanoseconds on the clock
+/// by which leases are counted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ends(Arc<Mutex<BTreeMap<NodePath, u64>>>);
 
-/// A lease with a node.
+/// A lease with an attached node.
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub(crate) id: LeaseId,
     pub(crate) path: NodePath,
-    /// When it was asked for, and when that was answered.
+    /// When the client asked for it, and when it was answered.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
 }
 
 impl Ends {
-    /// From now on.
+    /// Watches from now on.
     pub(crate) async fn watched_by(client: &Client) -> Self {
         let ends = Self::default();
         let mut watch = client.watch(&path("/n"), WatchOptions::default()).await.expect("the cluster serves");
@@ -46,18 +46,18 @@ impl Ends {
         ends
     }
 
-    /// Whether it is gone as far as that has been told.
+    /// True if the watcher was notified of the node's removal.
     pub(crate) fn has(&self, path: &NodePath) -> bool {
         self.0.lock().expect("nobody panics").contains_key(path)
     }
 
-    /// When it was told to be gone; waits for it.
+    /// Waits until the watcher is notified of the node's removal. Returns when it was.
     pub(crate) async fn of(&self, path: &NodePath) -> u64 {
         soon(&format!("{path} is gone"), || async { self.0.lock().expect("nobody panics").get(path).copied() }).await
     }
 }
 
-/// Grants a lease, and puts a node that goes with it.
+/// Grants a lease, and attaches a node to it.
 pub(crate) async fn grant(client: &Client, at: &str, ttl: Duration) -> Granted {
     let asked = boottime_ns();
     let id = client.grant_lease(ttl, LeaseOptions::default()).await.expect("the cluster serves");

@@ -1,9 +1,8 @@
-//! etcd's lease facility (A18): one script of operations on a real etcd and on Leasehold.
+//! One script of lease operations on a real etcd and on Leasehold (A18 in docs/verification.md).
 //!
-//! Each step is one command line, which etcdctl and leasehold both take. The test compares their
-//! answers in a normal form: leases have names instead of ids, a bound stands for the time that
-//! remains, and each [`Difference`] is undone. Nothing else may differ, and each difference has to
-//! be seen.
+//! Each step is one command line that both etcdctl and leasehold take. The test compares their
+//! answers in a normal form: leases have names instead of ids, a bound replaces the remaining time,
+//! and each [`Difference`] is undone. Nothing else may differ, and each difference must be seen.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +20,8 @@ use crate::{
     },
 };
 
-/// The steps, each with the answer that both have to give. `$name` is a lease; `as $name` names the
-/// one that the step grants.
+/// The steps, each with the answer that both must give. `$name` is a lease. `as $name` names the
+/// lease that the step grants.
 const SCRIPT: &[(&str, &str)] = &[
     ("lease list", "found 0 leases"),
     ("lease grant 600 as $one", "lease $one granted with TTL(600s)"),
@@ -52,7 +51,7 @@ const SCRIPT: &[(&str, &str)] = &[
     // Renewals.
     ("lease keep-alive $one --once", "lease $one keepalived with TTL(600)"),
     ("lease keep-alive $unknown --once", "refused: no such lease"),
-    // A key goes with the lease that it was last put with, or with none.
+    // A key is attached to the lease that it was last put with, or to none.
     ("put /moved 2 --lease $two", "put"),
     ("put /freed 2", "put"),
     (
@@ -63,7 +62,7 @@ const SCRIPT: &[(&str, &str)] = &[
         "lease timetolive $two --keys",
         "lease $two granted with TTL(700s), remaining(700s or less), attached keys([/moved])",
     ),
-    // A key that is removed and put again without the lease.
+    // A key that is removed, and put again without the lease.
     ("put /again 1 --lease $one", "put"),
     ("del /again", "removed"),
     ("put /again 2", "put"),
@@ -77,14 +76,14 @@ const SCRIPT: &[(&str, &str)] = &[
     ("get /again", "2"),
     ("get /plain", "1"),
     ("lease list", "found 2 leases: $chosen $two"),
-    // A lease that was revoked is as unknown as one that never was.
+    // A revoked lease is as unknown as one that never existed.
     ("lease revoke $one", "refused: no such lease"),
     ("lease timetolive $one", "refused: no such lease"),
     ("lease keep-alive $one --once", "refused: no such lease"),
     ("put /a 3 --lease $one", "refused: no such lease"),
     ("get /a", "absent"),
     ("lease revoke $unknown", "refused: no such lease"),
-    // Its id can be granted again, and brings nothing back.
+    // Its id can be granted again. That brings no key back.
     ("lease revoke $chosen", "lease $chosen revoked"),
     ("lease grant 800 --id 7b as $chosen", "lease $chosen granted with TTL(800s)"),
     (
@@ -93,17 +92,17 @@ const SCRIPT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Until the short lease is left alone.
+/// The steps before the short lease is only renewed.
 const SHORT: &[(&str, &str)] = &[
     ("lease grant 2 as $short", "lease $short granted with TTL(2s)"),
     ("put /short 1 --lease $short", "put"),
     ("get /short", "1"),
 ];
 
-/// The last renewal of the short lease.
+/// A renewal of the short lease.
 const RENEWAL: (&str, &str) = ("lease keep-alive $short --once", "lease $short keepalived with TTL(2)");
 
-/// After its end.
+/// The steps after its end.
 const END: &[(&str, &str)] = &[
     ("get /short", "absent"),
     ("lease timetolive $short", "refused: no such lease"),
@@ -117,31 +116,31 @@ const END: &[(&str, &str)] = &[
 
 const SHORT_TERM: Duration = Duration::from_secs(2);
 
-/// How long after its term a lease may have ended: etcd looks twice a second for leases that have,
-/// Leasehold adds its margin and two ticks, and a look of this test starts a process.
+/// How long after its term a lease may end. etcd looks for ended leases twice a second, and
+/// Leasehold adds its margin and two ticks. A check of this test starts a process.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
-/// An id that nobody has.
+/// An id that no lease has.
 const UNKNOWN: &str = "0000000000000d1e";
 
 /// Where Leasehold differs on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// `put`: etcdctl says OK; Leasehold the revision.
+    /// `put`: etcdctl prints OK; Leasehold prints the revision.
     PutSaysRevision,
     /// `get`: etcdctl prints the key before the value; Leasehold only the value.
     GetSaysOnlyTheValue,
-    /// `get` of an absent key: etcdctl says nothing, with status 0; Leasehold fails with status 1.
+    /// `get` of an absent key: etcdctl prints nothing, status 0; Leasehold fails, status 1.
     GetOfNothingFails,
-    /// To delete a key: `etcdctl del`, which counts; `leasehold rm`, which says the revision.
+    /// Deletion: `etcdctl del` prints a count; `leasehold rm` also prints the revision.
     DeletingIsRm,
-    /// `lease timetolive` of no lease: the same words, but etcdctl's status is 0; Leasehold's 1.
+    /// `lease timetolive` of an unknown lease: the same words, but status 0 in etcdctl; 1 here.
     TimetoliveOfNothingFails,
-    /// A refusal: other words, and etcdctl's status after `keep-alive` is 2; Leasehold's always 1.
+    /// Refusals: other words. After `keep-alive`, etcdctl's status is 2; Leasehold's is always 1.
     RefusalsInOwnWords,
-    /// The id of a grant: a field of etcd's request, no option of etcdctl; Leasehold has `--id`.
+    /// The id of a grant: etcd's request has a field, etcdctl no option; Leasehold has `--id`.
     GrantHasId,
-    /// Lists: etcd's have no order (keys) or that of ends (leases); Leasehold's are sorted.
+    /// Lists: etcd sorts no keys, and leases by their ends; Leasehold sorts all lists.
     ListsAreSorted,
 }
 
@@ -156,7 +155,7 @@ const DIFFERENCES: [Difference; 8] = [
     Difference::ListsAreSorted,
 ];
 
-/// What a command has said.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
     status: i32,
@@ -171,20 +170,20 @@ trait System {
     /// Runs a command of the script.
     fn run(&self, words: &[String], seen: &mut BTreeSet<Difference>) -> Said;
 
-    /// The normal form of an answer that differs on purpose; none if it may not differ.
+    /// The normal form of an answer that differs on purpose. `None` if it may not differ.
     fn undo(words: &[String], said: &Said) -> Option<(Difference, String)>;
 }
 
 /// etcd, and etcdctl.
 struct Etcd {
     address: String,
-    // Ends before the directory does.
+    // Dropped before the directory.
     _server: Process,
     _directory: tempfile::TempDir,
 }
 
 impl Etcd {
-    /// None where the test is skipped, as etcd is not installed.
+    /// `None` if etcd is not installed and the test is skipped.
     fn start() -> Option<Self> {
         let is_there = |program: &str, word: &str| match Command::new(program).arg(word).output() {
             Ok(output) if output.status.success() => Ok(()),
@@ -218,8 +217,7 @@ impl Etcd {
         said(command)
     }
 
-    /// Grants a lease of a chosen id, through etcd's gateway for HTTP. What it answers is told in
-    /// etcdctl's words.
+    /// Grants a lease with a chosen id through etcd's HTTP gateway. Answers as etcdctl would.
     fn grant(&self, ttl: &str, id: &str) -> Said {
         let number = u64::from_str_radix(id, 16).expect("a lease's id");
         let body = format!("{{\"TTL\":{ttl},\"ID\":{number}}}");
@@ -282,7 +280,7 @@ impl System for Etcd {
 const NO_SUCH_LEASE: &str = "refused: no such lease";
 const LEASE_EXISTS: &str = "refused: the lease exists";
 
-/// Leasehold, a server of one replica.
+/// Leasehold, as a cluster of one server.
 struct Leasehold {
     cli: Cli,
     _cluster: Cluster,
@@ -306,7 +304,7 @@ impl System for Leasehold {
         }
         let mut said = said(self.cli.command(&words));
         if said.status != 0 {
-            // The kind is for scripts. What was refused has changed nothing and is refused again.
+            // The kind is for scripts. A refused command has changed nothing, and is refused again.
             said.stderr = self.cli.fails(&words).1;
         }
         said
@@ -329,7 +327,7 @@ impl System for Leasehold {
     }
 }
 
-/// Whether the line is `revision N`.
+/// True if the line is `revision N`.
 fn is_revision(line: &str) -> bool {
     let number = line.strip_prefix("revision ").and_then(|rest| rest.strip_suffix('\n'));
     number.is_some_and(|number| number.parse::<u64>().is_ok())
@@ -357,7 +355,7 @@ impl<S: System> Run<S> {
         Self { system, ids, seen: BTreeSet::new() }
     }
 
-    /// Does a step, and gives the answer in the normal form.
+    /// Takes a step, and returns the answer in the normal form.
     fn step(&mut self, line: &str) -> String {
         let (line, name) = match line.split_once(" as ") {
             Some((line, name)) => (line, Some(name)),
@@ -384,7 +382,7 @@ impl<S: System> Run<S> {
         self.sorted(&bounded(&text))
     }
 
-    /// Puts the leases of a list, and the keys of a lease, in order.
+    /// Sorts the leases of a list, or the keys of a lease.
     fn sorted(&mut self, text: &str) -> String {
         let (head, list, tail) = if let Some((head, rest)) = text.split_once("attached keys([") {
             let list = rest.strip_suffix("])").unwrap_or_else(|| panic!("no end of keys: {text}"));
@@ -400,14 +398,14 @@ impl<S: System> Run<S> {
         format!("{head}{}{tail}", list.join(" "))
     }
 
-    /// Does steps, and compares each answer with the one that is expected.
+    /// Takes steps, and compares each answer with the expected one.
     fn steps(&mut self, steps: &[(&str, &str)]) {
         for (line, expected) in steps {
             assert_eq!(self.step(line), *expected, "{}: {line}", S::NAME);
         }
     }
 
-    /// Does a step of the short lease. It may have ended if a term has passed since `renewed`.
+    /// Takes a step with the short lease, which may end a term after `renewed`.
     fn short_step(&mut self, (line, expected): (&str, &str), renewed: Instant) -> Result<(), Missed> {
         let answer = self.step(line);
         let age = renewed.elapsed();
@@ -418,7 +416,7 @@ impl<S: System> Run<S> {
         Ok(())
     }
 
-    /// Keeps a short lease beyond its term, leaves it alone, and looks when it ends.
+    /// Renews a short lease beyond its term, stops, and measures when it ends.
     fn expiry(&mut self) -> Result<Duration, Missed> {
         let began = Instant::now();
         for step in SHORT {
@@ -442,7 +440,7 @@ impl<S: System> Run<S> {
     }
 }
 
-/// Replaces what remains of a lease by a bound, of which it has more than half.
+/// Replaces the remaining time by a bound. More than half of the term must remain.
 fn bounded(text: &str) -> String {
     let number = |before: &str| {
         let (_, rest) = text.split_once(before)?;

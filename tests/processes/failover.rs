@@ -1,4 +1,4 @@
-//! The leader dies.
+//! The leader is killed.
 
 use std::{
     sync::{
@@ -16,24 +16,24 @@ use crate::{
     path,
 };
 
-/// A live holder's consent ends the wait of a write after a failover: if it took this long, the
-/// write has waited for the end of a lease of [`TERM`] instead.
+/// After a failover, a live holder's consent ends the wait of a write. A write that takes this long
+/// has waited for the end of a lease of [`TERM`] instead.
 const WRITE_OUTAGE_MAX: Duration = Duration::from_secs(25);
 
-/// So long that a write which waits for a lease to end is not taken for one that was consented to.
+/// So long that a write which waits for a lease's end is not mistaken for one that got a consent.
 const TERM: Duration = Duration::from_secs(60);
 
-/// Longer than the root's volume term: reads that go on for so long live on leases that the new
+/// Longer than the root's volume term. Reads that go on for this long need leases that the new
 /// leader has renewed.
 const READS_GO_ON: Duration = Duration::from_secs(11);
 
-/// Reads a node from memory as fast as it can, from a thread of its own, until it is told to stop.
+/// Reads a node from memory again and again, in its own thread, until it is stopped.
 struct Reader {
     stops: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Reads>,
 }
 
-/// What a reader has seen.
+/// The counts of a reader.
 #[derive(Debug, Default)]
 struct Reads {
     count: u64,

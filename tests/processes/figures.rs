@@ -1,4 +1,4 @@
-//! What was measured, in short.
+//! Short summaries of measurements.
 
 use std::{fmt, time::Duration};
 
@@ -15,12 +15,12 @@ impl FromIterator<Duration> for Figures {
 }
 
 impl Figures {
-    /// How many there are.
+    /// How many durations there are.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The one that so large a share of the others does not exceed.
+    /// The duration that this share of all durations does not exceed.
     pub(crate) fn at(&self, share: f64) -> Duration {
         let place = (self.0.len().saturating_sub(1) as f64 * share).round() as usize;
         self.0.get(place).copied().unwrap_or_default()

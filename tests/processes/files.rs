@@ -1,4 +1,4 @@
-//! Directory trees to import, and to compare with what is exported.
+//! Directory trees to import, and to compare with an export.
 
 use std::{
     collections::BTreeMap,
@@ -8,10 +8,10 @@ use std::{
 
 use rand::{RngCore, SeedableRng, rngs::SmallRng};
 
-/// All files with their bytes, and all directories (which have none), by their path below the top.
+/// All files with their bytes, and all directories (without bytes), by their path below the top.
 pub(crate) type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
-/// What is below a directory.
+/// Everything below a directory.
 pub(crate) fn tree(top: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut ahead = vec![top.to_owned()];
@@ -30,9 +30,8 @@ pub(crate) fn tree(top: &Path) -> Tree {
     tree
 }
 
-/// Makes a directory with files of all kinds: empty, long, of bytes that are no text, with names
-/// that want quoting, and directories with much, something and nothing in them. Returns what is in
-/// it.
+/// Makes a directory with files of all kinds: empty, long, binary, with names that need quoting.
+/// Its directories have many files, some files or none. Returns its content.
 pub(crate) fn make(top: &Path) -> Tree {
     let mut random = SmallRng::seed_from_u64(7);
     let mut bytes = |length: usize| {

@@ -1,4 +1,4 @@
-//! What all clients wrote down, for the checker of the simulator's package.
+//! The notes of all clients, for the checker of the simulator's package.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,7 +6,7 @@ use leasehold_simulation::history::{self, Violation};
 
 use crate::workload::{Kind, Note, Operation, Outcome};
 
-/// What all clients of a test were told.
+/// The operations of all clients of a test.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     told: history::History<String, String>,
@@ -16,40 +16,40 @@ pub(crate) struct History {
     tally: Tally,
 }
 
-/// How far a client is: when the latest of its operations that were answered began.
+/// A client's progress: when its latest answered operations began.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Progress {
     /// Of reads from memory.
     pub(crate) cached: u64,
-    /// Of reads from anywhere.
+    /// Of other reads.
     pub(crate) read: u64,
     /// Of writes that took effect.
     pub(crate) written: u64,
 }
 
-/// How much was done.
+/// The counts of all operations.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
-    /// Reads that only memory may answer, and did.
+    /// Reads that only memory may answer, and that it answered.
     pub(crate) cached: u64,
     /// Other reads that were answered.
     pub(crate) reads: u64,
     /// Writes that took effect.
     pub(crate) written: u64,
-    /// Writes that found the node not as they wanted it.
+    /// Writes whose condition did not hold.
     pub(crate) refused: u64,
-    /// Writes of which it is not known whether they took effect.
+    /// Writes of unknown outcome.
     pub(crate) unknown: u64,
     /// Writes that were not sent, and reads that were not answered.
     pub(crate) failed: u64,
     /// Sessions that ended.
     pub(crate) expired: u64,
-    /// How long the longest write that took effect took.
+    /// The duration of the longest write that took effect.
     pub(crate) longest_write: Duration,
 }
 
 impl History {
-    /// What a client has written down since.
+    /// Adds the new notes of a client.
     pub(crate) fn add(&mut self, client: &str, notes: Vec<Note>) {
         for note in notes {
             match note {
@@ -90,7 +90,7 @@ impl History {
         self.tell(operation);
     }
 
-    /// Tells the checker.
+    /// Adds an operation to the checker.
     fn tell(&mut self, operation: Operation) {
         let (path, span) = (operation.path, (operation.begin, operation.end));
         let value = match operation.kind {
@@ -108,23 +108,23 @@ impl History {
         let outcome = match operation.outcome {
             Outcome::Written(revision) => history::Outcome::Done { revision },
             Outcome::Unknown => history::Outcome::Unknown,
-            // It must never be seen.
+            // No read may see it.
             _ => history::Outcome::Refused,
         };
         self.told.write(path, value, span, outcome);
     }
 
-    /// How much was done so far.
+    /// The counts so far.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// How far a client is.
+    /// The progress of a client.
     pub(crate) fn progress(&self, client: &str) -> Progress {
         self.progress.get(client).copied().unwrap_or_default()
     }
 
-    /// Checks all that was told. Writes that have not ended may have taken effect.
+    /// Checks all operations. Writes that have not ended may have taken effect.
     pub(crate) fn check(&mut self) -> Result<(), Box<Violation<String, String>>> {
         for (_, operation) in std::mem::take(&mut self.open) {
             self.tally.unknown += 1;
@@ -133,7 +133,7 @@ impl History {
         self.told.check().map_err(Box::new)
     }
 
-    /// Checks all that was told, of which there must be something.
+    /// Checks all operations. There must be writes, and reads from memory.
     #[track_caller]
     pub(crate) fn assert_linearizable(&mut self) {
         let outcome = self.check();
@@ -151,7 +151,7 @@ mod tests {
         Note::Operation(Operation { number, path: "/a".to_owned(), kind, begin, end: begin + 1, outcome })
     }
 
-    /// A write, as it is written down when it begins and when it ends.
+    /// The notes of a write: one when it begins, and one when it ends.
     fn put(number: u64, begin: u64, value: &str, outcome: Outcome) -> Vec<Note> {
         let kind = Kind::Put(value.to_owned());
         let open = Operation { number, path: "/a".to_owned(), kind, begin, end: begin, outcome: Outcome::Unknown };

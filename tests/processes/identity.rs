@@ -1,5 +1,5 @@
-//! Servers that are started as somebody else: with the id of a member that is there, or at another
-//! address. They end, say why, and change nothing.
+//! Servers that are started with a wrong identity: with the id of a member that is there, or at
+//! another address. They end, say why, and change nothing.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -11,14 +11,14 @@ use crate::{
     common::{Cli, Cluster, Process, eventually, free_address, leasehold},
 };
 
-/// A server that is started by hand, beside those of a cluster.
+/// A server that a test starts by hand, beside those of a cluster.
 pub(crate) struct Started {
     process: Process,
     log: std::path::PathBuf,
 }
 
 impl Started {
-    /// Starts one with these members and this data; it listens where the members say, or at
+    /// Starts a server with these members and this data. It listens on its member's address, or on
     /// `listen`.
     pub(crate) fn of(id: u64, members: &BTreeMap<u64, String>, data: &Path, listen: Option<&str>) -> Self {
         let list: Vec<String> = members.iter().map(|(id, address)| format!("{id}={address}")).collect();
@@ -26,12 +26,12 @@ impl Started {
         command.args(["serve", "--id", &id.to_string(), "--cluster", &list.join(",")]).arg("--data").arg(data);
         command.args(listen.iter().flat_map(|listen| ["--listen", listen]));
         let log = data.with_extension("log");
-        // Only what it says from now on.
+        // Only its output from now on.
         let _ = std::fs::remove_file(&log);
         Self { process: Process::start(command, &log), log }
     }
 
-    /// What it has said since it was started.
+    /// Its output since it was started.
     pub(crate) fn says(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -46,13 +46,13 @@ impl Started {
         });
     }
 
-    /// Tells it to stop, and waits until it has.
+    /// Sends it SIGTERM, and waits until it has ended.
     pub(crate) fn stop(mut self) {
         self.process.signal(Signal::SIGTERM);
         self.process.ended();
     }
 
-    /// Waits until it has ended with status 1. Returns what it said.
+    /// Waits until it has ended with status 1. Returns its output.
     fn refused(mut self) -> String {
         let status = self.process.ended();
         assert_eq!(status.code(), Some(1), "{status}: {}", self.says());
@@ -64,13 +64,13 @@ fn members(cluster: &Cluster) -> BTreeMap<u64, String> {
     cluster.ids().into_iter().map(|id| (id, cluster.address(id).to_owned())).collect()
 }
 
-/// The members as the leader knows them: number, address, and whether each votes.
+/// The members as the leader knows them: id, address, and whether it is a voter.
 fn known(status: &Value) -> Vec<(Value, Value, Value)> {
     let members = status["members"].as_array().expect("members");
     members.iter().map(|it| (it["replica"].clone(), it["address"].clone(), it["voter"].clone())).collect()
 }
 
-/// A cluster of three that has something, and its members.
+/// A cluster of three servers that has data, and its members.
 fn three() -> (Cluster, Vec<(Value, Value, Value)>) {
     let cluster = Cluster::start(3);
     cluster.cli().done(["put", "/a", "1"]);
@@ -187,7 +187,7 @@ fn stopped_replica_is_replaced_at_another_address() {
         if votes { Ok(now) } else { Err(format!("{status}")) }
     });
     assert_eq!(now["replica"], json!(moved));
-    // It is needed for a majority from here on.
+    // A majority needs it from here on.
     let third = cluster.others(leader).into_iter().find(|id| *id != moved).expect("three");
     cluster.kill(third);
     own.done(["--timeout", "15s", "put", "/b", "2"]);
@@ -195,7 +195,7 @@ fn stopped_replica_is_replaced_at_another_address() {
     started.stop();
 }
 
-/// A cluster of one with its address and data, stopped.
+/// Makes a cluster of one server, and stops it. Returns its members and its data folder.
 fn one(dir: &Path) -> (BTreeMap<u64, String>, std::path::PathBuf) {
     let (members, data) = (BTreeMap::from([(1, free_address())]), dir.join("one"));
     let mut server = Started::of(1, &members, &data, None);
@@ -218,7 +218,7 @@ fn changed_cluster_list_is_refused_with_both_lists() {
     for part in [&founded, &started, "empty the folder"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // The data are as they were.
+    // The data has not changed.
     let mut again = Started::of(1, &alone, &data, None);
     again.serves(&alone[&1]);
     assert_eq!(Cli::of(&alone[&1]).done(["get", "/a"])["value"], "1");
@@ -255,7 +255,7 @@ fn folder_of_another_replica_is_refused_with_both_ids() {
 fn old_cluster_list_is_warned_of_once_after_a_change() {
     let _alone = alone();
     let (mut cluster, before) = three();
-    // A returned replica is a change of the members, though they are the same afterwards.
+    // The return of a replica changes the membership, though the members are the same afterwards.
     let lost = cluster.others(cluster.leader())[0];
     cluster.kill(lost);
     cluster.wipe(lost);

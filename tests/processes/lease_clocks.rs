@@ -1,5 +1,5 @@
-//! The clock that leases are counted by: it counts the time for which a machine is suspended (T1,
-//! A3), and no server minds what another's says (A2).
+//! The clock by which leases are counted. It counts the time in which a machine is suspended (T1 in
+//! docs/PROTOCOL.md, A3 in docs/verification.md). No server depends on another's clock (A2).
 //!
 //! A time namespace sets CLOCK_BOOTTIME of a process ahead and leaves CLOCK_MONOTONIC alone, as a
 //! suspension does. It does so once, when the process starts. Debian's `libfaketime` moves both
@@ -39,7 +39,7 @@ mod client_clock;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A place whose clocks read as after a suspension of this length. None where the test is skipped.
+/// A place with clocks as after a suspension of this length. `None` if the test is skipped.
 fn suspended_for(long: Duration) -> Option<Place> {
     let seconds = long.as_secs().to_string();
     let words = ["unshare", "--time", "--boottime", &seconds];
@@ -51,7 +51,7 @@ fn suspended_for(long: Duration) -> Option<Place> {
     require(Tool::TimeNamespaces, found)
 }
 
-/// What the clocks read: the server's, the client's, and CLOCK_MONOTONIC.
+/// The times of three clocks: the server's, the client's, and CLOCK_MONOTONIC.
 fn clocks() -> [Duration; 3] {
     let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("Linux has it");
     let [server, client] = [leasehold_server::clock::now(), client_clock::now()];
@@ -86,7 +86,7 @@ fn clocks_of_servers_and_clients_count_suspended_time() {
     }
 }
 
-/// What a process is that reads one node again and again.
+/// How a process learns that it must read one node again and again.
 const READER: Role = Role {
     variable: "LEASEHOLD_TEST_READER",
     test: "lease_clocks::first_read_of_a_client_suspended_for_two_terms_asks_a_server",
@@ -98,7 +98,7 @@ struct Task {
     notes: PathBuf,
 }
 
-/// One read. Time is by a clock that nothing bends.
+/// One read. The time is by a clock that no tool changes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Read {
     began: u64,
@@ -147,17 +147,17 @@ fn first_read_of_a_client_suspended_for_two_terms_asks_a_server() {
     reader.stop();
 }
 
-/// Two ticks of a quarter of a second (T6), the margin of 9 ms, and the commit of the end.
+/// How late after its term a lease may end: two ticks of 250 ms (T6), a margin of 9 ms, and a
+/// commit.
 const BEYOND_TERM: Duration = Duration::from_millis(700);
 
 const TTL: Duration = Duration::from_secs(4);
 
-/// Of a lease that is kept while leaders are killed: so long that a busy machine does not end it,
-/// and short beside an hour.
+/// The TTL of a lease that is renewed while leaders are killed: so long that a busy machine does
+/// not end it, and short beside an hour.
 const KEPT_TTL: Duration = Duration::from_secs(30);
 
-/// A key lease that nobody keeps lasts for its term, and for the time without a leader if that
-/// changes meanwhile.
+/// A key lease that nobody renews lasts for its term, and for the time without a leader.
 async fn abandon(
     changes: &mut Changes,
     ends: &Ends,
@@ -193,9 +193,9 @@ async fn servers_with_clocks_hours_apart_end_no_lease_early() {
     let kept = grant(&keeper, "/n/kept", KEPT_TTL).await;
     let lease = keeper.keep_lease_alive(kept.id).await.expect("it has only just begun");
     let (mut tries, mut led) = (0, vec![changes.cluster.leader()]);
-    // With the followers' clocks off, and then with one of them leading after another clock. The
-    // first leader stands still until another leads; one that is killed may be back in time to be
-    // elected again.
+    // First only the followers' clocks are wrong. Then one of them leads after a leader with
+    // another clock. The first leader is paused until another leads. If it were killed, it could be
+    // back in time to be elected again.
     for change in [None, Some(How::Stopped), Some(How::Killed)] {
         measured_async(async || {
             tries += 1;

@@ -1,4 +1,4 @@
-//! How much servers log: a line for each change of a state, and few while it lasts.
+//! How much servers log: a line for each change of a state, and few lines while it lasts.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use crate::{
     common::{Cluster, eventually},
 };
 
-/// For so long lines are counted. What looked ten times a second would have dozens.
+/// How long lines are counted. A check that logs ten times a second would have dozens.
 const COUNTED: Duration = Duration::from_secs(5);
 
-/// What has a line a minute has no second one in this time.
+/// A line that is logged once a minute at most must not come twice in this time.
 const WAITED: Duration = Duration::from_secs(12);
 
 /// The lines of a server's log after the first `from` bytes.
@@ -59,7 +59,7 @@ fn replica_that_waits_to_be_let_in_has_few_lines() {
     let [lost, other] = cluster.others(leader)[..] else { panic!("three") };
     cluster.kill(lost);
     cluster.wipe(lost);
-    // Without it, nobody can let the lost one in.
+    // Without it, no majority can admit the lost replica.
     cluster.kill(other);
     let from = cluster.log(lost).len();
     cluster.spawn(lost);
@@ -84,7 +84,7 @@ fn replica_that_waits_for_members_has_few_lines() {
     let mut cluster = Cluster::start(1);
     cluster.kill(1);
     cluster.wipe(1);
-    // Two more that never run.
+    // Two more members that never run.
     let members = format!("1={},2=127.0.0.1:1,3=127.0.0.1:2", cluster.address(1));
     let log = cluster.directory("waiting.log");
     let mut command = crate::common::leasehold();

@@ -1,6 +1,6 @@
-//! Packets are lost at random: a third of all (A9).
+//! A third of all packets is lost at random (A9 in docs/verification.md).
 //!
-//! `LEASEHOLD_LOSS_SECONDS=600 cargo test --test processes loss -- --nocapture` makes it longer.
+//! `LEASEHOLD_LOSS_SECONDS=600 cargo test --test processes loss -- --nocapture` runs for longer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     world::World,
 };
 
-/// How long, unless told otherwise.
+/// How long it runs by default.
 const LONG: Duration = Duration::from_secs(25);
 
 #[test]

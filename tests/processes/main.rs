@@ -1,19 +1,18 @@
-//! The whole system, in real processes on this machine: what users are promised (docs, "who fails,
-//! and what users see") when processes are killed, stopped, wiped and spoken to in garbage,
-//! networks are cut, disks are full and clocks are wrong.
+//! The whole system, in real processes on this machine. The tests check what users see
+//! (`tests/processes/README.md`) when processes are killed, stopped or wiped, and input is garbage.
+//! They also cut networks, fill disks and set clocks wrong.
 //!
-//! Servers and command lines are processes of the binary, on free ports with data in temporary
-//! directories; where networks are cut, each in a network namespace of its own ([`world`]). Where a
-//! test wants to see every moment of a cache, it is a client itself, or starts clients that write
-//! down what they are told ([`workload`]), which is then checked for linearizability ([`history`]).
-//! One test runs at a time: what is measured is time, and the machine may be small. Nothing waits
-//! for a fixed time for something to happen; deadlines are generous, because the machine may be
-//! busy too.
+//! Servers and commands are processes of the binary, on free ports, with data in temporary
+//! directories. Where networks are cut, each is in its own network namespace ([`world`]). To see
+//! every moment of a cache, a test is a client itself, or starts clients that record their
+//! operations ([`workload`]). The records are then checked for linearizability ([`history`]).
 //!
-//! `cargo test --test processes -- --nocapture` prints what was measured. A test that fails prints
-//! the ends of its servers' logs. A test that lacks what it needs (root, iproute2, libfaketime,
-//! etcd) fails, or is skipped and noted as such where `LEASEHOLD_ALLOW_SKIPS=1` allows that
-//! ([`skips`]).
+//! One test runs at a time, because tests measure time and the machine may be small. No test waits
+//! for a fixed time for an event. Deadlines are generous, because the machine may be busy too.
+//!
+//! `cargo test --test processes -- --nocapture` prints what was measured. A failed test prints the
+//! ends of its servers' logs. A test that lacks a tool (root, iproute2, libfaketime, etcd) fails.
+//! With `LEASEHOLD_ALLOW_SKIPS=1` it is skipped instead, and noted ([`skips`]).
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -70,23 +69,23 @@ use leasehold_client_cache::NodePath;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// To be held by each test while it runs.
+/// Each test holds this while it runs.
 pub(crate) struct Alone {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Waits for the test's turn. It blocks its thread, on which nothing else runs.
+/// Waits until no other test runs. This blocks its thread, on which nothing else runs.
 pub(crate) fn alone() -> Alone {
-    // A test that failed leaves nothing behind.
+    // A failed test leaves nothing behind.
     Alone { _turn: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
-/// A path that is known to be one.
+/// A path that must be valid.
 pub(crate) fn path(text: &str) -> NodePath {
     NodePath::parse(text).expect("a valid path")
 }
 
-/// A number that the surroundings may set: how much is done.
+/// A number from the environment that says how much is done.
 pub(crate) fn number(name: &str, unless_set: u64) -> u64 {
     let set = std::env::var(name).ok();
     set.map_or(unless_set, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))

@@ -1,11 +1,10 @@
-//! Faults drawn at random, one after another and at the same time, while clients read and write;
-//! then all are healed, everything must work again, and what the clients were told must be
-//! linearizable.
+//! Random faults, one after another and at the same time, while clients read and write. Then all
+//! faults are healed, everything must work again, and the clients' operations must be linearizable.
 //!
-//! A seed draws the faults; it is printed. What happens then depends on the machine too, so a seed
-//! repeats the faults and not the run.
+//! A seed draws the faults. It is printed. The run also depends on the machine, so a seed repeats
+//! the faults and not the run.
 //! `LEASEHOLD_NEMESIS_SEED=7 LEASEHOLD_NEMESIS_SECONDS=3600 cargo test --test processes nemesis -- --nocapture`
-//! goes on for an hour.
+//! runs for an hour.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,17 +22,17 @@ use crate::{
     world::{World, server},
 };
 
-/// How long, unless told otherwise.
+/// How long it runs by default.
 const LONG: Duration = Duration::from_secs(75);
 
-/// After so many rounds everything is healed and must work again.
+/// After this many rounds all faults are healed, and everything must work again.
 const ROUNDS_UNTIL_CALM: u32 = 5;
 
-/// How far clocks may drift, and the margin that this takes.
+/// The drift allowance, and the margin that it needs.
 const ALLOWANCE_PPM: u32 = 20_000;
 const MARGIN: Duration = Duration::from_millis(150);
 
-/// A duration that the surroundings may set.
+/// A duration in seconds from the environment.
 pub(crate) fn seconds(name: &str, unless_set: Duration) -> Duration {
     let set = std::env::var(name).ok();
     set.map_or(unless_set, |text| {
@@ -41,7 +40,7 @@ pub(crate) fn seconds(name: &str, unless_set: Duration) -> Duration {
     })
 }
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     ServerKilled,
@@ -58,7 +57,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// Cuts more often than once: there are many of them.
+    /// The faults to draw from. A fault that is listed twice is drawn twice as often.
     const DRAWN: [Self; 15] = [
         Self::ServerKilled,
         Self::ServerKilled,
@@ -78,7 +77,7 @@ impl Fault {
     ];
 }
 
-/// Who does it all.
+/// The source of all faults.
 struct Nemesis {
     random: SmallRng,
     world: World,
@@ -86,7 +85,7 @@ struct Nemesis {
     paused_servers: BTreeSet<u64>,
     paused_clients: BTreeSet<String>,
     counts: BTreeMap<Fault, u64>,
-    /// The faults that are drawn from: those of which this machine has the means.
+    /// The faults to draw from: those that this machine can cause.
     drawn: Vec<Fault>,
     longest_out: Duration,
 }
@@ -109,7 +108,7 @@ impl Nemesis {
         Some(nemesis)
     }
 
-    /// Each of these faults is required; without it the rest is shown where skips are allowed.
+    /// Each of these faults is required. Where skips are allowed, an impossible one is left out.
     fn drop_what_this_machine_cannot_do(&mut self) {
         let network = &self.world.network;
         let is_lossy = require(Tool::PacketLoss, network.lose("c1", 0.5)).is_some();
@@ -119,7 +118,7 @@ impl Nemesis {
         self.drawn.retain(|fault| is_slow || *fault != Fault::LinkSlow);
     }
 
-    /// A host at which time runs as fast as the allowance lets it, or as slow, or right.
+    /// A host whose clocks are fast, slow or right, within the drift allowance.
     fn place(&mut self, host: &str) -> Place {
         let place = self.world.place(host);
         let rate = *[0.985, 1.0, 1.015].choose(&mut self.random).expect("some");
@@ -156,7 +155,7 @@ impl Nemesis {
         (server(one), others.choose(&mut self.random).expect("some").clone())
     }
 
-    /// Makes something go wrong, if it has not already.
+    /// Causes a fault, unless it is there already.
     fn strike(&mut self, fault: Fault) {
         let done = match fault {
             Fault::ServerKilled => {
@@ -215,7 +214,7 @@ impl Nemesis {
         match done {
             Ok(()) => *self.counts.entry(fault).or_default() += 1,
             Err(why) if matches!(fault, Fault::PacketsLost | Fault::LinkSlow) => panic!("{fault:?}: {why}"),
-            // Who is down already is not struck.
+            // A server that is down already is left alone.
             Err(_) => {}
         }
     }
@@ -243,14 +242,14 @@ impl Nemesis {
             return Err("it does not run".to_owned());
         }
         let status = self.world.cluster.stop(id, Signal::SIGTERM);
-        // One that has only just been started may not listen for signals yet. That others exit with
-        // 0 is looked at in `stop`, too.
+        // A server that was just started may not handle signals yet. `stop.rs` checks too that
+        // other servers exit with 0.
         let is_too_early = status.signal() == Some(Signal::SIGTERM as i32);
         assert!(status.success() || is_too_early, "server {id} was told to stop, and ended with {status}");
         Ok(())
     }
 
-    /// Has those go on who are stopped, and those start who were killed; each by chance.
+    /// Resumes what is paused and starts what was killed, each with this probability.
     fn relent(&mut self, chance: f64) {
         for id in 1..=3 {
             if self.paused_servers.contains(&id) && self.random.random_bool(chance) {

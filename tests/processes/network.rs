@@ -1,14 +1,14 @@
-//! Networks for tests: each host is a network namespace of its own with one interface, on a bridge
-//! in another one. Nothing of the machine's own network is touched.
+//! Networks for tests. Each host is its own network namespace with one interface, on a bridge in
+//! another namespace. The machine's own network is not touched.
 //!
-//! A cut is in one direction: hosts know each other's hardware addresses from the beginning and for
-//! good, and a host that is to reach another no more has a wrong one for it. What it sends is lost
-//! without a word, as in a network; what comes from there still arrives. This takes iproute2 and
-//! root, and no module of the kernel. Packets are lost at random by a filter (`cls_bpf`), or else
-//! by `netem`; a link is slow by `netem`, or else by a narrow `tbf`.
+//! A cut has one direction. Hosts have permanent entries of each other's hardware addresses. A host
+//! that must no longer reach another has a wrong address for it. Its packets are lost silently, as
+//! in a network. Packets in the other direction still arrive.
 //!
-//! Namespaces are removed when the test lets go of them, and those of test processes that were
-//! killed by the next one.
+//! This takes iproute2 and root, and no kernel module. A filter (`cls_bpf`) loses packets at
+//! random, or else `netem` does. `netem` makes a link slow, or else a narrow `tbf` does. A test
+//! removes its namespaces when it drops them. The next test process removes those of killed test
+//! processes.
 
 use std::{
     collections::BTreeMap,
@@ -29,30 +29,30 @@ use nix::{
 
 use crate::common::{Place, Tool, require};
 
-/// What all of our namespaces are called; the id of the test process follows.
+/// The first part of each namespace's name. The id of the test process follows.
 const PREFIX: &str = "leasehold-test-";
 
-/// The hardware address of nobody.
+/// A hardware address that no host has.
 const NOWHERE: &str = "02:00:00:00:ff:ff";
 
-/// Of a bridge's port, in Linux' if_bridge.h: it drops everything, or nothing.
+/// The states of a bridge's port, in Linux' if_bridge.h: it drops everything, or nothing.
 const BR_STATE_DISABLED: u8 = 0;
 const BR_STATE_FORWARDING: u8 = 3;
 
-/// In a filter: a random number, 32 bits (SKF_AD_OFF + SKF_AD_RANDOM in Linux' filter.h).
+/// A random number of 32 bits, in a filter (SKF_AD_OFF + SKF_AD_RANDOM in Linux' filter.h).
 const RANDOM: u32 = 0xffff_f000 + 56;
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Hosts that reach each other and nobody else.
+/// Hosts that reach each other and nothing else.
 #[derive(Debug)]
 pub(crate) struct Network {
     name: String,
-    /// Each has its number; the first is 1.
+    /// Each host has a number, from 1 on.
     hosts: BTreeMap<String, u8>,
 }
 
-/// Runs a program; what it said if it failed.
+/// Runs a program. Returns its output, or its error output if it failed.
 fn run(command: &mut Command, input: &str) -> Result<String, String> {
     let what = format!("{command:?}");
     let mut output = || -> std::io::Result<Output> {
@@ -72,7 +72,7 @@ fn ip(words: &str) -> Result<String, String> {
     run(Command::new("ip").args(words.split_whitespace()), "")
 }
 
-/// Several at once, in a namespace.
+/// Several commands at once, in a namespace.
 fn ip_in(namespace: &str, lines: &str) -> Result<String, String> {
     run(Command::new("ip").args(["-n", namespace, "-batch", "-"]), lines)
 }
@@ -82,14 +82,14 @@ fn tc(namespace: &str, words: &str) -> Result<String, String> {
 }
 
 impl Network {
-    /// Makes a network of these hosts; none where the test is skipped, as that cannot be done.
+    /// Makes a network of these hosts. `None` if that is impossible and the test is skipped.
     pub(crate) fn of(hosts: &[&str]) -> Option<Self> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(sweep);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let network = Self { name, hosts: hosts.iter().map(|host| (*host).to_owned()).zip(1..).collect() };
-        // Where this can be done, the rest can be.
+        // If this can be done, the rest can be done too.
         require(Tool::Namespaces, ip(&format!("netns add {}", network.namespace("wire"))))?;
         network.make().expect("namespaces can be had, so they can be connected");
         Some(network)
@@ -110,8 +110,8 @@ impl Network {
         }
         ip_in(&self.namespace("wire"), &bridge)?;
         for (host, number) in &self.hosts {
-            // One segment a packet: what is lost is then a share of packets, as in a network that
-            // has wires.
+            // One segment in a packet, so that a share of the packets is lost, as in a network with
+            // wires.
             let mut lines = format!(
                 "addr add {}/24 dev eth0\nlink set dev lo up\nlink set dev eth0 gso_max_segs 1\nlink set dev eth0 up\n",
                 ip_address(*number)
@@ -128,7 +128,7 @@ impl Network {
         format!("{}-{host}", self.name)
     }
 
-    /// Where processes of a host run.
+    /// The place for a host's processes.
     pub(crate) fn place(&self, host: &str) -> Place {
         assert!(self.hosts.contains_key(host), "{host} is no host");
         Place::through(&["ip", "netns", "exec", &self.namespace(host)])
@@ -144,23 +144,23 @@ impl Network {
         self.hosts.keys().cloned().collect()
     }
 
-    /// What a host sends to another is lost from now on. What it hears from it is not.
+    /// From now on, packets from a host to another are lost. Those in the other direction are not.
     pub(crate) fn cut(&self, from: &str, to: &str) {
         self.aim(from, to, NOWHERE);
     }
 
-    /// Neither hears the other any more.
+    /// From now on, packets between two hosts are lost in both directions.
     pub(crate) fn cut_both(&self, one: &str, other: &str) {
         self.cut(one, other);
         self.cut(other, one);
     }
 
-    /// What a host sends to another arrives again.
+    /// Packets from a host to another arrive again.
     pub(crate) fn heal(&self, from: &str, to: &str) {
         self.aim(from, to, &hardware(self.hosts[to]));
     }
 
-    /// Nothing gets from a host to the others, and nothing from them to it: its cable is pulled.
+    /// All packets between a host and the others are lost, as if its cable was pulled.
     pub(crate) fn cut_off(&self, host: &str) {
         self.plug(host, BR_STATE_DISABLED);
     }
@@ -170,9 +170,9 @@ impl Network {
         self.plug(host, BR_STATE_FORWARDING);
     }
 
-    /// In one call, so that a cut begins and ends at one moment: by the port of the bridge. (A port
-    /// that is set down and up again loses packets for a moment after that: the kernel brings the
-    /// other end up when it gets round to it.) Addresses that hosts know for good outlive it.
+    /// Sets the port of the bridge in one call, so that a cut begins and ends at one moment. A port
+    /// that is set down and up loses packets for longer: the kernel brings the other end up later.
+    /// The permanent entries of hosts survive this.
     fn plug(&self, host: &str, state: u8) {
         let words = ["-n", &self.namespace("wire"), "link", "set", "dev", &format!("v{}", self.hosts[host]), "state"];
         run(Command::new("bridge").args(words).arg(state.to_string()), "").expect("a port can be set");
@@ -182,8 +182,8 @@ impl Network {
         ip_in(&self.namespace(from), &neighbour(self.hosts[to], at)).expect("a neighbour can be changed");
     }
 
-    /// Loses this share of the packets that reach a host, at random; 0 ends it. What cannot be done
-    /// here is told.
+    /// Loses this share of the packets that reach a host, at random. 0 ends that. Fails if this
+    /// machine cannot do it.
     pub(crate) fn lose(&self, host: &str, share: f64) -> Result<(), String> {
         let namespace = self.namespace(host);
         // There may be none yet.
@@ -192,7 +192,7 @@ impl Network {
             return Ok(());
         }
         let below = (share * f64::from(u32::MAX)) as u32;
-        // A random number; if it is not below the share, let the packet pass (-1), else drop it (2,
+        // If a random number is not below the share, the packet passes (-1), else it is dropped (2,
         // TC_ACT_SHOT).
         let program = format!("4,32 0 0 {RANDOM},53 1 0 {below},6 0 0 2,6 0 0 {}", u32::MAX);
         let by_filter = tc(&namespace, "qdisc add dev eth0 clsact").and_then(|_| {
@@ -207,20 +207,20 @@ impl Network {
             .map(drop)
     }
 
-    /// Has what a host sends take longer: each packet by this long, or else all of them by a narrow
-    /// link. Returns by which.
+    /// Delays what a host sends: each packet by this long, or else all packets by a narrow link.
+    /// Returns which of the two.
     pub(crate) fn slow(&self, host: &str, by: Duration) -> Result<&'static str, String> {
         let (namespace, ms) = (self.namespace(host), by.as_millis());
         let netem = tc(&namespace, &format!("qdisc replace dev eth0 root netem delay {ms}ms {}ms", ms / 2));
         netem.map(|_| "netem").or_else(|first| {
-            // A packet of 1,500 bytes takes as long.
+            // A packet of 1,500 bytes takes this long.
             let rate = 1500 * 8 * 1000 / ms.max(1);
             let narrow = format!("qdisc replace dev eth0 root tbf rate {rate}bit burst 2kb latency 2s");
             tc(&namespace, &narrow).map(|_| "tbf").map_err(|second| format!("{first}; {second}"))
         })
     }
 
-    /// Everything arrives again, and at once.
+    /// All packets arrive again, without delay.
     pub(crate) fn heal_all(&self) {
         for (host, number) in &self.hosts {
             let others = self.hosts.values().filter(|other| *other != number);
@@ -256,12 +256,12 @@ fn namespaces() -> Vec<String> {
     list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// Removes namespaces, and what runs in them: nobody runs there but what a test has started.
+/// Removes namespaces and the processes in them, which only tests have started.
 fn remove(is_chosen: impl Fn(&str) -> bool) {
     for namespace in namespaces().into_iter().filter(|namespace| is_chosen(namespace)) {
         let pids = ip(&format!("netns pids {namespace}")).unwrap_or_default();
         for pid in pids.lines().filter_map(|line| line.trim().parse().ok()) {
-            // It may have ended this very moment.
+            // It may have ended at this moment.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         // Another test process may have been faster.
@@ -269,7 +269,7 @@ fn remove(is_chosen: impl Fn(&str) -> bool) {
     }
 }
 
-/// Removes what test processes have left that are no more.
+/// Removes the namespaces of test processes that have ended.
 fn sweep() {
     remove(|namespace| {
         let id = namespace.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
@@ -282,15 +282,15 @@ mod tests {
     use super::*;
     use crate::common::{Process, eventually};
 
-    /// Sends so many datagrams to a port that nobody listens on.
+    /// Sends `count` datagrams to a port that nobody listens on.
     fn send(network: &Network, from: &str, to: &str, count: u32) {
-        // Each from a socket of its own: one that was told that nobody listens would say so instead
-        // of sending the next.
+        // Each from its own socket: a socket that learns that nobody listens fails instead of
+        // sending the next datagram.
         let each = format!("for i in {{1..{count}}}; do echo > /dev/udp/{}/9; done", network.address(to));
         run(network.place(from).command("bash").args(["-c", &each]), "").expect("sent");
     }
 
-    /// How many datagrams have reached a host for which nobody listened.
+    /// How many datagrams have reached a host where nobody listened.
     fn arrived(network: &Network, at: &str) -> u32 {
         let counts = run(network.place(at).command("cat").arg("/proc/net/snmp"), "").expect("readable");
         let mut udp = counts.lines().filter_map(|line| line.strip_prefix("Udp:")).map(str::split_whitespace);
@@ -344,7 +344,7 @@ mod tests {
         send(&network, "a", "b", 3000);
         network.heal_all();
         let lossy = arrived(&network, "b");
-        // Five standard deviations, and then some.
+        // More than five standard deviations.
         assert!((1850..2150).contains(&lossy), "{lossy} of 3000 have arrived");
         send(&network, "a", "b", 100);
         until_arrived(&network, "b", lossy + 100);
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn what_a_killed_test_process_left_is_removed() {
         let Some(network) = Network::of(&["a"]) else { return };
-        // As if another process had made it, which is no more: ids do not get so large.
+        // As if a process that has ended had made it. No process id is so large.
         let old = format!("{PREFIX}4194305-0-a");
         ip(&format!("netns add {old}")).expect("like the other one");
         let mut command = Place::through(&["ip", "netns", "exec", &old]).command("sleep");

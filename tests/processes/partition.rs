@@ -1,4 +1,4 @@
-//! Networks that are cut, in both directions and in one.
+//! Networks that are cut, in both directions or in one.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::{
     world::{TERM, WAIT_MAX, World, server},
 };
 
-/// What a busy machine may add to a wait.
+/// The most that a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(2);
 
-/// How long writes may be out while clients reach the leader that was cut off: it sends them away
-/// when no majority has answered it for four election times, 2.4 s; by then another one is elected.
+/// How long writes may be out while clients reach the leader that was cut off. It refuses clients
+/// when no majority has answered it for four election times, 2.4 s. By then another leader leads.
 pub(crate) const OUTAGE_MAX: Duration = Duration::from_secs(6);
 
 /// A world in which two clients work.
@@ -25,7 +25,7 @@ fn world() -> Option<World> {
     Some(world)
 }
 
-/// Has a client work for two terms.
+/// Lets a client write for two terms.
 fn for_two_terms(world: &mut World, host: &str) {
     let from = now_ns();
     while Duration::from_nanos(now_ns() - from) < 2 * TERM {
@@ -33,7 +33,7 @@ fn for_two_terms(world: &mut World, host: &str) {
     }
 }
 
-/// Cuts the leader off from the other servers, while the clients reach all of them.
+/// Cuts the leader off from the other servers. The clients still reach all servers.
 fn a_leader_is_cut_off(is_heard: bool, hears: bool) {
     let _alone = alone();
     let Some(mut world) = world() else { return };
@@ -71,7 +71,7 @@ fn deaf_leader_is_replaced_without_stale_read() {
     a_leader_is_cut_off(true, false);
 }
 
-/// Cuts a client off from all servers; the other one writes what it has copies of.
+/// Cuts a client off from all servers. The other client writes what it has cached.
 fn a_client_is_cut_off(is_heard: bool, hears: bool) {
     let _alone = alone();
     let Some(mut world) = world() else { return };
@@ -84,7 +84,7 @@ fn a_client_is_cut_off(is_heard: bool, hears: bool) {
             world.network.cut(&id, "c1");
         }
     }
-    // What c1 holds is waited for once, and not again.
+    // Writes wait once for the copies of c1, and not again.
     for_two_terms(&mut world, "c2");
     let longest = world.history.tally().longest_write;
     assert!(longest <= WAIT_MAX + GENEROUS, "a write took {longest:?}: expected at most {WAIT_MAX:?}, or a bit more");

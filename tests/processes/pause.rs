@@ -1,4 +1,4 @@
-//! The leader is stopped for longer than an election takes, and goes on.
+//! The leader is paused for longer than an election takes, and resumes.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,15 @@ use crate::{
     path,
 };
 
-/// Reads that wait in the stopped leader's socket when it goes on.
+/// The reads that wait in the paused leader's socket when it resumes.
 const READS: usize = 64;
 
-/// Time for them to get there: with less, the test would show less.
+/// The time for the reads to get there. With less, the test would show less.
 const SENDING: Duration = Duration::from_millis(300);
 
 const TERM: Duration = Duration::from_secs(2);
 
-/// A session on one connection to one server, spoken to without a client in between.
+/// A session on one connection to one server, without the client's rules.
 struct Raw {
     connection: LeaseholdClient,
     session: SessionId,
@@ -36,7 +36,7 @@ impl Raw {
         let stream = leasehold_wire::connect(address, Role::Client, SOON).await.expect("it listens").stream;
         let (connection, recalls, work) = client_connection(stream);
         tokio::spawn(async move {
-            // Nothing is held, so nothing is recalled.
+            // This session has no copies, so nothing is recalled.
             let _recalls = recalls;
             let _ = work.await;
         });
@@ -49,7 +49,7 @@ impl Raw {
         raw
     }
 
-    /// None if the connection ended.
+    /// `None` if the connection has ended.
     async fn call(&self, body: Body) -> Option<Response> {
         let mut context = tarpc::context::current();
         context.deadline = Instant::now() + SOON;
@@ -78,8 +78,8 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     first.create_volume(&path("/v"), settings.expect("valid")).await.expect("created");
     first.put(&node, "old").await.expect("written");
     first.close().await;
-    // One that only knows the leader, with a copy; and one without any rules of ours between us and
-    // the leader.
+    // A client that knows only the leader and has a copy, and a session to the leader without the
+    // client's rules.
     let pinned = cluster.client_of(vec![cluster.address(old).to_owned()], "pinned").await;
     soon("the pinned client has a copy", || async {
         let read = pinned.read(&node).await.expect("served");
@@ -100,8 +100,8 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     let stale = |content: &Content| matches!(content, Content::Data(Some(data)) if data.value == "old");
     assert!(!pinned.cached(&node).is_some_and(|content| stale(&content)), "a copy outlived its lease");
 
-    // These reads begin after the write was acknowledged, and are the first thing that the old
-    // leader finds.
+    // These reads begin after the write was acknowledged. The old leader finds them first when it
+    // resumes.
     let mut calls = futures::future::join_all((0..READS).map(|_| Box::pin(raw.call(read()))));
     let early = tokio::time::timeout(SENDING, &mut calls).await;
     assert!(early.is_err(), "a stopped server answered: {early:?}");

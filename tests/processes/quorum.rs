@@ -1,4 +1,4 @@
-//! A majority of the servers is lost, and comes back.
+//! A majority of the servers is killed, and comes back.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use crate::{
 
 const TERM: Duration = Duration::from_secs(4);
 
-/// What a busy machine may add.
+/// The most that a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(3);
 
-/// Two peers are tried several times a second, and a few lines are written of each try. Without a
-/// pause it would be tens of thousands a second.
+/// Two peers are tried several times a second, with a few log lines for each attempt. Without a
+/// pause there would be tens of thousands of lines a second.
 const LOG_LINES_MAX: usize = 5_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,8 +49,8 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
         move || last_hit(&client, &node, lost)
     });
 
-    // Writes are not done, and it is said whether they may still be. The shell has a session, the
-    // other gets none.
+    // Writes are not done, and the errors say whether they may still happen. The shell has a
+    // session. The other command gets none.
     shell.types("put /v/b x");
     let (status, kind, message) = cli.fails(["--timeout", "2s", "put", "/v/c", "x"]);
     assert_eq!((status, kind.as_str()), (3, "unavailable"), "{message}");
@@ -58,7 +58,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     let kind = refused["error"]["kind"].as_str().unwrap_or_default();
     assert!(["unavailable", "outcome_unknown"].contains(&kind), "{refused}");
 
-    // Cached reads go on for as long as was promised, and end by themselves.
+    // Cached reads go on for as long as was promised, and then end.
     let last_hit = hits.await.expect("it only reads");
     println!("cached reads went on for {last_hit:?}; {promised:?} had been promised when the quorum was lost");
     assert!(last_hit + Duration::from_millis(20) >= promised, "{last_hit:?}: {promised:?} had been promised");
@@ -72,8 +72,8 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     let status = cluster.status().expect("one server answers");
     assert!(status["members"].as_array().is_some_and(|members| members.len() == 3), "{status}");
 
-    // Nothing but jeopardy was told, and the server that is left has not tried to reach the others
-    // without a pause.
+    // The client reported only jeopardy. The server that is left paused between its attempts to
+    // reach the others.
     let told = tokio::time::timeout(Duration::ZERO, events.next()).await;
     assert!(told.is_err(), "without a quorum the application was told {told:?}");
     let lines = cluster.log(leader).lines().count();
@@ -97,7 +97,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     cluster.assert_all_run();
 }
 
-/// Reads from memory until that ends; how long after `lost` the last read was.
+/// Reads from memory until that fails. Returns how long after `lost` the last read was.
 fn last_hit(client: &Client, node: &leasehold_client_cache::NodePath, lost: Instant) -> Duration {
     let mut last = Duration::ZERO;
     loop {

@@ -1,8 +1,7 @@
-//! Which node goes with which lease after all servers were killed and started again (A48; what etcd
-//! has tests of its own for): all ways of putting one, putting it again, with or without removing
-//! it before, and putting it once more after the restart; then another restart. By a put or in a
-//! transaction; on servers that have all of it in their logs, and on one that was brought up by a
-//! snapshot.
+//! The lease that each node is attached to after all servers were killed and started again (A48 in
+//! docs/verification.md). etcd has tests for this too. Nodes are put in all ways, put again with or
+//! without a removal before, and put once more after the restart. Then all servers restart again.
+//! Some puts are in transactions. All servers have their logs, or one needs a Raft snapshot.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +15,7 @@ use crate::{alone, common::Cluster, path};
 /// Long enough for the test.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Who is down for a moment does not find what it missed in the log.
+/// A server that was down for a moment does not find what it missed in the log.
 const SHORT_LOG: &str = "[raft]\nsnapshot_entries = 25\nkeep_entries = 5\n";
 
 /// One of the two leases, or none.
@@ -24,16 +23,16 @@ type Lease = Option<usize>;
 
 const LEASES: [Lease; 3] = [None, Some(0), Some(1)];
 
-/// What is done with a node.
+/// A step with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Nothing,
     Put(Lease),
-    /// It is removed before.
+    /// The node is removed before.
     PutAnew(Lease),
 }
 
-/// What is done with one node: before the restart, twice, and after it.
+/// The steps with one node: two before the restart, and one after it.
 #[derive(Debug, Clone, Copy)]
 struct Story([Step; 3]);
 
@@ -49,7 +48,7 @@ impl Story {
         stories.enumerate().map(|(number, story)| (path(&format!("/keys/{number:03}")), story)).collect()
     }
 
-    /// The lease that the node goes with in the end.
+    /// The lease that the node is attached to in the end.
     fn lease(&self) -> Lease {
         let puts = self.0.iter().rev().find_map(|step| match step {
             Step::Nothing => None,
@@ -59,7 +58,7 @@ impl Story {
     }
 }
 
-/// Puts by one way or the other.
+/// Puts a node, by itself or in a transaction.
 async fn put(client: &Client, at: &NodePath, attach: Attach, in_transaction: bool) {
     if in_transaction {
         let put = Operation::Put { path: at.clone(), value: "value".into(), attach };
@@ -78,7 +77,7 @@ async fn take(client: &Client, at: &NodePath, step: Step, leases: [LeaseId; 2], 
     put(client, at, lease.map_or(Attach::Nothing, |lease| Attach::Lease(leases[lease])), in_transaction).await;
 }
 
-/// Kills all servers, and starts these.
+/// Kills all servers, and starts those in `start`.
 fn crash(cluster: &mut Cluster, start: &[u64]) {
     for id in cluster.ids().into_iter().filter(|id| cluster.runs(*id)).collect::<Vec<_>>() {
         cluster.kill(id);
@@ -87,7 +86,7 @@ fn crash(cluster: &mut Cluster, start: &[u64]) {
     cluster.caught_up(start);
 }
 
-/// The nodes that go with a lease, or with none.
+/// The nodes that are attached to a lease, or to none.
 fn nodes(stories: &BTreeMap<NodePath, Story>, lease: Lease) -> Vec<NodePath> {
     stories.iter().filter(|(_, story)| story.lease() == lease).map(|(path, _)| path.clone()).collect()
 }
@@ -102,7 +101,7 @@ async fn check_owners(client: &Client, stories: &BTreeMap<NodePath, Story>, leas
     }
 }
 
-/// What is there before it all begins.
+/// The state in which a test begins.
 struct Start {
     cluster: Cluster,
     client: Client,
@@ -119,7 +118,7 @@ impl Start {
         Self { cluster, client, leases, stories: Story::all() }
     }
 
-    /// The part of each story with this number. Every other one in a transaction.
+    /// Takes the step of this number in each story, every other one in a transaction.
     async fn tell(&self, part: usize) {
         for (count, (path, story)) in self.stories.iter().enumerate() {
             take(&self.client, path, story.0[part], self.leases, (count + part).is_multiple_of(2)).await;
@@ -130,7 +129,7 @@ impl Start {
         check_owners(&self.client, &self.stories, self.leases, gone).await;
     }
 
-    /// Has a server lead: it must, if only it and one who lacks an entry are there to be elected.
+    /// Makes a server lead. It must win if the only other server that runs lacks an entry.
     async fn have_lead(&mut self, server: u64) {
         let leader = self.cluster.leader();
         if leader != server {
@@ -144,7 +143,7 @@ impl Start {
         }
     }
 
-    /// Looks at all leases, and revokes one after the other.
+    /// Checks all leases, and revokes one after the other.
     async fn finish(mut self) {
         self.check(&[]).await;
         let (cli, all) = (self.cluster.cli(), self.cluster.ids());

@@ -13,8 +13,8 @@ enum Victim {
     Leader,
 }
 
-/// Imports, has a replica lose its disk and be rebuilt, kills another so that the rebuilt one is
-/// needed, and exports.
+/// Imports files, wipes a replica, and waits until it is rebuilt. Then kills another one, so that a
+/// quorum needs the rebuilt one, and exports.
 fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
     let _alone = alone();
     let mut cluster = Cluster::start(3);
@@ -35,8 +35,8 @@ fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
     cluster.spawn(wiped);
     cluster.caught_up(&cluster.ids());
 
-    // Another one goes: now the rebuilt replica is one of two that have to know everything. The
-    // leader, if it can be it.
+    // Kill another one, the leader if possible. Now the rebuilt replica is one of two, and both
+    // must have everything.
     let leader = cluster.leader();
     let other = if leader == wiped { cluster.others(wiped)[0] } else { leader };
     cluster.kill(other);
@@ -51,7 +51,7 @@ fn what_was_imported_is_exported_when_one_loses_its_disk(victim: Victim) {
         assert!(got[file] == *bytes, "{} differs", file.display());
     }
 
-    // And it can write.
+    // It can write too.
     cluster.cli().done(["--timeout", "30s", "put", "/data/after", "all this"]);
     cluster.spawn(other);
     cluster.caught_up(&cluster.ids());

@@ -1,7 +1,7 @@
-//! Registrations while a leader has no majority (T4, T5): its clients lose nothing by that, and
-//! client and servers agree afterwards on who is registered.
+//! Registrations while a leader has no majority (T4 and T5 in docs/PROTOCOL.md). Its clients lose
+//! nothing by that. Afterwards the client and the servers agree on who is registered.
 //!
-//! `LEASEHOLD_REGISTRATIONS=5 cargo test --test processes registrations -- --nocapture` goes on for
+//! `LEASEHOLD_REGISTRATIONS=5 cargo test --test processes registrations -- --nocapture` runs for
 //! longer.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{
     number, path,
 };
 
-/// How often the leader is left alone, unless told otherwise.
+/// How often the leader is left alone by default.
 const ROUNDS: u64 = 2;
 
 const TERM: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ async fn leader_without_a_majority_ends_no_registration() {
             cluster.spawn(id);
         }
         cluster.caught_up(&cluster.ids());
-        // Whoever leads: the lease goes on, and the node with it.
+        // Whichever server leads, the lease goes on, and its node exists.
         soon("the registration is certain again", || async {
             let over = registration.on_lost().is_cancelled();
             assert!(!over, "it was kept all the time, and told to be over when the servers were back");
@@ -53,8 +53,7 @@ async fn leader_without_a_majority_ends_no_registration() {
         .await;
         let found = client.get(&here).await.expect("the cluster serves").expect("it is there");
         assert_eq!(found.stat.create_revision, registration.epoch(), "the same registration");
-        // Its own node keeps nobody from registering again, as after an attempt whose outcome was
-        // not heard.
+        // Its own node does not prevent a new registration, as after an attempt of unknown outcome.
         let again = within("a registration", client.register(&here, "again", RegisterOptions::default()));
         let again = again.await.expect("its own node is replaced");
         within("a farewell", again.leave()).await.expect("it is there");

@@ -1,5 +1,4 @@
-//! Who led when, by what the leaders themselves have written down, and whether ever two did at
-//! once.
+//! Who led when, by the leaders' own notes, and whether two ever led at once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,17 +8,17 @@ use crate::candidate::Note;
 /// leases are counted.
 #[derive(Debug, Clone)]
 pub(crate) struct Reign {
-    /// Whose it was.
+    /// The leader's name.
     pub(crate) name: String,
-    /// Since when the leader knew.
+    /// When the leader learned of its election.
     pub(crate) elected: u64,
-    /// Until when it was certain to lead, as far as it has written that down.
+    /// Until when it was certain to lead, by its notes.
     pub(crate) until: u64,
-    /// When it last did what only the leader does.
+    /// When it last acted as only the leader may.
     pub(crate) acted: u64,
-    /// When it asked for [`crate::candidate::ready`] to be written, and was answered.
+    /// When it sent the write of [`crate::candidate::ready`], and when it was answered.
     pub(crate) proclaimed: Option<(u64, u64)>,
-    /// When it knew that it led no more. Nobody who was killed did.
+    /// When it learned that it no longer led. `None` if it was killed before.
     pub(crate) over: Option<u64>,
 }
 
@@ -27,12 +26,12 @@ pub(crate) struct Reign {
 #[derive(Debug, Default)]
 pub(crate) struct Reigns {
     reigns: BTreeMap<u64, Reign>,
-    /// Campaigns that came to nothing.
+    /// The number of campaigns that failed.
     pub(crate) failed: u64,
 }
 
 impl Reigns {
-    /// What a candidate has written down since.
+    /// Adds the new notes of a candidate.
     pub(crate) fn add(&mut self, name: &str, notes: Vec<Note>) {
         for note in notes {
             match note {
@@ -62,24 +61,24 @@ impl Reigns {
         reign.unwrap_or_else(|| panic!("{name} leads by token {token}, of which it did not say that it has it"))
     }
 
-    /// The one with the highest token.
+    /// The leadership with the highest token.
     pub(crate) fn latest(&self) -> Option<(u64, &Reign)> {
         self.reigns.last_key_value().map(|(token, reign)| (*token, reign))
     }
 
-    /// All of them, by their tokens.
+    /// All leaderships, in the order of their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Reign)> {
         self.reigns.iter().map(|(token, reign)| (*token, reign))
     }
 
-    /// Those with higher tokens, by their tokens.
+    /// The leaderships with higher tokens, in the order of their tokens.
     pub(crate) fn after(&self, token: u64) -> impl Iterator<Item = (u64, &Reign)> {
         self.reigns.range(token + 1..).map(|(token, reign)| (*token, reign))
     }
 
-    /// From the time until which each leader, and everyone before, was certain to lead, to the time
-    /// at which the next one began. An error if one began before: then two led at once, each by its
-    /// own clock, or tokens did not grow.
+    /// The gaps between leaderships: from the time until which each leader, or one before, was
+    /// certain to lead, to the next leader's election. Fails if one was elected earlier. Then two
+    /// led at once, each by its own clock, or tokens did not grow.
     pub(crate) fn check(&self) -> Result<Vec<Duration>, String> {
         let mut until = 0;
         let gap = |(token, reign): (&u64, &Reign)| {
@@ -92,7 +91,7 @@ impl Reigns {
         Ok(gaps?.into_iter().skip(1).map(Duration::from_nanos).collect())
     }
 
-    /// The same, of leaders of whom no two led at once.
+    /// The same. Panics if two led at once.
     pub(crate) fn gaps(&self) -> Vec<Duration> {
         self.check().unwrap_or_else(|violation| panic!("{violation}"))
     }

@@ -1,6 +1,7 @@
-//! What remains of key leases, as `lease timetolive` says, through one change of the leader, two,
-//! three and ten in a row, and a crash of all servers (A30): it goes on from where it was. Nobody
-//! gets more time by that, and no lease ends before its time.
+//! The remaining time of key leases, as `lease timetolive` reports it (A30 in
+//! docs/verification.md). The leader changes once, twice, three and ten times in a row, and all
+//! servers crash. The remaining time goes on from where it was. No lease gains more than a bounded
+//! time, and none ends early.
 
 use std::time::Duration;
 
@@ -14,34 +15,34 @@ use crate::{
     worker::boottime_ns,
 };
 
-/// Not over before the end of the test, and over at about that time.
+/// `LONG` ends after the test, and `SHORT` at about the end of the test.
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_secs(8);
 
-/// What the ticks are a tenth of.
+/// The ticks are a tenth of this.
 const VOLUME_TERM: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a busy machine may add to a tick: entries are late when disks are.
+/// What a busy machine may add to a tick: entries are late when disks are slow.
 const GENEROUS: Duration = Duration::from_secs(5);
 
-/// What a change of the leader may give at most: far less than a term.
+/// The most that a change of the leader may add: far less than a term.
 const GAIN_MAX: Duration = Duration::from_secs(1);
 
-/// Looks are told in milliseconds.
+/// Remaining times are reported in milliseconds.
 const ROUNDED: Duration = Duration::from_millis(1);
 
-/// A lease, as it is seen from time to time.
+/// A lease whose remaining time is checked from time to time.
 #[derive(Debug)]
 struct Seen {
     id: LeaseId,
     ttl: Duration,
-    /// When its last renewal, or its grant, was asked for, and when that was answered.
+    /// When its last renewal, or its grant, was sent, and when it was answered.
     asked: u64,
     answered: u64,
-    /// The least that has been seen to remain since then.
+    /// The least remaining time since then.
     least: Duration,
-    /// By how much more has been seen to remain than before, at most.
+    /// The largest increase of the remaining time without a renewal.
     rise: Duration,
 }
 
@@ -52,7 +53,7 @@ impl Seen {
         Self { id, ttl, asked, answered: boottime_ns(), least: Duration::MAX, rise: Duration::ZERO }
     }
 
-    /// `lease keep-alive --once`. It has its whole term again when the next tick is in the log.
+    /// Runs `lease keep-alive --once`. With the next tick in the log, the lease has its whole term.
     fn renew(&mut self, cli: &Cli) {
         self.asked = boottime_ns();
         cli.done(["--timeout", "60s", "lease", "keep-alive", "--once", &format!("{:016x}", self.id)]);
@@ -63,7 +64,7 @@ impl Seen {
         });
     }
 
-    /// What remains, at least how much has to, and when that was asked.
+    /// The remaining time, its lower bound, and when it was asked for and answered.
     fn remaining(&self, cli: &Cli) -> (Duration, Duration, (u64, u64)) {
         let asked = boottime_ns();
         let lives = cli.done(["--timeout", "60s", "lease", "timetolive", &format!("{:016x}", self.id)]);
@@ -72,12 +73,11 @@ impl Seen {
         (remaining, self.ttl.saturating_sub(since(self.asked, answered) + ROUNDED), (asked, answered))
     }
 
-    /// Looks what remains, and whether that is neither too little nor too much.
+    /// Checks that the remaining time is neither too short nor too long.
     fn look(&mut self, cli: &Cli, changes: &Changes) -> Duration {
         let (remaining, at_least, (asked, answered)) = self.remaining(cli);
         assert!(remaining >= at_least, "{remaining:?} remain: expected at least {at_least:?} of {self:?}");
-        // Where there was no leader time stood still, and a new one counts from the last time in
-        // the log.
+        // Without a leader, cluster time stood still. A new leader counts from the log's last time.
         let (count, out) = changes.out(self.asked, answered);
         let still = out + count * (TICK + GAIN_MAX);
         let at_most = (self.ttl + 2 * TICK + GENEROUS + still).saturating_sub(since(self.answered, asked));

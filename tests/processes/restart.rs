@@ -1,4 +1,5 @@
-//! All servers are killed at once while clients hold leases, and started again (A26, A35).
+//! All servers are killed at once while clients have leases, and started again (A26 and A35 in
+//! docs/verification.md).
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use crate::{
     world::World,
 };
 
-/// So long that the servers are back before it ends.
+/// So long that the servers are back before the lease ends.
 const LONG: Duration = Duration::from_secs(10);
 
 const MARGIN: Duration = Duration::from_millis(150);
 
-/// What a busy machine may add to a wait.
+/// The most that a busy machine may add to a wait.
 const GENEROUS: Duration = Duration::from_secs(5);
 
 fn crash(cluster: &mut Cluster) {
@@ -38,7 +39,7 @@ fn lease_granted_before_crash_of_all_is_waited_for_after() {
             break (asked, Duration::from_millis(answer["valid_ms"].as_u64().expect("a number")));
         }
     };
-    // It can consent no more, and no server has heard that it is gone.
+    // It can no longer consent, and no server knows that it is gone.
     holder.process.pause(true);
     crash(&mut cluster);
     cluster.wait_until_it_serves();
@@ -48,7 +49,7 @@ fn lease_granted_before_crash_of_all_is_waited_for_after() {
     let written = asked.elapsed();
     println!("valid for {valid:?}; all servers were back after {outage:?}; written after {written:?}");
     assert!(written >= valid, "written after {written:?}, while the holder could read until {valid:?}");
-    // A term, two ticks, the margin; the leases' clock stood still while there was no leader.
+    // A term, two ticks and the margin. Cluster time stood still while there was no leader.
     let most = LONG + 2 * TICK_MAX + MARGIN + outage + GENEROUS;
     assert!(written <= most, "the put took {:?}: expected at most {most:?} since the lease was seen", put.elapsed());
     holder.types("get /long/a");

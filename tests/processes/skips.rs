@@ -1,5 +1,5 @@
-//! A test that lacks something fails, or is noted as skipped: this runs one in a process that finds
-//! no tools.
+//! A test that lacks a tool fails, or is noted as skipped. This runs one in a process without
+//! tools.
 
 use std::process::{Command, Output};
 

@@ -1,10 +1,10 @@
-//! A follower that is so far behind that the log does not reach back.
+//! A follower that is so far behind that the log no longer has what it missed.
 
 use crate::{alone, common::Cluster, files::tree, path};
 
 const CONFIG: &str = "[raft]\nsnapshot_entries = 200\nkeep_entries = 50\n";
 
-/// Each in an entry of its own, and more than three times what a snapshot is taken after.
+/// Each write is an entry. A Raft snapshot is taken after less than a third of these.
 const WRITES: u64 = 700;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,8 +28,7 @@ async fn follower_behind_the_log_catches_up_by_raft_snapshot() {
     cluster.caught_up(&cluster.ids());
     assert!(cluster.log(behind).contains("replaced by a snapshot"), "the log was still long enough: nothing was shown");
 
-    // What it has is shown when it leads. It must, if only it and one who lacks an entry are there
-    // to be elected.
+    // Its data shows when it leads. It must win if the only other server that runs lacks an entry.
     let leader = cluster.leader();
     if leader != behind {
         let third = cluster.others(leader).into_iter().find(|id| *id != behind).expect("one of three");
@@ -52,7 +51,7 @@ async fn follower_behind_the_log_catches_up_by_raft_snapshot() {
     expected.insert("kept".into(), Some(b"after".to_vec()));
     assert!(got == expected, "{} files and directories: expected {}", got.len(), expected.len());
 
-    // It goes on from there, also over a restart.
+    // It goes on from there, also after a restart.
     cluster.kill(behind);
     for id in cluster.ids() {
         cluster.spawn_if_down(id);

@@ -1,4 +1,4 @@
-//! That a machine which stands still is told from a promise that is broken.
+//! Tests tell a stall of the machine from a broken promise.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// The words of a panic.
+/// The message of a panic.
 fn panic_of(act: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(act)).expect_err("it panics");
     panic.downcast_ref::<String>().cloned().unwrap_or_else(|| panic.downcast_ref::<&str>().expect("text").to_string())
@@ -56,7 +56,7 @@ fn a_machine_adds_what_it_stood_still_and_an_allowance_at_most() {
     check(2 * ALLOWANCE, most + ALLOWANCE + ms(1)).expect_err("it is too long");
 }
 
-/// In a process that this test stops, the machine seems to stand still.
+/// A process that this test pauses. For the process, the machine seems to stall.
 #[test]
 fn a_machine_that_stands_still_is_noticed_and_measured_again() {
     const MARK: &str = "LEASEHOLD_TEST_STALLS";
@@ -65,7 +65,7 @@ fn a_machine_that_stands_still_is_noticed_and_measured_again() {
         let mut tries = 0;
         let tries = measured(|| {
             tries += 1;
-            // Until it was stopped once, and is let go on.
+            // Until it was paused once, and resumed.
             let input = (tries == 1).then(|| std::io::stdin().lines().next().expect("a line").expect("text"));
             if input.is_some() { Err(Missed("it was stopped".to_owned())) } else { Ok(tries) }
         });
@@ -79,7 +79,7 @@ fn a_machine_that_stands_still_is_noticed_and_measured_again() {
     let mut input = child.take_input().expect("it is piped");
     crate::common::eventually("it measures", || {
         let threads = std::fs::read_dir(format!("/proc/{}/task", child.id())).expect("it runs");
-        // The program's own, the test's, and the one that watches.
+        // The program's own thread, the test's, and the one that watches.
         (threads.count() >= 3).then_some(())
     });
     child.pause(true);

@@ -1,11 +1,10 @@
-//! A single consumer with stand-bys (A49): one of three works at a time. It is killed, stopped for
-//! longer than its lease lasts, or for about as long, or cut off in both directions or one;
-//! sometimes the leading server goes at the same time. By the time the next one begins, the old one
-//! has stopped, by its own deadline on its own clock: the gap between the two is measured each
-//! time.
+//! A single consumer with stand-bys (A49 in docs/verification.md): one of three works at a time. It
+//! is killed, paused for longer than its lease or for about as long, or cut off in both directions
+//! or in one. Sometimes the leading server is killed too. Before the next consumer begins, the old
+//! one has stopped by its own deadline on its own clock. Each gap between the two is measured.
 //!
-//! `LEASEHOLD_STANDBY_ROUNDS=500 cargo test --test processes standbys -- --nocapture` has them
-//! change more often, and `LEASEHOLD_STANDBY_SEED` draws the same troubles again.
+//! `LEASEHOLD_STANDBY_ROUNDS=500 cargo test --test processes standbys -- --nocapture` makes more
+//! changes. `LEASEHOLD_STANDBY_SEED` draws the same faults again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,27 +22,27 @@ use crate::{
     world::{World, server},
 };
 
-/// How often the consumer changes, unless told otherwise.
+/// How often the consumer changes by default.
 const ROUNDS: u64 = 30;
 
 const HOSTS: [&str; 3] = ["c1", "c2", "c3"];
 
-/// What they campaign for, and how long the leases on its volume are.
+/// The node that they campaign for, and the term of its volume.
 const NODE: &str = "/queue/consumer";
 const TERM: Duration = Duration::from_millis(400);
 
-/// What befalls the consumer.
+/// A fault of the consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
-    /// It stands still until another one has begun.
+    /// It is paused until another consumer has begun.
     Paused,
-    /// It stands still until about when its lease ends.
+    /// It is paused until about the end of its lease.
     PausedForATerm,
     CutOff,
     Unheard,
     Deaf,
     Killed,
-    /// It stands still, and the leading server is killed.
+    /// It is paused, and the leading server is killed.
     PausedWithoutServer,
 }
 
@@ -67,21 +66,21 @@ impl Trouble {
 /// A consumer and its stand-bys.
 struct Queue {
     consumers: BTreeMap<&'static str, Candidate>,
-    /// In which it can be asked who is in line.
+    /// For questions about the lock queue.
     shell: Shell,
     world: World,
     started: u32,
     reigns: Reigns,
     random: SmallRng,
-    /// How often each trouble has led to a change.
+    /// How often each fault led to a change.
     changes: BTreeMap<Trouble, u64>,
-    /// How often the consumer went on after it stood still for about a term.
+    /// How often the consumer went on after a pause of about a term.
     went_on: u64,
     longest: Duration,
 }
 
 impl Queue {
-    /// Nobody is in line yet.
+    /// A queue without consumers.
     fn of(seed: u64) -> Option<Self> {
         let world = World::of(HOSTS.len())?;
         let cli = world.cluster.cli();
@@ -119,8 +118,8 @@ impl Queue {
         }
     }
 
-    /// Waits until one works and the others wait in line for its place. Returns its token and where
-    /// it is.
+    /// Waits until one consumer works and the others are in the lock queue. Returns its token and
+    /// its host.
     fn settled(&mut self) -> (u64, &'static str) {
         let since = boottime_ns();
         eventually("one works and the others stand by", || {
@@ -134,7 +133,7 @@ impl Queue {
         })
     }
 
-    /// Waits until another one works.
+    /// Waits until another consumer works.
     fn until_next(&mut self, token: u64) {
         eventually("the next one works", || {
             self.gather();
@@ -198,7 +197,7 @@ impl Queue {
         }
     }
 
-    /// Has the consumer change once, or go on after it stood still.
+    /// Causes one fault. Another consumer follows, or this one goes on after a pause.
     fn round(&mut self) {
         let (token, host) = self.settled();
         let trouble = *Trouble::DRAWN.choose(&mut self.random).expect("some");
@@ -213,7 +212,7 @@ impl Queue {
         }
     }
 
-    /// The times between what a consumer did last and the beginning of the next.
+    /// The times from a consumer's last act to the election of the next.
     fn idle(&self) -> Figures {
         let reigns: Vec<_> = self.reigns.iter().map(|(_, reign)| reign).collect();
         let idle = |two: &[&crate::reigns::Reign]| Duration::from_nanos(two[1].elected.saturating_sub(two[0].acted));
@@ -229,7 +228,7 @@ fn consumer_stops_by_own_deadline_before_standby_begins() {
     println!("LEASEHOLD_STANDBY_SEED={seed}");
     let Some(mut queue) = Queue::of(seed) else { return };
     HOSTS.into_iter().for_each(|host| queue.start_consumer(host));
-    // Checked in every round.
+    // `gaps` checks them in every round.
     while (queue.reigns.gaps().len() as u64) < rounds {
         queue.round();
     }

@@ -1,4 +1,4 @@
-//! Servers are told to stop.
+//! Servers are stopped by a signal.
 
 use std::{
     sync::{
@@ -17,10 +17,10 @@ use crate::{
     path,
 };
 
-/// With a handover a successor is there within a heartbeat or two; on a busy machine later.
+/// With a leadership transfer, a successor leads in a heartbeat or two, or later on a busy machine.
 const WRITE_GAP_MAX: Duration = Duration::from_secs(5);
 
-/// Writes numbers to a node, one after the other, until it is told to stop. Returns the last, and
+/// Writes numbers to a node, one after the other, until it is stopped. Returns the last number, and
 /// the longest time from one acknowledgement to the next.
 async fn write_on(client: Client, node: NodePath, last: Arc<AtomicU64>, stops: Arc<AtomicBool>) -> (u64, Duration) {
     let (mut number, mut longest, mut acknowledged) = (0, Duration::ZERO, Instant::now());

@@ -1,5 +1,5 @@
-//! Endpoints of two clusters: a replica that was emptied and started once with only itself in its
-//! list has founded a cluster of its own, at an address that clients know.
+//! Endpoints of two clusters. A replica was emptied, and started once with only itself in its list.
+//! So it has bootstrapped its own cluster, at an address that clients know.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,8 @@ use crate::{
     path,
 };
 
-/// A cluster of three that has `/a`, of which one was lost; in its place runs a cluster of one that
-/// lacks `/a`. Returns the leader of the three, the lost one, and the process that runs in its
-/// place.
+/// A cluster of three that has `/a`, and lost one server. A cluster of one without `/a` runs in its
+/// place. Returns the cluster, its leader, the lost server, and the process in its place.
 fn split() -> (Cluster, u64, u64, Started) {
     let mut cluster = Cluster::start(3);
     cluster.cli().done(["put", "/a", "1"]);
@@ -92,13 +91,13 @@ async fn replica_that_founded_a_cluster_does_not_serve_with_the_list() {
     let _alone = alone();
     let (mut cluster, leader, wiped, stranger) = split();
     stranger.stop();
-    // The list that was right for the old cluster does not make it one of its members again.
+    // The list of the old cluster does not make it a member again.
     cluster.spawn(wiped);
     let status = cluster.ended(wiped);
     assert_eq!(status.code(), Some(1), "{status}");
     let log = cluster.log(wiped);
     assert!(log.contains("bootstrapped with --cluster") && log.contains("empty the folder"), "{log}");
-    // What the message says helps.
+    // The remedy in the message works.
     cluster.wipe(wiped);
     cluster.spawn(wiped);
     cluster.caught_up(&cluster.ids());

@@ -1,10 +1,9 @@
-//! A process of a test's own that can be killed, stopped and cut off as a whole, and writes down
-//! what it did.
+//! A process that a test can kill, pause and cut off as a whole, and that records what it did.
 //!
-//! The process is this test binary again, told by its surroundings what to be: it runs one test of
-//! it alone, which does that instead of testing. It goes on until its input ends: whoever started
-//! it may have been killed. Its notes are a file, one JSON document on each line, and of a process
-//! that was killed all that it has written down is there.
+//! The process is this test binary again. A variable of its environment has its task. It runs only
+//! one test, which does the task instead of testing. It runs until its input ends, because the
+//! process that started it may have been killed. Its notes are a file with one JSON document on
+//! each line. All notes that a killed process has written are there.
 
 use std::{
     fs::File,
@@ -22,61 +21,60 @@ use tokio::sync::oneshot;
 
 use crate::common::{Place, Process};
 
-/// What a process can be: the variable that tells it what to do, and the test that does it.
+/// A role of a process: the variable with its task, and the test that does the task.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Role {
-    /// Its value is a task, as JSON.
+    /// The value of this variable is the task, as JSON.
     pub(crate) variable: &'static str,
-    /// By its full name.
+    /// The full name of the test.
     pub(crate) test: &'static str,
 }
 
 impl Role {
-    /// The task of this process, if it is to be that.
+    /// The task of this process, if it has this role.
     pub(crate) fn task<T: DeserializeOwned>(&self) -> Option<T> {
         let json = std::env::var(self.variable).ok()?;
         Some(serde_json::from_str(&json).expect("a task"))
     }
 }
 
-/// Nanoseconds on the clock of all processes of this machine, which is the one that leases are
-/// counted by: `CLOCK_BOOTTIME`.
+/// Nanoseconds on `CLOCK_BOOTTIME`, by which leases are counted, and which all processes share.
 pub(crate) fn boottime_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Where the notes of a process go.
+/// The file for the notes of a process.
 pub(crate) fn notes(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("client-{name}.notes"))
 }
 
-/// Notes that are being written.
+/// The notes that a process is writing.
 #[derive(Debug)]
 pub(crate) struct Notes(Mutex<File>);
 
 impl Notes {
-    /// Opens them.
+    /// Opens the file.
     pub(crate) fn open(file: &Path) -> Self {
         Self(Mutex::new(File::options().create(true).append(true).open(file).expect("a file for notes")))
     }
 
-    /// Writes something down.
+    /// Writes a note.
     pub(crate) fn note<N: Serialize>(&self, note: &N) {
         let mut line = serde_json::to_vec(note).expect("JSON can say it");
         line.push(b'\n');
-        // In one call: whoever is killed has written the line or not.
+        // In one call, so that a killed process has written the whole line or nothing.
         self.0.lock().expect("nobody panics").write_all(&line).expect("there is room");
     }
 }
 
-/// Does something until it is done or this process's input ends. Returns what it came to.
+/// Does the work until it is done or this process's input ends. Returns its result.
 pub(crate) fn until_told_to_stop<T>(work: impl Future<Output = T>) -> Option<T> {
     let (sender, over) = oneshot::channel();
     std::thread::spawn(move || {
-        // However the input ends, it has.
+        // With or without an error, the input has ended.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        // It may be done already.
+        // The work may be done already.
         let _ = sender.send(());
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -88,12 +86,12 @@ pub(crate) fn until_told_to_stop<T>(work: impl Future<Output = T>) -> Option<T> 
     })
 }
 
-/// Such a process, as the test sees it, with notes of this kind. Killed when it is dropped.
+/// A process with a role, as the test sees it, with notes of this type. Killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Worker<N> {
     /// The process.
     pub(crate) process: Process,
-    /// What it is called.
+    /// Its name.
     pub(crate) name: String,
     input: Option<ChildStdin>,
     notes: PathBuf,
@@ -115,10 +113,10 @@ impl<N: for<'a> Deserialize<'a>> Worker<N> {
         Self { process, name: name.to_owned(), input, notes: notes.to_owned(), offset: 0, kind: PhantomData }
     }
 
-    /// What it has written down since this was last asked.
+    /// The notes that it has written since the last call.
     pub(crate) fn news(&mut self) -> Vec<N> {
         let mut notes = Vec::new();
-        // There is none before it has begun.
+        // There is no file before it has begun.
         let Ok(mut file) = File::open(&self.notes) else { return notes };
         file.seek(SeekFrom::Start(self.offset)).expect("it only grows");
         let mut lines = BufReader::new(file);
@@ -131,7 +129,7 @@ impl<N: for<'a> Deserialize<'a>> Worker<N> {
         notes
     }
 
-    /// Has it finish what it does, and waits until it has.
+    /// Ends its input, and waits until it has ended.
     pub(crate) fn stop(&mut self) {
         self.input = None;
         let status = self.process.ended();

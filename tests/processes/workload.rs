@@ -1,10 +1,10 @@
-//! A client in a process of its own, that can be killed, stopped and cut off as a whole: it reads,
-//! writes and deletes on a few paths, and writes down what it did.
+//! A client in its own process, which a test can kill, pause and cut off as a whole. It reads,
+//! writes and deletes a few nodes, and records its operations.
 //!
-//! All processes note times by one clock, which is read by asking the kernel and not through libc:
-//! tools that bend the clock of a process do not reach it. A read is written down when it has
-//! ended. A write is written down before it is sent, and again when it has ended: of a client that
-//! was killed it is known what it may have done.
+//! All processes take times from one clock. They read it from the kernel and not through libc, so
+//! tools that change a process's clock do not reach it. A read is recorded when it has ended. A
+//! write is recorded before it is sent, and again when it has ended. So it is known what a killed
+//! client may have written.
 
 use std::{
     io::Read,
@@ -31,56 +31,55 @@ use crate::{
     worker::{self, Notes, Role},
 };
 
-/// What a process is that is to be a client.
+/// How a process learns that it must be a client.
 const CLIENT: Role =
     Role { variable: "LEASEHOLD_TEST_CLIENT", test: "workload::a_client_process_writes_down_what_it_did" };
 
-/// How long a read may take.
+/// The timeout of a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a write may take: with the volumes' terms here, long enough for a dead client's lease
-/// to end.
+/// The timeout of a write. With these volumes' terms, a dead client's lease ends before it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a client is to do.
+/// The task of a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// Where the servers are.
+    /// The servers' addresses.
     pub(crate) endpoints: Vec<String>,
-    /// What its session is called, and its values begin with. Each client of a history has its own.
+    /// The name of its session, with which its values begin. Each client of a history has its own.
     pub(crate) name: String,
     /// The nodes that it reads and writes.
     pub(crate) paths: Vec<String>,
-    /// Where its random numbers begin.
+    /// The seed of its random numbers.
     pub(crate) seed: u64,
-    /// How far clocks may drift, as it is told.
+    /// The drift allowance that it is given.
     pub(crate) drift_ppm: u32,
-    /// Of a thousand operations, how many are writes.
+    /// How many of a thousand operations are writes.
     pub(crate) writes_permille: u32,
-    /// Between two operations.
+    /// The time between two operations.
     pub(crate) pace: Duration,
-    /// Where it writes down what it did.
+    /// The file for its notes.
     pub(crate) notes: PathBuf,
 }
 
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Operation {
-    /// Its number among its client's. Written down twice, the later counts.
+    /// Its number among the client's operations. If it is recorded twice, the later record counts.
     pub(crate) number: u64,
-    /// On which node.
+    /// The node's path.
     pub(crate) path: String,
-    /// What.
+    /// The kind of operation.
     pub(crate) kind: Kind,
     /// When it began, in nanoseconds.
     pub(crate) begin: u64,
     /// When it ended, in nanoseconds.
     pub(crate) end: u64,
-    /// What came of it.
+    /// The result.
     pub(crate) outcome: Outcome,
 }
 
-/// What is done.
+/// The kind of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// A read that only memory may answer.
@@ -89,14 +88,13 @@ pub(crate) enum Kind {
     Read,
     /// A put of a value that is put only once.
     Put(String),
-    /// A put of such a value, if the node was last changed by this revision; 0: if it does not
-    /// exist.
+    /// A put of such a value if the node's last change has this revision; 0: if there is no node.
     Compare(String, u64),
     /// A deletion.
     Delete,
 }
 
-/// What came of it.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
     /// A read found this value, of this revision.
@@ -105,30 +103,30 @@ pub(crate) enum Outcome {
     Absent,
     /// A write took effect, at this revision.
     Written(u64),
-    /// The node was not as the write wanted it to be: it changed nothing.
+    /// The condition of the write did not hold, so it changed nothing.
     Refused,
-    /// It was not done, and never will be; or a read that was not answered.
+    /// A write that was not done and never will be, or a read that was not answered.
     Failed(String),
     /// A write that may have taken effect, or may still.
     Unknown,
 }
 
-/// What a client says.
+/// A note of a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Note {
     /// An operation.
     Operation(Operation),
-    /// The application was told that its session is gone.
+    /// The client reported that its session has expired.
     Expired,
 }
 
-/// Nanoseconds on the clock of all processes of this machine.
+/// Nanoseconds on a clock that all processes of this machine share.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A client at work: what its threads share.
+/// A client at work: the state that its threads share.
 struct Work {
     task: Task,
     paths: Vec<NodePath>,
@@ -139,7 +137,7 @@ struct Work {
 }
 
 impl Work {
-    /// Reads from memory only, as fast as it is told to.
+    /// Reads from memory only, at the pace of the task.
     fn read_from_memory(&self) {
         let mut next = 0;
         while !self.stop.load(Relaxed) {
@@ -153,7 +151,7 @@ impl Work {
         }
     }
 
-    /// Reads and writes, wherever the answer comes from.
+    /// Reads and writes. Memory or a server answers.
     async fn read_and_write(&self) {
         let mut random = SmallRng::seed_from_u64(self.task.seed);
         let mut seen = vec![0; self.paths.len()];
@@ -229,7 +227,7 @@ impl Work {
         self.notes.note(&Note::Operation(Operation { number, path, kind, begin, end: now_ns(), outcome }));
     }
 
-    /// Writes down what the application is told.
+    /// Records when the session has expired.
     async fn listen(&self) {
         let mut events = self.client.events();
         while let Ok(event) = events.next().await {
@@ -249,14 +247,14 @@ fn found(content: &Content) -> Outcome {
     }
 }
 
-/// Is a client, until the input ends. What the library warns of is in the process's log.
+/// Runs a client until the input ends. The library's warnings go to the process's log.
 fn be_a_client(task: Task) {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
     let over = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&over);
     std::thread::spawn(move || {
-        // However the input ends, it has.
+        // With or without an error, the input has ended.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         ended.store(true, Relaxed);
     });
@@ -309,7 +307,7 @@ pub(crate) fn start(place: &Place, task: &Task) -> Worker {
     Worker::start(place, CLIENT, &task.name, task, &task.notes)
 }
 
-/// In a process that is to be a client: the client.
+/// If the process must be a client, this runs the client.
 #[test]
 fn a_client_process_writes_down_what_it_did() {
     if let Some(task) = CLIENT.task() {

@@ -1,5 +1,4 @@
-//! Three servers and some clients, each a process in a network namespace of its own, and what the
-//! clients were told.
+//! Three servers and some clients in network namespaces of their own, and the clients' operations.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,42 +12,42 @@ use crate::{
     workload::{self, Task, Worker, now_ns},
 };
 
-/// Where commands of the test itself run.
+/// The host for the test's own commands.
 const OPERATOR: &str = "op";
 
-/// How long leases on the volume of the clients' nodes are.
+/// The term of the volume of the clients' nodes.
 pub(crate) const TERM: Duration = Duration::from_secs(2);
 
-/// What servers wait beyond that.
+/// The skew margin of that volume.
 pub(crate) const MARGIN: Duration = Duration::from_millis(150);
 
-/// How long a write can have to wait for a client that is silent (S5): a tick more after a
+/// The longest wait of a write for a silent client (S5 in docs/PROTOCOL.md), with a tick after a
 /// failover.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(2_000 + 150 + 200);
 
 /// All that a test of whole processes needs.
 #[derive(Debug)]
 pub(crate) struct World {
-    // Processes end before what they run in.
+    // The processes are dropped before their network.
     workers: BTreeMap<String, Worker>,
-    /// The servers; number 1 runs at host "s1".
+    /// The servers. Server 1 runs at host "s1".
     pub(crate) cluster: Cluster,
-    /// Where they run.
+    /// The network of all hosts.
     pub(crate) network: Network,
-    /// What the clients were told.
+    /// The clients' operations.
     pub(crate) history: History,
     drift_ppm: u32,
     started: u64,
 }
 
 impl World {
-    /// Three servers, and places for so many clients, "c1" on; none where the test is skipped, as
-    /// that cannot be had.
+    /// Three servers, and hosts for this many clients, from "c1" on. `None` if that is impossible
+    /// and the test is skipped.
     pub(crate) fn of(clients: usize) -> Option<Self> {
         Self::with_drift(clients, DriftAllowance::DEFAULT.ppm(), MARGIN)
     }
 
-    /// The same, with another allowance for clocks.
+    /// The same, with another drift allowance and margin.
     pub(crate) fn with_drift(clients: usize, drift_ppm: u32, margin: Duration) -> Option<Self> {
         Self::of_data(clients, drift_ppm, margin, BTreeMap::new())
     }
@@ -80,8 +79,7 @@ impl World {
         Some(world)
     }
 
-    /// What a client at a host is to do, unless told otherwise: mostly reads, of a few nodes that
-    /// all share.
+    /// The default task of a client at a host: mostly reads, of a few nodes that all clients share.
     pub(crate) fn task(&mut self, host: &str) -> Task {
         self.started += 1;
         let name = format!("{host}-{}", self.started);
@@ -97,7 +95,7 @@ impl World {
         }
     }
 
-    /// Where the processes of a host run.
+    /// The place for a host's processes.
     pub(crate) fn place(&self, host: &str) -> Place {
         self.network.place(host)
     }
@@ -114,7 +112,7 @@ impl World {
         assert!(self.workers.insert(host.to_owned(), worker).is_none(), "a client runs at {host} already");
     }
 
-    /// The hosts at which clients run.
+    /// The hosts of the clients.
     pub(crate) fn clients(&self) -> Vec<String> {
         self.workers.keys().cloned().collect()
     }
@@ -132,7 +130,7 @@ impl World {
         self.history.add(&worker.name, news);
     }
 
-    /// Reads what the clients have written down.
+    /// Reads the new notes of the clients.
     pub(crate) fn gather(&mut self) {
         for worker in self.workers.values_mut() {
             let news = worker.news();
@@ -140,14 +138,14 @@ impl World {
         }
     }
 
-    /// How far the client at a host is.
+    /// The progress of the client at a host.
     pub(crate) fn progress(&mut self, host: &str) -> Progress {
         self.gather();
         self.history.progress(&self.workers[host].name)
     }
 
-    /// Waits until the client at a host has done all that it does, of what it began after this was
-    /// called. Returns after how long.
+    /// Waits until the client at a host reads from memory, reads and writes, each by an operation
+    /// that began after this call. Returns how long that took.
     pub(crate) fn goes_on(&mut self, host: &str) -> Duration {
         let from = now_ns();
         eventually(&format!("the client at {host} reads and writes"), || {
@@ -157,7 +155,7 @@ impl World {
         Duration::from_nanos(now_ns() - from)
     }
 
-    /// The same, of a client that reads nothing from memory.
+    /// The same, for a client that reads nothing from memory.
     pub(crate) fn goes_on_without_memory(&mut self, host: &str) {
         let from = now_ns();
         eventually(&format!("the client at {host} reads and writes"), || {
@@ -167,16 +165,16 @@ impl World {
         assert!(self.progress(host).cached < from, "the client at {host} reads from memory");
     }
 
-    /// Waits until the client at a host has written, by an operation that it began after this was
-    /// called. Returns after how long.
+    /// Waits until the client at a host writes, by an operation that began after this call. Returns
+    /// how long that took.
     pub(crate) fn writes(&mut self, host: &str) -> Duration {
         let from = now_ns();
         eventually(&format!("the client at {host} writes"), || (self.progress(host).written > from).then_some(()));
         Duration::from_nanos(now_ns() - from)
     }
 
-    /// Waits until the client at a host reads from memory, by an operation that it began after this
-    /// was called.
+    /// Waits until the client at a host reads from memory, by an operation that began after this
+    /// call.
     pub(crate) fn reads_from_memory(&mut self, host: &str) {
         let from = now_ns();
         eventually(&format!("the client at {host} reads from memory"), || {
@@ -184,8 +182,7 @@ impl World {
         });
     }
 
-    /// Heals everything and waits until all works again: every client reads and writes, every
-    /// server has everything.
+    /// Heals the network. Waits until every client reads and writes and every server has caught up.
     pub(crate) fn heal(&mut self) {
         self.network.heal_all();
         for host in self.clients() {
@@ -195,14 +192,14 @@ impl World {
         self.cluster.assert_all_run();
     }
 
-    /// Stops all clients, and checks what they were told.
+    /// Stops all clients, and checks their operations.
     pub(crate) fn finish(&mut self) {
         self.stop_clients();
         self.history.assert_linearizable();
         println!("{:?}", self.history.tally());
     }
 
-    /// Has all clients finish what they do.
+    /// Makes all clients finish.
     pub(crate) fn stop_clients(&mut self) {
         self.workers.values_mut().for_each(Worker::stop);
         self.gather();

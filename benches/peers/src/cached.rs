@@ -1,7 +1,8 @@
-//! Reads from the client's own memory: each thread reads all keys over and over, one after another,
-//! as an application would call the library.
+//! Cached reads: each thread reads all keys over and over, as an application would call the
+//! library.
 //!
-//! The time of the whole loop is divided by the number of reads, so no clock is read in between.
+//! The time of the whole loop is divided by the number of reads, so the clock is not read in
+//! between.
 
 use std::{
     hint::black_box,
@@ -11,15 +12,15 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Handle;
 
-/// Reads between two looks at the clock.
+/// Reads between two readings of the clock.
 const BATCH: u64 = 1_000;
 
-/// A step that keys are read in: prime, so that it goes through any number of keys that is not a
+/// The step between keys. It is prime, so the reads visit all keys of any number that is not a
 /// multiple of it.
 const STRIDE: u64 = 7_919;
 
-/// The mean over threads of nanoseconds for each read. `reader` makes what a thread reads with:
-/// given a key's number, it says whether there was a value.
+/// The mean over all threads of nanoseconds per read. `reader` makes the function of a thread that
+/// reads a key by its number and returns whether it has a value.
 pub(crate) async fn read_ns<M, R>(threads: usize, keys: u64, span: Duration, reader: M) -> Result<f64>
 where
     M: Fn() -> R + Send + Sync + 'static,

@@ -1,8 +1,8 @@
-//! The closed loop, the same for all systems: so many tasks, each with one request under way, the
-//! next begun when it has ended.
+//! The closed loop of all systems: a fixed number of tasks with one request in flight each. The
+//! next request begins when the last has ended.
 //!
-//! Tasks are spread over the connections evenly. A tenth of the time, at the beginning, is not
-//! counted.
+//! Tasks are spread evenly over the connections. A tenth of the measured time comes first as a
+//! warm-up that is not counted.
 
 use std::{
     sync::{
@@ -17,58 +17,57 @@ use futures::future::BoxFuture;
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
-/// The longest latency that is told apart from longer ones.
+/// The longest latency that is distinguished from longer ones.
 const LATENCY_MAX_NS: u64 = 120_000_000_000;
 
-/// How long a request may take: what is slow is measured, not given up.
+/// Time limit of a request: slow requests are measured, not aborted.
 const REQUEST_MAX: Duration = Duration::from_secs(60);
 
-/// A step that keys are read in. It is prime, so that it goes through any number of keys that is
-/// not a multiple of it.
+/// The step between keys. It is prime, so the reads visit all keys of any number that is not a
+/// multiple of it.
 const STRIDE: u64 = 7_919;
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Load {
-    /// Makes a node that is not there.
+    /// Creates a node.
     Fill,
-    /// Writes a value over another, durably.
+    /// Overwrites a value durably.
     Write,
-    /// Reads what was last written, whoever wrote it.
+    /// Reads the latest value, whichever client wrote it.
     Read,
-    /// Reads what the server that is asked has.
+    /// Reads the local copy of the server that is asked.
     LocalRead,
     /// Grants a lease and revokes it.
     Lease,
-    /// Locks a name that nobody else wants, and unlocks it.
+    /// Locks an uncontended name and unlocks it.
     Lock,
 }
 
 /// A connection to a server.
 pub(crate) trait Line: Send + Sync {
-    /// Sends one request, for the node with this number, and waits for the answer.
+    /// Sends one request for the node of this number and waits for the answer.
     fn request(&self, load: Load, node: u64) -> BoxFuture<'_, Result<()>>;
 
-    /// Gives back what the other side keeps for this connection, where others would have to wait
-    /// for that.
+    /// Returns what the server keeps for this connection, if other clients would have to wait for
+    /// it.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
 
-/// Connections.
 pub(crate) type Lines = Vec<Arc<dyn Line>>;
 
 /// When a loop ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
-    /// After this long, and a tenth of it before.
+    /// After this time, and a tenth of it before.
     Elapsed(Duration),
     /// After one request for each node.
     EachNode,
 }
 
-/// What a loop did.
+/// The result of a loop.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) per_second: f64,
@@ -83,7 +82,7 @@ impl Outcome {
     }
 }
 
-/// Runs a load with so many requests under way, over `nodes` nodes.
+/// Runs a load with `inflight` requests in flight, over `nodes` nodes.
 pub(crate) async fn run(lines: &Lines, load: Load, inflight: usize, nodes: u64, until: Until) -> Result<Outcome> {
     let next = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
@@ -118,8 +117,8 @@ pub(crate) async fn run(lines: &Lines, load: Load, inflight: usize, nodes: u64, 
     Ok(Outcome::new(&latency, to.map_or_else(|| began.elapsed(), |to| to - from)))
 }
 
-/// Which node a request is for. Writers, and who locks, have nodes of their own: what is measured
-/// is not how they wait for each other.
+/// The node of a request. Tasks that write or lock use different nodes, so that they do not wait
+/// for each other.
 fn node(load: Load, task: usize, inflight: usize, number: u64, nodes: u64) -> u64 {
     match load {
         Load::Fill | Load::Lease => number,
@@ -131,7 +130,7 @@ fn node(load: Load, task: usize, inflight: usize, number: u64, nodes: u64) -> u6
     }
 }
 
-/// Nanoseconds, to three digits.
+/// Records nanoseconds to three digits.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds that hdrhistogram accepts")
 }

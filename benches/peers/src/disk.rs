@@ -1,5 +1,5 @@
-//! The disk that all servers write to: that it is one, and how long it takes to sync a little,
-//! which no durable write can go below.
+//! The disk of all servers: checks that it is one, and measures a small sync. No durable write can
+//! be faster.
 
 use std::{
     fs::File,
@@ -11,13 +11,13 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-/// Syncs that the median is of.
+/// The number of syncs for the median.
 const SYNCS: usize = 200;
 
-/// What is written before each: a small entry and its header, as a block.
+/// The data before each sync: a block, for a small entry and its header.
 const BLOCK: [u8; 4096] = [0; 4096];
 
-/// An error if what is written there never reaches a disk.
+/// Fails if files in this folder never reach a disk.
 pub(crate) fn check(dir: &Path) -> Result<()> {
     let kind = statfs(dir).with_context(|| dir.display().to_string())?.filesystem_type();
     if kind == TMPFS_MAGIC {
@@ -26,7 +26,7 @@ pub(crate) fn check(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The median of an append to a file and its `fdatasync`, in milliseconds.
+/// The median of an append and its `fdatasync`, in milliseconds.
 pub(crate) fn sync_ms(dir: &Path) -> Result<f64> {
     let path = dir.join("sync");
     let mut file = File::create(&path)?;

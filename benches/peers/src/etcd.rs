@@ -1,4 +1,4 @@
-//! etcd: its own gRPC, by the few messages that are needed, written down from its `rpc.proto` and
+//! etcd, by its own gRPC. The few messages that are needed are copied from its `rpc.proto` and
 //! `kv.proto`.
 
 use std::{
@@ -30,10 +30,10 @@ use crate::{
     watched::Watchers,
 };
 
-/// How long a server may take to accept a connection.
+/// Time limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What every answer begins with.
+/// The first field of every answer.
 #[derive(Clone, PartialEq, Message)]
 struct ResponseHeader {
     #[prost(uint64, tag = "2")]
@@ -154,12 +154,12 @@ struct WatchResponse {
     events: Vec<Event>,
 }
 
-/// Where it is.
+/// The path of the program.
 pub(crate) fn program() -> Result<PathBuf> {
     in_path("etcd").context("there is no etcd in PATH (Debian: etcd-server)")
 }
 
-/// Three members, and the ports that they serve at.
+/// Three members, and their client ports.
 pub(crate) fn commands(program: &Path, dir: &Path, ports: &[u16]) -> (Vec<Command>, Vec<u16>) {
     let (served, peers) = (ports[..3].to_vec(), &ports[3..6]);
     let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -186,14 +186,14 @@ async fn connect(endpoint: &str) -> Result<Connection> {
     Ok(Connection { channel, lease: OnceCell::new() })
 }
 
-/// Whether the server there leads.
+/// Whether the server at this endpoint leads.
 pub(crate) async fn is_leader(endpoint: &str) -> Result<bool> {
     let status: StatusResponse =
         connect(endpoint).await?.call("/etcdserverpb.Maintenance/Status", StatusRequest {}).await?;
     Ok(status.header.is_some_and(|header| header.member_id == status.leader))
 }
 
-/// A connection.
+/// Opens a connection.
 pub(crate) async fn line(endpoint: &str) -> Result<Arc<dyn Line>> {
     Ok(Arc::new(connect(endpoint).await?))
 }
@@ -202,7 +202,7 @@ pub(crate) async fn line(endpoint: &str) -> Result<Arc<dyn Line>> {
 pub(crate) async fn watched(endpoint: &str, watchers: usize) -> Result<Watchers> {
     let channel = connect(endpoint).await?.channel;
     let create = WatchRequest { create: Some(WatchCreateRequest { key: path_of(0).into_bytes() }) };
-    // The stream stays open.
+    // The stream of requests stays open.
     let requests = stream::iter(vec![create; watchers]).chain(stream::pending());
     let mut client = Grpc::new(channel);
     client.ready().await?;
@@ -226,10 +226,10 @@ pub(crate) async fn watched(endpoint: &str, watchers: usize) -> Result<Watchers>
     Ok(Watchers { told, _tasks: tasks })
 }
 
-/// One HTTP/2 connection, which requests share.
+/// One HTTP/2 connection that requests share.
 struct Connection {
     channel: Channel,
-    /// What its locks go with: etcd's session.
+    /// The lease of its locks, as in etcd's session.
     lease: OnceCell<i64>,
 }
 
@@ -260,7 +260,7 @@ impl Connection {
         Ok(())
     }
 
-    /// As its concurrency library does it, in the server.
+    /// As etcd's concurrency library does, but in the server.
     async fn lock_and_unlock(&self, name: Vec<u8>) -> Result<()> {
         let lease = *self.lease.get_or_try_init(|| self.grant()).await?;
         let LockResponse { key } = self.call("/v3lockpb.Lock/Lock", LockRequest { name, lease }).await?;
@@ -279,7 +279,7 @@ impl Line for Connection {
                     self.call::<_, PutResponse>("/etcdserverpb.KV/Put", request).await.map(drop)
                 }
                 Load::Lease => self.grant_and_revoke().await,
-                // Names of their own: else the nodes that there are would be in the way.
+                // Names of their own, as the existing nodes would be in the way.
                 Load::Lock => self.lock_and_unlock(format!("/lock{}", path_of(node)).into_bytes()).await,
                 Load::Read | Load::LocalRead => {
                     let request = RangeRequest { key, serializable: load == Load::LocalRead };

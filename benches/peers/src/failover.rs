@@ -1,8 +1,8 @@
-//! How long nobody can write after a leader was killed.
+//! How long writes fail after the leader is killed.
 //!
-//! A write is begun at each of the other servers every few milliseconds, whether or not earlier
-//! ones were answered, and the first answer counts: what is measured is when the servers write
-//! again, not how patient a client is.
+//! Every few milliseconds a write begins at each of the other servers, whether or not earlier
+//! writes were answered. The first answer counts. So it measures when the servers write again, not
+//! the retries of a client.
 
 use std::{
     sync::Arc,
@@ -17,13 +17,13 @@ use crate::{
     system::Cluster,
 };
 
-/// How often writes are begun.
+/// How often a write begins.
 const TRY_EVERY: Duration = Duration::from_millis(10);
 
-/// When it has failed.
+/// Time limit of the failover.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
-/// Kills the leader, and says after how many seconds a write was acknowledged.
+/// Kills the leader. Returns the seconds until a write was acknowledged.
 pub(crate) async fn first_write_s(cluster: &mut Cluster, nodes: u64) -> Result<f64> {
     let lines = cluster.survivors().await?;
     for (number, line) in (0..).zip(&lines) {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::closed_loop::Line;
 
-    /// A server that leaves the first writes unanswered, refuses some, and then takes them.
+    /// A server that leaves the first writes unanswered, refuses some, and then accepts.
     struct Electing;
 
     impl Line for Electing {

@@ -1,6 +1,6 @@
-//! Leasehold: writes through the client library, as applications make them; reads by a connection
-//! without a volume lease, so that they are the server's own answers, linearizable, with no lease
-//! granted and nothing kept.
+//! Leasehold. Writes go through the client library, as in applications. Reads use a connection
+//! without a volume lease: they are linearizable answers of the server, with no lease granted and
+//! no copy cached.
 
 use std::{
     path::Path as FilePath,
@@ -30,16 +30,16 @@ use crate::{
     watched::Watchers,
 };
 
-/// How long one operation may take: what is slow is measured, not given up.
+/// Time limit of one operation: slow operations are measured, not aborted.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a server may take to say whether it leads.
+/// Time limit of a server's answer about the leader.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What a client keeps: everything that is read.
+/// The cache capacity: enough for all nodes that are read.
 const CAPACITY_BYTES: u64 = 1 << 30;
 
-/// Three replicas, and the ports that they serve at.
+/// Three replicas, and their ports.
 pub(crate) fn commands(program: &FilePath, dir: &FilePath, ports: &[u16]) -> (Vec<Command>, Vec<u16>) {
     let served = ports[..3].to_vec();
     let members: Vec<_> = (1..).zip(&served).map(|(id, port)| format!("{id}=127.0.0.1:{port}")).collect();
@@ -58,7 +58,7 @@ pub(crate) async fn is_leader(endpoint: &str, number: usize) -> Result<bool> {
     Ok(info.leader == Some(number as u64 + 1))
 }
 
-/// A connection for a load. Clients find the leader by themselves.
+/// Opens a connection for a load. Clients of the library find the leader by themselves.
 pub(crate) async fn line(endpoints: &[String], leader: &str, load: Load) -> Result<Arc<dyn Line>> {
     Ok(match load {
         Load::Fill | Load::Write | Load::Lease | Load::Lock => Arc::new(Writer(client(endpoints).await?)),
@@ -71,7 +71,7 @@ async fn client(endpoints: &[String]) -> Result<Client> {
     Ok(Client::connect(options).await?)
 }
 
-/// A client of the library. It has a lease on what it wrote, which it gives back as it closes.
+/// A client of the library. It has leases on the nodes that it wrote, and returns them on close.
 struct Writer(Client);
 
 impl Line for Writer {
@@ -103,7 +103,7 @@ struct Reader {
     session: SessionId,
     epoch: Epoch,
     driver: JoinHandle<()>,
-    /// Dropping it ends the connection.
+    /// Dropping it closes the connection.
     _recalls: CallbackTransport,
 }
 
@@ -117,7 +117,7 @@ impl Reader {
     async fn open(leader: &str) -> Result<Self> {
         let (client, recalls, work) = client_connection(connect(leader, Role::Client, TIMEOUT).await?.stream);
         let driver = tokio::spawn(async move {
-            // How it ended is said by the calls that fail.
+            // The calls that fail report how it ended.
             let _ = work.await;
         });
         let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), driver, _recalls: recalls };
@@ -152,7 +152,7 @@ impl Line for Reader {
     }
 }
 
-/// Watches of one client, each with its own place in what is told.
+/// Watches of one client, each with its own position in the history.
 pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Watchers> {
     let client = client(endpoints).await?;
     let path: Path = path_of(0).parse()?;
@@ -175,7 +175,7 @@ pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Wat
     Ok(Watchers { told, _tasks: tasks })
 }
 
-/// Nanoseconds for a read from memory.
+/// Nanoseconds per cached read.
 pub(crate) async fn cached_read_ns(endpoints: &[String], threads: usize, nodes: u64, span: Duration) -> Result<f64> {
     let client = client(endpoints).await?;
     let paths: Arc<[Path]> = (0..nodes).map(|node| path_of(node).parse()).collect::<Result<_, _>>()?;

@@ -1,9 +1,9 @@
-//! Leasehold beside the systems that people use today: clusters on one machine, started one after
-//! another, driven by one closed loop.
+//! Compares Leasehold with other systems: clusters on one machine, started one after another, under
+//! the load of one closed loop.
 //!
-//! It starts what is installed and installs nothing. Everything that it started ends with it, by
-//! its own id, on an interrupt too. What the figures mean, and what the systems promise
-//! differently, is in `benches/README.md`.
+//! It starts installed systems and installs nothing. It stops each process that it started by its
+//! id, also when it is interrupted. `benches/README.md` explains the figures and how the systems'
+//! guarantees differ.
 
 mod cached;
 mod closed_loop;
@@ -30,7 +30,7 @@ use crate::measure::Args;
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    // When interrupted, what is under way is dropped: servers end, folders go.
+    // An interrupt drops the run, which stops the servers and removes the folders.
     let outcome = tokio::select! {
         outcome = print(&args) => outcome,
         interrupted = interrupted() => interrupted,

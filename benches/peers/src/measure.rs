@@ -1,5 +1,5 @@
-//! A run: rounds in which the systems take turns, so that a noisy minute hits all of them alike,
-//! each time on servers and data that are new.
+//! A run: rounds in which the systems alternate, so that other load on the machine affects all
+//! alike. Each turn has new servers and new data.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,47 +19,47 @@ use crate::{
     watched,
 };
 
-/// Requests under way while nodes are made. It warms the servers up, too.
+/// Requests in flight while nodes are created. It also warms up the servers.
 const FILL_INFLIGHT: usize = 256;
 
-/// Nodes that clients keep copies of.
+/// Nodes that clients cache.
 const CACHED_NODES: u64 = 1_000;
 
-/// Threads that read copies.
+/// Threads that read cached copies.
 const CACHED_THREADS: [usize; 2] = [1, 2];
 
 /// Watchers of one node.
 const WATCHERS: [usize; 3] = [1, 100, 1_000];
 
-/// Leasehold beside etcd, ZooKeeper and Redis, on this machine, by one closed loop
+/// Compare Leasehold with etcd, ZooKeeper and Redis on this machine, by one closed loop
 #[derive(Debug, Clone, Parser)]
 #[command(name = "peers.sh")]
 pub(crate) struct Args {
-    /// How long each setting is measured in each round
+    /// Seconds that each setting is measured in each round
     #[arg(long, value_name = "N", default_value = "2", value_parser = seconds)]
     pub(crate) seconds: Duration,
-    /// How often each system takes its turn; medians are printed
+    /// Rounds, with one turn of each system; medians are printed
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=99))]
     pub(crate) rounds: u64,
     /// Requests in flight
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,16,64,256", value_parser = positive)]
     pub(crate) inflight: Vec<usize>,
-    /// Connections that they are spread over, at most
+    /// Maximum number of connections that share them
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
     pub(crate) connections: usize,
-    /// Nodes that there are
+    /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(CACHED_NODES..=5_000_000))]
     pub(crate) nodes: u64,
-    /// Which systems; those that are not installed are left out, and said to be
+    /// Systems to compare; those that are not installed are skipped and named
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_enum, default_values_t = System::ALL)]
     pub(crate) systems: Vec<System>,
-    /// A folder on the disk that all data goes to, in a temporary folder in it
+    /// Folder on the disk to use; all data goes to a temporary folder in it
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     pub(crate) dir: PathBuf,
-    /// The binary of Leasehold
+    /// Binary of Leasehold
     #[arg(long, value_name = "FILE", default_value = "target/release/leasehold")]
     pub(crate) leasehold: PathBuf,
-    /// One document for scripts, instead of tables
+    /// Print one JSON document instead of tables
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -74,7 +74,7 @@ fn positive(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("{text:?}: expected a number from 1 on"))
 }
 
-/// Measures all that is there.
+/// Measures all systems that are installed.
 pub(crate) async fn run(args: &Args) -> Result<Report> {
     disk::check(&args.dir)?;
     let dir = tempfile::Builder::new().prefix("leasehold-peers-").tempdir_in(&args.dir);
@@ -103,7 +103,7 @@ pub(crate) async fn run(args: &Args) -> Result<Report> {
     Ok(report)
 }
 
-/// What all turns have in common.
+/// The environment of all turns.
 struct Run<'a> {
     args: &'a Args,
     dir: TempDir,
@@ -153,7 +153,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One setting.
+    /// Measures one setting.
     async fn cell(&self, cluster: &Cluster, load: Load, inflight: usize) -> Result<Sample> {
         let lines = cluster.lines(load, inflight.min(self.args.connections)).await?;
         let (began, generator, servers) = (Instant::now(), own_time()?, processor_time(cluster.ids())?);

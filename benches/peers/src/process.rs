@@ -1,7 +1,7 @@
-//! Server processes: started, looked at from outside, and ended by their own ids, never by a name.
+//! Server processes: starts them, observes them from outside, and stops them by their ids, never by
+//! a name.
 //!
-//! A process does not outlive its [`Process`], however that comes to be dropped; its log goes to a
-//! file.
+//! A process is killed when its [`Process`] is dropped. Its log goes to a file.
 
 use std::{
     fs::File,
@@ -15,10 +15,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// The lines of a server's log that are worth showing when it fails.
+/// The number of last log lines to show when a server fails.
 const LOG_TAIL: usize = 5;
 
-/// A server that is ended when this is dropped.
+/// A server that is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -34,19 +34,19 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts it, with its output in `log`.
+    /// Starts the server, with its output in `log`.
     pub(crate) fn start(mut command: Command, log: PathBuf) -> Result<Self> {
         let what = || format!("cannot start {}", command.get_program().display());
         let file = File::create(&log).with_context(what)?;
         let copy = file.try_clone().with_context(what)?;
         let program = what();
         command.stdin(Stdio::null()).stdout(copy).stderr(file);
-        // Ctrl-C is for us: we end them, in order.
+        // Its own group, so that Ctrl-C reaches only this process, which stops the servers.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         Ok(Self { child: command.spawn().context(program)?, log })
     }
 
-    /// An error if it has ended by itself.
+    /// Fails if the server has ended by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
@@ -66,7 +66,7 @@ impl Process {
         self.child.id()
     }
 
-    /// The memory that it has in use: VmRSS.
+    /// Its resident memory in bytes: VmRSS.
     pub(crate) fn resident_bytes(&self) -> Result<u64> {
         let file = format!("/proc/{}/status", self.id());
         let status = std::fs::read_to_string(&file).context(file)?;
@@ -74,7 +74,7 @@ impl Process {
     }
 }
 
-/// The time on a processor that processes have had so far.
+/// The processor time that these processes have used so far.
 pub(crate) fn processor_time(ids: impl IntoIterator<Item = u32>) -> Result<Duration> {
     let ticks_per_second = sysconf(SysconfVar::CLK_TCK)?.context("no CLK_TCK: expected Linux")?;
     let mut ticks = 0;
@@ -86,7 +86,7 @@ pub(crate) fn processor_time(ids: impl IntoIterator<Item = u32>) -> Result<Durat
     Ok(Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64))
 }
 
-/// User and system time. The name, in parentheses, can contain anything.
+/// User and system time. The process name in parentheses can contain anything.
 fn processor_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
@@ -98,13 +98,13 @@ fn resident_bytes(status: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Ports that are free at the moment. All are held until the last is found, so that they differ.
+/// Currently free ports. All listeners stay open until the last is bound, so that the ports differ.
 pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
     listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
-/// Where a program is, by `PATH`.
+/// The path of a program, by `PATH`.
 pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|file| is_program(file))

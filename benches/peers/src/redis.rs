@@ -1,4 +1,4 @@
-//! Redis: one server that appends each write to its file and syncs it before it answers.
+//! Redis: one server that appends each write to its file and syncs the file before it answers.
 //! Connections are multiplexed.
 
 use std::{
@@ -19,10 +19,10 @@ use crate::{
     system::{path_of, value},
 };
 
-/// How long a request may take: what is slow is measured, not given up.
+/// Time limit of a request: slow requests are measured, not aborted.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where it is.
+/// The path of the program.
 pub(crate) fn program() -> Result<PathBuf> {
     in_path("redis-server").context("there is no redis-server in PATH (Debian: redis-server)")
 }
@@ -41,19 +41,19 @@ async fn connect(endpoint: &str, config: AsyncConnectionConfig) -> Result<Multip
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
-/// Whether it serves.
+/// Whether the server answers.
 pub(crate) async fn answers(endpoint: &str) -> Result<bool> {
     let mut connection = connect(endpoint, AsyncConnectionConfig::new()).await?;
     cmd("PING").exec_async(&mut connection).await?;
     Ok(true)
 }
 
-/// A connection.
+/// Opens a connection.
 pub(crate) async fn line(endpoint: &str) -> Result<Arc<dyn Line>> {
     Ok(Arc::new(Connection(connect(endpoint, AsyncConnectionConfig::new()).await?)))
 }
 
-/// One connection, which requests share.
+/// One connection that requests share.
 struct Connection(MultiplexedConnection);
 
 impl Line for Connection {
@@ -75,7 +75,7 @@ impl Line for Connection {
     }
 }
 
-/// Nanoseconds for a read through the client library's cache, which the server invalidates.
+/// Nanoseconds per read through the client library's cache, which the server invalidates.
 pub(crate) async fn cached_read_ns(endpoint: &str, threads: usize, nodes: u64, span: Duration) -> Result<f64> {
     let connection = connect(endpoint, AsyncConnectionConfig::new().set_cache_config(CacheConfig::new())).await?;
     let commands: Arc<[_]> = (0..nodes).map(|node| cmd("GET").arg(path_of(node)).to_owned()).collect();

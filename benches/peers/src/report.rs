@@ -1,4 +1,4 @@
-//! What came of it: medians over the rounds, as tables in Markdown or as one document in JSON.
+//! The results: medians over the rounds, as Markdown tables or as one JSON document.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ pub(crate) struct Sample {
     pub(crate) per_second: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
-    /// Processors that the generator of the load had, on average.
+    /// Processors that the load generator used, on average.
     pub(crate) generator_cores: f64,
-    /// Processors that all servers had together.
+    /// Processors that all servers used together, on average.
     pub(crate) server_cores: f64,
 }
 
-/// What else is measured.
+/// The other measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Extra {
     MemoryEmpty,
@@ -57,10 +57,10 @@ impl Extra {
     }
 }
 
-/// Samples of each round, by requests in flight.
+/// The samples of all rounds, by requests in flight.
 type Cells = BTreeMap<usize, Vec<Sample>>;
 
-/// Everything that was measured.
+/// All results.
 #[derive(Debug)]
 pub(crate) struct Report {
     inflight: Vec<usize>,
@@ -68,12 +68,12 @@ pub(crate) struct Report {
     found: Vec<(System, String)>,
     skipped: Vec<(System, String)>,
     sync_ms: Vec<f64>,
-    /// Rows, in the order in which they first came; by requests in flight, a sample for each round.
+    /// Rows in the order of their first sample.
     rows: Vec<(Load, &'static str, Cells)>,
     extras: BTreeMap<(Extra, System), Vec<f64>>,
 }
 
-/// The middle one, or between the two in the middle.
+/// The middle value, or the mean of the two in the middle.
 fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -84,7 +84,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// By each of their figures.
+/// The median of each figure.
 fn medians(samples: &[Sample]) -> Sample {
     let of = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure));
     Sample {
@@ -109,17 +109,17 @@ impl Report {
         Self { inflight: args.inflight.clone(), settings, found, skipped, sync_ms, rows, extras }
     }
 
-    /// A system is there.
+    /// Records an installed system.
     pub(crate) fn found(&mut self, system: System, version: String) {
         self.found.push((system, version));
     }
 
-    /// A system is not there.
+    /// Records a system that is not installed.
     pub(crate) fn skipped(&mut self, system: System, reason: String) {
         self.skipped.push((system, reason));
     }
 
-    /// How long the disk took.
+    /// Records the time of a sync in milliseconds.
     pub(crate) fn synced(&mut self, ms: f64) {
         self.sync_ms.push(ms);
     }
@@ -136,7 +136,7 @@ impl Report {
         self.extras.entry((extra, system)).or_default().push(value);
     }
 
-    /// For people.
+    /// The report as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for (system, reason) in &self.skipped {
@@ -157,7 +157,7 @@ impl Report {
         text
     }
 
-    /// Writes, then reads; a column for each number of requests in flight.
+    /// Writes, then reads, with a column for each number of requests in flight.
     fn loads(&self, title: &str, show: impl Fn(Sample) -> String) -> String {
         let head = self.inflight.iter().map(usize::to_string);
         let mut text = format!("\n{}", line([title.to_owned()].into_iter().chain(head)));
@@ -188,7 +188,7 @@ impl Report {
         text
     }
 
-    /// For scripts.
+    /// The report as JSON.
     pub(crate) fn json(&self) -> serde_json::Result<String> {
         let named =
             |pairs: &[(System, String)]| pairs.iter().map(|(system, text)| (system.name(), text.clone())).collect();
@@ -274,7 +274,7 @@ fn line(cells: impl Iterator<Item = String>) -> String {
     format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
 }
 
-/// Two or three digits.
+/// Formats two or three digits.
 fn shown(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => thousands(value),
@@ -283,7 +283,7 @@ fn shown(value: f64) -> String {
     }
 }
 
-/// A whole number, with commas.
+/// Formats a whole number with commas.
 fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! The systems that are compared, and clusters of them: three servers on loopback (Redis: one),
-//! with defaults wherever they have them.
+//! The compared systems and their clusters: three servers on loopback (Redis: one), with default
+//! settings where possible.
 
 use std::{
     path::Path,
@@ -20,22 +20,22 @@ use crate::{
     zookeeper,
 };
 
-/// How long a cluster may take until it serves.
+/// Time limit for a cluster to serve.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is asked whether it does.
+/// How often servers are asked for the leader.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Length of all values.
+/// The length of all values.
 pub(crate) const VALUE_BYTES: usize = 256;
 
-/// The term of leases that are revoked before.
+/// The term of leases: they are revoked before it ends.
 pub(crate) const LEASE_TERM: Duration = Duration::from_secs(3_600);
 
 /// Nodes below one parent.
 pub(crate) const GROUP: u64 = 1_000;
 
-/// What can be measured.
+/// A system to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum System {
     Leasehold,
@@ -45,7 +45,7 @@ pub(crate) enum System {
 }
 
 impl System {
-    /// All of them, in the order in which they take turns.
+    /// All systems, in the order of their turns.
     pub(crate) const ALL: [Self; 4] = [Self::Leasehold, Self::Etcd, Self::Zookeeper, Self::Redis];
 
     pub(crate) fn name(self) -> &'static str {
@@ -57,7 +57,7 @@ impl System {
         }
     }
 
-    /// What is measured of it, and what that is called.
+    /// The measured loads and their labels.
     pub(crate) fn loads(self) -> &'static [(Load, &'static str)] {
         match self {
             Self::Leasehold => &[
@@ -82,12 +82,12 @@ impl System {
         }
     }
 
-    /// Whether it is one server, which nothing replaces when it is killed.
+    /// Whether it is one server, which has no failover.
     pub(crate) fn is_single(self) -> bool {
         self == Self::Redis
     }
 
-    /// What it is, as it says itself; an error that says what is missing if it is not there.
+    /// The version that it prints. If it is not installed, the error names what is missing.
     pub(crate) fn version(self, leasehold: &Path) -> Result<String> {
         match self {
             Self::Leasehold => first_line(Command::new(leasehold).arg("--version")),
@@ -107,11 +107,11 @@ fn first_line(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// Running servers. They end, and their data goes, when this is dropped.
+/// Running servers. On drop they are killed and their data is removed.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     system: System,
-    // Before the folder: they end before it is removed.
+    // Before the folder, so that the servers end before it is removed.
     processes: Vec<Option<Process>>,
     endpoints: Vec<String>,
     leader: usize,
@@ -119,7 +119,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one below `dir`, and waits until it serves.
+    /// Starts a cluster below `dir` and waits until it serves.
     pub(crate) async fn start(system: System, leasehold: &Path, dir: &Path) -> Result<Self> {
         let dir =
             tempfile::Builder::new().prefix(system.name().split(',').next().unwrap_or_default()).tempdir_in(dir)?;
@@ -167,8 +167,8 @@ impl Cluster {
         }
     }
 
-    /// So many connections for a load: to the leader, or, for what any server answers from its own
-    /// copy, spread over all.
+    /// Opens `count` connections for a load: to the leader, or spread over all servers for local
+    /// reads.
     pub(crate) async fn lines(&self, load: Load, count: usize) -> Result<Lines> {
         let mut lines = Vec::new();
         for number in 0..count {
@@ -188,17 +188,17 @@ impl Cluster {
         }
     }
 
-    /// Makes what nodes need above them.
+    /// Creates the parents of the nodes.
     pub(crate) async fn make_parents(&self, nodes: u64) -> Result<()> {
         match self.system {
             System::Zookeeper => zookeeper::make_parents(&self.endpoints[self.leader], nodes).await,
-            // Leasehold makes parents as it makes nodes; the others have none.
+            // Leasehold creates parents with the nodes; the others have none.
             System::Leasehold | System::Etcd | System::Redis => Ok(()),
         }
     }
 
-    /// Nanoseconds for a read from the client's memory by so many threads, where there is a client
-    /// that keeps copies.
+    /// Nanoseconds per cached read by this many threads. `None` if the system's client has no
+    /// cache.
     pub(crate) async fn cached_read_ns(&self, threads: usize, nodes: u64, span: Duration) -> Result<Option<f64>> {
         match self.system {
             System::Leasehold => leasehold::cached_read_ns(&self.endpoints, threads, nodes, span).await.map(Some),
@@ -207,8 +207,8 @@ impl Cluster {
         }
     }
 
-    /// So many watches of node 0 on one connection to the leader, where there are any that tell
-    /// each change.
+    /// Watches of node 0 on one connection to the leader. `None` if the system has no watch that
+    /// returns each change.
     pub(crate) async fn watched(&self, watchers: usize) -> Result<Option<Watchers>> {
         match self.system {
             System::Leasehold => leasehold::watched(&self.endpoints, watchers).await.map(Some),
@@ -217,7 +217,7 @@ impl Cluster {
         }
     }
 
-    /// All servers' processes that still run.
+    /// The process ids of all running servers.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.processes.iter().flatten().map(Process::id)
     }
@@ -226,7 +226,7 @@ impl Cluster {
         self.processes[self.leader].as_ref().context("the leader was killed")?.resident_bytes()
     }
 
-    /// Connections to those that are not the leader, for writes.
+    /// Connections for writes to the servers that do not lead.
     pub(crate) async fn survivors(&self) -> Result<Lines> {
         let mut lines = Vec::new();
         for server in (0..self.endpoints.len()).filter(|server| *server != self.leader) {
@@ -242,12 +242,12 @@ impl Cluster {
     }
 }
 
-/// Where a node is, for systems whose names are paths or may look like them.
+/// The path or name of a node.
 pub(crate) fn path_of(node: u64) -> String {
     format!("/peers/{}/{}", node / GROUP, node % GROUP)
 }
 
-/// What is written.
+/// The value of a node.
 pub(crate) fn value(node: u64) -> Vec<u8> {
     let mut bytes = vec![b'.'; VALUE_BYTES];
     bytes[..8].copy_from_slice(&node.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Watches: how long after a write was acknowledged the last of many watchers has been told of it.
+//! Watches: the time from a write's acknowledgement until the last of many watchers has seen it.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,19 @@ use crate::{
     system::Cluster,
 };
 
-/// How long watchers may take until all have been told.
+/// Time limit for all watchers to see a write.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
-/// Watchers of one node. They end when this is dropped.
+/// Watchers of one node. They end on drop.
 #[derive(Debug)]
 pub(crate) struct Watchers {
-    /// When one of them was told of a change, for each of them and each change.
+    /// The time at which a watcher saw a change, for each watcher and change.
     pub(crate) told: mpsc::UnboundedReceiver<Instant>,
-    /// They end with it.
+    /// Dropping it ends the watchers.
     pub(crate) _tasks: JoinSet<Result<()>>,
 }
 
-/// The median, in milliseconds; one write after the other, each when all have been told of the
-/// last.
+/// The median in milliseconds. One write at a time; the next begins when all have seen the last.
 pub(crate) async fn last_told_ms(cluster: &Cluster, watchers: usize, span: Duration) -> Result<Option<f64>> {
     let Some(mut watching) = cluster.watched(watchers).await? else { return Ok(None) };
     let lines: Lines = cluster.lines(Load::Write, 1).await?;
@@ -39,7 +38,7 @@ pub(crate) async fn last_told_ms(cluster: &Cluster, watchers: usize, span: Durat
     Ok(Some(late[late.len() / 2].as_secs_f64() * 1e3))
 }
 
-/// How long from now until the last is told; nothing if that was before.
+/// The time from now until the last watcher sees the write; zero if that was before.
 async fn last_told(watching: &mut Watchers, watchers: usize) -> Result<Duration> {
     let acknowledged = Instant::now();
     let mut last = acknowledged;

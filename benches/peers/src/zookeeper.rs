@@ -1,6 +1,6 @@
-//! ZooKeeper: three servers as its manual sets them up, logs synced (`forceSync`, its default).
+//! ZooKeeper: three servers set up as in its manual, with synced logs (`forceSync`, the default).
 //!
-//! `sync` and the read that follows it are sent in one go: a session's requests are answered in
+//! `sync` and the read after it are sent together: the server answers a session's requests in
 //! order.
 
 mod session;
@@ -22,17 +22,17 @@ use crate::{
     system::{GROUP, VALUE_BYTES, path_of, value},
 };
 
-/// Where Debian has it; `ZOOKEEPER_CLASSPATH` says otherwise.
+/// Debian's path, unless `ZOOKEEPER_CLASSPATH` is set.
 const CLASSPATH: &str = "/usr/share/java/zookeeper.jar";
 
-/// How long a server may take to say what it is.
+/// Time limit of a server's answer about its mode.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What it says of itself, below its classpath.
+/// The logging configuration, which is in its classpath.
 const LOGGING: &str = "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n\
                        log4j.appender.out.layout=org.apache.log4j.PatternLayout\n";
 
-/// What to run it with.
+/// The classpath.
 pub(crate) fn classpath() -> Result<String> {
     in_path("java").context("there is no java in PATH (Debian: zookeeper)")?;
     match std::env::var("ZOOKEEPER_CLASSPATH") {
@@ -44,7 +44,7 @@ pub(crate) fn classpath() -> Result<String> {
     }
 }
 
-/// Three servers, and the ports that they serve at.
+/// Three servers, and their client ports.
 pub(crate) fn commands(classpath: &str, dir: &Path, ports: &[u16]) -> Result<(Vec<Command>, Vec<u16>)> {
     let served = ports[..3].to_vec();
     fs::write(dir.join("log4j.properties"), LOGGING)?;
@@ -72,7 +72,7 @@ pub(crate) fn commands(classpath: &str, dir: &Path, ports: &[u16]) -> Result<(Ve
     Ok((commands, served))
 }
 
-/// Whether the server there leads.
+/// Whether the server at this endpoint leads.
 pub(crate) async fn is_leader(endpoint: &str) -> Result<bool> {
     let asked = async {
         let mut stream = TcpStream::connect(endpoint).await?;
@@ -84,13 +84,13 @@ pub(crate) async fn is_leader(endpoint: &str) -> Result<bool> {
     Ok(tokio::time::timeout(ANSWER_TIMEOUT, asked).await??.contains("Mode: leader"))
 }
 
-/// A connection.
+/// Opens a connection.
 pub(crate) async fn line(endpoint: &str) -> Result<Arc<dyn Line>> {
     let session = Session::open(endpoint).await?;
     Ok(Arc::new(Connection { endpoint: endpoint.to_owned(), session: Mutex::new(session) }))
 }
 
-/// Makes the nodes above those that are written.
+/// Creates the parents of the nodes.
 pub(crate) async fn make_parents(endpoint: &str, nodes: u64) -> Result<()> {
     let session = Session::open(endpoint).await?;
     session.ask(Ask::Create(b""), "/peers").await?;
@@ -100,8 +100,8 @@ pub(crate) async fn make_parents(endpoint: &str, nodes: u64) -> Result<()> {
     Ok(())
 }
 
-/// A session with one server, and another one when its connection has ended: servers hang up when
-/// they have lost their leader.
+/// A session with one server. If its connection has closed, the next request opens another: servers
+/// hang up when they lose their leader.
 struct Connection {
     endpoint: String,
     session: Mutex<Session>,

@@ -1,5 +1,5 @@
-//! A node that is attached to a lease and detached from it: what the rules compute for it, of a
-//! lease that carries one node and of one that carries very many.
+//! Attaching a node to a lease and detaching it: the computation of the rules. It compares a lease
+//! with one attached node and a lease with very many.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use leasehold_protocol::{
 
 use crate::{Figures, leader::Leader, spans::Spans};
 
-/// Pairs that are measured, of each lease.
+/// Measured pairs for each lease.
 const PAIRS: u64 = 20_000;
 
-/// Longer than the bench takes by far.
+/// Much longer than the benchmark.
 const TERM: Duration = Duration::from_secs(24 * 3600);
 
 fn put(path: &str, attach: Attach) -> Write {
@@ -25,7 +25,7 @@ fn put(path: &str, attach: Attach) -> Write {
     Write::Put { path, value: "here".into(), condition: Condition::Any, attach }
 }
 
-/// Both leases take turns.
+/// Alternates between the two leases.
 pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
     let mut leader = Leader::elected(State::new(VolumeSettings::DEFAULT), commit);
     leader.begin();
@@ -56,8 +56,8 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
     figures
 }
 
-/// All that go with leases, or did, as `leasehold services /` asks for them: a part at a time, and
-/// others wait while one is looked for.
+/// Lists all services that are or were attached, as `leasehold services /` does. Each part is
+/// measured, as other requests wait for it.
 fn services(leader: &mut Leader, are: &str) -> (String, String) {
     let (mut parts, mut count, mut after) = (Spans::default(), 0, None);
     loop {

@@ -1,5 +1,5 @@
-//! Very many sessions that have a lease on one volume: what each write costs, of which nobody has a
-//! copy, and what a new leader has to do until it knows what they hold.
+//! Very many sessions with a lease on one volume. It measures each write of a node that no session
+//! has cached, and the work of a new leader until it has all holder reports.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use leasehold_protocol::{
 
 use crate::{Figures, leader::Leader, spans::Spans};
 
-/// Writes that are measured.
+/// Measured writes.
 const WRITES: u64 = 2000;
 
-/// All have a lease on the root, and somebody else writes. Then another leader is elected, all find
-/// it, and tell it that they hold nothing.
+/// All sessions have a lease on the root, and another session writes. Then another leader is
+/// elected; all sessions find it and send it empty holder reports.
 pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
     let mut leader = Leader::elected(State::new(settings()), commit);
     leader.begin();
     let sessions: Vec<SessionId> = (0..sessions).map(|_| joined(&mut leader)).collect();
-    // Who writes has no lease: else it would hold what it has written.
+    // The writer has no lease; otherwise it would cache what it has written.
     leader.open();
     let mut writes = Spans::default();
     for number in 0..WRITES {
@@ -46,7 +46,7 @@ pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
     ]
 }
 
-/// Nobody has to renew a lease while this is measured.
+/// Terms so long that no lease needs a renewal during the measurement.
 fn settings() -> VolumeSettings {
     let (term, margin) = (Duration::from_secs(3600), Duration::from_secs(8));
     VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
@@ -60,7 +60,7 @@ fn joined(leader: &mut Leader) -> SessionId {
     session
 }
 
-/// The session registers, and answers the question that it gets.
+/// Registers the session and sends the holder reports that the leader asks for.
 fn told(leader: &mut Leader) -> Duration {
     let (registered, mut took) = leader.time(Body::Register);
     let Ok(Answer::Registered { coverings }) = registered else { panic!("a session is registered: {registered:?}") };

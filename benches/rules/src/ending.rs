@@ -1,8 +1,8 @@
-//! Nobody keeps the leases any more: how late their ends are proposed, and how late they are
-//! applied.
+//! The expiry of leases that are no longer renewed: how late it is proposed, and how late applied.
 //!
-//! A lease is *due* when its end and the margin (T3) have passed by the leader's own clock. That
-//! clock does not count all of a long step (T4): by how much it was held back is told, too.
+//! A lease is *due* when its end and the margin (T3 in docs/PROTOCOL.md) have passed by the
+//! leader's own clock. That clock does not count all of a long step (T4), so the report also has
+//! how far it was held back.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,15 +20,15 @@ use crate::{
     spans::{Spans, shown},
 };
 
-/// A new leader ends all leases, each when it is due.
+/// A new leader expires all leases, each when it is due.
 pub(crate) fn measure(state: State, leases: Leases, commit: Duration) -> Figures {
     let due = due(&state);
     let mut leader = Leader::elected(state, commit);
     leader.begin();
     leader.proposed.clear();
     let (mut proposed, mut applied, mut steps) = (Spans::default(), Spans::default(), Spans::default());
-    // The ends on their way, and when they were taken; the first and the last reading of both
-    // clocks.
+    // How late the proposed ends are and when they were taken; then the first and the last reading
+    // of both clocks.
     let (mut on_their_way, mut begun, mut ended) = (None, None, (0, ClusterTime::ZERO));
     while (applied.len() as u64) < leases.count {
         let turn = leader.go_on();
@@ -60,7 +60,7 @@ pub(crate) fn measure(state: State, leases: Leases, commit: Duration) -> Figures
     ]
 }
 
-/// When each lease is due, by the replicated clock: a new leader starts it at its horizon.
+/// When each lease is due by cluster time. A new leader starts each lease at its horizon.
 fn due(state: &State) -> BTreeMap<LeaseId, ClusterTime> {
     let due = state.key_leases_after(None).map(|(id, lease)| {
         let margin = key_lease_margin(lease.term(), state.tick(), DriftAllowance::DEFAULT);
@@ -69,7 +69,7 @@ fn due(state: &State) -> BTreeMap<LeaseId, ClusterTime> {
     due.collect()
 }
 
-/// How late the ends are that the proposal proposes. None is early.
+/// How late the proposed ends are. None may be early.
 fn late(proposal: &Proposal, due: &BTreeMap<LeaseId, ClusterTime>) -> Vec<Duration> {
     let ended = proposal.commands.iter().filter_map(|command| match command {
         Command::Expire { lease: LeaseKey::Key(id), .. } => Some(due[id]),

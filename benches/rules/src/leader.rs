@@ -1,5 +1,5 @@
-//! A leader without a network and without a disk. Time is virtual: it stands still while nothing is
-//! to be done, and each step takes as long as it really took.
+//! A leader without network and disk. Its time is virtual: it stands still while there is nothing
+//! to do, and each step takes as long as it really took.
 
 use std::{
     collections::VecDeque,
@@ -18,28 +18,28 @@ use leasehold_protocol::{
     volume::VolumeSettings,
 };
 
-/// Grants that share an entry while leases are made.
+/// Grants that share an entry while leases are created.
 const GRANTS_PER_ENTRY: u64 = 512;
 
-/// Which leases there are.
+/// The leases of a benchmark.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leases {
     pub(crate) count: u64,
-    /// The shortest term; the longest is `spread` longer. They are spread evenly, in no order.
+    /// The shortest term; the longest is `spread` longer. The terms are spread evenly, in no order.
     pub(crate) first: Duration,
     pub(crate) spread: Duration,
 }
 
 impl Leases {
     pub(crate) fn term(&self, number: u64) -> Duration {
-        // Far from the order of names: a prime greater than any count here.
+        // A prime greater than any count here, so that the order differs much from that of the ids.
         const STRIDE: u64 = 1_000_000_007;
         let rank = u128::from(number) * u128::from(STRIDE) % u128::from(self.count);
         self.first + self.spread.mul_f64(rank as f64 / self.count as f64)
     }
 }
 
-/// The replicated state with these leases, all granted at its beginning, as any replica has it when
+/// The replicated state with these leases, all granted at its beginning, as a replica has it when
 /// it is elected.
 pub(crate) fn state_with(leases: Leases) -> State {
     let mut state = State::new(VolumeSettings::DEFAULT);
@@ -66,7 +66,7 @@ pub(crate) fn state_with(leases: Leases) -> State {
     state
 }
 
-/// A proposal that is on its way through the log.
+/// A proposal in the log that is not committed yet.
 #[derive(Debug)]
 struct InFlight {
     proposal: Proposal,
@@ -74,28 +74,27 @@ struct InFlight {
     at: u64,
 }
 
-/// What came of a turn of the leader.
+/// The result of one step of the leader.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     pub(crate) effects: Vec<LessorEffect>,
     /// How long the step took.
     pub(crate) step: Duration,
-    /// How long it took to apply what was committed, before the step.
+    /// How long applying committed entries took before the step.
     pub(crate) apply: Duration,
 }
 
-/// One leader.
 #[derive(Debug)]
 pub(crate) struct Leader {
     pub(crate) state: State,
     pub(crate) lessor: Lessor,
     /// Virtual time in nanoseconds: most steps take less than a microsecond.
     nanos: u64,
-    /// From when a proposal is taken until it is committed: one at a time, as the server does it
-    /// with what fills none.
+    /// The time from taking a proposal until it is committed. One proposal is in flight at a time,
+    /// as in the server if the proposals do not fill an entry.
     commit: Duration,
     in_flight: Option<InFlight>,
-    /// What was proposed, and when by this machine's clock in nanoseconds; until somebody takes it.
+    /// The proposals and when they were taken, in virtual nanoseconds. Callers drain it.
     pub(crate) proposed: VecDeque<(Proposal, u64)>,
     session: SessionId,
     requests: u64,
@@ -103,12 +102,12 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    /// A replica with this state has just been elected. Nothing has been proposed yet.
+    /// A replica with this state that has just been elected, before its first proposal.
     pub(crate) fn elected(state: State, commit: Duration) -> Self {
         Self::elected_with(state, commit, LessorBounds::DEFAULT, Limits::default())
     }
 
-    /// The same of one that takes on more or less at a time, and from one session.
+    /// The same with other bounds and limits.
     pub(crate) fn elected_with(state: State, commit: Duration, bounds: LessorBounds, limits: Limits) -> Self {
         let config = LessorConfig {
             replica: 1,
@@ -132,7 +131,7 @@ impl Leader {
         Instant::from_micros(self.nanos / 1000)
     }
 
-    /// Nothing happens before this.
+    /// Advances the time to this instant, if it is later.
     pub(crate) fn wait_until(&mut self, nanos: u64) {
         self.nanos = self.nanos.max(nanos);
     }
@@ -143,7 +142,7 @@ impl Leader {
         took
     }
 
-    /// One step, and what it proposes.
+    /// Runs one step and takes what it proposes.
     pub(crate) fn step(&mut self, input: LessorInput) -> Turn {
         let (now, begin) = (self.now(), Wall::now());
         let effects = self.lessor.step(input, &self.state, now);
@@ -164,8 +163,8 @@ impl Leader {
         }
     }
 
-    /// The next thing that happens by itself, now or later: what is on its way is committed, or the
-    /// lessor's deadline comes.
+    /// Runs the next event, now or later: the commit of the proposal in flight, or the lessor's
+    /// deadline.
     pub(crate) fn go_on(&mut self) -> Turn {
         self.propose();
         let deadline = self.lessor.next_deadline(self.now()).as_micros() * 1000;
@@ -186,20 +185,20 @@ impl Leader {
         }
     }
 
-    /// When something happens by itself next, in nanoseconds.
+    /// The time of the next event in nanoseconds.
     pub(crate) fn next(&self) -> u64 {
         let deadline = self.lessor.next_deadline(self.now()).as_micros() * 1000;
         self.in_flight.as_ref().map_or(deadline, |in_flight| in_flight.at.min(deadline))
     }
 
-    /// Goes on until the epoch has begun.
+    /// Runs until the epoch has begun.
     pub(crate) fn begin(&mut self) {
         while self.lessor.epoch().is_none() {
             self.go_on();
         }
     }
 
-    /// A session of its own, registered.
+    /// Opens and registers a session.
     pub(crate) fn open(&mut self) -> SessionId {
         let opened = self.ask(Body::Open { name: "bench".to_owned() });
         let Ok(Answer::Opened { session, .. }) = opened else { panic!("a session is opened: {opened:?}") };
@@ -229,19 +228,19 @@ impl Leader {
         LessorInput::Request { id: RequestId(self.requests), request: Request { header, body } }
     }
 
-    /// A request, and its answer.
+    /// Sends a request and returns its answer.
     pub(crate) fn ask(&mut self, body: Body) -> Result<Answer, Refusal> {
         self.time(body).0
     }
 
-    /// A write, answered: how long its steps and the applying took together.
+    /// Sends a write and waits for its answer. Returns the time of all its steps and applications.
     pub(crate) fn write(&mut self, write: Write) -> Duration {
         let (answer, took) = self.time(Body::Write { write, dropped: Vec::new(), seen: Stamp::default() });
         assert!(matches!(answer, Ok(Answer::Written { .. })), "{answer:?}");
         took
     }
 
-    /// A request, its answer, and how long its steps and the applying took together.
+    /// Sends a request. Returns its answer, and the time of all its steps and applications.
     pub(crate) fn time(&mut self, body: Body) -> (Result<Answer, Refusal>, Duration) {
         let request = self.request(body);
         let mut turn = self.step(request);

@@ -1,4 +1,4 @@
-//! From the election on: how long until the leader can promise.
+//! The time from an election until the leader can promise leases.
 
 use std::time::Duration;
 

@@ -1,11 +1,10 @@
-//! What the rules themselves cost with very many key leases: renewals, a new leader, ends that are
-//! spread over time, nodes attached and detached; and with very many sessions, recalls, copies,
-//! waits, changes and closed sessions.
+//! The cost of the rules themselves. With very many key leases it measures renewals, a new leader,
+//! ends that are spread over time, and nodes attached and detached. With very many sessions it
+//! measures recalls, copies, waits, changes and closed sessions.
 //!
-//! The lessor and the state are those that are shipped; there is no network and no disk, and a
-//! commit takes as long as it is told to. Time is virtual: it stands still while nothing is to be
-//! done, and each step takes as long as it really took (`leader.rs`). So what is late here is late
-//! because of what the rules compute.
+//! The lessor and the state are those of the server. There is no network and no disk, and a commit
+//! takes a configured time. Time is virtual (`leader.rs`), so any lateness comes from the
+//! computation of the rules.
 
 mod attaching;
 mod crowding;
@@ -22,34 +21,36 @@ use clap::Parser;
 
 use leader::Leases;
 
-/// What a bench has measured, and what came of it.
+/// The measurements and their results.
 type Figures = Vec<(String, String)>;
 
-/// Measures what the rules cost with very many key leases, and prints it as a table in Markdown.
+/// Measure the cost of the rules with very many key leases and sessions, and print a Markdown
+/// table.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-rules-bench")]
 struct Options {
-    /// Key leases in the state.
+    /// Number of key leases.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     leases: u64,
-    /// Over how many seconds their ends are spread.
+    /// Seconds over which their ends are spread.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     spread: u64,
-    /// How many milliseconds a commit takes.
+    /// Milliseconds that a commit takes.
     #[arg(long, value_name = "MS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=1000))]
     commit: u64,
-    /// Nodes that go with the second of two leases, of which the first carries one.
+    /// Nodes attached to the second of two leases; the first has one.
     #[arg(long, default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     carried: u64,
     /// Sessions with a lease on one volume.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     sessions: u64,
-    /// Recalls, copies, waits, changes and closed sessions beside which single steps are measured.
+    /// Recalls, copies, waits, changes and closed sessions that exist while single steps are
+    /// measured.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000))]
     piled: u64,
 }
 
-/// The shortest term: long enough for a new leader to be there before the first end.
+/// The shortest term: long enough for a new leader to begin before the first end.
 const TERM_MIN: Duration = Duration::from_secs(10);
 
 fn main() {

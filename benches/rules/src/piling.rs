@@ -1,5 +1,5 @@
-//! Very many of what waits, or was: recalls that nobody answers, copies in one subtree, writes
-//! behind silent sessions, changes, closed sessions. What a single step costs beside them.
+//! Very many pending or past items: unanswered recalls, copies in one subtree, writes that wait for
+//! silent sessions, changes, closed sessions. It measures single steps beside them.
 
 use std::{
     collections::BTreeSet,
@@ -25,19 +25,19 @@ use crate::{
     spans::{Spans, shown},
 };
 
-/// Objects that each of many sessions holds.
+/// Objects that each of many sessions caches.
 const OBJECTS_EACH: u64 = 500;
 
-/// Nodes of one list at the most: the names of many more are too much for one answer.
+/// The maximum number of nodes in one list: more names would not fit an answer.
 const LIST_NODES: u64 = 100_000;
 
-/// Sessions that may hold everything and answer nothing.
+/// Covering sessions that answer nothing.
 const SILENT: u64 = 100;
 
-/// Steps of a kind that are measured.
+/// Measured steps of a kind.
 const STEPS: u64 = 200;
 
-/// Of all kinds, beside so many.
+/// All kinds, beside `count` items.
 pub(crate) fn measure(count: u64, commit: Duration) -> Figures {
     let mut figures = consents(count, commit);
     figures.extend(subtree(count, commit));
@@ -49,7 +49,7 @@ pub(crate) fn measure(count: u64, commit: Duration) -> Figures {
     figures
 }
 
-/// Nobody has to renew a lease while this is measured.
+/// Terms so long that no lease needs a renewal during the measurement.
 fn settings() -> VolumeSettings {
     let (term, margin) = (Duration::from_secs(3600), Duration::from_secs(8));
     VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
@@ -59,7 +59,7 @@ fn path(text: &str) -> NodePath {
     NodePath::parse(text).expect("a valid path")
 }
 
-/// A leader that takes on as much as it is asked for.
+/// A leader with bounds so high that it refuses nothing.
 fn leading(state: State, commit: Duration) -> Leader {
     let many = usize::MAX >> 1;
     let bounds = LessorBounds {
@@ -70,8 +70,8 @@ fn leading(state: State, commit: Duration) -> Leader {
         renewals_per_second_max: 1 << 30,
         ..LessorBounds::DEFAULT
     };
-    // A session with more objects is tracked as covering: others' writes would wait for it, for
-    // longer than they live.
+    // A session with more objects would be tracked as covering. Other sessions' writes would wait
+    // for it, longer than their own sessions last.
     let limits = Limits { session_objects_max: many, ..Limits::default() };
     let mut leader = Leader::elected_with(state, commit, bounds, limits);
     leader.begin();
@@ -98,7 +98,7 @@ fn body(write: Write) -> Body {
     Body::Write { write, dropped: Vec::new(), seen: Stamp::default() }
 }
 
-/// A write that waits: whom it recalls, and how long its arrival took.
+/// Begins a write that waits. Returns its recalls and the time of its first step.
 fn begin(leader: &mut Leader, write: Write) -> (Vec<Recall>, Duration) {
     let request = leader.request(body(write));
     let turn = leader.step(request);
@@ -115,15 +115,14 @@ fn register(leader: &mut Leader, session: SessionId) {
     leader.ask(Body::Register).expect("it is registered");
 }
 
-/// Until nothing more is to be proposed.
+/// Runs until nothing is left to propose.
 fn settle(leader: &mut Leader) {
     while leader.lessor.has_proposal() {
         leader.go_on();
     }
 }
 
-/// Writes are recalled from one session that may hold everything; then it consents to one after the
-/// other.
+/// Writes recall one covering session, which then consents to one after another.
 fn consents(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let holder = joined(&mut leader);
@@ -149,7 +148,7 @@ fn read_all(leader: &mut Leader, objects: u64) {
     }
 }
 
-/// A read, answered: the session holds a copy from then on.
+/// Reads an object. The session then caches it.
 fn read(leader: &mut Leader, object: Object) {
     let request = leader.request(Body::Read { object, known: None });
     let proves = |effect: &LessorEffect| if let LessorEffect::Prove { round } = effect { Some(*round) } else { None };
@@ -162,7 +161,7 @@ fn read(leader: &mut Leader, object: Object) {
     assert!(effects.iter().any(is_read), "{effects:?}");
 }
 
-/// A volume is changed whose objects many sessions hold.
+/// Changes a volume whose objects many sessions cache.
 fn subtree(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     for _ in 0..count / OBJECTS_EACH {
@@ -179,7 +178,7 @@ fn subtree(count: u64, commit: Duration) -> Figures {
     ]
 }
 
-/// The clock is looked at while writes wait for sessions that say nothing.
+/// Measures timeouts while writes wait for silent sessions.
 fn timeouts(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     for _ in 0..SILENT {
@@ -199,7 +198,7 @@ fn timeouts(count: u64, commit: Duration) -> Figures {
     ]
 }
 
-/// A session returns that missed very many changes, of another volume and of its own.
+/// A session returns after it missed very many changes, of another volume and of its own.
 fn changes(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let writer = leader.open();
@@ -223,7 +222,7 @@ fn changes(count: u64, commit: Duration) -> Figures {
     figures
 }
 
-/// Somebody holds very many objects: an empty volume is made elsewhere, and the session ends.
+/// A session caches very many objects. An empty volume is created elsewhere, then the session ends.
 fn endings(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let writer = leader.open();
@@ -243,9 +242,9 @@ fn endings(count: u64, commit: Duration) -> Figures {
     ]
 }
 
-/// Entries beside very many closed sessions whose nodes wait for somebody's consent.
+/// Writes beside very many closed sessions whose attached nodes wait for another session's consent.
 fn closed(count: u64) -> Figures {
-    // Commits that take time would take more of it than a session's term before all have joined.
+    // With slower commits, the first sessions would expire before all have joined.
     let mut leader = leading(State::new(settings()), Duration::ZERO);
     let holder = joined(&mut leader);
     let sessions: Vec<SessionId> = (0..count).map(|_| joined(&mut leader)).collect();
@@ -281,7 +280,7 @@ fn closed(count: u64) -> Figures {
     ]
 }
 
-/// Key leases of 10 s, each kept every 3 s for 30 s.
+/// Key leases of 10 s, each renewed every 3 s for 30 s.
 fn kept(count: u64, commit: Duration) -> Figures {
     let leases = Leases { count, first: Duration::from_secs(10), spread: Duration::ZERO };
     let mut leader = leading(state_with(leases), commit);

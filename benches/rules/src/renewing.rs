@@ -1,5 +1,5 @@
-//! All leases are kept alive: what a renewal costs, and what a tick does, which moves the horizons
-//! of all that were renewed since the last.
+//! Renewals of all leases: the cost of a renewal, and of a tick, which moves the horizons of all
+//! leases renewed since the last one.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ use crate::{
     spans::{Spans, shown},
 };
 
-/// Each lease is renewed once in so long: a third of a term of a minute, as clients do it.
+/// The interval between two renewals of a lease: a third of a term of a minute, as clients do it.
 const ROUND: Duration = Duration::from_secs(20);
 
 /// How long renewals are measured: several ticks.
 const MEASURED: Duration = Duration::from_secs(8);
 
-/// Steps, by what they had to do.
+/// Steps by their work.
 #[derive(Debug, Default)]
 struct Steps {
     /// One renewal and nothing else.
     renewals: Spans,
-    /// A tick was proposed, or carried out.
+    /// A tick was proposed, or applied.
     proposing: Spans,
     applying: Spans,
     after: Spans,
@@ -58,7 +58,7 @@ impl Steps {
     }
 }
 
-/// Renewals one by one, each a request, evenly spread; then as many as one request takes.
+/// Renews leases one per request, evenly spread; then the maximum number in one request.
 pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figures {
     let mut leader = Leader::elected(state.clone(), commit);
     leader.begin();
@@ -74,7 +74,7 @@ pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figure
             steps.note(&mut leader, &turn, false);
         }
         leader.wait_until(at);
-        // Any of them, in no order.
+        // A pseudorandom lease.
         let id = LeaseId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % leases.count);
         let turn = keep(&mut leader, vec![KeyLeaseRenewal { id, incarnation: None }]);
         steps.note(&mut leader, &turn, true);
@@ -92,7 +92,7 @@ pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figure
     ]
 }
 
-/// Renews leases, all of which are there.
+/// Renews leases that all exist.
 fn keep(leader: &mut Leader, leases: Vec<KeyLeaseRenewal>) -> Turn {
     let count = leases.len();
     let request = leader.request(Body::KeepAlive { leases });
@@ -106,7 +106,7 @@ fn keep(leader: &mut Leader, leases: Vec<KeyLeaseRenewal>) -> Turn {
             kept.len() == count && kept.iter().all(|kept| matches!(kept.result, KeepAliveResult::Renewed(_))),
             "none of them is gone: {kept:?}"
         ),
-        // It waits for its tick.
+        // The renewal waits for its tick.
         None => {}
         Some(other) => panic!("leases are kept: {other:?}"),
     }
@@ -123,7 +123,7 @@ mod tests {
         let leases = Leases { count: 800, first: Duration::from_secs(20), spread: Duration::from_secs(1) };
         let figures = measure(&state_with(leases), leases, Duration::from_millis(2));
         assert_eq!(figures[0].0, "renewal, one in a request, 40 a second: p50 · p99 · max");
-        // Horizons move four times a second, a little later if a step takes long. There are 320
+        // Horizons move four times per second, or later if a step takes long. There are 320
         // renewals.
         let largest = figures[2].0.split(' ').find_map(|word| word.parse::<u64>().ok());
         assert!(largest.is_some_and(|largest| (5..320).contains(&largest)), "{figures:?}");

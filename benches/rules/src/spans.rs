@@ -1,8 +1,8 @@
-//! Many spans of time, and what is told of them.
+//! Many time spans and their quantiles.
 
 use std::time::Duration;
 
-/// All of them, as they came.
+/// The spans in the order of their arrival, until they are sorted.
 #[derive(Debug, Default)]
 pub(crate) struct Spans(Vec<Duration>);
 
@@ -22,13 +22,13 @@ impl Spans {
         self.0.get(rank.max(1) - 1).copied().unwrap_or_default()
     }
 
-    /// Median, p99 and the longest.
+    /// Median, p99 and maximum.
     pub(crate) fn told(&mut self) -> String {
         [0.5, 0.99, 1.0].map(|share| shown(self.quantile(share))).join(" · ")
     }
 }
 
-/// Three digits or so, with the unit.
+/// Formats about three digits with the unit.
 pub(crate) fn shown(span: Duration) -> String {
     match span.as_secs_f64() {
         seconds if seconds >= 1.0 => format!("{seconds:.2} s"),

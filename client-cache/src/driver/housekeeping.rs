@@ -1,4 +1,4 @@
-//! The timer, and the cache's house: what is done because time has passed.
+//! The timer, and the housekeeping of the cache.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,22 +7,22 @@ use leasehold_protocol::holder::HolderInput;
 use super::Driver;
 use crate::clock;
 
-/// The timer looks at the clock at least this often: it sleeps by a clock that stands still while
-/// the machine is suspended, and after that its deadlines may be long past.
+/// The timer reads the clock at least this often. Its sleep does not count the time for which the
+/// machine is suspended, so deadlines may be long past afterwards.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The cache's housekeeping is done this often at most, and at least once in [`LOOK_EVERY`].
+/// The shortest time between two housekeepings of the cache. The longest is about [`LOOK_EVERY`].
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(250);
 
-/// Objects that the policy is told to forget, or copies that are evicted, under one hold of the
-/// lock: some hundred microseconds.
+/// How many objects the policy forgets, or copies are evicted, while the lock is held once: some
+/// hundred microseconds.
 const HOUSEKEEPING_BATCH: usize = 64;
 
-/// The timer sleeps at least this long: what it can measure.
+/// The shortest sleep of the timer: what it can measure.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
 impl Driver {
-    /// The timer: tells the rules the time when they want to know it, and keeps the cache's house.
+    /// Runs the timer: steps the rules when they are due, and does the housekeeping of the cache.
     pub(crate) async fn run_timer(self: Arc<Self>) {
         let mut kept = clock::now();
         loop {
@@ -57,7 +57,7 @@ impl Driver {
         }
     }
 
-    /// Gives back what there is no room for.
+    /// Notifies the policy of dropped copies, and evicts what exceeds the capacity.
     fn housekeep(&self) {
         loop {
             let mut core = self.core.lock();
@@ -71,7 +71,7 @@ impl Driver {
         while self.evict_batch() {}
     }
 
-    /// True if there may be more to evict.
+    /// Returns true if there may be more to evict.
     fn evict_batch(&self) -> bool {
         let mut core = self.core.lock();
         for _ in 0..HOUSEKEEPING_BATCH {

@@ -1,5 +1,5 @@
-//! Key leases that are kept alive, and nodes that go with the session's leases: who wants to know
-//! what of them.
+//! Key leases that this client renews, and leases that nodes are attached to: which handles to
+//! notify.
 
 use leasehold_protocol::{holder::HolderInput, id::LeaseId, path::NodePath};
 use tokio::sync::watch;
@@ -9,7 +9,7 @@ use super::{Driver, DriverCore};
 use crate::key_lease::{KeyLeaseShared, KeyLeaseState};
 
 impl Driver {
-    /// The key lease is kept alive from now on, for one more handle.
+    /// Renews the key lease from now on, for one more handle.
     pub(crate) fn start_keep_alive(&self, id: LeaseId) -> (u64, watch::Receiver<KeyLeaseState>, CancellationToken) {
         let mut core = self.core.lock();
         let is_closed = self.closed.is_cancelled();
@@ -25,7 +25,7 @@ impl Driver {
         handle
     }
 
-    /// One handle of the key lease is gone.
+    /// Drops one handle of the key lease. The renewals stop with the last.
     pub(crate) fn stop_keep_alive(&self, id: LeaseId, number: u64) {
         let mut core = self.core.lock();
         let Some(keeper) = core.key_leases.get_mut(&id).filter(|keeper| keeper.number == number) else { return };
@@ -36,7 +36,8 @@ impl Driver {
         }
     }
 
-    /// Cancelled when the lease is over that the node goes with. To be forgotten by its number.
+    /// A token that is cancelled when the lease ends that the node is attached to. The number is
+    /// for [`Driver::forget_owner_lease`].
     pub(crate) fn watch_owner_lease(&self, path: &NodePath) -> (u64, CancellationToken) {
         let mut core = self.core.lock();
         let (number, over) = (core.next_id(), CancellationToken::new());
@@ -44,21 +45,19 @@ impl Driver {
         (number, over)
     }
 
-    /// Nobody wants to know any more.
     pub(crate) fn forget_owner_lease(&self, number: u64) {
         self.core.lock().owner_leases.remove(&number);
     }
 }
 
 impl DriverCore {
-    /// A key lease is over.
     pub(super) fn lose_key_lease(&mut self, id: LeaseId) {
         if let Some(keeper) = self.key_leases.remove(&id) {
             keeper.end();
         }
     }
 
-    /// The leases are over that some nodes went with.
+    /// Notifies the handles of the nodes whose lease has ended.
     pub(super) fn lose_owner_leases(&mut self, is_over: impl Fn(&NodePath) -> bool) {
         for (_, (_, over)) in self.owner_leases.extract_if(|_, (path, _)| is_over(path)) {
             over.cancel();

@@ -1,4 +1,4 @@
-//! Holds: what the application's guards are told of them.
+//! Locks: the state that the application's guards see.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use super::{Driver, DriverCore, StepOrigin, WriteOutcome};
 use crate::{clock, lock::LockCell};
 
 impl Driver {
-    /// What is known of a hold that was asked for. One that is over by now is known no more.
+    /// The shared state of a lock that was requested. For a lock that has ended by now: an ended
+    /// one.
     pub(crate) fn lock_cell(&self, id: LockId) -> LockCell {
         let cell = self.core.lock().locks.get(&id).map(|(_, cell)| cell.clone());
         cell.unwrap_or_else(|| {
@@ -25,27 +26,27 @@ impl Driver {
         })
     }
 
-    /// How long a hold is certain to be held.
+    /// For how long the lock certainly lasts.
     pub(crate) fn lock_remaining(&self, id: LockId) -> Duration {
         self.core.lock().holder.lock_remaining(id, clock::now())
     }
 
-    /// Gives back what this client has at a node. Not given up if nobody waits for the outcome.
+    /// Releases something of this client at a node. The request goes on even if nobody waits for
+    /// its outcome.
     pub(crate) fn begin_release(&self, at: &NodePath, change: Write) -> oneshot::Receiver<WriteOutcome> {
         self.begin_write(change, Some(self.pending_releases.begin(at))).1
     }
 
-    /// Nobody wants to know of the hold any more.
     pub(crate) fn forget_lock(&self, id: LockId) {
         self.core.lock().locks.remove(&id);
     }
 
-    /// Holds are over for the application. The server may still count them: they are given back.
+    /// Ends locks for the application. The servers may still count them, so this releases them too.
     pub(super) fn lose_locks(&self, core: &mut DriverCore, ids: Vec<LockId>, step: &mut StepOrigin) {
         for lock in ids {
             let Some((path, cell)) = core.locks.remove(&lock) else { continue };
             let write = WriteId(core.next_id());
-            // Before anybody hears that it is over, and asks for it again.
+            // Before anybody learns of the loss and requests the lock again.
             core.release_writes.insert(write, self.pending_releases.begin(&path));
             cell.end();
             step.follow.push_back(HolderInput::Write { write, change: Write::Unlock { path, lock } });
@@ -54,8 +55,8 @@ impl Driver {
 }
 
 impl DriverCore {
-    /// A hold is to be something else. From now on one that is to be shared is not exclusive for
-    /// the application either.
+    /// Applies a change of mode when it is requested. From then on, a lock that becomes shared is
+    /// no longer exclusive for the application.
     pub(super) fn apply_downgrade(&self, change: &Write) {
         let Write::ChangeLockMode { lock, mode: LockMode::Shared, .. } = change else { return };
         if let Some((_, cell)) = self.locks.get(lock) {
@@ -69,8 +70,8 @@ impl DriverCore {
         }
     }
 
-    /// A write that asked for a hold, or for another kind of it, has been done: before anybody
-    /// hears of it. A withdrawal tells nothing of a hold that nobody has any more.
+    /// Applies the outcome of a lock request or of a change of mode, before anybody learns of it. A
+    /// pending release does not bring back a lock that nobody has.
     pub(super) fn apply_lock_grant(&mut self, written: &Written, is_withdrawal: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
         if is_withdrawal && !self.locks.contains_key(&taken.lock) {
@@ -82,7 +83,7 @@ impl DriverCore {
         };
         let (_, cell) = self.locks.entry(taken.lock).or_insert_with(|| (taken.path.clone(), LockCell::new(status)));
         cell.status.send_if_modified(|known| {
-            // What was told of it since is newer.
+            // The known status may be newer.
             let is_news =
                 taken.token > token(*known) || (taken.token == token(*known) && taken.mode == LockMode::Shared);
             if is_news {
@@ -92,7 +93,6 @@ impl DriverCore {
         });
     }
 
-    /// A hold stands otherwise than before.
     pub(super) fn update_lock_status(&self, id: LockId, status: LockStatus) {
         if let Some((_, cell)) = self.locks.get(&id) {
             cell.status.send_replace(status);

@@ -18,8 +18,8 @@ pub(crate) const READS_MAX: usize = 1 << 16;
 /// The most waiting writes of one client. A client refuses one more as busy.
 pub(crate) const WRITES_MAX: usize = 1 << 16;
 
-/// The most encoded bytes of one client's waiting writes, up to the last of them. A client that has
-/// so many refuses one more write as busy.
+/// The most encoded bytes of one client's waiting writes, not counting the last of them. Beyond it,
+/// a client refuses one more write as busy.
 pub(crate) const WRITES_BYTES_MAX: usize = 256 << 20;
 
 /// A waiting write.
@@ -51,8 +51,8 @@ impl WaitingCalls {
     }
 
     /// Adds a write. Returns `None` for it if there is no room: its receiver has the refusal then.
-    /// A write that gives something back is not refused: there are no more of them than things that
-    /// this client has.
+    /// A write that releases something is not refused: there are no more of them than locks,
+    /// attached nodes and requests of this client.
     pub(super) fn write(
         &mut self,
         write: WriteId,

@@ -1,4 +1,4 @@
-//! Watches: who is told what happens.
+//! Watches: delivers changes to the application's handles.
 
 use leasehold_protocol::{
     change::{Changes, Watched},
@@ -9,12 +9,11 @@ use tokio::sync::mpsc;
 
 use super::{Driver, DriverCore};
 
-/// Where what happens is told. It holds one answer at most: no more is asked for before that is
-/// taken.
+/// Delivers changes. The channel has at most one answer: the client asks for more only after the
+/// application has taken it.
 pub(super) type WatchSender = mpsc::UnboundedSender<Result<Changes, WatchFailure>>;
 
 impl Driver {
-    /// A watch begins.
     pub(crate) fn watch(
         &self,
         watched: Watched,
@@ -29,7 +28,7 @@ impl Driver {
         (watch, told)
     }
 
-    /// The application has taken what it was told.
+    /// The application has taken the last answer: asks for more.
     pub(crate) fn watch_more(&self, watch: WatchId) {
         let mut core = self.core.lock();
         if core.watches.contains_key(&watch) {
@@ -37,7 +36,6 @@ impl Driver {
         }
     }
 
-    /// Nobody watches any more.
     pub(crate) fn cancel_watch(&self, watch: WatchId) {
         let mut core = self.core.lock();
         if core.watches.remove(&watch).is_some() {
@@ -47,15 +45,13 @@ impl Driver {
 }
 
 impl DriverCore {
-    /// Something has happened to what is watched, or nothing has.
     pub(super) fn tell_changes(&mut self, watch: WatchId, changes: Changes) {
         if let Some(teller) = self.watches.get(&watch) {
-            // Whoever watched may have gone this very moment.
+            // The watch may just have been dropped.
             let _ = teller.send(Ok(changes));
         }
     }
 
-    /// A watch is over.
     pub(super) fn end_watch(&mut self, watch: WatchId, error: WatchFailure) {
         if let Some(teller) = self.watches.remove(&watch) {
             let _ = teller.send(Err(error));

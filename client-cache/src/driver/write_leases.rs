@@ -1,4 +1,4 @@
-//! Write leases: what the application sets and reads under them, and what it is told of that.
+//! Write leases: the application sets and reads values under them.
 
 use leasehold_protocol::{holder::HolderInput, id::LockId, lock::WriteLeaseStatus, object::Value, path::NodePath};
 
@@ -11,11 +11,12 @@ impl Driver {
         self.core.lock().holder.write_lease_value(hold, clock::now()).cloned()
     }
 
-    /// Sets the node's value in memory. False if that may not be done now, and then it is not.
+    /// Sets the node's value in memory. Returns false, and sets nothing, if the application may not
+    /// do that now.
     pub(crate) fn set_under_write_lease(&self, lock: LockId, value: Value) -> bool {
         let mut core = self.core.lock();
-        // A lease that is certain now may not be when the step reads the clock: what was set is
-        // what is there after it.
+        // The lease may end between this check and the clock reading of the step. So the value is
+        // checked again after the step.
         if core.holder.write_lease_value(lock, clock::now()).is_none() {
             return false;
         }
@@ -23,36 +24,36 @@ impl Driver {
         core.holder.write_lease_value(lock, clock::now()).is_some_and(|found| *found == value)
     }
 
-    /// Whether the hold is a write lease, is asked to be one, or is about to be one no longer.
+    /// Whether the lock is a write lease, has been asked to become one, or has not yet ended being
+    /// one.
     pub(crate) fn has_write_lease(&self, hold: LockId) -> bool {
         self.core.lock().holder.has_write_lease(hold)
     }
 
-    /// How it stands. None if it is no write lease, or not yet.
+    /// The status of the write lease. `None` if the lock is no write lease, or not yet.
     pub(crate) fn write_lease_status(&self, hold: LockId) -> Option<WriteLeaseStatus> {
         self.core.lock().holder.write_lease_status(hold)
     }
 
-    /// Has what was set sent to the servers.
+    /// Starts to flush what was set.
     pub(crate) fn flush(&self, hold: LockId) {
         self.step(&mut self.core.lock(), HolderInput::Flush(hold));
     }
 
-    /// Has the write lease given up when what was set is flushed.
+    /// Ends the write lease as soon as what was set is flushed.
     pub(crate) fn release_write_lease(&self, hold: LockId) {
         self.step(&mut self.core.lock(), HolderInput::ReleaseWriteLease(hold));
     }
 }
 
 impl DriverCore {
-    /// A write lease stands otherwise.
     pub(super) fn update_write_lease(&mut self, hold: LockId, status: WriteLeaseStatus) {
         if let Some((_, cell)) = self.locks.get(&hold) {
             cell.write_lease.send_modify(|kept| kept.status = status);
         }
     }
 
-    /// What was set is not on the servers, and will not be.
+    /// Records a value that was set, and will never be on the servers.
     pub(super) fn flush_lost(&mut self, hold: LockId, lost: impl FnOnce(NodePath) -> LostChange) {
         let Some((path, cell)) = self.locks.get(&hold) else { return };
         let lost = lost(path.clone());

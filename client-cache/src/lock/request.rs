@@ -1,4 +1,4 @@
-//! Requests for holds: a hold that is granted after its caller has gone is given back.
+//! Lock requests. If a lock is granted after its caller has left, the client releases it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,15 +13,15 @@ use crate::{
     pending_release::PendingRelease,
 };
 
-/// A request for a hold. If this is dropped before its answer has come, the request is withdrawn.
-/// If it has not been sent by then, it never will be.
+/// A lock request. If this is dropped before the answer comes, the request is cancelled. If it has
+/// not been sent by then, it never will be.
 pub(super) struct LockRequest {
     client: Client,
     path: NodePath,
     write: WriteId,
     answer: oneshot::Receiver<Result<UnclaimedLock, LockError>>,
     is_answered: bool,
-    /// Shared with the task that waits for the answer, which drops it last.
+    /// Shared with the task that waits for the answer. The task drops it last.
     withdrawal: Arc<OnceLock<PendingRelease>>,
 }
 
@@ -48,19 +48,19 @@ impl Drop for LockRequest {
         if self.is_answered {
             return;
         }
-        // No answer is put into the channel after this. A hold that is in it already is given back
-        // as it is dropped.
+        // No answer enters the channel after this. If it has a lock already, dropping that releases
+        // it.
         self.answer.close();
         if self.answer.try_recv().is_err() {
-            // Lasts until the task has given back what is granted. If the task has ended already,
-            // it ends at once.
+            // Lasts until the task has released what is granted. If the task has ended, it ends at
+            // once.
             self.withdrawal.get_or_init(|| self.client.driver().pending_releases.begin(&self.path));
             self.client.driver().cancel_unsent_write(self.write);
         }
     }
 }
 
-/// A hold that was granted to a request. If nobody claims it, it is given back.
+/// A lock that was granted to a request. If nobody claims it, it is released.
 struct UnclaimedLock {
     driver: Arc<Driver>,
     path: NodePath,
@@ -85,8 +85,8 @@ impl Drop for UnclaimedLock {
     }
 }
 
-/// Waits for the answer even if the caller has gone, because the hold may still be granted. Does
-/// not keep the client alive: when the client ends, its holds end too.
+/// Waits for the answer even if the caller has left, because the lock may still be granted. Does
+/// not keep the client alive: when the client ends, its locks end too.
 async fn take(
     driver: Arc<Driver>,
     path: NodePath,
@@ -95,7 +95,7 @@ async fn take(
     withdrawal: Arc<OnceLock<PendingRelease>>,
 ) {
     let outcome = tokio::select! {
-        // What is known of the request is told, also when the client ends in the same moment.
+        // The outcome comes first, also if the client ends at the same moment.
         biased;
         outcome = outcome => outcome,
         () = driver.closed.cancelled() => return,

@@ -1,31 +1,31 @@
-//! Barriers: nobody goes on before so many have come.
+//! Barriers: nobody passes before N parties have arrived.
 //!
-//! Who comes takes a place at the barrier's node (see `place`). Who finds N or more there opens it,
-//! by a transaction that compares that N of them are still there and puts a node that says *open*;
-//! all others watch only that node.
+//! Each party has a node below the barrier's node (see `party`). A party that finds N or more there
+//! opens the barrier by a transaction. The transaction compares that N of them still exist, and
+//! puts the node `open`. All other parties watch only that node.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! It opens at one moment in the order of all changes, and at that moment N stand there, each with
-//! a lease that had not been found to be over. Who crashed or was cut off long enough before does
-//! not count; who does so a moment later did come. All who stand there pass, also those who hear of
-//! it when others have left already.
+//! A barrier opens at one point in the order of all changes. At that point N parties exist, none of
+//! which has a lease whose end was applied. A party that crashed or was cut off long enough before
+//! does not count; one that crashes a moment later does. All these parties pass, even those that
+//! learn of it after others have left.
 //!
-//! # Why nobody waits in vain
+//! # Why no party waits in vain
 //!
-//! The number rises only by one who comes, and each who comes counts after that: whoever comes last
-//! finds N. If it fails before it has opened the barrier, its place goes, by its own doing or with
-//! its lease, and it has not come. An opening whose answer is lost changes nothing if it is done
-//! again.
+//! Only an arrival increases the number, and each party counts after its arrival. So the last one
+//! finds N. If it fails before it opens the barrier, it has not arrived: it removes its node, or
+//! the node ends with its lease. If the answer to an opening is lost, opening again has no effect.
 //!
-//! A round of a double barrier ends when all have left, by themselves or with their leases. Nobody
-//! comes while it is open, so the last one's leaving can be waited for; then whoever waits for it
-//! removes the node that says *open*, and only that round's.
+//! A round of a double barrier ends when all parties have left or their leases have ended. Nobody
+//! enters while it is open, so a party can wait until the last one leaves. Then it removes the node
+//! `open`, and only that round's.
 //!
 //! # What it does not know
 //!
-//! Whether those who have passed are still alive: that is what [`BarrierGuard::over`] tells each of
-//! itself. A barrier protects nothing, so there is no token.
+//! A barrier does not know whether the parties that passed are still alive.
+//! [`BarrierGuard::on_lost`] tells each party only about itself. A barrier protects no resource, so
+//! it has no token.
 
 use std::time::Duration;
 
@@ -48,37 +48,38 @@ use crate::{
     write::DeleteOptions,
 };
 
-/// One comparison for each, and one for the barrier itself.
+/// A transaction has one comparison for each party, and one for the barrier itself.
 const PARTIES_MAX: u32 = Transaction::COMPARES_MAX as u32 - 1;
 
-/// The node that says that a barrier is open. No place has such a name.
+/// The name of the node that opens a barrier. No party has that name.
 const OPEN: &str = "open";
 
-/// Opens when so many have come, and stays open. See [`Client::barrier`].
+/// Opens when the given number of parties have arrived, and stays open. See [`Client::barrier`].
 #[derive(Debug, Clone)]
 pub struct Barrier(PartyNode);
 
-/// Opens when so many have come, and closes when all have left, again and again. See
-/// [`Client::double_barrier`].
+/// Opens when the given number of parties have arrived, and closes when all have left, again and
+/// again. See [`Client::double_barrier`].
 #[derive(Debug, Clone)]
 pub struct DoubleBarrier(PartyNode);
 
-/// So many have come. Dropping it leaves, and waits for nobody.
+/// A party of an open round. Dropping it leaves, without waiting.
 #[derive(Debug)]
 #[must_use = "it leaves when this is dropped"]
 pub struct BarrierGuard {
     gathering: PartyNode,
     place: Party,
-    /// When the barrier opened.
+    /// The revision at which the barrier opened.
     round: Revision,
 }
 
 impl Barrier {
-    /// Waits until so many have come, this included. Dropping the future withdraws.
+    /// Waits until the given number of parties have arrived, including this one. Dropping the
+    /// future leaves.
     ///
     /// # Errors
     ///
-    /// [`RecipeError`]. It may have been counted, if others came before it had withdrawn.
+    /// [`RecipeError`]. The party may have been counted, if the others arrived before it had left.
     pub async fn wait(&self) -> Result<(), RecipeError> {
         let open = self.0.open()?;
         if self.0.client.get(&open).await?.is_some() {
@@ -91,12 +92,12 @@ impl Barrier {
 }
 
 impl DoubleBarrier {
-    /// Waits until so many have come, this included; and before that, until all of the round before
-    /// have left. Dropping the future withdraws.
+    /// Waits until all parties of the previous round have left, and then until the given number of
+    /// parties have arrived, including this one. Dropping the future leaves.
     ///
     /// # Errors
     ///
-    /// [`RecipeError`]. It may have been counted, if others came before it had withdrawn.
+    /// [`RecipeError`]. The party may have been counted, if the others arrived before it had left.
     pub async fn enter(&self) -> Result<BarrierGuard, RecipeError> {
         let open = self.0.open()?;
         loop {
@@ -113,19 +114,19 @@ impl DoubleBarrier {
 }
 
 impl BarrierGuard {
-    /// When the barrier opened: the same for all who came in together, and growing from round to
-    /// round.
+    /// The revision at which the barrier opened. It is the same for all parties of a round, and
+    /// grows with each round.
     pub fn round(&self) -> Revision {
         self.round
     }
 
-    /// How long it is certain that the others count this one as inside, if nothing more is heard.
+    /// For how long the others certainly count this party, even if no server answers.
     pub fn remaining(&self) -> Duration {
         self.place.remaining()
     }
 
-    /// Cancelled when others may go on without waiting for this one: by this client's own clock at
-    /// the latest. Once for all.
+    /// Cancelled when others may pass without this party: by this client's own clock at the latest.
+    /// The party does not count again.
     pub fn on_lost(&self) -> CancellationToken {
         self.place.on_lost()
     }
@@ -134,7 +135,7 @@ impl BarrierGuard {
     ///
     /// # Errors
     ///
-    /// [`RecipeError`]; this one has left then, or does when somebody answers.
+    /// [`RecipeError`]. The party has left then, or leaves when a server answers.
     pub async fn leave(self) -> Result<(), RecipeError> {
         let Self { gathering, place, round } = self;
         place.leave().await?;
@@ -147,8 +148,8 @@ impl PartyNode {
         Ok(self.path.child(OPEN)?)
     }
 
-    /// Opens the barrier if so many stand there, or waits until somebody does. Returns when it
-    /// opened.
+    /// Opens the barrier if enough parties have arrived, or waits until another party opens it.
+    /// Returns the revision at which it opened.
     async fn until_open(&self, place: &Party) -> Result<Revision, RecipeError> {
         let open = self.open()?;
         loop {
@@ -162,20 +163,20 @@ impl PartyNode {
             if let Some(first) = standing.nodes.get(..self.count as usize) {
                 match self.open_for(&open, first).await? {
                     Some(opened) => return Ok(opened),
-                    // Somebody has opened it, or has left.
+                    // Another party has opened it, or has left.
                     None => continue,
                 }
             }
             match put(&self.client, &open, standing.revision).await {
-                // Cut off for so long that it is not known who has come.
+                // The watch is compacted, so this client does not know who has arrived.
                 Err(WatchError::Compacted { .. }) => {}
                 opened => return Ok(opened?),
             }
         }
     }
 
-    /// Opens the barrier if all of these are still there, and it is not open. Returns when it
-    /// opened.
+    /// Opens the barrier if all of these nodes exist and it is not open. Returns the revision at
+    /// which it opened.
     async fn open_for(&self, open: &NodePath, nodes: &[NodePath]) -> Result<Option<Revision>, RecipeError> {
         let there = nodes.iter().cloned().map(Compare::exists);
         let transaction = Transaction {
@@ -187,11 +188,12 @@ impl PartyNode {
         Ok(outcome.succeeded().then_some(outcome.revision))
     }
 
-    /// Waits until all who came in at that revision have left, and closes the barrier for them.
+    /// Waits until all parties of a round have left, and then closes the barrier.
     async fn until_all_have_left(&self, round: Revision) -> Result<(), RecipeError> {
         let open = self.open()?;
         loop {
-            // Both as of one moment: those who stand there while it is open came before it was.
+            // Both as of one moment: the parties there while the barrier is open arrived before it
+            // opened.
             let standing = self.client.parties(&self.path, Some(&open)).await?;
             if standing.mark != Some(round) {
                 return Ok(());
@@ -201,7 +203,7 @@ impl PartyNode {
                 Err(WatchError::Compacted { .. }) => continue,
                 left => left?,
             }
-            // Nobody has come in the meantime: it is open.
+            // Nobody has arrived meanwhile, because the barrier is open.
             let options = DeleteOptions { condition: Condition::Revision(round), ..DeleteOptions::default() };
             return match self.client.delete(&open, options).await {
                 Ok(_) | Err(WriteError::Refused(_)) => Ok(()),
@@ -212,14 +214,14 @@ impl PartyNode {
 }
 
 impl Client {
-    /// A barrier for so many, 127 at most. All who use it have to give the same number, which is
-    /// written to the node by the first; nodes below it are the barrier's. To close it again,
-    /// remove it with all below.
+    /// A barrier for 1 to 127 parties. All users must give the same number: the first writes it to
+    /// the node. The nodes below belong to the barrier. To close it again, remove the node
+    /// recursively.
     pub fn barrier(&self, path: &NodePath, parties: u32) -> Barrier {
         Barrier(self.gathering(path, parties))
     }
 
-    /// A double barrier for so many, 127 at most: they go in together, and come out together.
+    /// A double barrier for 1 to 127 parties: they enter together, and leave together.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

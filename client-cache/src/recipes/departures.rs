@@ -1,10 +1,9 @@
-//! Who stands at a node, and waiting until they have left: without being woken by all who come and
-//! go.
+//! The parties at a node, and waiting until they leave, without a wake-up for each arrival.
 //!
-//! Of any `keep` nodes one has gone when fewer than `keep` are left of a larger number. So it is
-//! enough to watch any `keep` of them, and another in the place of each that goes: a node that goes
-//! wakes those who watch it, which is about `keep` of those behind it, however many wait. (With
-//! `keep` = 1 it is ZooKeeper's lock, where each watches the one before it.)
+//! Suppose that a waiter needs fewer than `keep` of the older nodes. Then one of any `keep` of them
+//! must go first. So it watches `keep` of them, and another one for each that goes. A node that
+//! goes wakes about `keep` waiters, however many there are. With `keep` = 1 this is ZooKeeper's
+//! lock recipe, where each waiter watches the one before it.
 
 use std::collections::BTreeSet;
 
@@ -22,25 +21,25 @@ use crate::{
     watch::{Watch, WatchItem, WatchOptions},
 };
 
-/// Up to so many nodes are watched one by one; else all at once, with everything that comes and
-/// goes.
+/// Up to this number, each node has a watch of its own. Above it, one watch reports all arrivals
+/// and departures.
 const WATCHED_EACH_MAX: usize = 8;
 
-/// Those who stand at a node, as of one revision.
+/// The parties at a node, as of one revision.
 #[derive(Debug)]
 pub(super) struct Parties {
     pub(super) revision: Revision,
-    /// In the order in which they came.
+    /// In the order of arrival.
     pub(super) nodes: Vec<NodePath>,
-    /// Since when there is the node that was asked for too.
+    /// The create revision of the marker node, if that exists.
     pub(super) mark: Option<Revision>,
-    /// What happens from there on.
+    /// The changes after `revision`.
     watch: Watch,
 }
 
 impl Client {
-    /// Who stands at a node: has a node right below it that goes with a session. And whether there
-    /// is a certain node that stays. Linearizable.
+    /// The parties at a node: its children that are attached to a session's lease. Also says
+    /// whether the node `mark` exists. Linearizable.
     pub(super) async fn parties(&self, top: &NodePath, mark: Option<&NodePath>) -> Result<Parties, WatchError> {
         let (subtree, watch) = self.list_and_watch(top).await?;
         let stands = |(path, data): &(&NodePath, &Data)| {
@@ -55,15 +54,15 @@ impl Client {
 }
 
 impl Parties {
-    /// Waits until fewer than `keep` of the first `count` are left. [`WatchError::Compacted`] if
-    /// that cannot be told from here any more.
+    /// Waits until fewer than `keep` of the first `count` nodes are left. [`WatchError::Compacted`]
+    /// if the history no longer shows that.
     pub(super) async fn until_fewer_than(self, keep: usize, count: usize, client: &Client) -> Result<(), WatchError> {
         let Self { revision, mut nodes, watch, .. } = self;
         nodes.truncate(count);
         if keep > WATCHED_EACH_MAX {
             return until_fewer_by(watch, keep, nodes.into_iter().collect()).await;
         }
-        // Else everybody would be woken by whoever comes.
+        // Otherwise each arrival would wake everybody.
         drop(watch);
         let mut watched = FuturesUnordered::new();
         let mut left = nodes.len();
@@ -83,7 +82,7 @@ async fn gone(client: &Client, path: NodePath, after: Revision) -> Result<(), Wa
     happens(client, &path, after, |kind| matches!(kind, EventKind::Delete)).await.map(|_| ())
 }
 
-/// The change at which a node was put, the first after that one.
+/// The revision of the first put of a node after `after`.
 pub(super) async fn put(client: &Client, path: &NodePath, after: Revision) -> Result<Revision, WatchError> {
     happens(client, path, after, |kind| matches!(kind, EventKind::Put(_))).await
 }

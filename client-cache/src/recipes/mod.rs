@@ -1,14 +1,13 @@
-//! Recipes: what programs make of locks, transactions, watches and registrations, in the forms that
-//! they know.
+//! Recipes: familiar types built from locks, transactions, watches and registrations.
 //!
-//! Thin layers: everything that keeps a promise here is a promise of what lies below. A [`Mutex`]
-//! and an [`RwLock`] are [holds](crate::LockGuard) with types; a [`Registry`] is
-//! [registrations](crate::Registration) and a watch; a [`Semaphore`], a [`Barrier`] and a
-//! [`DoubleBarrier`] stand on *places*: a node for each who comes, in the order in which they came,
-//! that goes with the lease of whoever came.
+//! They are thin layers: each guarantee comes from what lies below. A [`Mutex`] and an [`RwLock`]
+//! are [locks](crate::LockGuard) with types. A [`Registry`] is a set of
+//! [registrations](crate::Registration) and a watch. A [`Semaphore`], a [`Barrier`] and a
+//! [`DoubleBarrier`] build on *parties*. A party is a node attached to its session's lease, ordered
+//! by its create revision.
 //!
-//! Each says what it promises by the clocks of those who use it, and what only a fencing token can
-//! keep out.
+//! Each recipe says what it guarantees by its users' clocks, and what only a fencing token
+//! prevents.
 
 mod barrier;
 mod departures;
@@ -28,43 +27,42 @@ pub use semaphore::{Permit, Semaphore};
 
 use crate::error::{LockError, ReadError, UpdateError, WatchError, WriteError};
 
-/// Why nobody has passed a semaphore or a barrier, or has joined a registry. Whoever asked stands
-/// there no longer.
+/// Why a recipe failed. The caller is not counted any longer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecipeError {
-    /// There is no place: refused, lost, or nobody answered.
+    /// The party's lock was refused, lost or not answered.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// It could not be followed who comes and goes.
+    /// The watch of the parties failed.
     #[error(transparent)]
     Watch(#[from] WatchError),
-    /// It could not be read.
+    /// A node could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It could not be written how many there may be.
+    /// The count could not be written.
     #[error(transparent)]
     Update(#[from] UpdateError),
-    /// There is no room for a name below the node.
+    /// The path has no room for a name below the node.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Others count otherwise.
+    /// Other users gave another count.
     #[error("{path} is for {found:?}: expected {expected:?}, as others who use it count by that")]
     CountMismatch {
-        /// The node that says so.
+        /// The node that has the count.
         path: NodePath,
-        /// What this client was told.
+        /// The count that this client gave.
         expected: String,
-        /// What is written there.
+        /// The count in the node.
         found: String,
     },
-    /// Nobody can count to that.
+    /// The count is out of bounds.
     #[error("{path} cannot be for {got}: expected 1 to {most}")]
     InvalidCount {
         /// The node.
         path: NodePath,
-        /// How many there were to be.
+        /// The count that was given.
         got: u32,
-        /// How many there can be.
+        /// The largest count.
         most: u32,
     },
 }

@@ -1,7 +1,7 @@
-//! A mutex: a hold that is exclusive, with a type that says so.
+//! A mutex: an exclusive lock with a type of its own.
 //!
-//! It promises what [`LockGuard`](crate::LockGuard) does, and nothing more. The token is what keeps
-//! out what its holder sent before the end and arrives after it.
+//! It guarantees what [`LockGuard`](crate::LockGuard) does, and no more. Only the fencing token
+//! stops requests of a former owner that arrive late.
 
 use std::{ops::Deref, time::Duration};
 
@@ -13,21 +13,21 @@ use crate::{
     lock::{LockGuard, LockOptions, LockWait},
 };
 
-/// A node that one client holds at a time, in the order in which they ask. See [`Client::mutex`].
+/// A lock for one client at a time, in the order of arrival. See [`Client::mutex`].
 #[derive(Debug, Clone)]
 pub struct Mutex {
     client: Client,
     path: NodePath,
 }
 
-/// The mutex is locked, until this is dropped or [released](MutexGuard::release), or
-/// [`LockGuard::over`] says that it is over.
+/// A locked mutex, until it is dropped, [released](MutexGuard::release) or lost
+/// ([`LockGuard::on_lost`]).
 #[derive(Debug)]
 #[must_use = "the mutex is unlocked when this is dropped"]
 pub struct MutexGuard(LockGuard);
 
 impl Mutex {
-    /// Waits for it.
+    /// Locks the mutex. Waits until it is free.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Mutex {
         self.lock_with(LockWait::Forever).await
     }
 
-    /// None if somebody else has it.
+    /// Locks the mutex if it is free. `None` if somebody else has it.
     ///
     /// # Errors
     ///
@@ -45,9 +45,9 @@ impl Mutex {
         if_free(self.lock_with(LockWait::No).await)
     }
 
-    /// None if it was not locked within this time, counted from the call ([`LockWait::For`]). A
-    /// time shorter than a round trip to the server gives none even if the mutex is free: use
-    /// [`Mutex::try_lock`] for that.
+    /// Locks the mutex within `most`, counted from the call ([`LockWait::For`]); otherwise returns
+    /// `None`. A time shorter than a round trip always gives `None`: use [`Mutex::try_lock`]
+    /// instead.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Mutex {
     }
 }
 
-/// That somebody was in the way is no error for one who asks whether that is so.
+/// For a caller that only tries, a lock that is not free is no error.
 pub(super) fn if_free<G>(result: Result<G, LockError>) -> Result<Option<G>, LockError> {
     match result {
         Err(LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Locked { .. })))) => Ok(None),
@@ -71,7 +71,7 @@ pub(super) fn if_free<G>(result: Result<G, LockError>) -> Result<Option<G>, Lock
 }
 
 impl MutexGuard {
-    /// Unlocks it, and waits for the server to know.
+    /// Unlocks the mutex, and waits for the answer.
     ///
     /// # Errors
     ///
@@ -90,13 +90,13 @@ impl Deref for MutexGuard {
 }
 
 impl Client {
-    /// A mutex. Nothing is asked before it is locked.
+    /// A mutex. Sends nothing before it is locked.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let mutex = client.mutex(&"/jobs/nightly".parse()?);
     /// let guard = mutex.lock().await?;
-    /// println!("token {}, certain for {:?}", guard.token(), guard.certain_for());
+    /// println!("token {}, {:?} remain", guard.token(), guard.remaining());
     /// guard.release().await?;
     /// # Ok(())
     /// # }

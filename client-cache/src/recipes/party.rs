@@ -1,20 +1,22 @@
-//! A place among those who stand at a node, in the order in which they came.
+//! A party: one of those that arrived at a recipe's node, in the order of arrival.
 //!
-//! It is two things: a node of its own below that node, which shows it to others and whose create
-//! revision is its rank; and a hold on it, which nobody else asks for. The node is put by a
-//! transaction that compares the hold, and goes with the session's lease on the volume. Under that
-//! lease the hold lives too: so both end together, and by the hold this client's own clock says
-//! when. If the lease lives on when the clock has said so, because the client stood still and the
-//! servers have waited, the node is removed.
+//! A party is a node of its own below the recipe's node, which others see, and a lock on it, which
+//! nobody else requests. The node's create revision is the party's rank. A transaction that
+//! compares the lock puts the node, and attaches it to the session's lease on the volume. The lock
+//! lives under the same lease, so both end together, and this client's own clock says when. If the
+//! clock has ended the lock but the lease lives on (the client was suspended and the servers
+//! waited), the client removes the node.
 //!
-//! # Why nobody is left standing
+//! # Why no node is left behind
 //!
-//! A place of whoever is gone would be in everybody's way for ever. Whoever crashes or is cut off
-//! takes it along with the lease. Whoever lives and gives up removes it: the removal is asked for
-//! until it is known to be done or the session is over, not only while somebody waits. If it is not
-//! known whether the node was put, the hold is given back first: once that is done the node can be
-//! put no more, and what is there then can be removed. The name is new each time, so nothing that
-//! comes late is another's.
+//! The node of a party that has left would block everybody for ever.
+//!
+//! - If a client crashes or is cut off, the node ends with the lease.
+//! - If a live party leaves, it requests the removal until that is confirmed or the session has
+//!   ended, even if nobody waits.
+//! - If it is unknown whether the node was put, the client first releases the lock. After that the
+//!   node can no longer be put, so the client can remove what is there. Each name is new, so a late
+//!   request never concerns another party's node.
 
 use std::time::Duration;
 
@@ -38,33 +40,33 @@ use crate::{
     lock::{LockGuard, LockOptions, LockWait},
 };
 
-/// What all who stand at a node agree on.
+/// What all parties at a node agree on.
 #[derive(Debug, Clone)]
 pub(super) struct PartyNode {
     pub(super) client: Client,
     pub(super) path: NodePath,
-    /// How many they are to be, or may be.
+    /// The number of parties, or of permits.
     pub(super) count: u32,
-    /// The most that it can be.
+    /// The largest number.
     pub(super) most: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Party {
     client: Client,
-    /// None once it has been given back.
+    /// `None` once it is released.
     lock: Option<LockGuard>,
     node: NodePath,
     lost: CancellationToken,
-    /// The node is known to be there.
+    /// Whether the node is known to exist.
     is_put: bool,
     runtime: Handle,
-    /// Cancelled when it is dropped.
+    /// Cancelled when the party is dropped.
     dropped: CancellationToken,
 }
 
 impl PartyNode {
-    /// Takes a place. None if there is a node at `unless`.
+    /// Joins the parties. `None` if there is a node at `unless`.
     pub(super) async fn join(&self, unless: Option<&NodePath>) -> Result<Option<Party>, RecipeError> {
         if !(1..=self.most).contains(&self.count) {
             return Err(RecipeError::InvalidCount { path: self.path.clone(), got: self.count, most: self.most });
@@ -90,8 +92,8 @@ impl PartyNode {
         }
     }
 
-    /// Waits until the places that this client has given up before are gone. They would be counted
-    /// as if they were somebody else's.
+    /// Waits until the earlier parties of this client have left. Otherwise they would count as
+    /// somebody else's.
     pub(super) async fn wait_for_pending_releases(&self) -> Result<(), RecipeError> {
         Ok(self.client.wait_for_pending_releases(&self.path).await?)
     }
@@ -111,7 +113,7 @@ impl PartyNode {
         }
     }
 
-    /// Writes down how many there are to be, if nobody has yet.
+    /// Writes the number to the node, unless another user has written one.
     async fn agree(&self) -> Result<(), RecipeError> {
         let count = self.count.to_string();
         let mut found = String::new();
@@ -135,8 +137,8 @@ impl Party {
         Self { client, lock: Some(hold), node, lost, is_put: false, runtime: Handle::current(), dropped }
     }
 
-    /// Has the node removed when the place is over, though nobody drops it: the lease that the node
-    /// goes with may live on.
+    /// Removes the node when the lock is lost, even if nobody drops the party: the node's lease may
+    /// live on.
     fn leave_when_over(&self) {
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
         let (over, dropped) = (self.on_lost(), self.dropped.clone());
@@ -152,7 +154,7 @@ impl Party {
         &self.node
     }
 
-    /// Zero once it is over.
+    /// Zero once the lock has ended.
     pub(super) fn token(&self) -> Token {
         self.lock.as_ref().map_or(Token(0), LockGuard::token)
     }
@@ -169,7 +171,7 @@ impl Party {
         LockError::Lost { path: self.node.clone() }
     }
 
-    /// Does something that is of use only as long as the place lasts.
+    /// Runs `work`, until the party is lost.
     pub(super) async fn run_until_lost<T>(
         &self,
         work: impl Future<Output = Result<T, RecipeError>>,
@@ -181,10 +183,10 @@ impl Party {
         }
     }
 
-    /// Has a new token from now on, larger than all that there have been.
+    /// Gets a new token, higher than all earlier ones.
     pub(super) async fn renew_token(&mut self) -> Result<Token, LockError> {
         let lost = self.lost_error();
-        // Nobody else holds the node, or waits for it.
+        // Cannot wait: nobody else requests this lock.
         match &mut self.lock {
             Some(hold) => hold.upgrade(LockWait::No).await,
             None => Err(lost),
@@ -195,12 +197,12 @@ impl Party {
         self.client.driver().begin_release(&self.recipe_path(), removal(&self.node))
     }
 
-    /// Where it is a place.
+    /// The recipe's node.
     fn recipe_path(&self) -> NodePath {
         self.node.parent().unwrap_or_else(NodePath::root)
     }
 
-    /// Gives it back, and waits for the server to know.
+    /// Leaves, and waits for the answer.
     pub(super) async fn leave(mut self) -> Result<(), LockError> {
         let Some(hold) = self.lock.take() else { return Ok(()) };
         let after = self.client.driver().options.timeout;
@@ -214,7 +216,7 @@ impl Party {
     }
 }
 
-/// A node that has gone by itself is gone.
+/// A node that was removed already counts as removed.
 fn removed_or(removed: Option<WriteOutcome>) -> Result<(), LockError> {
     use leasehold_protocol::holder::WriteFailure as Ended;
     match removed {
@@ -240,7 +242,7 @@ impl Drop for Party {
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
         let withdrawal = client.driver().pending_releases.begin(&at);
         self.runtime.spawn(async move {
-            // If the session is over, so is the node.
+            // If the session has ended, so has the node.
             let _ = released.await;
             let _ = client.driver().begin_release(&at, removal).await;
             drop(withdrawal);

@@ -1,13 +1,14 @@
-//! A registry: who is there, each with a name, a value and an epoch; and who comes and goes.
+//! A registry: members with a name, a value and an epoch, and the events of their arrival and
+//! departure.
 //!
-//! A member is a [`Registration`]: a node that goes with its session's lease on the volume. A
-//! member that crashes or is cut off is gone from the registry after its term and the margin, never
-//! while it may count on being there ([`Registration::certain_for`]).
+//! A member is a [`Registration`]: a node that is attached to its session's lease on the volume. A
+//! member that crashes or is cut off leaves the registry after its term and the margin, never while
+//! [`Registration::remaining`] is above zero.
 //!
-//! What is told is what was there at one moment after the other, and may be over by the time that
-//! it is heard. Whoever acts for a member names its [epoch](Member::epoch), which grows from
-//! registration to registration under one name; whoever it acts on refuses an older one, or
-//! compares the node's modify revision with it in a transaction.
+//! Events are in order, but may be out of date when they arrive. So a request for a member names
+//! its [epoch](Member::epoch), which grows with each registration and update of a name. The
+//! receiver refuses an older epoch, or compares it with the node's modify revision in a
+//! transaction.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,53 +34,53 @@ pub struct Registry {
     path: NodePath,
 }
 
-/// Somebody who is registered.
+/// A registered member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
     /// Its name.
     pub name: String,
-    /// What it says of itself: an address, as a rule.
+    /// The member's description of itself, usually an address.
     pub value: Value,
-    /// Which registration this is: [`Registration::epoch`].
+    /// The node's modify revision ([`Registration::revision`]).
     pub epoch: Revision,
-    /// The session that it goes with.
+    /// The session whose lease the node is attached to.
     pub session: SessionId,
 }
 
-/// What happens among members.
+/// A change among the members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// Somebody is there, or is there anew with a larger epoch.
+    /// A member joined, registered again or updated its value. The epoch is larger.
     Joined(Member),
-    /// Somebody has left, is gone with its lease, or has been replaced.
+    /// A member left, lost its lease, or was replaced. Its own update reports this too.
     Left(Member),
 }
 
-/// The members of a registry, as they come and go.
+/// The members of a registry, and their changes.
 #[derive(Debug)]
 pub struct Members {
     client: Client,
     path: NodePath,
     now: BTreeMap<String, Member>,
     watch: Watch,
-    /// What has yet to be told.
+    /// The events that are still to be reported.
     events: VecDeque<MemberEvent>,
 }
 
 impl Registry {
-    /// Registers under a name that nobody else has. What this client has registered under that name
-    /// before is replaced.
+    /// Registers under a name that nobody else has. Replaces an earlier registration of this client
+    /// under that name.
     ///
     /// # Errors
     ///
-    /// [`RecipeError`]; refused if somebody else is registered under that name.
+    /// [`RecipeError`]. Refused if another session is registered under that name.
     pub async fn join(&self, name: &str, value: impl Into<Value>) -> Result<Registration, RecipeError> {
         let node = self.path.child(name)?;
         Ok(self.client.register(&node, value, RegisterOptions::default()).await?)
     }
 
-    /// Who is there, and from then on who comes and goes.
+    /// Lists the members, and follows the changes from then on.
     ///
     /// # Errors
     ///
@@ -91,19 +92,20 @@ impl Registry {
 }
 
 impl Members {
-    /// Who was there when [`Members::next`] returned last, or in the beginning; in the order of
-    /// names.
+    /// The members after the last event from [`Members::next`], in the order of names.
     pub fn current(&self) -> impl Iterator<Item = &Member> {
         self.now.values()
     }
 
-    /// What happens next: each who comes, and each who goes, once and in order. If that is not
-    /// known any more, since this was cut off for too long, what has become of it all is told as if
-    /// it happened now. Nothing is lost if the future is dropped.
+    /// The next event. Each arrival and departure comes once, in order. Nothing is lost if the
+    /// future is dropped.
+    ///
+    /// If the watch falls behind the history, this reads the registry again and reports the
+    /// differences.
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if there is nothing to wait for, or nobody who answers in time.
+    /// [`WatchError`] if the watch has ended, or if no server answers in time.
     pub async fn next(&mut self) -> Result<MemberEvent, WatchError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -126,8 +128,7 @@ impl Members {
         }
     }
 
-    /// What is told has been told before anything else is noted: who is known is who was there
-    /// before.
+    /// All earlier events were reported before, so `self.now` is the state before this change.
     fn note(&mut self, change: &Change) {
         for event in change.events.iter().filter(|event| self.path.is_parent_of(&event.path)) {
             let member = match &event.kind {
@@ -150,7 +151,7 @@ impl Members {
 }
 
 impl Member {
-    /// None if the node is nobody's.
+    /// `None` if the node is attached to no session's lease.
     fn of(path: &NodePath, data: &Data) -> Option<Self> {
         let Some(NodeOwner::Session(session)) = data.stat.owner else { return None };
         let (name, value) = (path.name()?.to_owned(), data.value.clone());
@@ -166,15 +167,15 @@ async fn list(client: &Client, path: &NodePath) -> Result<(BTreeMap<String, Memb
 }
 
 impl Client {
-    /// A registry. Its nodes are right below the path. Nothing is asked before somebody joins or
-    /// looks.
+    /// A registry. Its nodes are the children of `path`. Sends nothing before somebody joins or
+    /// lists.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let registry = client.registry(&"/services/web".parse()?);
     /// let registration = registry.join("host-1", "10.0.0.1:80").await?;
     /// let mut members = registry.members().await?;
-    /// println!("{} are there; this is epoch {}", members.now().count(), registration.epoch());
+    /// println!("{} are there; this is epoch {}", members.current().count(), registration.epoch());
     /// println!("then: {:?}", members.next().await?);
     /// # Ok(())
     /// # }

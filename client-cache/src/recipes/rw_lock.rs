@@ -1,8 +1,8 @@
-//! A read-write lock: holds that are shared or exclusive, with types that say so.
+//! A read-write lock: shared and exclusive locks with types of their own.
 //!
-//! It promises what [`LockGuard`](crate::LockGuard) does, and nothing more: any number of readers
-//! or one writer, in the order of arrival; a writer that waits is not starved by readers that come
-//! after it. The token is what keeps out what a holder sent before the end and arrives after it.
+//! It guarantees what [`LockGuard`](crate::LockGuard) does, and no more: any number of readers or
+//! one writer, in the order of arrival. Readers that come later do not starve a waiting writer.
+//! Only the fencing token stops requests of a former owner that arrive late.
 
 use std::{ops::Deref, time::Duration};
 
@@ -15,27 +15,27 @@ use crate::{
     lock::{LockGuard, LockOptions, LockWait},
 };
 
-/// A node that any number of clients share, or one has alone. See [`Client::rw_lock`].
+/// A lock that any number of readers share, or one writer has. See [`Client::rw_lock`].
 #[derive(Debug, Clone)]
 pub struct RwLock {
     client: Client,
     path: NodePath,
 }
 
-/// The lock is shared with other readers, until this is dropped or [released](ReadGuard::release),
-/// or [`LockGuard::over`] says that it is over.
+/// A shared lock, until it is dropped, [released](ReadGuard::release) or lost
+/// ([`LockGuard::on_lost`]).
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub struct ReadGuard(LockGuard);
 
-/// The lock is held alone, until this is dropped or [released](WriteGuard::release), or
-/// [`LockGuard::over`] says that it is over.
+/// An exclusive lock, until it is dropped, [released](WriteGuard::release) or lost
+/// ([`LockGuard::on_lost`]).
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub struct WriteGuard(LockGuard);
 
 impl RwLock {
-    /// Waits to read.
+    /// Waits for the shared lock.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl RwLock {
         self.take(LockMode::Shared, LockWait::Forever).await.map(ReadGuard)
     }
 
-    /// None if somebody writes, or waits to.
+    /// Takes the shared lock. `None` if a writer has the lock or waits for it.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl RwLock {
         if_free(self.take(LockMode::Shared, LockWait::No).await.map(ReadGuard))
     }
 
-    /// None if it could not be shared within this time.
+    /// Waits for the shared lock for at most `most`. `None` if it was not granted.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl RwLock {
         if_free(self.take(LockMode::Shared, LockWait::For(most)).await.map(ReadGuard))
     }
 
-    /// Waits to write.
+    /// Waits for the exclusive lock.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl RwLock {
         self.take(LockMode::Exclusive, LockWait::Forever).await.map(WriteGuard)
     }
 
-    /// None if somebody reads or writes, or waits to.
+    /// Takes the exclusive lock. `None` if somebody else has the lock or waits for it.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl RwLock {
         if_free(self.take(LockMode::Exclusive, LockWait::No).await.map(WriteGuard))
     }
 
-    /// None if it was not free within this time.
+    /// Waits for the exclusive lock for at most `most`. `None` if it was not granted.
     ///
     /// # Errors
     ///
@@ -95,13 +95,13 @@ impl RwLock {
 }
 
 impl ReadGuard {
-    /// Waits until all other readers have left, and writes then. It reads on until then, and nobody
-    /// writes in between: what was read is still so.
+    /// Waits until all other readers have left, and becomes a writer. Nobody writes in between, so
+    /// what was read is still valid.
     ///
     /// # Errors
     ///
-    /// [`LockError`], with the lock: it is shared as before, unless it is over. Refused if another
-    /// reader waits for the same.
+    /// [`LockError`], with the lock: it is shared as before, unless it has ended. Refused if
+    /// another reader waits for an upgrade.
     pub async fn upgrade(mut self, wait: LockWait) -> Result<WriteGuard, (Self, LockError)> {
         match self.0.upgrade(wait).await {
             Ok(_) => Ok(WriteGuard(self.0)),
@@ -109,12 +109,12 @@ impl ReadGuard {
         }
     }
 
-    /// Waits until somebody waits to write, or it is over.
+    /// Waits until a writer waits, or the lock has ended.
     pub async fn contended(&mut self) {
         self.0.contended().await;
     }
 
-    /// Gives it back, and waits for the server to know.
+    /// Releases the lock, and waits for the answer.
     ///
     /// # Errors
     ///
@@ -125,21 +125,21 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    /// Reads from now on: others who wait to read may. Nobody writes in between.
+    /// Becomes a reader, beside other readers. Nobody writes in between.
     ///
     /// # Errors
     ///
-    /// As of [`LockGuard::downgrade`]. The lock is given back then.
+    /// As of [`LockGuard::downgrade`]. The lock is then released.
     pub async fn downgrade(mut self) -> Result<ReadGuard, LockError> {
         self.0.downgrade().await.map(|()| ReadGuard(self.0))
     }
 
-    /// Waits until somebody else waits for it, or it is over.
+    /// Waits until somebody else waits for the lock, or the lock has ended.
     pub async fn contended(&mut self) {
         self.0.contended().await;
     }
 
-    /// Gives it back, and waits for the server to know.
+    /// Releases the lock, and waits for the answer.
     ///
     /// # Errors
     ///
@@ -166,7 +166,7 @@ impl Deref for WriteGuard {
 }
 
 impl Client {
-    /// A read-write lock. Nothing is asked before it is locked.
+    /// A read-write lock. Sends nothing before it is locked.
     pub fn rw_lock(&self, path: &NodePath) -> RwLock {
         RwLock { client: self.clone(), path: path.clone() }
     }

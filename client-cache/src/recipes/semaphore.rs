@@ -1,30 +1,31 @@
-//! A semaphore: up to so many at a time, in the order in which they came.
+//! A semaphore: up to N permits at a time, in the order of arrival.
 //!
-//! Who wants a permit takes a place at the semaphore's node (see `place`): a node of its own, which
-//! goes with the session's lease. The oldest N places have permits; when one goes, the next has it.
-//! No server counts anything: what decides is the order of the log.
+//! Each user joins with a party (see `party`): a node attached to the session's lease. The oldest N
+//! parties have permits; when one leaves, the next gets one. No server counts permits: the order of
+//! the log decides.
 //!
 //! # Why there are never more than N
 //!
-//! A place keeps the node that it was made with until it goes, so the number of older ones only
-//! falls: once it is below N, it stays so. At each index of the log at most N of the nodes that are
-//! there have fewer than N older ones. Whoever has a permit has seen that of its own, and its node
-//! is there for as long as it counts on it: it is removed only when its holder has given it back or
-//! its lease has ended, which the holder's own clock says first, by the volume's skew margin at
-//! least (T2, T3).
+//! A party keeps its node until it leaves, so its number of older nodes only falls. Once it is
+//! below N, it stays so. At each index of the log, at most N of the existing nodes have fewer than
+//! N older ones.
 //!
-//! # What is lost if answers are
+//! The owner of a permit has seen that of its own node, which exists while the owner counts on it.
+//! The node goes only when the owner leaves or its lease ends. The owner's own clock ends the lease
+//! first, by the volume's skew margin at least (T2 and T3 in docs/PROTOCOL.md).
 //!
-//! Nothing: a place of which it is not known whether it was taken is given back (see `place`), and
-//! none is taken twice.
+//! # Lost answers
 //!
-//! # What only the token can
+//! A lost answer has no effect: a party that may have joined leaves again (see `party`), and none
+//! joins twice.
 //!
-//! Keep out what was sent under a permit and arrives after its end. With a semaphore it cannot be
-//! told by the order of tokens, since permits overlap: one with a smaller token may well last
-//! longer. A resource asks whether the token is good: [`Compare::held`] with the semaphore's path
-//! does, in the transaction that writes. (With one permit the order of tokens is enough, as with a
-//! mutex.)
+//! # Late requests
+//!
+//! Only a fencing token stops a request that was sent under a permit and arrives after its end. The
+//! order of tokens does not help, because permits overlap: one with a lower token may last longer.
+//! So a resource asks whether the token is current. [`Compare::locked`] with the semaphore's path
+//! does that, in the transaction that writes. With a single permit, the order of tokens is enough,
+//! as for a mutex.
 
 use std::time::Duration;
 
@@ -42,21 +43,20 @@ use crate::{
     error::{LockError, WatchError},
 };
 
-/// The most permits of a semaphore: more than can be told apart by listing who has them.
+/// The most permits of a semaphore. More would not work well with lists of the parties.
 const PERMITS_MAX: u32 = 1 << 16;
 
-/// Up to so many clients at a time. See [`Client::semaphore`].
+/// Permits for up to N clients at a time. See [`Client::semaphore`].
 #[derive(Debug, Clone)]
 pub struct Semaphore(PartyNode);
 
-/// A permit, until it is dropped or [released](Permit::release), or [`Permit::over`] says that it
-/// is over.
+/// A permit, until it is dropped, [released](Permit::release) or lost ([`Permit::on_lost`]).
 ///
-/// # What it promises
+/// # Guarantees
 ///
-/// No more than N have permits while each counts on its own only as long as [`Permit::certain_for`]
-/// says more than zero. By [`Permit::over`] its holder learns of its end by its own clock, before
-/// another can have it.
+/// At most N clients have permits, if each counts on its own only while [`Permit::remaining`] is
+/// above zero. [`Permit::on_lost`] is cancelled by the owner's own clock, before another client can
+/// get the permit.
 #[derive(Debug)]
 #[must_use = "the permit is given back when this is dropped"]
 pub struct Permit {
@@ -65,7 +65,7 @@ pub struct Permit {
 }
 
 impl Semaphore {
-    /// Waits for a permit. Dropping the future gives the place in the line back.
+    /// Waits for a permit. Dropping the future leaves the queue.
     ///
     /// # Errors
     ///
@@ -76,15 +76,15 @@ impl Semaphore {
         permit(place).await
     }
 
-    /// None if there is none to be had now. (Others who come in this moment may wait for the
-    /// answer.)
+    /// Takes a permit if one is free, or else returns `None`. Others that arrive meanwhile may wait
+    /// for the result.
     ///
     /// # Errors
     ///
     /// [`RecipeError`].
     pub async fn try_acquire(&self) -> Result<Option<Permit>, RecipeError> {
         self.0.wait_for_pending_releases().await?;
-        // As a rule this is read from memory, and nobody is disturbed.
+        // Usually from memory, so that it disturbs nobody.
         let children = self.0.client.children(&self.0.path).await?;
         if children.is_some_and(|children| children.names.len() >= self.0.count as usize) {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Semaphore {
         }
     }
 
-    /// None if there was none to be had within this time.
+    /// Waits for a permit for at most `most`. `None` if there was none.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Semaphore {
         }
     }
 
-    /// Waits until fewer than N older places are left.
+    /// Waits until fewer than N older parties are left.
     async fn wait_for_permit(&self, place: &Party) -> Result<(), RecipeError> {
         let count = self.0.count as usize;
         loop {
@@ -129,7 +129,7 @@ impl Semaphore {
                 return Err(place.lost_error().into());
             };
             match standing.until_fewer_than(count, ahead, &self.0.client).await {
-                // Cut off for so long that it is not known who has left.
+                // The watch is compacted, so this client does not know who has left.
                 Err(WatchError::Compacted { .. }) => {}
                 turn => return Ok(turn?),
             }
@@ -143,51 +143,51 @@ async fn permit(mut place: Party) -> Result<Permit, RecipeError> {
 }
 
 impl Permit {
-    /// The fencing token: it grows from permit to permit, in the order in which they are granted,
-    /// and stays the same when this is over.
+    /// The fencing token. It grows in the order in which permits are granted, and stays readable
+    /// when this permit has ended.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// The node that stands for it.
+    /// The node of the permit's party.
     pub fn path(&self) -> &NodePath {
         self.place.node()
     }
 
-    /// How long it is certain if nothing more is heard; zero if it is over.
+    /// For how long the permit certainly lasts, even if no server answers. Zero if it has ended.
     pub fn remaining(&self) -> Duration {
         self.place.remaining()
     }
 
-    /// Cancelled when it is over, or can no longer be relied on: by this client's own clock at the
-    /// latest. Once for all.
+    /// Cancelled when the permit has ended or is no longer certain: by this client's own clock at
+    /// the latest. The permit does not become valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.place.on_lost()
     }
 
-    /// Gives it back, and waits for the server to know. It is not held any more from the call on,
-    /// whatever comes of it.
+    /// Releases the permit, and waits for the answer. From the call on, the client does not have
+    /// it, whatever the result.
     ///
     /// # Errors
     ///
-    /// [`LockError::CopyEvicted`] if it was over already; [`LockError::Write`] if nobody answered
-    /// in time: it is still given back when somebody does, or ends with the client's lease.
+    /// [`LockError::Lost`] if the permit had ended already. [`LockError::Write`] if no server
+    /// answered in time: then the release goes on, or the permit ends with the client's lease.
     pub async fn release(self) -> Result<(), LockError> {
         self.place.leave().await
     }
 }
 
 impl Client {
-    /// A semaphore of so many permits. All who use it have to give the same number, which is
-    /// written to the node by the first; nodes below it are the semaphore's. Nothing is asked
-    /// before a permit is.
+    /// A semaphore of 1 to 65,536 permits. All users must give the same number: the first writes it
+    /// to the node. The nodes below belong to the semaphore. Sends nothing before a permit is
+    /// requested.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let licences = client.semaphore(&"/licences".parse()?, 4);
     /// let permit = licences.acquire().await?;
     /// tokio::select! {
-    ///     () = permit.over().cancelled_owned() => println!("stopped in time"),
+    ///     () = permit.on_lost().cancelled_owned() => println!("stopped in time"),
     ///     () = async { /* what at most four do at a time */ } => permit.release().await?,
     /// }
     /// # Ok(())

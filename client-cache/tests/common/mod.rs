@@ -1,10 +1,9 @@
 //! A server for the client's tests: the real rules of the leader and of the replicated state, in
-//! memory, on a real socket. Each proposal is committed the moment that it is made, and each proof
-//! of leadership is there at once.
+//! memory, on a real socket. It commits each proposal, and proves each leadership, at once.
 //!
-//! It can be told to hold back answers, to stop, and to lead anew.
+//! Tests can delay its answers, stop it, and make it lead again.
 
-// Each test binary uses some of it, and a helper fails as a test does.
+// Each test binary uses a part of it. Helpers may panic, as tests do.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::{
@@ -41,14 +40,14 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A term of leases that are to end in a test, but not because the machine stands still for a
-/// second or two: they are renewed when half of it has passed.
+/// A term of leases that end in a test. A stall of the machine for a second or two ends none,
+/// because clients renew at half of the term.
 pub const SHORT_TERM: Duration = Duration::from_secs(5);
 
-/// All servers here count as one cluster's.
+/// The cluster of all servers here.
 const CLUSTER: ClusterId = ClusterId { founder: 1, nonce: 1 };
 
-/// Far more than anything takes here on a slow machine.
+/// Far longer than anything here takes on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn now() -> Instant {
@@ -56,7 +55,7 @@ fn now() -> Instant {
     Instant::from_micros(reading.tv_sec() as u64 * 1_000_000 + reading.tv_nsec() as u64 / 1_000)
 }
 
-/// A volume term, with all that goes with it.
+/// The settings of a volume with this term.
 pub fn settings(term: Duration) -> VolumeSettings {
     let (object_term, margin) = (Duration::from_secs(3600), Duration::from_millis(50));
     VolumeSettings::new(term, object_term, margin, Tracking::Objects, DriftAllowance::DEFAULT).unwrap()
@@ -66,12 +65,12 @@ pub fn path(text: &str) -> NodePath {
     NodePath::parse(text).unwrap()
 }
 
-/// Waits for something that has to happen.
+/// Waits for something that must happen.
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes far longer than it can")
 }
 
-/// Waits until a condition holds of which nobody tells.
+/// Polls until a condition holds.
 pub async fn until(mut holds: impl FnMut() -> bool) {
     within(async {
         while !holds() {
@@ -88,11 +87,11 @@ struct Rules {
     last_request: u64,
     replies: BTreeMap<RequestId, oneshot::Sender<Response>>,
     callbacks: BTreeMap<SessionId, CallbackClient>,
-    /// How many requests of each kind have come.
+    /// The number of requests of each kind.
     asked: BTreeMap<&'static str, u64>,
-    /// The invariants are checked after each step.
+    /// Whether to check the invariants after each step.
     checks: bool,
-    /// The first that did not hold.
+    /// The first invariant that did not hold.
     violation: Option<String>,
 }
 
@@ -101,7 +100,7 @@ struct Shared {
     wound: Notify,
     /// Answers to reads wait while this is set.
     holds_reads: watch::Sender<bool>,
-    /// Such writes wait, before anything is done.
+    /// Writes that match wait before they reach the rules.
     holds_writes: watch::Sender<fn(&Write) -> bool>,
 }
 
@@ -114,17 +113,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// A leader of a new cluster whose root is a volume with this term.
+    /// A leader of a new cluster. Its root volume has this term.
     pub async fn start(term: Duration) -> Self {
         Self::start_with_history(term, State::HISTORY_MAX).await
     }
 
-    /// The same, with a history that keeps so many changes.
+    /// Like [`Self::start`], with a history of this many changes.
     pub async fn start_with_history(term: Duration, changes: usize) -> Self {
         Self::start_with(settings(term), changes).await
     }
 
-    /// The same, where leases live on for so long after they have ended by their holders' clocks.
+    /// Like [`Self::start`], with this skew margin.
     pub async fn start_with_margin(term: Duration, margin: Duration) -> Self {
         let object_term = Duration::from_secs(3600);
         let settings =
@@ -154,14 +153,14 @@ impl Server {
         server
     }
 
-    /// Leads, in a new epoch.
+    /// Leads in a new epoch.
     pub fn lead(&mut self) {
         self.shared.rules.lock().lead();
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move { shared.keep_time().await });
         let (shared, listener) = (Arc::clone(&self.shared), Arc::clone(&self.listener));
         self.tasks.spawn(async move {
-            // Its connections end with it.
+            // The connections end with this task.
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -170,15 +169,14 @@ impl Server {
         });
     }
 
-    /// Leads, if it was stopped.
+    /// Leads if it was stopped.
     pub fn lead_if_stopped(&mut self) {
         if self.shared.rules.lock().lessor.is_none() {
             self.lead();
         }
     }
 
-    /// Stops as a process does that is killed: all connections end, and nothing in memory is left.
-    /// What is replicated is.
+    /// Stops like a killed process: all connections end, and only replicated state remains.
     pub async fn stop(&mut self) {
         self.tasks.shutdown().await;
         let mut rules = self.shared.rules.lock();
@@ -187,8 +185,7 @@ impl Server {
         rules.replies.clear();
     }
 
-    /// A node is written so many times while nobody who is connected here can hear of it. Returns
-    /// the last revision.
+    /// Writes a node this many times, while no client can learn of it. Returns the last revision.
     pub fn write_meanwhile(&self, at: &str, times: u64) -> Revision {
         let state = &mut self.shared.rules.lock().state;
         let mut apply = |command| {
@@ -218,12 +215,12 @@ impl Server {
         last
     }
 
-    /// Answers to reads wait from now on, or go on.
+    /// Delays answers to reads from now on, or releases them.
     pub fn hold_reads(&self, holds: bool) {
         self.shared.holds_reads.send_replace(holds);
     }
 
-    /// Such writes wait on their way from now on, and all others go on: in any order.
+    /// Delays writes that match from now on, and releases all others, in any order.
     pub fn hold_writes(&self, holds: fn(&Write) -> bool) {
         self.shared.holds_writes.send_replace(holds);
     }
@@ -242,22 +239,20 @@ impl Server {
         self.shared.rules.lock().violation.clone()
     }
 
-    /// Looks at the replicated state.
+    /// Reads the replicated state.
     pub fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.shared.rules.lock().state)
     }
 
-    /// How many requests of this kind have come: `"Read"` and so on.
+    /// The number of requests of this kind so far, such as `"Read"`.
     pub fn asked(&self, kind: &str) -> u64 {
         self.shared.rules.lock().asked.get(kind).copied().unwrap_or_default()
     }
 
-    /// A client's options.
     pub fn options(&self) -> Options {
         Options::new([self.address()]).name("test").timeout(PATIENCE)
     }
 
-    /// A client.
     pub async fn client(&self) -> Client {
         Client::connect(self.options()).await.unwrap()
     }
@@ -277,12 +272,12 @@ impl Rules {
         self.lessor = Some(Lessor::new(config, &self.state, Duration::ZERO, now()));
         let mut inputs = Vec::new();
         self.commit(&mut inputs);
-        // What is proposed as soon as the epoch has begun is committed too. Nobody is connected, to
-        // be recalled from.
+        // Proposals at the start of the epoch are committed too. No client is connected, so nothing
+        // is recalled.
         drop(self.step_all(inputs));
     }
 
-    /// Takes a step, and all that follow from it. Returns the recalls to be sent.
+    /// Runs a step, and all that follow from it. Returns the recalls to send.
     fn step(&mut self, input: LessorInput) -> Vec<(CallbackClient, Recall)> {
         self.step_all(vec![input])
     }
@@ -327,7 +322,7 @@ impl Rules {
             if is_mine {
                 let committed = LessorInput::committed(proposal.number, applied);
                 if proposal.epoch.0 == 0 {
-                    // The first of the epoch: nobody waits for anything yet.
+                    // The first entry of the epoch: nothing waits for it.
                     assert!(lessor.step(committed, &self.state, now()).is_empty());
                 } else {
                     inputs.insert(0, committed);
@@ -416,14 +411,14 @@ fn kind(body: &Body) -> &'static str {
         Body::Open { .. } => "Open",
         Body::Register => "Register",
         Body::Close => "Close",
-        Body::Heartbeat(_) => "KeepAlive",
+        Body::Heartbeat(_) => "Heartbeat",
         Body::Acquire { .. } => "Acquire",
         Body::Read { .. } => "Read",
         Body::AwaitRead { .. } => "AwaitRead",
         Body::Write { .. } => "Write",
-        Body::HolderReport(_) => "Held",
-        Body::KeepAlive { .. } => "KeepLeases",
-        Body::AwaitLocks { .. } => "AwaitHolds",
+        Body::HolderReport(_) => "HolderReport",
+        Body::KeepAlive { .. } => "KeepAlive",
+        Body::AwaitLocks { .. } => "AwaitLocks",
         Body::Inspect(_) => "Inspect",
         Body::Watch { .. } => "Watch",
         Body::List { .. } => "List",
@@ -454,7 +449,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     }
 }
 
-/// A value that says its number.
+/// A value that is this number.
 pub fn value(number: u64) -> Value {
     Value::from(number.to_string())
 }

@@ -1,6 +1,6 @@
-//! Elections: one leads, and says so.
+//! Elections: one candidate leads, and its node says so.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 use std::{sync::Arc, time::Duration};
@@ -113,7 +113,7 @@ async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
     until_in_line(&one, 2).await;
     waiting.abort();
     until_in_line(&one, 1).await;
-    // What cannot be written cannot be led: the hold is given back.
+    // A candidate that cannot write the node cannot lead: its lock is released.
     two.put(&path("/b/child"), "").await.unwrap();
     let refused = two.campaign(&path("/b"), "two", at_once).await.unwrap_err();
     assert!(matches!(refused, LockError::Write(WriteError::Refused(_))), "{refused:?}");
@@ -126,8 +126,8 @@ async fn cut_off_leader_knows_before_next_election_and_cannot_write() {
     measured_async(cut_off_a_leader).await;
 }
 
-/// The server serves another candidate all the time, so that one may be elected too early. The
-/// lease lives on for the machine's allowance after its holder has to know that it is over.
+/// The server serves another candidate all the time, so that it could be elected too early. The
+/// lease lasts for the machine's allowance after its holder must know that it has ended.
 async fn cut_off_a_leader() -> Result<(), Missed> {
     let server = Server::start_with_margin(SHORT_TERM, ALLOWANCE).await;
     let proxy = Proxy::before(&server).await;
@@ -173,7 +173,7 @@ async fn a_leader_goes_with_its_client() {
     assert!(campaign(&two, "two").await.token() > first.token());
 }
 
-/// Who waits to be elected, as what the servers know it.
+/// The lock id of a waiting candidate.
 async fn candidate(leadership: &Leadership, client: &Client) -> LockId {
     let candidates = within(leadership.candidates()).await.unwrap();
     candidates.iter().find(|hold| Some(hold.session) == client.session()).unwrap().lock
@@ -237,7 +237,8 @@ async fn unanswered_hand_over_ends_leadership_and_next_is_elected() {
     until_in_line(&two, 2).await;
     let (over, token, to) = (first.on_lost(), first.token(), candidate(&first, &two).await);
     server.stop().await;
-    // It may be known that it was not sent: then it leads on, until its own clock says otherwise.
+    // The client may know that the request was not sent. Then it leads until its own clock ends
+    // that.
     match within(first.hand_over(to)).await.unwrap_err() {
         HandOverError::Unchanged(first, error) => {
             assert!(matches!(error, LockError::Write(WriteError::Unavailable { .. })), "{error:?}");

@@ -1,5 +1,4 @@
-//! What a client has given up is not in its own way when it asks again, though nobody has waited
-//! for the servers to know.
+//! Pending releases do not block their own client, even if nobody waits for the servers' answer.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::{
     recipes::{proxy::Proxy, until_children},
 };
 
-/// So often that what comes in any order comes in each.
+/// Often enough that requests arrive in each order.
 const ROUNDS: usize = 20;
 
 fn tries(client: &Client) -> JoinHandle<Result<LockGuard, LockError>> {
@@ -24,7 +23,7 @@ fn tries(client: &Client) -> JoinHandle<Result<LockGuard, LockError>> {
     tokio::spawn(async move { client.lock(&path("/a"), exclusive(LockWait::No)).await })
 }
 
-/// The client tries to have the node, while what it has given up before is still on its way.
+/// The client tries to lock the node while its earlier release is still on its way.
 async fn has_it_next(server: &Server, client: &Client, give_up: impl AsyncFnOnce()) {
     let asked = server.asked("Write");
     server.hold_writes(|_| true);
@@ -82,7 +81,7 @@ async fn try_lock_waits_for_own_pending_release_up_to_timeout() {
     let refused = client.lock(&path("/a"), options).await.unwrap_err();
     assert!(matches!(refused, LockError::TimedOut { after: waited, .. } if waited == after), "{refused:?}");
     let _elsewhere = within(client.lock(&path("/b"), exclusive(LockWait::No))).await.unwrap();
-    // Who waits, waits in the line.
+    // A request that waits is queued by the server.
     let waiting = tokio::spawn({
         let client = client.clone();
         async move { lock(&client, exclusive(LockWait::Forever)).await }
@@ -114,7 +113,7 @@ async fn an_upgrade_that_is_given_up_is_in_nobody_s_way() {
             () = within(second.contended()) => {}
         }
     }
-    // Only one can wait to be the only one. This waits until it is no longer the first.
+    // Only one upgrade can wait. This try waits until the first one is cancelled.
     lock(&one, shared(LockWait::No)).await.release().await.unwrap();
     let upgraded = tokio::spawn(async move { second.upgrade(LockWait::Forever).await.map(|_| second) });
     within(first.contended()).await;
@@ -165,7 +164,7 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         let again = comes(&one);
-        // More than time enough to stand there twice.
+        // More than enough time to join twice.
         for _ in 0..10 {
             two.locks(&path(&at)).await.unwrap();
         }
@@ -186,8 +185,8 @@ async fn a_leader_that_was_dropped_can_campaign_at_once() {
     }
 }
 
-/// A client whose holds are over by its own clock while the servers still have its lease, and give
-/// it more time.
+/// A client whose locks are lost by its own clock, while the servers still have its lease and renew
+/// it.
 async fn stood_still<T>(proxy: &Proxy, held: T, over: impl Fn(&T) -> CancellationToken) -> T {
     proxy.cut(true);
     within(over(&held).cancelled()).await;

@@ -1,4 +1,4 @@
-//! All holds of a client are under its volume lease, and go together, however many they are.
+//! All locks of a client live under its volume lease, and end together, however many they are.
 
 use std::{
     sync::Arc,
@@ -19,8 +19,8 @@ const HOLDS: usize = 1000;
 const TERM: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_millis(50);
 
-/// What a lease's end may be late by: a tick until its last renewal is in the log, and one until
-/// its end is (T6). A tick is a tenth of the term, and a quarter of a second at most.
+/// How late a lease may end: up to a tick until its last renewal is in the log, and another until
+/// its end is (T6). A tick is a tenth of the term, and 250 ms at most.
 const TICKS: Duration = Duration::from_millis(2 * 250);
 
 async fn lock_all(client: &Client, wait: LockWait) -> Vec<LockGuard> {

@@ -1,6 +1,6 @@
-//! Holds: locks that end with their client.
+//! Locks, which end with their client.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod given_up;
@@ -37,7 +37,7 @@ async fn lock(client: &Client, options: LockOptions) -> LockGuard {
     within(client.lock(&path("/a"), options)).await.unwrap()
 }
 
-/// How many hold the node, and how many wait.
+/// The number of lock owners and of waiters.
 async fn counts(client: &Client) -> (usize, usize) {
     let holds = client.locks(&path("/a")).await.unwrap();
     let held = holds.iter().filter(|hold| hold.token.is_some()).count();
@@ -105,7 +105,7 @@ async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
     waiting.abort();
     until_counts(&one, (1, 0)).await;
     held.release().await.unwrap();
-    // Given up before it was answered.
+    // Cancelled before the answer.
     let node = path("/a");
     for _ in 0..50 {
         let asked = two.lock(&node, exclusive(LockWait::Forever));
@@ -166,8 +166,8 @@ async fn a_hold_is_over_by_this_clock_before_another_has_the_node() {
     measured_async(cut_off_a_holder).await;
 }
 
-/// The server serves another client all the time, so that one may have the node too early. The
-/// lease lives on for the machine's allowance after its holder has to know that it is over.
+/// The server serves another client all the time, so that it could get the node too early. The
+/// lease lasts for the machine's allowance after its holder must know that it has ended.
 async fn cut_off_a_holder() -> Result<(), Missed> {
     let server = Server::start_with_margin(SHORT_TERM, ALLOWANCE).await;
     let proxy = Proxy::before(&server).await;

@@ -1,5 +1,5 @@
-//! What holds cost. While they last, the client only renews their one lease. When another client
-//! wants the node, it is handed over within a second.
+//! The cost of locks. While they last, the client only renews their one lease. When another client
+//! waits for the node, it gets it within a second.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::{
 
 const HOLDS: usize = 100;
 
-/// Of leases that last for a few terms.
+/// The term of leases that last for a few terms.
 const TERM: Duration = Duration::from_secs(2);
 
-/// The term of a lease so long that no test waits for its end.
+/// A term so long that no test waits for its end.
 const LONG_TERM: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// A volume lease is renewed 2.5 times a term; once more as the first and the last are a whole
-/// distance apart.
+/// A client renews a volume lease 2.5 times in a term. There may be one more, because the first and
+/// the last are a whole interval apart.
 const RENEWALS_PER_TERM: f64 = 2.5;
 
-/// What a client sends for holds beside renewals.
-const FOR_HOLDS: [&str; 4] = ["Write", "Acquire", "Read", "KeepLeases"];
+/// The requests that locks need beside renewals.
+const FOR_HOLDS: [&str; 4] = ["Write", "Acquire", "Read", "KeepAlive"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundred_holds_for_two_terms_cost_the_renewals_of_one_lease() {
@@ -38,8 +38,8 @@ async fn hold_on() -> Result<(), Missed> {
     let client = server.client().await;
     let take = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(LockWait::No)).await.unwrap();
     let held: Vec<LockGuard> = within(join_all((0..HOLDS).map(take))).await;
-    let asked = || (FOR_HOLDS.map(|kind| server.asked(kind)), server.asked("KeepAlive"));
-    let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitHolds"));
+    let asked = || (FOR_HOLDS.map(|kind| server.asked(kind)), server.asked("Heartbeat"));
+    let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitLocks"));
     let began = Instant::now();
     let lasting = tokio::time::timeout(2 * TERM, held[0].on_lost().cancelled()).await;
     let terms = began.elapsed().as_secs_f64() / TERM.as_secs_f64();
@@ -48,7 +48,7 @@ async fn hold_on() -> Result<(), Missed> {
         return Err(Missed(format!("{certain} of {HOLDS} holds last")));
     }
     assert_eq!(after, before, "{FOR_HOLDS:?}: expected only renewals of the volume lease");
-    let waits = server.asked("AwaitHolds") - waits_before;
+    let waits = server.asked("AwaitLocks") - waits_before;
     assert!(waits <= 1, "asked {waits} times to be told of holds, of which nothing is told");
     let renewals = renewed - renewed_before;
     assert!(renewals as f64 <= RENEWALS_PER_TERM * terms + 1.0, "{renewals} renewals in {terms:.2} terms");

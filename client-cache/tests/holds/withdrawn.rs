@@ -1,5 +1,4 @@
-//! A call that returned an error, or was dropped, is withdrawn: what it asked for does not happen
-//! later.
+//! A call that returned an error, or was dropped, is cancelled: its request does not happen later.
 
 use std::time::Duration;
 
@@ -22,18 +21,18 @@ async fn until_async(mut holds: impl AsyncFnMut() -> bool) {
     .await;
 }
 
-/// A client whose calls give up soon, and yet not where the machine stands still for a moment.
+/// A client with a short timeout, but longer than a stall of the machine.
 async fn hasty(server: &Server) -> Client {
     within(Client::connect(server.options().timeout(Duration::from_secs(2)))).await.unwrap()
 }
 
-/// Shares the node without waiting: nobody has it exclusively, and nobody waits to. What this
-/// client has withdrawn there before is gone then.
+/// Takes a shared lock without waiting: there is no exclusive owner and no waiter, and this
+/// client's pending releases have ended.
 async fn shares(client: &Client) {
     within(lock(client, shared(LockWait::No)).await.release()).await.unwrap();
 }
 
-/// The answers to an upgrade, and to its withdrawal, come when it has timed out.
+/// Delays the answers to an upgrade and to its cancellation until the upgrade has timed out.
 async fn upgrade_times_out(server: &Server, hold: &mut LockGuard, wait: LockWait) {
     let asked = server.asked("Write");
     server.hold_writes(|write| matches!(write, Write::ChangeLockMode { .. }));
@@ -66,7 +65,7 @@ async fn upgrade_can_be_tried_again_as_soon_as_it_timed_out() {
     for _ in 0..2 {
         upgrade_times_out(&server, &mut hold, LockWait::Forever).await;
         within(hold.upgrade(LockWait::No)).await.unwrap();
-        // One that is exclusive stays so, though nobody answers.
+        // An exclusive lock stays exclusive, even if no server answers.
         server.hold_writes(|write| matches!(write, Write::ChangeLockMode { .. }));
         assert_eq!(within(hold.upgrade(LockWait::No)).await.unwrap(), hold.token());
         server.hold_writes(|_| false);
@@ -82,7 +81,7 @@ async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
     let mut hold = lock(&client, shared(LockWait::No)).await;
     let reader = lock(&other, shared(LockWait::No)).await;
     upgrade_times_out(&server, &mut hold, LockWait::For(Duration::from_millis(200))).await;
-    // A request that waited to be exclusive would be in the way.
+    // A waiting upgrade would be in the way.
     shares(&client).await;
     shares(&third).await;
     within(reader.release()).await.unwrap();
@@ -110,7 +109,7 @@ async fn locks_that_timed_out_unsent_are_never_sent() {
     let client = hasty(&server).await;
     within(client.get(&path("/x"))).await.unwrap();
     server.stop().await;
-    // It knows that no server is there.
+    // The client knows that no server can be reached.
     let is_alone = async || matches!(client.get(&path("/y")).await, Err(ReadError::Unavailable { .. }));
     until_async(is_alone).await;
     let asked = server.asked("Write");
@@ -121,7 +120,7 @@ async fn locks_that_timed_out_unsent_are_never_sent() {
         assert!(matches!(error, LockError::Write(WriteError::Unavailable { .. }) | LockError::NotGranted { .. }));
     }
     server.lead();
-    // It is answered after all that was to be sent before it.
+    // The answer comes after all earlier requests were sent.
     drop(within(client.lock(&at, LockOptions { timeout: Some(TERM), ..exclusive(LockWait::Forever) })).await.unwrap());
     assert!(server.asked("Write") < asked + 50, "this lock and its end, and none of the hundred");
 }

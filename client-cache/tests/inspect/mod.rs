@@ -1,4 +1,4 @@
-//! Questions about the servers' state, and lists: they find a server that answers.
+//! Requests about the servers' state, and lists: the client finds a server that answers.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::{
 async fn a_question_finds_another_server_when_one_is_silent() {
     let server = Server::start(Duration::from_secs(3)).await;
     let proxy = Proxy::before(&server).await;
-    // By the first address nothing passes once it is cut, and nobody is told; by the second
-    // everything does.
+    // When the proxy is cut, the first address is silent without an error. The second one still
+    // works.
     let options = Options::new([proxy.address(), server.address()]).name("asks").timeout(Duration::from_secs(20));
     let client = within(Client::connect(options)).await.unwrap();
     within(client.holders(&path("/a"))).await.unwrap();

@@ -1,4 +1,4 @@
-//! A lease that is kept alive, let go, revoked, or lost.
+//! Key leases that are renewed, abandoned, revoked or lost.
 
 use std::{
     slice,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 const TTL: Duration = Duration::from_secs(1);
-/// Of leases that are to live on, though the machine may stand still for a while.
+/// The TTL of leases that must last, even if the machine stalls for a while.
 const LONG_TTL: Duration = Duration::from_secs(4);
 const VOLUME_TERM: Duration = Duration::from_secs(10);
 
@@ -43,7 +43,7 @@ async fn key_lease_lives_with_its_handle_then_expires() {
     assert!(renewals >= 2, "{renewals} renewals in a term and a half");
     assert!(watcher.lease(id).await.unwrap().is_some() && !lease.on_lost().is_cancelled());
 
-    // What the client is certain of counts from before the last renewal was sent.
+    // The certain time counts from before the last renewal was sent.
     let certain = lease.remaining();
     let let_go = Instant::now();
     drop(lease);
@@ -67,8 +67,8 @@ async fn abandon() -> Result<(), Missed> {
     client.put_with(&path("/a"), "for a while", with(id)).await.unwrap();
     let gone = gone(&watcher, &path("/a")).await;
     assert_eq!(watcher.lease(id).await.unwrap(), None);
-    // The margin of 2 ms and a step of the clock of 50 ms are within the allowance, which is all
-    // that a lease lasts longer.
+    // A lease lasts longer by a margin of 2 ms and a clock step of 50 ms. Both are within the
+    // allowance.
     check("the node of an abandoned lease is gone", gone - before, TTL, TTL)
 }
 
@@ -90,12 +90,12 @@ async fn key_lease_is_lost_by_client_clock_during_server_outage() {
     assert!(!was_over && certain > Duration::ZERO, "it is not over because of the servers");
     assert!(told - stopped <= certain + SLACK, "told {:?} later: certain were {certain:?}", told - stopped);
 
-    // Nobody who leads has ended it: the next one gives it the time that it had left, and its term
-    // is not over yet.
+    // No leader has ended the lease. The next leader gives it the time that it had left, so its TTL
+    // is not over.
     server.lead();
     let info = watcher.lease(id).await.unwrap().expect("no lease ends because of an outage");
     assert!(info.ttl == TTL && info.remaining <= 2 * TTL, "{info:?}");
-    // Who has been told so does not get it back by itself; who asks again does.
+    // The lost handle does not recover by itself. A new handle renews the lease.
     assert!(lease.on_lost().is_cancelled() && lease.remaining() == Duration::ZERO);
     let again = client.keep_lease_alive(id).await.unwrap();
     assert!(!again.on_lost().is_cancelled() && again.remaining() > Duration::ZERO);
@@ -116,7 +116,7 @@ async fn who_keeps_a_lease_hears_once_that_another_has_revoked_it() {
     assert!(lease.on_lost().is_cancelled() && second.on_lost().is_cancelled());
     assert_eq!(within(lease.renewed()).await, None);
 
-    // The name is free: another lease of it is another lease.
+    // The id is free: a new lease with it is another lease.
     client.grant_lease(TTL, named(7)).await.unwrap();
     assert!(lease.on_lost().is_cancelled());
     assert_eq!(other.get(&path("/a")).await.unwrap(), None);
@@ -210,11 +210,11 @@ async fn all_leases_of_a_client_are_renewed_together() {
             is_lost.store(true, SeqCst);
         });
     }
-    let (before, began) = (server.asked("KeepLeases"), Instant::now());
+    let (before, began) = (server.asked("KeepAlive"), Instant::now());
     while began.elapsed() < LONG_TTL * 3 / 2 {
         assert!(within(leases[0].renewed()).await.is_some());
     }
     assert!(!is_lost.load(SeqCst));
-    let (asked, terms) = (server.asked("KeepLeases") - before, began.elapsed().as_secs_f64() / LONG_TTL.as_secs_f64());
+    let (asked, terms) = (server.asked("KeepAlive") - before, began.elapsed().as_secs_f64() / LONG_TTL.as_secs_f64());
     assert!((asked as f64) < terms * LEASES as f64 / 4.0, "{asked} messages for {LEASES} leases in {terms} terms");
 }

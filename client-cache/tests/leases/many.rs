@@ -1,4 +1,4 @@
-//! Very many leases that one client keeps alive over one connection.
+//! Very many leases that one client renews over one connection.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use leasehold_client_cache::{Client, KeyLease, LeaseOptions};
 use crate::common::{Server, within};
 
 const LEASES: usize = 10_000;
-/// A tick of the servers is a tenth of it.
+/// The servers' tick is 250 ms then: a tenth of it would be more.
 const VOLUME_TERM: Duration = Duration::from_secs(10);
 const TERM: Duration = Duration::from_secs(6);
-/// Leases granted at one time.
+/// Leases that are granted at one time.
 const AT_ONCE: usize = 256;
 
 /// A client renews when half of a term is left, and one message renews all its leases with that
@@ -30,16 +30,17 @@ async fn one_message_each_half_term_renews_ten_thousand_leases() {
     let granting = (0..LEASES).map(|_| grant_and_keep(&client));
     let mut leases: Vec<KeyLease> = within(stream::iter(granting).buffer_unordered(AT_ONCE).collect()).await;
 
-    // Those that were granted first are due first. After a term one message renews all of them.
+    // The leases that were granted first are due first. After a term, one message renews all of
+    // them.
     let granted = Instant::now();
     while granted.elapsed() < TERM {
         assert!(within(leases[0].renewed()).await.is_some());
     }
-    let (before, began) = (server.asked("KeepLeases"), Instant::now());
+    let (before, began) = (server.asked("KeepAlive"), Instant::now());
     while began.elapsed() < 2 * TERM {
         assert!(within(leases[0].renewed()).await.is_some());
     }
-    let (asked, terms) = (server.asked("KeepLeases") - before, began.elapsed().as_secs_f64() / TERM.as_secs_f64());
+    let (asked, terms) = (server.asked("KeepAlive") - before, began.elapsed().as_secs_f64() / TERM.as_secs_f64());
     let over = leases.iter().filter(|lease| lease.on_lost().is_cancelled()).count();
     assert_eq!(over, 0, "leases of {LEASES} that are over");
     assert_eq!(within(client.leases()).await.unwrap().len(), LEASES);

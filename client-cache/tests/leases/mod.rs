@@ -1,6 +1,6 @@
-//! Key leases, and nodes that show that somebody lives.
+//! Key leases and service registrations.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -17,16 +17,15 @@ mod many;
 mod reading;
 mod registration;
 
-/// The server's patience with clocks, its ticks, and what a loaded machine adds to an end of a
-/// lease.
+/// How late a lease may end: skew margin, ticks, and the delays of a loaded machine.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// How a node is put that goes with the lease.
+/// Attaches a node to the lease.
 fn with(id: LeaseId) -> PutOptions {
     PutOptions { attach: Attach::Lease(id), ..PutOptions::default() }
 }
 
-/// Asks again and again until it is so. Says when the last question was asked.
+/// Polls until `is_so` is true. Returns when the last request began.
 async fn asked_until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> Instant {
     let mut looks = tokio::time::interval(Duration::from_millis(2));
     within(async {
@@ -41,8 +40,8 @@ async fn asked_until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> 
     .await
 }
 
-/// Waits until a server has removed the node. What goes with a lease goes soon after it, not with
-/// it.
+/// Waits until the servers have removed a node. That is soon after its lease has ended, not at
+/// once.
 async fn gone(client: &Client, node: &NodePath) -> Instant {
     asked_until(|| async { client.get(node).await.unwrap().is_none() }).await
 }

@@ -1,4 +1,4 @@
-//! Reads from memory of what goes with a lease: never stale when the lease ends.
+//! Reads of attached nodes from memory: never stale when the lease ends.
 
 use std::{
     sync::{
@@ -15,13 +15,13 @@ use super::{gone, with};
 use crate::common::{Server, path, until, within};
 
 const TTL: Duration = Duration::from_secs(1);
-/// So many reads after the end of a lease are looked at.
+/// How many reads after the end of a lease are checked.
 const READS_AFTER: u64 = 1_000;
 const REVOCATIONS: usize = 10;
 
-/// Reads a node from memory, over and over.
+/// Reads a node from memory, again and again.
 struct Reader {
-    /// Whether a server has said that the node is gone.
+    /// Whether a server has reported that the node is gone.
     is_gone: Arc<AtomicBool>,
     hits: Arc<AtomicU64>,
     reads_after: Arc<AtomicU64>,
@@ -29,8 +29,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads until it has read often enough after the end. Its thread gives what it read then that
-    /// was there no more.
+    /// Reads until it has read often enough after the end. Its thread returns the data if a late
+    /// read found any.
     fn start(client: Client, node: NodePath) -> Self {
         let is_gone = Arc::new(AtomicBool::new(false));
         let (hits, reads_after) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -38,7 +38,7 @@ impl Reader {
         let thread = thread::spawn(move || {
             let (is_gone, hits, reads_after) = shared;
             while reads_after.load(SeqCst) < READS_AFTER {
-                // Known before this read began.
+                // Loaded before this read begins.
                 let was_gone = is_gone.load(SeqCst);
                 let copy = client.cached(&node);
                 if let Some(Content::Data(Some(data))) = copy.as_deref() {

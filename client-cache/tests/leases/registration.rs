@@ -1,4 +1,4 @@
-//! Nodes that go with their client.
+//! Service registrations: nodes that are attached to their session's lease.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::{SLACK, asked_until, gone, with};
 use crate::common::{Server, path, within};
 
 const TERM: Duration = Duration::from_secs(1);
-/// Of a volume whose leases are to live on, though the machine may stand still for a while.
+/// The term of leases that must last, even if the machine stalls for a while.
 const LONG_TERM: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,8 +27,8 @@ async fn a_service_is_registered_until_it_leaves() {
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"here"[..], registration.epoch()));
     let stat = watcher.stat(&node).await.unwrap().unwrap();
     assert_eq!(stat.owner, service.session().map(NodeOwner::Session));
-    // Nothing else is asked of it for a term and a half: the lease is renewed because it carries a
-    // node.
+    // There are no other requests for a term and a half: the client renews the lease because a node
+    // is attached to it.
     asked_until(|| async { began.elapsed() > LONG_TERM * 3 / 2 }).await;
     assert!(watcher.get(&node).await.unwrap().is_some());
     let certain = registration.remaining();
@@ -104,7 +104,7 @@ async fn whose_place_is_taken_does_not_remove_his_successor() {
     assert_eq!(&second.get(&node).await.unwrap().unwrap().value[..], b"second", "it went with another");
     within(successor.leave()).await.unwrap();
 
-    // What somebody else put there stays.
+    // A node that somebody else has written stays.
     let registration = second.register(&node, "second", RegisterOptions::default()).await.unwrap();
     let options = PutOptions { condition: Condition::Revision(registration.epoch()), ..PutOptions::default() };
     let watcher = server.client().await;
@@ -151,7 +151,7 @@ async fn register_with_own_node_there_replaces_it() {
     assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
     again.leave().await.unwrap();
 
-    // One that stays is nobody's registration.
+    // A node without a lease is nobody's registration.
     other.put(&node, "for good").await.unwrap();
     let taken = service.register(&node, "third", RegisterOptions::default()).await.unwrap_err();
     assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
@@ -163,7 +163,7 @@ async fn register_after_an_unknown_outcome_succeeds() {
     let service = server.client().await;
     let node = path("/services/web");
     service.put(&path("/services/other"), "so that the session is known").await.unwrap();
-    // Nobody waits for the outcome: the node is put all the same.
+    // Nobody waits for the outcome, but the node is put.
     let options = PutOptions { attach: Attach::Session, ..PutOptions::default() };
     service.put_with(&node, "unknown", options).await.unwrap();
     let registration = service.register(&node, "known", RegisterOptions::default()).await.unwrap();

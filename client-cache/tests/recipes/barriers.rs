@@ -1,4 +1,4 @@
-//! Barriers: nobody goes on before so many have come, whoever changes its mind or is cut off.
+//! Barriers: nobody passes before N parties have arrived, even if some cancel or are cut off.
 
 use std::{
     collections::BTreeSet,
@@ -44,7 +44,7 @@ async fn barrier_opens_for_all_when_last_party_arrives() {
     for waiting in [first, second, third] {
         passes(waiting).await;
     }
-    // Only what says that it is open is left.
+    // Only the node that marks the barrier as open is left.
     until_children(&late, "/b", 1).await;
     passes(comes(&late)).await;
 }
@@ -88,7 +88,7 @@ async fn barrier_opens_with_next_party_when_last_one_cancels() {
     }
 }
 
-/// How many stood at a barrier, by what was told of it, when it opened.
+/// The number of parties at the opening of a barrier, as a watch reports them.
 async fn stood_at_opening(client: &Client, top: &NodePath, from: Revision) -> usize {
     let options = WatchOptions { from: Some(from), ..WatchOptions::default() };
     let mut watch = within(client.watch(top, options)).await.unwrap();
@@ -119,7 +119,8 @@ async fn barrier_opens_only_with_enough_parties_despite_cancel() {
         let withdraws = waits(&one);
         until_children(&last, at.as_str(), 1).await;
         let second = waits(&two);
-        // It comes, and finds so many, or has not yet, when the other goes.
+        // When the first one leaves, this one has not arrived yet, or has counted the parties
+        // already.
         drop(tokio::time::timeout(Duration::from_micros(step * 20), std::future::pending::<()>()).await);
         withdraws.abort();
         passes(waits(&last)).await;
@@ -133,7 +134,7 @@ async fn all_go_in_together_and_come_out_together_round_after_round() {
     const ROUNDS: usize = 6;
     let server = Server::start(TERM).await;
     let clients: [Client; 3] = clients(&server).await;
-    // How many have come in, and how many are about to come out, in all rounds.
+    // How many have arrived and how many begin to leave, over all rounds.
     let (came, went) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let work = clients.iter().map(|client| {
         let barrier = client.double_barrier(&path("/b"), 3);
@@ -183,7 +184,7 @@ async fn double_barrier_waits_only_for_lease_of_cut_off_party() {
         drop(entered.unwrap().unwrap());
     }
     until_children(&one, "/b", 1).await;
-    // Nobody is left who could have closed it: whoever comes next does.
+    // No party is left that could close the barrier: the next to arrive does.
     let again = enters(&one, 3);
     until(|| !again.is_finished()).await;
     let others = [again, enters(&two, 3), enters(&cut, 3)];

@@ -1,4 +1,4 @@
-//! Mutexes and read-write locks: what their types add to holds.
+//! Mutexes and read-write locks: what their types add to locks.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
-//! Recipes: what is promised under churn, to clients that are cut off, and to those who change
-//! their minds.
+//! Recipes: their guarantees when parties come and go, are cut off, or cancel.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod barriers;
@@ -18,7 +17,7 @@ use crate::common::{Server, path, within};
 
 const TERM: Duration = Duration::from_secs(10);
 
-/// Waits until a node has so many children.
+/// Waits until a node has this many children.
 pub async fn until_children(client: &Client, at: &str, count: usize) {
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {

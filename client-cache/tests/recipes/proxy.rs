@@ -1,4 +1,4 @@
-//! What stands between one client and the server, and cuts it off.
+//! A proxy between one client and the server, which can cut the client off.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::common::Server;
 
-/// Connections pass until it is cut: then nothing does, in either direction.
+/// Passes connections until it is cut. Then nothing passes in either direction.
 pub struct Proxy {
     is_cut: Arc<watch::Sender<bool>>,
     address: String,
@@ -49,8 +49,7 @@ impl Proxy {
     }
 }
 
-/// Passes what comes on, until it is cut. A connection that was cut is silent, and ends when the
-/// cut does.
+/// Passes bytes until the proxy is cut. The connection is then silent, and ends when the cut does.
 async fn pass(mut stream: TcpStream, to: String, mut is_cut: watch::Receiver<bool>) {
     let connected = async {
         let mut server = TcpStream::connect(to).await.unwrap();

@@ -1,4 +1,4 @@
-//! Registries: who is there, who comes and goes, and as the how-manieth.
+//! Registries: their members, the events of arrival and departure, and epochs.
 
 use leasehold_client_cache::{LockError, RegisterCondition, RegisterOptions};
 use leasehold_client_cache::{Member, MemberEvent, Members, RecipeError, Refusal, WriteError, WriteRefusal};
@@ -43,7 +43,7 @@ async fn members_come_and_go_each_with_an_epoch_that_grows() {
     assert_eq!((member.name.as_str(), &member.value[..], member.epoch), ("b", &b"2"[..], other.epoch()));
     assert_eq!((Some(member.session), names(&members)), (two.session(), vec!["a", "b"]));
 
-    // What is nobody's is no member, nor is what lies further below.
+    // A node without a lease is no member, nor is a node further below.
     observer.put(&path("/r/c"), "by hand").await.unwrap();
     within(two.register(&path("/r/c/d"), "below", RegisterOptions::default())).await.unwrap();
     let epoch = registration.epoch();
@@ -71,7 +71,7 @@ async fn what_has_become_of_members_is_told_after_a_gap_too() {
     let stays = within(first.join("a", "1")).await.unwrap();
     let goes = within(second.join("b", "1")).await.unwrap();
     let mut members = within(observer.registry(&path("/r")).members()).await.unwrap();
-    // The first look is under way by now; what comes after it is more than the history keeps.
+    // The client has the first list by now. The changes after it do not fit into the history.
     let comes = within(second.join("c", "1")).await.unwrap();
     assert_eq!(joined(&mut members).await.epoch, comes.epoch());
     server.stop().await;

@@ -1,5 +1,5 @@
-//! Semaphores: never more than so many by their own clocks, in the order of arrival, whoever
-//! changes its mind or is cut off.
+//! Semaphores: never more than N permits by the owners' clocks, in the order of arrival, even if
+//! some owners cancel or are cut off.
 
 use std::{
     sync::{
@@ -50,9 +50,9 @@ async fn permits_are_granted_in_the_order_of_arrival_and_tokens_grow() {
     let mut tokens: Vec<Token> = Vec::new();
     for next in PERMITS as usize..clients.len() {
         assert!(grants.try_recv().is_err(), "no permit is left");
-        // Later than all who wait have come, and than all grants before.
+        // A token later than the arrival of all waiters, and than all earlier grants.
         let mark = within(clients[0].mutex(&path("/mark")).lock()).await.unwrap().token();
-        // Now the older, now the younger one.
+        // Alternates between the older and the younger permit.
         let (_, permit) = held.remove(next % 2);
         permit.release().await.unwrap();
         let (place, permit) = within(grants.recv()).await.unwrap();
@@ -104,7 +104,7 @@ async fn whenever_an_acquisition_is_given_up_it_leaves_nothing() {
     let server = Server::start(TERM).await;
     let [one, two, other] = clients(&server).await;
     for step in 0..60 {
-        // With a permit that is free, and with none.
+        // Once with a free permit, and once with none.
         let held = if step % 2 == 0 { None } else { Some((acquire(&two).await, acquire(&two).await)) };
         let given_up = tokio::time::timeout(Duration::from_micros(step * 100), semaphore(&one).acquire()).await;
         drop((given_up, held));
@@ -165,7 +165,7 @@ async fn cut_off_permit_owner_knows_first_and_its_token_is_refused() {
 async fn all_have_to_give_the_same_number() {
     let server = Server::start(TERM).await;
     let [one, two] = clients(&server).await;
-    // As the top of a volume is, without a value.
+    // As the topmost node of a volume: without a value.
     one.put(&path("/s"), "").await.unwrap();
     let _permit = acquire(&one).await;
     let differs = within(two.semaphore(&path("/s"), 3).acquire()).await.unwrap_err();
@@ -176,7 +176,7 @@ async fn all_have_to_give_the_same_number() {
     until_children(&two, "/s", 1).await;
 }
 
-/// When a client was certain of a permit, as far as it looked.
+/// From when to when a client was certain of a permit, by its samples.
 #[derive(Debug, Clone, Copy)]
 struct Certain {
     from: Instant,
@@ -186,7 +186,7 @@ struct Certain {
 #[derive(Debug, Default)]
 struct Seen {
     spans: Mutex<Vec<Certain>>,
-    /// Looks at permits of clients that are to be cut off, or are.
+    /// Samples of permits whose clients are cut off, or soon will be.
     held: AtomicUsize,
     grants: AtomicUsize,
     lost: AtomicUsize,
@@ -194,8 +194,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Uses a permit for so many looks; if its client is cut off meanwhile, for as long as it
-    /// lasts.
+    /// Samples a permit this often. If the client is cut off meanwhile, until the permit has ended.
     async fn use_up(&self, permit: &Permit, looks: usize, is_cut: &AtomicBool) {
         let mut every = tokio::time::interval(Duration::from_millis(1));
         let (mut span, mut left) = (None, looks);
@@ -217,7 +216,7 @@ impl Seen {
         self.grants.fetch_add(1, SeqCst);
     }
 
-    /// The most who were certain of a permit at one moment.
+    /// The most clients that were certain of a permit at one moment.
     fn most(&self) -> usize {
         let spans = self.spans.lock();
         let at = |moment: Instant| spans.iter().filter(|span| span.from <= moment && moment <= span.until).count();
@@ -259,7 +258,7 @@ async fn there_are_never_more_than_so_many_by_their_own_clocks() {
         let (at, before) = (trouble / 2 % 2, seen.grants.load(SeqCst));
         until(|| seen.grants.load(SeqCst) >= before + 20).await;
         let (held, lost) = (seen.held.load(SeqCst), seen.lost.load(SeqCst));
-        // With a permit, or wherever it stands.
+        // Cuts the client off while it has a permit, or at any point.
         cut[at].store(trouble % 2 == 0, SeqCst);
         until(|| trouble % 2 == 1 || seen.held.load(SeqCst) > held).await;
         proxies[at].cut(true);

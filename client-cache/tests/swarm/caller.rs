@@ -1,4 +1,4 @@
-//! One caller: a client, what it holds, and the calls that it makes.
+//! One caller: a client, its guards and handles, and its calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     judge::{Floor, Judge},
 };
 
-/// What a caller holds. At most [`HELD_MAX`] of each: the oldest is dropped for a new one.
+/// The guards and handles of a caller. At most [`HELD_MAX`] of each: a new one replaces the oldest.
 #[derive(Default)]
 pub struct Held {
     pub holds: Vec<LockGuard>,
@@ -43,7 +43,7 @@ fn keep<T>(held: &mut Vec<T>, new: T) {
     }
 }
 
-/// A client and what it does.
+/// A client, and the state of its calls.
 pub struct Caller {
     pub client: Client,
     pub held: Held,
@@ -58,15 +58,15 @@ impl Caller {
         Self { client, held: Held::default(), draw, options, judge }
     }
 
-    /// Makes one call. `None` if what it is called on could not be had.
+    /// Makes one call. `None` if the guard or handle for it could not be created.
     pub async fn call(&mut self, name: &str) -> Option<()> {
         match name.split_once("::").map_or(name, |(on, _)| on) {
-            "Hold" => self.call_hold(name).await,
+            "LockGuard" => self.call_hold(name).await,
             "WriteLease" => self.call_write_lease(name).await,
             "KeyLease" | "Registration" | "Registry" | "Members" => self.call_lease(name).await,
-            "Leadership" | "Leaders" => self.call_election(name).await,
+            "Leadership" | "ElectedLeaders" => self.call_election(name).await,
             "Mutex" | "MutexGuard" | "RwLock" | "ReadGuard" | "WriteGuard" => self.call_lock(name).await,
-            "Semaphore" | "Permit" | "Barrier" | "DoubleBarrier" | "Inside" => self.call_gathering(name).await,
+            "Semaphore" | "Permit" | "Barrier" | "DoubleBarrier" | "BarrierGuard" => self.call_gathering(name).await,
             "Watch" | "Mirror" | "MirrorChanges" | "Events" => self.call_watch(name).await,
             _ => match self.call_read(name).await {
                 Ok(made) => made,
@@ -75,14 +75,14 @@ impl Caller {
         }
     }
 
-    /// Has what the call is made on, if it is of a kind that others easily prevent.
+    /// Creates the guard for the call, if other callers would often prevent that.
     pub async fn prepare(&mut self, name: &str) {
         let (client, own) = (self.client.clone(), self.draw.own_path());
         match name.split_once("::").map_or(name, |(on, _)| on) {
             "Permit" if self.held.permits.is_empty() => {
                 self.held.permits.extend(client.semaphore(&own, 1).try_acquire().await.ok().flatten());
             }
-            "Inside" if self.held.insides.is_empty() => {
+            "BarrierGuard" if self.held.insides.is_empty() => {
                 self.held.insides.extend(client.double_barrier(&own, 1).enter().await.ok());
             }
             "MutexGuard" if self.held.mutex_guards.is_empty() => {
@@ -108,7 +108,7 @@ impl Caller {
         }
     }
 
-    /// Reads, and what people look at. An error: it is none of them.
+    /// Makes a read or an inspection. `Err` if the call is neither.
     async fn call_read(&mut self, name: &str) -> Result<Option<()>, ()> {
         let (client, path) = (self.client.clone(), self.draw.path());
         let floor = self.judge.floor(&path);
@@ -150,18 +150,18 @@ impl Caller {
             "Client::leader" => drop(client.leader(&path).await),
             "Client::list_and_watch" => drop(client.list_and_watch(&path).await),
             "Client::holders" => drop(client.holders(&path).await),
-            "Client::waits" => drop(client.pending_writes(&path).await),
-            "Client::read_waits" => drop(client.blocked_reads(&path).await),
+            "Client::pending_writes" => drop(client.pending_writes(&path).await),
+            "Client::blocked_reads" => drop(client.blocked_reads(&path).await),
             "Client::volumes" => drop(client.volumes(&path).await),
-            "Client::holds" => drop(client.locks(&path).await),
+            "Client::locks" => drop(client.locks(&path).await),
             "Client::cluster" => drop(client.cluster().await),
             "Client::services" => drop(client.services(&path).await),
             "Client::lease" => drop(client.lease(self.draw.lease_id()).await),
             "Client::lease_with_keys" => drop(client.lease_with_keys(self.draw.lease_id()).await),
             "Client::leases" => drop(client.leases().await),
-            "Client::connection" => drop(client.connection_state()),
-            "Client::clock" => drop(client.clock_excess()),
-            "Client::certain_for" => drop(client.volume_remaining(&path)),
+            "Client::connection_state" => drop(client.connection_state()),
+            "Client::clock_excess" => drop(client.clock_excess()),
+            "Client::volume_remaining" => drop(client.volume_remaining(&path)),
             "Client::cached_for" => drop(client.cached_for(&path)),
             "Client::stats" => drop(client.stats()),
             "Client::session" => drop(client.session()),
@@ -181,7 +181,7 @@ impl Caller {
             }
             "Client::close" => {
                 client.close().await;
-                // The others of this caller's calls need one that is open.
+                // The caller's other calls need an open client.
                 self.client = Client::connect(self.options.clone()).await.ok()?;
             }
             "Client::put" => {
@@ -225,7 +225,7 @@ impl Caller {
                 let options = LeaseOptions { id, timeout: self.draw.timeout() };
                 drop(client.grant_lease(self.draw.duration(), options).await);
             }
-            "Client::keep_lease" => {
+            "Client::keep_lease_alive" => {
                 keep(&mut self.held.key_leases, client.keep_lease_alive(self.draw.lease_id()).await.ok()?);
             }
             "Client::revoke_lease" => drop(client.revoke_lease(self.draw.lease_id()).await),
@@ -255,7 +255,7 @@ impl Caller {
         Some(())
     }
 
-    /// Holds that wait or are granted, of all callers: some of them are handed to.
+    /// This caller's own locks: a hand-over may name one of them.
     fn hold_ids(&self) -> Vec<LockId> {
         self.held.holds.iter().map(LockGuard::id).collect()
     }
@@ -267,21 +267,21 @@ impl Caller {
             None => self.client.lock(&self.draw.path(), self.draw.lock_options()).await.ok()?,
         };
         match name {
-            "Hold::path" => drop(hold.path().clone()),
-            "Hold::id" => drop(hold.id()),
-            "Hold::token" => drop(hold.token()),
-            "Hold::mode" => drop(hold.mode()),
-            "Hold::certain_for" => drop(hold.remaining()),
-            "Hold::over" => drop(hold.on_lost()),
-            "Hold::is_wanted" => drop(hold.is_contended()),
-            "Hold::wanted" => hold.contended().await,
-            "Hold::upgrade" => drop(hold.upgrade(self.draw.wait()).await),
-            "Hold::downgrade" => drop(hold.downgrade().await),
-            "Hold::release" => {
+            "LockGuard::path" => drop(hold.path().clone()),
+            "LockGuard::id" => drop(hold.id()),
+            "LockGuard::token" => drop(hold.token()),
+            "LockGuard::mode" => drop(hold.mode()),
+            "LockGuard::remaining" => drop(hold.remaining()),
+            "LockGuard::on_lost" => drop(hold.on_lost()),
+            "LockGuard::is_contended" => drop(hold.is_contended()),
+            "LockGuard::contended" => hold.contended().await,
+            "LockGuard::upgrade" => drop(hold.upgrade(self.draw.wait()).await),
+            "LockGuard::downgrade" => drop(hold.downgrade().await),
+            "LockGuard::release" => {
                 drop(hold.release().await);
                 return Some(());
             }
-            "Hold::hand_over" => {
+            "LockGuard::hand_over" => {
                 if let Err(HandOverError::Unchanged(hold, _)) = hold.hand_over(self.draw.hold_id(&known)).await {
                     keep(&mut self.held.holds, hold);
                 }
@@ -307,7 +307,7 @@ impl Caller {
             "WriteLease::set" => drop(lease.set(self.draw.value()).await),
             "WriteLease::flush" => drop(lease.flush().await),
             "WriteLease::is_dirty" => drop(lease.is_dirty()),
-            "WriteLease::lost" => drop(lease.lost_change().await),
+            "WriteLease::lost_change" => drop(lease.lost_change().await),
             "WriteLease::release" => {
                 drop(lease.release().await);
                 return Some(());
@@ -329,13 +329,13 @@ impl Caller {
             "Registry::members" => {
                 keep(&mut self.held.members, self.client.registry(&path).members().await.ok()?);
             }
-            "Members::now" | "Members::next" => {
+            "Members::current" | "Members::next" => {
                 if self.held.members.is_empty() {
                     self.held.members.push(self.client.registry(&path).members().await.ok()?);
                 }
                 let members = self.held.members.last_mut()?;
                 match name {
-                    "Members::now" => drop(members.current().count()),
+                    "Members::current" => drop(members.current().count()),
                     _ => drop(members.next().await),
                 }
             }
@@ -356,8 +356,8 @@ impl Caller {
                         let put = registration.update(value).await;
                         put.iter().for_each(|written| self.judge.written(registration.path(), written));
                     }
-                    "Registration::certain_for" => drop(registration.remaining()),
-                    "Registration::over" => drop(registration.on_lost()),
+                    "Registration::remaining" => drop(registration.remaining()),
+                    "Registration::on_lost" => drop(registration.on_lost()),
                     "Registration::leave" => {
                         drop(registration.leave().await);
                         return Some(());
@@ -383,9 +383,9 @@ impl Caller {
         };
         match name {
             "KeyLease::id" => drop(lease.id()),
-            "KeyLease::certain_for" => drop(lease.remaining()),
+            "KeyLease::remaining" => drop(lease.remaining()),
             "KeyLease::renewed" => drop(lease.renewed().await),
-            "KeyLease::over" => drop(lease.on_lost()),
+            "KeyLease::on_lost" => drop(lease.on_lost()),
             "KeyLease::revoke" => {
                 drop(lease.revoke().await);
                 return Some(());
@@ -398,7 +398,7 @@ impl Caller {
 
     async fn call_election(&mut self, name: &str) -> Option<()> {
         let path = self.draw.path();
-        if name == "Leaders::next" {
+        if name == "ElectedLeaders::next" {
             let mut leaders = self.client.observe(&path);
             drop(leaders.next().await);
             return Some(());
@@ -413,9 +413,9 @@ impl Caller {
         match name {
             "Leadership::path" => drop(leadership.path().clone()),
             "Leadership::token" => drop(leadership.token()),
-            "Leadership::certain_for" => drop(leadership.remaining()),
-            "Leadership::over" => drop(leadership.on_lost()),
-            "Leadership::is_wanted" => drop(leadership.is_contended()),
+            "Leadership::remaining" => drop(leadership.remaining()),
+            "Leadership::on_lost" => drop(leadership.on_lost()),
+            "Leadership::is_contended" => drop(leadership.is_contended()),
             "Leadership::proclaim" => drop(leadership.proclaim(self.draw.value()).await),
             "Leadership::candidates" => drop(leadership.candidates().await),
             "Leadership::hand_over" => {
@@ -453,13 +453,13 @@ impl Caller {
                 Ok(guard) => keep(&mut self.held.write_guards, guard),
                 Err((guard, _)) => keep(&mut self.held.read_guards, guard),
             },
-            "ReadGuard::wanted" => self.held.read_guards.last_mut()?.contended().await,
+            "ReadGuard::contended" => self.held.read_guards.last_mut()?.contended().await,
             "ReadGuard::release" => drop(self.held.read_guards.pop()?.release().await),
             "WriteGuard::downgrade" => {
                 let guard = self.held.write_guards.pop()?.downgrade().await.ok()?;
                 keep(&mut self.held.read_guards, guard);
             }
-            "WriteGuard::wanted" => self.held.write_guards.last_mut()?.contended().await,
+            "WriteGuard::contended" => self.held.write_guards.last_mut()?.contended().await,
             "WriteGuard::release" => drop(self.held.write_guards.pop()?.release().await),
             _ => panic!("{name} is listed and cannot be made"),
         }
@@ -478,18 +478,18 @@ impl Caller {
             }
             "Permit::token" => drop(self.held.permits.last()?.token()),
             "Permit::path" => drop(self.held.permits.last()?.path().clone()),
-            "Permit::certain_for" => drop(self.held.permits.last()?.remaining()),
-            "Permit::over" => drop(self.held.permits.last()?.on_lost()),
+            "Permit::remaining" => drop(self.held.permits.last()?.remaining()),
+            "Permit::on_lost" => drop(self.held.permits.last()?.on_lost()),
             "Permit::release" => drop(self.held.permits.pop()?.release().await),
             "Barrier::wait" => drop(self.client.barrier(&path, count).wait().await),
             "DoubleBarrier::enter" => {
                 let inside = double(&self.client).enter().await.ok()?;
                 keep(&mut self.held.insides, inside);
             }
-            "Inside::round" => drop(self.held.insides.last()?.round()),
-            "Inside::certain_for" => drop(self.held.insides.last()?.remaining()),
-            "Inside::over" => drop(self.held.insides.last()?.on_lost()),
-            "Inside::leave" => drop(self.held.insides.pop()?.leave().await),
+            "BarrierGuard::round" => drop(self.held.insides.last()?.round()),
+            "BarrierGuard::remaining" => drop(self.held.insides.last()?.remaining()),
+            "BarrierGuard::on_lost" => drop(self.held.insides.last()?.on_lost()),
+            "BarrierGuard::leave" => drop(self.held.insides.pop()?.leave().await),
             _ => panic!("{name} is listed and cannot be made"),
         }
         Some(())
@@ -530,9 +530,9 @@ impl Caller {
                     "Mirror::read" => drop(mirror.read(|subtree| subtree.nodes.len())),
                     "Mirror::snapshot" => drop(mirror.snapshot()),
                     "Mirror::revision" => drop(mirror.revision()),
-                    "Mirror::shows" => drop(mirror.wait_for_revision(revision).await),
+                    "Mirror::wait_for_revision" => drop(mirror.wait_for_revision(revision).await),
                     "Mirror::changes" => drop(mirror.changes()),
-                    "Mirror::over" => drop(mirror.on_closed()),
+                    "Mirror::on_closed" => drop(mirror.on_closed()),
                     "MirrorChanges::next" => drop(mirror.changes().1.next().await),
                     _ => panic!("{name} is listed and cannot be made"),
                 }

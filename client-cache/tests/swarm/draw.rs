@@ -1,4 +1,4 @@
-//! Arguments: any value that the type of a parameter allows, the usual ones more often.
+//! Arguments: any value that a parameter's type allows, and usual values more often.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use leasehold_client_cache::{
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
-/// Few paths, so that clients meet. `/v` and `/v/w` become volumes.
+/// Few paths, so that callers meet. `/v` and `/v/w` become volumes.
 const PATHS: [&str; 12] =
     ["/", "/a", "/a/b", "/a/b/c", "/d", "/e/f", "/v", "/v/x", "/v/y", "/v/w", "/v/w/z", "/services"];
-/// Key leases are granted under these names, and automatic names meet the first of them.
+/// The ids of key leases. Ids that the servers choose meet the first of them.
 const LEASE_IDS: u64 = 6;
 
-/// Draws arguments. One seed gives one sequence of them.
+/// Draws arguments. One seed gives one sequence.
 pub struct Draw {
     pub rng: StdRng,
-    /// Numbers each value that is drawn, so that no two are the same.
+    /// Numbers the values, so that no two are the same.
     next_value: u64,
     writer: u64,
 }
@@ -43,12 +43,12 @@ impl Draw {
         NodePath::parse(PATHS.choose(&mut self.rng).expect("not empty")).expect("a path")
     }
 
-    /// Every path that is drawn more than rarely.
+    /// Every path that is drawn often.
     pub fn paths() -> impl Iterator<Item = NodePath> {
         PATHS.iter().map(|text| NodePath::parse(text).expect("a path"))
     }
 
-    /// A path that no other caller draws, new each time.
+    /// A new path that no other caller draws.
     pub fn own_path(&mut self) -> NodePath {
         self.next_value += 1;
         NodePath::parse(&format!("/own/{}/{}", self.writer, self.next_value)).expect("a path")
@@ -156,8 +156,8 @@ impl Draw {
         RegisterOptions { condition, timeout: self.timeout() }
     }
 
-    /// Terms that end within the test mostly; among the refused ones some that only the servers
-    /// refuse.
+    /// Most terms end within the test. Some settings are refused, and some of those only by the
+    /// servers.
     pub fn settings(&mut self) -> VolumeSettings {
         let tracking = if self.chance(4) { Tracking::Covering } else { Tracking::Objects };
         let term = Duration::from_millis(*[200, 1000, 2000, 5000, 60_000].choose(&mut self.rng).expect("not empty"));
@@ -208,7 +208,7 @@ impl Draw {
     }
 }
 
-/// Small things.
+/// Small draws.
 impl Draw {
     pub fn rng_bool(&mut self) -> bool {
         self.rng.random()
@@ -218,7 +218,7 @@ impl Draw {
         self.rng.random_range(0..bound)
     }
 
-    /// How many permits or parties: also none, and more than are allowed.
+    /// A number of permits or parties: also zero, and more than the bound.
     pub fn count(&mut self) -> u32 {
         match self.rng.random_range(0..10) {
             0 => 0,

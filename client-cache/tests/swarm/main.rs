@@ -1,15 +1,16 @@
 //! A swarm: several clients make every call of the public API in a random order, with any arguments
 //! that the types allow. Calls are cancelled at random, and the leader stops again and again.
 //!
-//! Judged meanwhile: no call panics, no read is stale, and the invariants of the rules hold in the
-//! server. Judged at the end, when nothing disturbs any more: what a client counts as held is held
-//! in the server, what it has dropped is not, and what it reads is what the server has.
+//! During the run, no call may panic, no read may be stale, and the rules' invariants must hold in
+//! the server. At the end, without disturbances, the test compares clients and server:
 //!
-//! The order in which tasks run is not repeated by the seed; the calls and arguments of each caller
-//! are. `LEASEHOLD_SWARM_SEED=N cargo test -p leasehold-client-cache --test swarm` draws them
-//! again.
+//! - the server has what a client counts as its own, and nothing that the client dropped;
+//! - a client reads what the server has.
+//!
+//! A seed repeats the calls and arguments of each caller, but not the order in which tasks run:
+//! `LEASEHOLD_SWARM_SEED=N cargo test -p leasehold-client-cache --test swarm`.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 mod caller;
@@ -36,17 +37,17 @@ use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 const CALLERS: u64 = 4;
-/// Each caller makes each call this often, if it can.
+/// How often each caller makes each call, if it can.
 const ROUNDS: usize = 3;
-/// Further rounds are of those calls that nobody has made yet, and end after this time.
+/// Further rounds have only the calls that nobody has made yet, and end after this time.
 const MADE_WITHIN: Duration = Duration::from_secs(120);
-/// A call is cancelled after this time at the latest.
+/// The longest time before a call is cancelled.
 const CALL_MAX: Duration = Duration::from_millis(60);
-/// What a call is made on is waited for this long.
+/// The longest wait for the guard or handle of a call.
 const PREPARE_MAX: Duration = Duration::from_millis(300);
-/// The leader stops this often per run.
+/// How often the leader stops in a run.
 const STOPS: usize = 6;
-/// Far more than the end of the disturbance takes.
+/// Much longer than the last effects of the disturbances.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The calls that the swarm draws: type and method.
@@ -56,13 +57,13 @@ const CALLS: &[&str] = &[
     "Client::cached",
     "Client::cached_for",
     "Client::campaign",
-    "Client::certain_for",
+    "Client::volume_remaining",
     "Client::children",
-    "Client::clock",
+    "Client::clock_excess",
     "Client::close",
     "Client::cluster",
     "Client::connect",
-    "Client::connection",
+    "Client::connection_state",
     "Client::create_volume",
     "Client::delete",
     "Client::double_barrier",
@@ -70,8 +71,8 @@ const CALLS: &[&str] = &[
     "Client::get",
     "Client::grant_lease",
     "Client::holders",
-    "Client::holds",
-    "Client::keep_lease",
+    "Client::locks",
+    "Client::keep_lease_alive",
     "Client::leader",
     "Client::lease",
     "Client::lease_with_keys",
@@ -84,7 +85,7 @@ const CALLS: &[&str] = &[
     "Client::put",
     "Client::put_with",
     "Client::read",
-    "Client::read_waits",
+    "Client::blocked_reads",
     "Client::read_with",
     "Client::register",
     "Client::registry",
@@ -104,70 +105,70 @@ const CALLS: &[&str] = &[
     "Client::update",
     "Client::update_with",
     "Client::volumes",
-    "Client::waits",
+    "Client::pending_writes",
     "Client::watch",
     "Client::write",
     "Client::write_lease",
     "DoubleBarrier::enter",
     "Events::next",
-    "Hold::certain_for",
-    "Hold::downgrade",
-    "Hold::hand_over",
-    "Hold::id",
-    "Hold::is_wanted",
-    "Hold::mode",
-    "Hold::over",
-    "Hold::path",
-    "Hold::release",
-    "Hold::token",
-    "Hold::upgrade",
-    "Hold::wanted",
-    "Inside::certain_for",
-    "Inside::leave",
-    "Inside::over",
-    "Inside::round",
-    "KeyLease::certain_for",
+    "LockGuard::remaining",
+    "LockGuard::downgrade",
+    "LockGuard::hand_over",
+    "LockGuard::id",
+    "LockGuard::is_contended",
+    "LockGuard::mode",
+    "LockGuard::on_lost",
+    "LockGuard::path",
+    "LockGuard::release",
+    "LockGuard::token",
+    "LockGuard::upgrade",
+    "LockGuard::contended",
+    "BarrierGuard::remaining",
+    "BarrierGuard::leave",
+    "BarrierGuard::on_lost",
+    "BarrierGuard::round",
+    "KeyLease::remaining",
     "KeyLease::id",
-    "KeyLease::over",
+    "KeyLease::on_lost",
     "KeyLease::renewed",
     "KeyLease::revoke",
-    "Leaders::next",
+    "ElectedLeaders::next",
     "Leadership::candidates",
-    "Leadership::certain_for",
+    "Leadership::remaining",
     "Leadership::hand_over",
-    "Leadership::is_wanted",
-    "Leadership::over",
+    "Leadership::is_contended",
+    "Leadership::on_lost",
     "Leadership::path",
     "Leadership::proclaim",
     "Leadership::resign",
     "Leadership::token",
     "Members::next",
-    "Members::now",
+    "Members::current",
     "Mirror::changes",
     "Mirror::children",
     "Mirror::get",
-    "Mirror::over",
+    "Mirror::on_closed",
     "Mirror::read",
     "Mirror::revision",
-    "Mirror::shows",
+    "Mirror::wait_for_revision",
     "Mirror::snapshot",
     "MirrorChanges::next",
     "Mutex::lock",
     "Mutex::lock_timeout",
     "Mutex::try_lock",
     "MutexGuard::release",
-    "Permit::certain_for",
-    "Permit::over",
+    "Permit::remaining",
+    "Permit::on_lost",
     "Permit::path",
     "Permit::release",
     "Permit::token",
     "ReadGuard::release",
     "ReadGuard::upgrade",
-    "ReadGuard::wanted",
-    "Registration::certain_for",
+    "ReadGuard::contended",
+    "Registration::remaining",
     "Registration::epoch",
     "Registration::leave",
-    "Registration::over",
+    "Registration::on_lost",
     "Registration::path",
     "Registration::revision",
     "Registration::update",
@@ -187,26 +188,26 @@ const CALLS: &[&str] = &[
     "Watch::resume_from",
     "WriteGuard::downgrade",
     "WriteGuard::release",
-    "WriteGuard::wanted",
+    "WriteGuard::contended",
     "WriteLease::flush",
     "WriteLease::get",
     "WriteLease::is_dirty",
-    "WriteLease::lost",
+    "WriteLease::lost_change",
     "WriteLease::release",
     "WriteLease::set",
     "server_status",
 ];
 
-/// Public functions that are no calls to a cluster: they make arguments or look at results.
+/// Public functions that are no calls to a cluster: they make arguments or read results.
 const NOT_DRAWN: &[&str] = &[
-    "Leader::of",
+    "ElectedLeader::of",
     "Options::cache_capacity_bytes",
     "Options::drift",
     "Options::name",
     "Options::new",
     "Options::timeout",
     "Subtree::apply",
-    "Told::through",
+    "WatchItem::revision",
     "TransactionOutcome::branch",
     "TransactionOutcome::succeeded",
     "UpdateError::may_still_happen",
@@ -226,7 +227,7 @@ fn every_public_function_is_drawn_or_listed() {
     assert_eq!(found, listed, "left: public functions; right: those that the swarm draws or lists as not drawn");
 }
 
-/// The public functions in a folder, by the type that they belong to.
+/// The public functions in a folder, with their types.
 fn public_functions(folder: &FilePath, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().path();
@@ -297,14 +298,13 @@ async fn any_calls_in_any_order_break_no_promise() {
     assert_eq!(server.violation(), None);
 }
 
-/// Makes calls, each several times, in a random order.
+/// Makes each call several times, in a random order.
 async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
     let began = Instant::now();
     for round in 0.. {
         let mut calls = CALLS.to_vec();
         if round >= ROUNDS {
-            // What was refused each time, because a busy machine had not prepared it, is drawn
-            // until it was made.
+            // A busy machine may not have prepared a call in time. It is drawn until it was made.
             calls.retain(|name| !made.lock().contains_key(name));
         }
         if calls.is_empty() || began.elapsed() > MADE_WITHIN {
@@ -315,7 +315,7 @@ async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
             let prepare_max = if round < ROUNDS { PREPARE_MAX } else { PATIENCE };
             drop(tokio::time::timeout(prepare_max, caller.prepare(name)).await);
             let most = caller.draw.rng.random_range(Duration::ZERO..CALL_MAX);
-            // What a connection takes is no call's.
+            // Connecting takes time that is not the call's.
             let most = if matches!(name, "Client::connect" | "Client::close") { PATIENCE } else { most };
             let call = async {
                 if name == "server_status" {
@@ -324,7 +324,7 @@ async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
                 }
                 caller.call(name).await
             };
-            // A call that was cancelled had begun: it counts.
+            // A cancelled call had begun, so it counts.
             if tokio::time::timeout(most, call).await != Ok(None) {
                 *made.lock().entry(name).or_default() += 1;
             }
@@ -333,7 +333,7 @@ async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
     caller
 }
 
-/// Waits for a condition that needs no help, and says what does not hold if it never does.
+/// Waits until there is no violation, or panics with the violation.
 async fn eventually(what: &str, mut violation: impl AsyncFnMut() -> Option<String>) {
     let began = Instant::now();
     while let Some(violation) = violation().await {
@@ -342,7 +342,7 @@ async fn eventually(what: &str, mut violation: impl AsyncFnMut() -> Option<Strin
     }
 }
 
-/// Nothing disturbs any more: clients and server agree on what is held and what is stored.
+/// Checks, after the disturbances, that clients and server agree on locks, leases and contents.
 async fn agree(server: &Server, callers: &mut [Caller]) {
     for caller in &*callers {
         let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
@@ -375,13 +375,13 @@ async fn agree(server: &Server, callers: &mut [Caller]) {
     }
 }
 
-/// What a client counts as held and the server does not.
+/// Something that a client counts as its own and the server does not have.
 fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
     let is_held = |path: &_, id: LockId| server.look(|state| !matches!(state.lock_status(path, id), LockStatus::Ended));
     let holds = caller.held.holds.iter().filter(|hold| !hold.on_lost().is_cancelled());
     let mut holds = holds.filter(|hold| !is_held(hold.path(), hold.id()));
     let registered = caller.held.registrations.iter().filter(|registration| !registration.on_lost().is_cancelled());
-    // Others may delete its node on purpose; the lease that it lives by is nobody else's to end.
+    // Other callers may delete the node on purpose, but nobody else ends its lease.
     let mut registered = registered.filter(|registration| {
         server.look(|state| {
             let volume = state.volume_of(registration.path()).0;
@@ -401,7 +401,8 @@ fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
         .or_else(|| leases.next().map(|lease| format!("{:?}", lease.id())))
 }
 
-/// Leases end for a while yet: the content is compared when it has stayed the same over a read.
+/// Leases may still end for a while. So the contents are compared if they did not change during the
+/// read.
 async fn same_content(server: &Server, caller: &Caller, path: &leasehold_client_cache::NodePath, kind: ObjectKind) {
     let object = Object { path: path.clone(), kind };
     eventually("a client reads what the server has", async || {

@@ -1,4 +1,4 @@
-//! Watches, lists that are watched from where they end, and mirrors.
+//! Watches, lists with a watch, and mirrors.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn from(revision: u64) -> WatchOptions {
     WatchOptions { from: Some(Revision(revision)), ..WatchOptions::default() }
 }
 
-/// The next change, in short: `path = value`, or the path alone of what was removed.
+/// The next change, in short: `path = value`, or only the path of a removed node.
 async fn change(watch: &mut Watch) -> (u64, Vec<String>) {
     loop {
         if let WatchItem::Change(change) = within(watch.next()).await.expect("it is not over") {
@@ -61,7 +61,7 @@ async fn nothing_is_asked_for_on_behalf_of_one_who_takes_nothing() {
     let (mut first, mut asked) = (0, server.asked("Watch"));
     for value in 1..=20 {
         put(&writer, "/a", &value.to_string()).await;
-        // One answer can be under way, and is held when it has come.
+        // One answer may be in flight, and is buffered when it arrives.
         if first == 0 && server.asked("Watch") > asked {
             (first, asked) = (value, server.asked("Watch"));
         }

@@ -1,6 +1,6 @@
-//! Write leases: a node's value in this client's memory, flushed when others want it.
+//! Write leases: a value in this client's memory, flushed when another client needs it.
 
-// A helper fails as a test does.
+// Helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -47,8 +47,7 @@ async fn what_is_set_is_in_memory_until_somebody_reads_it() {
     assert_eq!(server.asked("Write"), writes, "nobody was asked");
     assert_eq!(found(&two).await, "three");
     assert_eq!(server.asked("Write"), writes + 1, "only the last was flushed");
-    // The servers answer the reader and the one who flushed on two connections: either can hear
-    // first.
+    // The servers answer the reader and the owner on two connections: either answer can be first.
     until(|| !lease.is_dirty()).await;
     set(&lease, "four").await;
     assert_eq!(found(&two).await, "four");
@@ -139,14 +138,14 @@ async fn a_flush_says_that_it_has_failed_whoever_was_told_of_the_loss() {
     let lease = own(&one).await;
     set(&lease, "one").await;
     server.stop().await;
-    // Whichever of the two is told first: the flush fails in any case.
+    // Whichever call learns of the loss first, the flush fails.
     let told = tokio::time::timeout(SHORT_TERM * 2, lease.lost_change());
     let (flushed, told) = tokio::join!(within(lease.flush()), told);
     assert!(told.is_err() || told.is_ok_and(|lost| lost.value == "one"));
     assert!(matches!(&flushed, Err(WriteLeaseError::Lost(lost)) if lost.value == "one"), "{flushed:?}");
 }
 
-/// Closing the client ends the lease, and with many copies takes a while. The flush starts a little
+/// Closing the client ends the lease, and takes a while with many copies. The flush starts a little
 /// later in each attempt, so that it meets different parts of the close.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn flush_confirms_nothing_that_ends_with_the_lease() {
@@ -236,7 +235,7 @@ async fn what_could_not_be_flushed_is_handed_back_once() {
     assert!(matches!(error, WriteLeaseError::Lock(LockError::Lost { .. })), "{error:?}");
     server.lead();
     let next = own(&two).await;
-    // On a slow machine it may have been sent just before the server stopped.
+    // On a slow machine, the value may have been sent just before the server stopped.
     let found = within(next.get()).await.unwrap();
     assert!(found == "one" || (lost.may_be_written && found == "two"), "{found:?}");
 }
@@ -361,7 +360,7 @@ async fn reader_stays_with_server_while_its_read_is_blocked_long() {
             set(&lease, "one").await;
             lease
         });
-        // Without a word, as a process that is killed.
+        // Without a message, like a process that is killed.
         runtime.shutdown_background();
         lease
     });

@@ -1,4 +1,4 @@
-//! Why writes do not take effect.
+//! The reasons for which writes are refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,39 +8,39 @@ use crate::{
     transaction::Branch,
 };
 
-/// Why a write did not take effect. It changed nothing.
+/// The reason for which a write was refused. A refused write changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum WriteRefusal {
-    /// There is no such node.
+    /// The node does not exist.
     #[error("{path} does not exist")]
     NotFound {
         /// The node.
         path: NodePath,
     },
-    /// The node exists and must not.
+    /// The node exists, and the write required its absence.
     #[error("{path} exists already, since revision {create_revision}")]
     Exists {
         /// The node.
         path: NodePath,
-        /// When it was made.
+        /// The change that created the node.
         create_revision: Revision,
     },
-    /// The node changed since.
+    /// The node has changed since the revision that the write names.
     #[error("{path} was last changed at revision {got}: expected {expected}")]
     RevisionDiffers {
         /// The node.
         path: NodePath,
-        /// Its modify revision.
+        /// The node's modify revision.
         got: Revision,
-        /// The revision that the write named.
+        /// The revision that the write names.
         expected: Revision,
     },
-    /// The node has children and the delete was not recursive.
+    /// The node has children, and the delete is not recursive.
     #[error("{path} has {children} children: expected none, or a recursive delete")]
     HasChildren {
         /// The node.
         path: NodePath,
-        /// How many.
+        /// The number of children.
         children: u64,
     },
     /// The root cannot be removed.
@@ -49,7 +49,7 @@ pub enum WriteRefusal {
         /// The root's path.
         path: NodePath,
     },
-    /// There is no volume with this top.
+    /// No volume has this top.
     #[error("{path} is not a volume: it belongs to the volume {volume}")]
     NotAVolume {
         /// The path.
@@ -57,60 +57,60 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: NodePath,
     },
-    /// The volume has taken the name of the one that there was, or was not, when the write arrived
+    /// The volume is not the one that had this name when the write arrived, or there was none then
     /// (S7b).
     #[error("volume {path}: made anew since the write was sent")]
     VolumeReplaced {
-        /// Its top.
+        /// The top of the volume.
         path: NodePath,
     },
-    /// There is a volume with this top.
+    /// A volume with this top exists.
     #[error("{path} is a volume already")]
     VolumeExists {
-        /// Its top.
+        /// The top of the volume.
         path: NodePath,
     },
-    /// The delete would take volumes with it.
+    /// The delete would remove a volume.
     #[error("{path} holds the volume {volume}: expected volumes to be removed first")]
     ContainsVolume {
-        /// What was to be removed.
+        /// The node of the delete.
         path: NodePath,
         /// A volume at or below it.
         volume: NodePath,
     },
-    /// The delete would remove more nodes than one command may.
+    /// The delete would remove more nodes than one command may remove.
     #[error("{path}: {got} nodes or more to remove, above the limit of {most}; remove what lies below it in parts")]
     TooManyNodes {
-        /// What was to be removed.
+        /// The node of the delete.
         path: NodePath,
-        /// How many nodes were counted before the count was given up.
+        /// The number of nodes when counting stopped.
         got: u64,
         /// The bound.
         most: u64,
     },
-    /// The lease carries as many nodes as one may.
+    /// The lease has as many attached nodes as one lease may have.
     #[error("{path}: its lease carries {got} nodes, and the limit is {most}; attach it to another lease")]
     LeaseFull {
         /// The node.
         path: NodePath,
-        /// How many nodes the lease carries.
+        /// The number of nodes attached to the lease.
         got: u64,
         /// The bound.
         most: u64,
     },
-    /// There is no such key lease (any more).
+    /// No key lease has this id, or another one has it by now.
     #[error("lease {id:x} does not exist")]
     LeaseNotFound {
         /// The lease.
         id: LeaseId,
     },
-    /// There is a key lease of this name.
+    /// A key lease with this id exists.
     #[error("lease {id:x} exists already")]
     LeaseExists {
         /// The lease.
         id: LeaseId,
     },
-    /// The session has no lease on the node's volume that the node could go with.
+    /// The session has no lease on the node's volume for the node or the lock.
     #[error("{path} cannot be held by its writer, or go with it: the session has no lease on the volume {volume}")]
     NoVolumeLease {
         /// The node.
@@ -118,8 +118,8 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: NodePath,
     },
-    /// The node goes with a lease, and such a node has no children, is no volume (ZooKeeper) and
-    /// under no write lease.
+    /// The node is attached to a lease. Such a node has no children, is no volume (ZooKeeper), and
+    /// gets no write lease.
     #[error(
         "{path} goes with a lease: expected a node that stays, to have children, be a volume or be under a write lease"
     )]
@@ -127,104 +127,104 @@ pub enum WriteRefusal {
         /// The node.
         path: NodePath,
     },
-    /// The node cannot go with a lease, because it has children or is a volume (ZooKeeper).
+    /// The node has children or is a volume, so it cannot be attached to a lease (ZooKeeper).
     #[error("{path} cannot go with a lease: expected a node without children that is no volume")]
     NotALeaf {
         /// The node.
         path: NodePath,
     },
-    /// A lease on the volume carries nodes or holds.
+    /// Nodes or locks depend on a lease on the volume.
     #[error("session {session} has nodes or holds in {path} that go with its lease on it: expected none")]
     VolumeInUse {
         /// The top of the volume.
         path: NodePath,
-        /// The first session that has such nodes or holds.
+        /// The first session with such a lease.
         session: SessionId,
     },
-    /// The node cannot be had now, and the request was not to wait.
+    /// The node is taken, and the request was not to wait.
     #[error("{path} is held by session {owner} under token {token}, and {waiting} wait for it: expected it to be free")]
     Locked {
         /// The node.
         path: NodePath,
-        /// Who holds it, or one of them.
+        /// An owner of the lock. During a lock delay, the session that lost the lock.
         owner: SessionId,
-        /// The token of that hold.
+        /// The token of that lock.
         token: Token,
-        /// How many wait in the queue.
+        /// The number of waiters in the queue.
         waiting: u64,
     },
-    /// The session has no such hold (any more).
+    /// The session has no such lock. It was released, or it ended with its lease.
     #[error("lock {lock} on {path} does not exist: it was given back, or is gone with its lease")]
     LockNotFound {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
     },
-    /// The hold is not held yet.
+    /// The lock is not granted yet.
     #[error("lock {lock} on {path} waits in the queue: expected it to be held")]
     LockNotGranted {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
     },
-    /// Two that hold the node shared want it alone: neither would ever get it.
+    /// Another shared owner of the node already waits for an upgrade. Neither of the two could ever
+    /// get it.
     #[error("{path} is already waited for by another that holds it shared: expected this hold to be given back first")]
     UpgradePending {
         /// The node.
         path: NodePath,
     },
-    /// The hold is shared, and only who holds a node alone can keep its data to itself.
+    /// The lock is shared. Only an exclusive lock can become a write lease.
     #[error("lock {lock} on {path} is shared: expected an exclusive one")]
     NotExclusive {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
     },
-    /// The node is held under another token than what was flushed was written under.
+    /// The flush names another token than that of the lock.
     #[error("lock {lock} on {path} is held under token {expected}: expected what is flushed to be of it, got {got}")]
     TokenMismatch {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
-        /// The token that the flush named.
+        /// The token in the flush.
         got: Token,
-        /// The token of the hold.
+        /// The token of the lock.
         expected: Token,
     },
-    /// The holder does not keep the node's data to itself (any more), so it has nothing to flush.
+    /// The lock is not a write lease (it may have been one), so there is nothing to flush.
     #[error("lock {lock} on {path} is no write lease: expected one, for there to be something to flush")]
     NotAWriteLease {
         /// The node.
         path: NodePath,
-        /// The hold.
+        /// The lock.
         lock: LockId,
     },
-    /// There are too many holds on the node.
+    /// The node has too many locks, granted and waiting together.
     #[error("{path} has {got} holders and waiters: expected at most {most}")]
     TooManyLocks {
         /// The node.
         path: NodePath,
-        /// How many there are.
+        /// The number of locks.
         got: u64,
         /// The bound.
         most: u64,
     },
-    /// An operation of the branch that a transaction's comparisons choose is refused: nothing is
-    /// done.
+    /// An operation of the chosen branch is refused, so the transaction does nothing.
     #[error("operation {} of the branch {branch}: {refusal}", index + 1)]
     Operation {
         /// The branch.
         branch: Branch,
-        /// The operation's place in it, from 0.
+        /// The index of the operation in the branch, from 0.
         index: u32,
-        /// Why.
+        /// The reason.
         refusal: Box<WriteRefusal>,
     },
-    /// Two operations of a transaction's branch depend on each other.
+    /// Two operations of one branch are not independent.
     #[error(
         "operations {} and {} of the branch {branch} meet at {path}: expected operations that do not depend on each other",
         first + 1,
@@ -233,19 +233,19 @@ pub enum WriteRefusal {
     Overlap {
         /// The branch.
         branch: Branch,
-        /// The place in it of one, from 0.
+        /// The index of the first operation, from 0.
         first: u32,
-        /// The place of the other.
+        /// The index of the second operation, from 0.
         second: u32,
-        /// The node that the other is about.
+        /// The node of the second operation.
         path: NodePath,
     },
-    /// Nobody stands there to whom a hold could be handed over.
+    /// The named successor does not wait in the node's lock queue.
     #[error("hold {successor} does not wait for {path}: expected one that stands in its queue")]
     SuccessorNotWaiting {
         /// The node.
         path: NodePath,
-        /// Who was to have it.
+        /// The named successor.
         successor: LockId,
     },
 }

@@ -1,56 +1,55 @@
-//! How long commands are in the log.
+//! The encoded lengths of commands.
 //!
-//! A bound on an entry counts the bytes that the entry has (S10b): small transactions are mostly
-//! what surrounds their paths and values. So lengths are those of the encoding, and nothing here is
-//! an estimate.
+//! The bound on an entry counts encoded bytes (S10b). In a small transaction most bytes are not
+//! those of paths and values. So each length here is that of the encoding, not an estimate.
 
 use serde::Serialize;
 
 use super::{Command, LeaseKey, Write};
 use crate::object::ObjectSet;
 
-/// The encoding's length, in bytes, without making the encoding.
+/// The length of the encoding in bytes. Does not build the encoding.
 fn encoded_bytes<T: Serialize>(value: &T) -> usize {
     postcard::serialize_with_flavor(value, postcard::ser_flavors::Size::default())
         .expect("plain data in memory always encodes")
 }
 
 impl Write {
-    /// The longest encoding that the lessor takes from a client, in bytes: with
-    /// [`Self::CONSENTED_BYTES_MAX`] and the rest of its command it fits into an entry of
-    /// [`Command::BYTES_MAX`].
+    /// The longest encoding of a write that the lessor accepts, in bytes. With
+    /// [`Self::CONSENTED_BYTES_MAX`] and the rest of its command it fits [`Command::BYTES_MAX`].
     pub const BYTES_MAX: usize = Command::BYTES_MAX - Self::CONSENTED_BYTES_MAX - Self::HEAD_BYTES_MAX;
 
-    /// The longest encoding of the objects that a write's command names beside it, in bytes. Above
-    /// it the lessor names the one subtree that has them all. The 512 lists of children that a
-    /// revocation may name are the most that occurs.
+    /// The longest encoding of the objects that a write's command names beside the write, in bytes.
+    /// Above it the lessor names one subtree that contains them all. The largest case is the 512
+    /// lists of children that a revocation may name.
     pub const CONSENTED_BYTES_MAX: usize = 2304 << 10;
 
-    /// The longest encoding of the rest of a write's command, in bytes: some numbers, and an
+    /// The longest encoding of the rest of a write's command, in bytes. It has some numbers, and an
     /// incarnation for each operation of both branches of a transaction.
     const HEAD_BYTES_MAX: usize = 4 << 10;
 
-    /// The length of its encoding, in bytes.
+    /// The length of the encoding in bytes.
     pub fn encoded_bytes(&self) -> usize {
         encoded_bytes(self)
     }
 }
 
 impl Command {
-    /// The longest encoding of one command, in bytes: with the head of its proposal, which has 64
-    /// bytes at most, it fits into the longest entry that Raft takes.
+    /// The longest encoding of one command, in bytes. With the head of its proposal, which has at
+    /// most 64 bytes, it fits the longest entry that Raft accepts.
     pub const BYTES_MAX: usize = (8 << 20) - 64;
 
-    /// The length of its encoding, in bytes.
+    /// The length of the encoding in bytes.
     pub fn encoded_bytes(&self) -> usize {
         encoded_bytes(self)
     }
 }
 
 impl LeaseKey {
-    /// The longest encoding of a renewal of it, in bytes.
+    /// The longest encoding of a renewal of this lease, in bytes.
     pub(crate) fn renewal_bytes_max(&self) -> usize {
-        // A variant, and up to three numbers of ten bytes; of a path, two bytes for its length.
+        // A variant, and up to three numbers of ten bytes each. A path adds two bytes for its
+        // length.
         match self {
             Self::Session(_) | Self::Key(_) | Self::LockDelay(_) => 31,
             Self::Volume(_, top) => 33 + top.as_str().len(),

@@ -1,4 +1,4 @@
-//! The comparison of two clocks: when it is certain, and that delays alone never are.
+//! Comparisons of two clocks: which are certain, and that delays never raise an alarm.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn is_beyond(verdict: DriftVerdict) -> bool {
 
 #[test]
 fn slow_client_is_beyond_just_past_its_bound() {
-    // The server may show S (1 + 0.001), the client at least S (1 - 0.001), and the grain of 1 ms.
+    // The server may show S (1 + 0.001), the client at least S (1 - 0.001). The grain adds 1 ms.
     let most = 10 * S;
     let server = (most + MS) * 1_001_000 / 999_000;
     assert!(!is_beyond(judge(most - 2 * MS, most, server)));
@@ -58,7 +58,8 @@ fn client_at_half_speed_tells_what_both_counted() {
 
 #[test]
 fn slow_round_trips_are_unclear_and_quick_ones_within() {
-    // 20 ms are allowed in 10 s: the middle may be off by as much, and the bounds as far from it.
+    // 20 ms are allowed in 10 s. The middle may be off by that, and each bound may be that far from
+    // it.
     assert_eq!(judge(9_980 * MS, 10_020 * MS, 10 * S), DriftVerdict::Within);
     assert_eq!(judge(9_979 * MS, 10_021 * MS, 10 * S), DriftVerdict::Unclear, "the bounds are too far apart");
     assert_eq!(judge(9_980 * MS, 9_980 * MS, 10 * S), DriftVerdict::Within);
@@ -144,7 +145,7 @@ fn reference_that_the_leader_does_not_know_is_forgotten() {
     assert_eq!(references.marks(), [2, 0, 0, 0]);
 }
 
-/// A generator of numbers that are the same each time (SplitMix64).
+/// A deterministic generator of numbers (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -155,7 +156,7 @@ impl Numbers {
         (mixed ^ (mixed >> 31)) % most
     }
 
-    /// A delay: most are short, some are as long as a stopped process or a suspended machine.
+    /// Mostly a short delay, sometimes as long as a stopped process or a suspended machine.
     fn delay(&mut self) -> u64 {
         match self.below(8) {
             0 => self.below(100 * S),
@@ -165,10 +166,10 @@ impl Numbers {
     }
 }
 
-/// A client and a leader with their own clocks, and true time in microseconds.
+/// A client and a leader, each with its own clock, in true time in microseconds.
 struct Pair {
     numbers: Numbers,
-    /// Parts per million of true time that each clock shows.
+    /// The rate of each clock: parts per million of true time.
     rates: [u64; 2],
     allowances: [DriftAllowance; 2],
     references: References,
@@ -188,7 +189,7 @@ impl Pair {
         at(u64::try_from(shown).expect("not that long"))
     }
 
-    /// One exchange, with these delays on the way there and back.
+    /// One exchange with these delays in the two directions.
     fn exchange(&mut self, there: u64, back: u64) -> Vec<DriftVerdict> {
         self.mark += 1;
         let sent = self.clock(0);
@@ -208,7 +209,7 @@ fn clocks_within_their_allowances_never_raise_an_alarm() {
     for seed in 0..2_000 {
         let mut numbers = Numbers(seed);
         let allowances = [0; 2].map(|_| ppm([0, 100, 1_000, 50_000, 100_000][numbers.below(5) as usize]));
-        // At one end of the allowance or the other, more often than not.
+        // Usually at one end of the allowance.
         let rates = allowances.map(|it| {
             let most = u64::from(it.ppm());
             [MILLION as u64 - most, MILLION as u64 + most, MILLION as u64 - most + numbers.below(2 * most + 1)]
@@ -224,7 +225,7 @@ fn clocks_within_their_allowances_never_raise_an_alarm() {
     }
 }
 
-/// Exchanges every 5 s until there is an alarm: true seconds since the first.
+/// Makes exchanges every 5 s. Returns the true seconds from the first one to the alarm.
 fn found_after(seed: u64, rates: [u64; 2], delay_most: u64) -> Option<u64> {
     let mut pair = Pair::new(seed, rates, [ppm(1_000); 2]);
     let began = pair.now;
@@ -233,7 +234,7 @@ fn found_after(seed: u64, rates: [u64; 2], delay_most: u64) -> Option<u64> {
         if pair.exchange(there, back).into_iter().any(is_beyond) {
             return Some((pair.now - began) / S);
         }
-        // Early exchanges first, as clients have them.
+        // Clients make their first exchanges early.
         pair.now += [500 * MS, 2 * S].get(exchange).copied().unwrap_or(5 * S);
     }
     None
@@ -242,15 +243,15 @@ fn found_after(seed: u64, rates: [u64; 2], delay_most: u64) -> Option<u64> {
 #[test]
 fn clocks_beyond_their_allowances_are_found_in_time() {
     for seed in 0..500 {
-        // Twice as fast, half as fast, whichever clock it is, with round trips of up to 50 ms.
+        // One clock is twice or half as fast as the other. Round trips take up to 50 ms.
         for rates in [[500_000, 1_000_000], [2_000_000, 1_000_000], [1_000_000, 500_000], [1_000_000, 2_000_000]] {
             assert_eq!(found_after(seed, rates, 25 * MS), Some(0), "seed {seed}: {rates:?}");
         }
-        // 1 % apart: 8,000 ppm too much outweigh two round trips of 10 ms, and the grain, after 2.7
-        // s.
+        // The clocks differ by 1 %. The 8,000 ppm beyond the allowance outweigh two round trips of
+        // 10 ms and the grain after 2.7 s.
         let found = found_after(seed, [990_000, 1_000_000], 5 * MS);
         assert!(found.is_some_and(|after| after <= 7), "seed {seed}: {found:?}");
-        // 0.3 % apart, of which 0.2 % are allowed: after 21 s.
+        // The clocks differ by 0.3 %, of which 0.2 % are allowed. The alarm comes after 21 s.
         let found = found_after(seed, [1_003_000, 1_000_000], 5 * MS);
         assert!(found.is_some_and(|after| after <= 27), "seed {seed}: {found:?}");
     }
@@ -263,7 +264,7 @@ fn drift_that_begins_late_is_found_by_the_youngest_reference() {
         assert!(!pair.exchange(MS, MS).into_iter().any(is_beyond));
         pair.now += 5 * S;
     }
-    // From here on the leader's clock is 2 % fast: as if it had shown less before.
+    // From now on the leader's clock is 2 % fast.
     let shown = pair.clock(1).as_micros();
     let answer_at = |now: u64, began: u64| at(shown + (now - began) * 102 / 100);
     let began = pair.now;

@@ -1,15 +1,15 @@
-//! New leases on volumes, and which copies they make good again.
+//! New volume leases, and which copies they revive.
 //!
-//! Sending the request ends the old incarnation on this side: its copies may not be used and later
-//! promises for it are refused, so that the server may take it as given up the moment that it sees
-//! the request. The request names a path, and it is the server that knows which volume that belongs
-//! to: if the volume that the client believes in has been removed, it is one above. Therefore every
-//! volume that the path may belong to stands still from the sending on, until the answer says which
-//! one it was.
+//! Sending the request ends the old incarnation on this side. Its copies may not be used, and later
+//! promises for it are refused. So the server may count it as given up when the request arrives.
 //!
-//! DESIGN section 5: a returning client names what it was last valid at and may get a list of what
-//! changed. The copies that are not in it are good again at once, each as long as its own object
-//! lease still holds.
+//! The request names a path, and only the server knows the path's volume. If the volume that the
+//! client believes in was removed, it is one above. So every volume that the path may belong to is
+//! suspended until the answer says which volume it was.
+//!
+//! Revival (S7 in docs/PROTOCOL.md): the request says at which revision the copies were last valid.
+//! The answer may list what changed since. Other copies are good again while their own object lease
+//! holds.
 
 use std::collections::BTreeSet;
 
@@ -28,46 +28,43 @@ use crate::{
     time::Instant,
 };
 
-/// A new lease that was asked for, or will be.
+/// A new lease that the client asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Acquisition {
     /// A path in the volume.
     path: NodePath,
-    /// Fetches that wait for it.
+    /// Fetches that wait for the lease.
     pub(super) waiters: BTreeSet<Object>,
-    /// Writes whose node is to go with it.
+    /// Writes that attach a node or take a lock under the lease.
     pub(super) writes: BTreeSet<WriteId>,
-    /// It was sent at least once: what it may replace stands still.
+    /// Sent at least once: the leases that it may replace are suspended.
     pub(super) is_sent: bool,
-    /// It was sent more than once. A leader may have carried out an earlier sending, or may do so
-    /// yet.
+    /// Sent more than once. A leader may have carried out an earlier sending, or may still.
     is_repeated: bool,
-    /// What the copies were last valid at, as the request says.
+    /// What the copies were last valid at, according to the request.
     valid_at: Option<LastValid>,
 }
 
 impl Acquisition {
-    /// Those who wait for the lease wait no more.
+    /// Takes the fetches and writes that wait.
     fn take_waiters(&mut self) -> (BTreeSet<Object>, BTreeSet<WriteId>) {
         (std::mem::take(&mut self.waiters), std::mem::take(&mut self.writes))
     }
 }
 
 impl Holder {
-    /// Whether the volume stands still because the new lease that was asked for may turn out to be
-    /// its own.
+    /// Whether the volume is suspended, because the new lease may be on it.
     pub(super) fn is_suspended(&self, volume: &NodePath) -> bool {
         let mut sent = self.acquisitions.values().filter(|acquisition| acquisition.is_sent);
         sent.any(|acquisition| volume.contains(&acquisition.path)) && !self.planted(Bug::ServeWhileAcquiring)
     }
 
-    /// Wants a lease on the volume that the object belongs to, believed to be `volume`. One is
-    /// asked for at a time.
+    /// Asks for a lease on the object's volume, believed to be `volume`. One request at a time.
     pub(super) fn acquire(&mut self, volume: NodePath, object: &Object) {
         self.acquisition(volume, &object.path).waiters.insert(object.clone());
     }
 
-    /// The same, for a write whose node is to go with the lease.
+    /// The same for a write that attaches a node or takes a lock.
     pub(super) fn acquire_for(&mut self, volume: NodePath, path: &NodePath, write: WriteId) {
         self.acquisition(volume, path).writes.insert(write);
     }
@@ -87,7 +84,7 @@ impl Holder {
         })
     }
 
-    /// Ends what the request may replace, then sends it.
+    /// Ends the leases that the request may replace, then sends it.
     pub(super) fn send_acquire(&mut self, top: &NodePath, now: Instant) {
         let Some(acquisition) = self.acquisitions.get(top) else { return };
         let is_sent = acquisition.is_sent;
@@ -97,22 +94,22 @@ impl Holder {
             return self.stop_acquiring(top);
         }
         let is_bound = (volume.is_bound() || may_be_bound) && volume.lease.is_some();
-        // Its nodes and holds would go with it, those too that a write under way may have made, and
-        // the lease may go on at the server: that is asked first.
+        // The lease may still be valid on the server, and its nodes and locks would end with it. A
+        // write in flight may have added some. So ask for a renewal first.
         if is_bound && !is_sent {
             volume.is_used = true;
             self.send_heartbeat(now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
-        // What was sent may have been done or not, and is sent again whatever lease has come in
-        // another way since. One that nodes or holds go with is given again; its copies are not
-        // used meanwhile.
+        // The server may have carried out an earlier sending. So the request is repeated, even if
+        // another answer has brought a lease since. A lease with nodes or locks is granted again:
+        // its copies are not used meanwhile.
         if !is_bound {
             volume.end_lease();
         }
         let ended = volume.ended;
         self.holder_reports.remove(top);
-        // None without a copy that the answer could make good again.
+        // `None` without a copy that the answer could revive.
         let last_valid = ended.filter(|ended| self.has_revivable(top, ended.since, now)).map(|ended| ended.last);
         let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
         (acquisition.is_repeated, acquisition.is_sent) = (acquisition.is_sent, true);
@@ -122,7 +119,7 @@ impl Holder {
         self.send(Purpose::Acquire(top.clone()), Body::Acquire { path, last_valid }, RenewalReason::Due, now);
     }
 
-    /// Wants no new lease there any more.
+    /// Cancels the request for a new lease.
     fn stop_acquiring(&mut self, top: &NodePath) {
         if let Some(acquisition) = self.acquisitions.remove(top) {
             self.notify_validities(&acquisition.path);
@@ -139,14 +136,14 @@ impl Holder {
         })
     }
 
-    /// Tells the cache about the volumes that a path may belong to, which stand still together.
+    /// Reports to the cache the validity of all volumes that a path may belong to.
     fn notify_validities(&mut self, path: &NodePath) {
         for volume in self.volumes.at_and_above(path) {
             self.notify_validity(&volume);
         }
     }
 
-    /// The new lease has come.
+    /// The new lease has arrived.
     pub(super) fn acquired(
         &mut self,
         asked: &NodePath,
@@ -163,14 +160,13 @@ impl Holder {
         let top = answer.promise.volume.clone();
         let is_late = answer.stamp <= self.volumes.begun(&top);
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
-        // A late answer names a lease that the server has replaced, whether or not that one is
-        // still there: under the late one nobody would recall its copies.
+        // A late answer names a lease that the server has replaced, even if this client no longer
+        // has the replacement. Nobody would recall copies under the late one.
         let is_newest = !is_late && lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
-        // The lease that there is, because nodes go with it: nothing begins, but the volume that
-        // was believed in is not there.
+        // The server has granted the same lease again, because it has nodes or locks. So no lease
+        // begins, but the volume that the client believed in does not exist.
         let is_same = lease.is_some_and(|lease| lease.incarnation == answer.promise.incarnation);
-        // A lease on a volume that the path is not in is no answer to what was asked: nothing
-        // begins by it.
+        // A lease on a volume without the path does not answer this request.
         if is_newest && top.contains(&acquisition.path) {
             let has_new_borders = self.generation_of(&top) != Some(answer.promise.generation);
             let valid_at = acquisition.valid_at.filter(|_| top == *asked);
@@ -193,15 +189,15 @@ impl Holder {
         }
     }
 
-    /// The generation that all copies of the volume are of, if there can be any.
+    /// The generation that all copies of the volume have, if there can be any.
     pub(super) fn generation_of(&self, top: &NodePath) -> Option<VolumeGeneration> {
         let volume = self.volumes.get(top)?;
         let lease = volume.lease.as_ref().map(|lease| lease.generation);
         lease.or(volume.ended.map(|ended| ended.last.generation))
     }
 
-    /// Drops what has changed. The oldest incarnation whose copies are good again: the new one if
-    /// none are.
+    /// Drops the copies that have changed. Returns the oldest incarnation whose copies are good
+    /// again: the new one if none are.
     fn revived_since(&mut self, top: &NodePath, valid_at: Option<LastValid>, answer: &AcquiredVolume) -> Incarnation {
         let ended = self.volumes.get(top).and_then(|volume| volume.ended);
         match (&answer.revival, valid_at, ended) {
@@ -244,7 +240,7 @@ impl Holder {
         });
     }
 
-    /// The server will not give a lease there. Those who wait for one read without.
+    /// The server refuses a lease there. Waiting reads and writes go without.
     pub(super) fn refused_volume(&mut self, top: &NodePath) {
         if let Some(acquisition) = self.acquisitions.get_mut(top) {
             let waiters = acquisition.take_waiters();
@@ -253,12 +249,11 @@ impl Holder {
         self.stop_acquiring(top);
     }
 
-    /// The leader has no room for one more lease. The reads that wait for one are done without.
+    /// The leader has no room for one more lease. Reads that wait for it go without.
     ///
-    /// That says nothing of an earlier sending: it may have replaced a lease that this client still
-    /// has, and then nobody recalls the copies under that one (S2). So this client ends such a
-    /// lease itself. It cannot end one that nodes or holds go with: it keeps the lease, serves
-    /// nothing under it, and asks the leader again.
+    /// An earlier sending may have replaced a lease that this client still has. Then nobody recalls
+    /// the copies under that lease (S2), so this client ends it. It cannot end a lease with nodes
+    /// or locks. It keeps that lease, serves nothing under it, and asks again.
     pub(super) fn no_room_for_lease(&mut self, top: &NodePath, now: Instant) {
         let Some(acquisition) = self.acquisitions.get_mut(top).filter(|acquisition| acquisition.is_repeated) else {
             self.send_queue.settle(&Purpose::Acquire(top.clone()));
@@ -303,16 +298,16 @@ impl Holder {
         }
     }
 
-    /// The volume that an object belongs to, as a server that leads says.
+    /// A leader says which volume the path belongs to.
     pub(super) fn learn_volume(&mut self, path: &NodePath, volume: &NodePath) {
         let believed = self.volumes.nearest(path);
         if believed == *volume || !volume.contains(path) {
             return;
         }
         if volume.contains(&believed) {
-            // A volume is not removed while nodes or holds go with a lease on it. So the server
-            // said this before the volume was made, or the lease has ended, and its next renewal
-            // will tell. A write under way may bind a node or a hold to the lease, too.
+            // A volume is not removed while a lease on it has nodes or locks. So the server said
+            // this before the volume was made, or the lease has ended and its next renewal says so.
+            // A write in flight may add a node or a lock.
             let is_bound = self.volumes.get(&believed).is_some_and(KnownVolume::is_bound);
             if is_bound || self.writes.may_attach_in(&believed) {
                 return;
@@ -325,7 +320,7 @@ impl Holder {
         self.volumes.learn(volume);
     }
 
-    /// There is no such volume any more.
+    /// The volume no longer exists.
     fn forget_volume(&mut self, top: &NodePath) {
         if self.acquisitions.contains_key(top) {
             return;

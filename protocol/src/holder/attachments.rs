@@ -1,11 +1,12 @@
-//! Nodes that go with this session's volume leases.
+//! Nodes that are attached to this session's volume leases (S7b).
 //!
-//! While a lease carries nodes it is renewed, whether or not anything is read, and when it ends the
-//! application is told that they are gone. Which lease carries a node is what the outcome of its
-//! put says (S7b), never what this side believes when the outcome comes: the outcome may be late,
-//! and of a volume that has been made, removed or leased anew since. Outcomes may also come in
-//! another order than the writes took effect in. So a node is booked with the revision of its put,
-//! and an outcome of an earlier write changes nothing of it.
+//! While a lease has attached nodes, the holder renews it even if nothing is read. When it ends,
+//! the holder reports the nodes as lost.
+//!
+//! The outcome of a put says which lease has the node. The holder does not infer it from its
+//! present lease: the outcome may be late, and the volume made, removed or leased again since.
+//! Outcomes may also arrive in another order than the writes took effect. So each node is recorded
+//! with the revision of its put, and the outcome of an earlier write does not change it.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +22,7 @@ use crate::{
     transaction::Operation,
 };
 
-/// What is known of a node that goes with a lease.
+/// What the holder knows of an attached node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct AttachedNode {
     /// The lease.
@@ -30,15 +31,15 @@ pub(super) struct AttachedNode {
     revision: Revision,
 }
 
-/// Removals that are remembered while a put may have taken effect before one of them and be
-/// answered after it. Beyond so many the earliest is forgotten: a node that it removed may then be
-/// taken for one that is there, until its lease ends.
+/// Remembered removals. A put may take effect before a removal and be answered after it. Beyond the
+/// bound, the earliest is forgotten. A node that it removed may then count as present until its
+/// lease ends.
 const REMOVALS_MAX: usize = 4096;
 
-/// What this client's own writes removed, or made to stay by itself.
+/// What this client's own writes removed, or detached from its lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnRemovals {
-    /// When, at which path, and whether with all below it.
+    /// The revision, the path, and whether everything below it was removed too.
     all: BTreeSet<(Revision, NodePath, bool)>,
 }
 
@@ -51,7 +52,7 @@ impl OwnRemovals {
         }
     }
 
-    /// Whether the node was removed by a write after this revision.
+    /// Whether a write after this revision removed the node.
     fn came_after(&self, path: &NodePath, revision: Revision) -> bool {
         let mut later = self.all.iter().rev().take_while(|(at, ..)| *at > revision);
         later.any(|(_, removed, is_subtree)| removed == path || (*is_subtree && removed.contains(path)))
@@ -59,8 +60,8 @@ impl OwnRemovals {
 }
 
 impl KnownVolume {
-    /// Forgets that nodes go with the lease, that at the path and perhaps those below it, if they
-    /// were put at the revision or before.
+    /// Forgets that a node, and optionally those below it, are attached. Only nodes put at the
+    /// revision or before.
     fn detach(&mut self, path: &NodePath, with_below: bool, revision: Revision) {
         let is_older = |node: &AttachedNode| node.revision <= revision;
         if self.attached.get(path).is_some_and(is_older) {
@@ -80,8 +81,7 @@ impl KnownVolume {
 }
 
 impl Holder {
-    /// A write has taken effect: its nodes go with a lease of this session from then on, or do not
-    /// any more.
+    /// A write has taken effect: records which nodes it attached, detached or removed.
     pub(super) fn note_attachments(&mut self, change: &Write, written: &Written) {
         match (change, &written.transaction) {
             (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach, written),
@@ -122,7 +122,7 @@ impl Holder {
                 volume.detach(path, false, revision);
             }
         });
-        // The lease was over before this was heard, or the node gone.
+        // The lease had ended before the outcome arrived, or the node was removed.
         if !self.may_be_current_lease(&lease.volume, lease.incarnation) || self.removals.came_after(path, revision) {
             return self.notify_attached_lost(vec![path.clone()]);
         }
@@ -139,14 +139,14 @@ impl Holder {
         self.removals.note(path, is_subtree, revision);
     }
 
-    /// Something has become of the leases on the volumes at and above a path.
+    /// Leases on the volumes at and above a path may have ended.
     pub(super) fn lose_attached_without_lease_above(&mut self, path: &NodePath) {
         for top in self.volumes.at_and_above(path) {
             self.lose_attached_without_lease(&top);
         }
     }
 
-    /// Something has become of the lease on a volume: what went with one that is over is gone.
+    /// The lease on a volume may have ended: then its nodes are lost.
     pub(super) fn lose_attached_without_lease(&mut self, top: &NodePath) {
         let Some(volume) = self.volumes.get(top).filter(|volume| !volume.attached.is_empty()) else { return };
         let lives = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);
@@ -160,7 +160,7 @@ impl Holder {
         self.notify_attached_lost(gone);
     }
 
-    /// Each node goes with the lease that there is, or that may be given again.
+    /// Checks that each node is attached to the present lease, or to one that may be granted again.
     pub(super) fn check_attachments(&self) -> Result<(), String> {
         for (top, volume) in self.volumes.iter() {
             for (path, node) in &volume.attached {
@@ -172,7 +172,7 @@ impl Holder {
         Ok(())
     }
 
-    /// The lease is over that these nodes went with.
+    /// Reports nodes whose lease has ended.
     pub(super) fn notify_attached_lost(&mut self, nodes: Vec<NodePath>) {
         if !nodes.is_empty() {
             self.effects.push(HolderEffect::AttachedNodesLost { nodes });

@@ -1,31 +1,30 @@
-//! Bounds of a holder's queues and tables: what one client keeps at a time.
+//! Bounds of a holder's queues and tables.
 
 use crate::state::State;
 
 /// The bounds of one holder.
 ///
-/// A client uses [`HolderBounds::DEFAULT`]. The simulation sets them low, so that worlds of a few
+/// A client uses [`HolderBounds::DEFAULT`]. The simulation sets lower ones, so that worlds of a few
 /// operations reach each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HolderBounds {
-    /// Recalls remembered at once. Beyond it they are taken together as one of everything, which
-    /// refuses some grants for nothing and none wrongly.
+    /// Remembered recalls. Beyond it they become one recall of everything. That one refuses some
+    /// grants for nothing, and never accepts a wrong one.
     pub recalls_remembered_max: usize,
-    /// Volumes known at once. Beyond it one that is not in use makes room: each step looks at all
-    /// of them.
+    /// Known volumes, because each step examines all of them. Beyond it, one that is not in use is
+    /// forgotten.
     pub volumes_max: usize,
-    /// Copies given back that wait for a request to carry them. The oldest are forgotten beyond it:
-    /// the server then asks for what is not there, and is told so.
+    /// Returns that wait for a request to carry them. Beyond it the oldest is forgotten. The server
+    /// then recalls a copy that was dropped, and gets a consent.
     pub returns_waiting_max: usize,
-    /// The numbers between the lowest write that is unanswered and the highest that is sent, at
-    /// most: as many as there are outcomes that servers remember for a session. Writes beyond it
-    /// wait until the lowest is answered.
+    /// Numbers from the lowest unanswered write to the highest sent one: as many outcomes as
+    /// servers remember for a session. Writes beyond it wait until the lowest is answered.
     pub writes_out_max: u64,
-    /// So many of them are for what is flushed: writes that wait for a flush must not leave it
-    /// without a number.
+    /// How many of these numbers are for flushes only. Writes that wait for a flush must leave it a
+    /// number.
     pub flushes_out_max: u64,
-    /// How often one fetch waits for a volume lease before it reads without: for the volume
-    /// believed in, the real one, and once more for each if it went to others.
+    /// How often one fetch waits for a volume lease before it reads without one. Twice for the
+    /// volume that the client believes in, and twice for the real one.
     pub read_waits_max: u8,
 }
 

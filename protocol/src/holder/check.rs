@@ -1,14 +1,14 @@
-//! What must hold of a holder between any two steps. Run after each step in tests.
+//! The invariants of a holder, checked after each step in tests.
 
 use super::{Holder, copies::CachedCopy, session::LinkState};
 use crate::{object::Object, path::NodePath, planted::Bug, time::Instant};
 
 impl Holder {
-    /// Checks that the parts agree with each other, and that the rules hold of them.
+    /// Checks that the parts agree with each other and obey the rules.
     ///
     /// # Errors
     ///
-    /// Says which invariant does not hold, and of what.
+    /// Names the invariant that does not hold, and its subject.
     pub fn check(&self, now: Instant) -> Result<(), String> {
         if !self.effects.is_empty() {
             return Err("effects are left over from a step".to_owned());
@@ -50,7 +50,7 @@ impl Holder {
         {
             return Err(format!("the copy of {object} is newer than the lease on {}", validity.volume));
         }
-        // A lapsed volume lease makes every object lease under it unusable until validated again.
+        // While the volume lease has lapsed, no object lease under it permits the use of a copy.
         let holds = volume.live(now).is_some() && now < validity.until;
         if self.may_serve(object, now) && !holds && !self.config.planted.has(Bug::ServeAfterExpiry) {
             return Err(format!("the copy of {object} would be used at {now}, after {}", validity.until));
@@ -58,7 +58,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Whether a copy was left behind when the borders of its volume changed.
+    /// Whether a copy survived a change of its volume's borders.
     fn generation_is_mixed(&self, copy: &CachedCopy) -> bool {
         self.generation_of(&copy.validity.volume).is_none_or(|generation| generation != copy.generation)
     }

@@ -1,7 +1,6 @@
-//! The copies that the cache has, as far as the rules need to know them.
+//! The cached copies, as far as the rules need to know them, without their contents.
 //!
-//! A superset of what the cache really keeps: it drops on its own for lack of room and says so
-//! later. The contents are not here.
+//! A superset of the cache's copies: the cache drops some for lack of room, and says so later.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -12,14 +11,12 @@ use crate::{
     path::NodePath,
 };
 
-/// One copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct CachedCopy {
     pub(super) validity: CopyValidity,
-    /// The volume's generation when it was granted: a copy of an older one is not valid any more
-    /// (S8).
+    /// The volume's generation at the grant. A copy of an older generation is not valid (S8).
     pub(super) generation: VolumeGeneration,
-    /// By which it can be validated anew; none for a node that does not exist.
+    /// The revision that can validate the copy. `None` for a node that does not exist.
     pub(super) modified: Option<Revision>,
 }
 
@@ -45,14 +42,13 @@ impl NodeCopies {
     }
 }
 
-/// All copies, by path: those of a subtree lie together.
+/// All copies by path, so that those of a subtree are adjacent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct CachedCopies {
     nodes: BTreeMap<NodePath, NodeCopies>,
 }
 
 impl CachedCopies {
-    /// The copy of an object.
     pub(super) fn get(&self, object: &Object) -> Option<&CachedCopy> {
         let node = self.nodes.get(&object.path)?;
         match object.kind {
@@ -61,12 +57,11 @@ impl CachedCopies {
         }
     }
 
-    /// Puts a copy in place of any other of the object.
+    /// Replaces any other copy of the object.
     pub(super) fn insert(&mut self, object: &Object, copy: CachedCopy) {
         *self.nodes.entry(object.path.clone()).or_default().slot(object.kind) = Some(copy);
     }
 
-    /// Takes a copy out.
     pub(super) fn remove(&mut self, object: &Object) {
         if let Some(node) = self.nodes.get_mut(&object.path) {
             *node.slot(object.kind) = None;
@@ -76,7 +71,7 @@ impl CachedCopies {
         }
     }
 
-    /// Takes out the copies of a set that fit, and names their objects in order.
+    /// Removes the copies in a set that fit. Returns their objects in order.
     pub(super) fn remove_where(&mut self, set: &ObjectSet, fits: impl Fn(&CachedCopy) -> bool) -> Vec<Object> {
         let gone: Vec<Object> = match set {
             ObjectSet::One(object) => {
@@ -94,7 +89,7 @@ impl CachedCopies {
 
     /// The copies of objects at and below a path.
     pub(super) fn below(&self, top: &NodePath) -> impl Iterator<Item = (Object, &CachedCopy)> {
-        // The node itself first: between it and those below it others may lie, such as `/a-b`
+        // The node itself comes first. Others can lie between it and those below it: `/a-b` lies
         // between `/a` and `/a/b`.
         let prefix = top.prefix_below();
         let own = if top.is_root() { None } else { self.nodes.get_key_value(top) };
@@ -105,7 +100,6 @@ impl CachedCopies {
             .flat_map(|(path, node)| node.both().map(|(kind, copy)| (Object { path: path.clone(), kind }, copy)))
     }
 
-    /// All copies.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Object, &CachedCopy)> {
         self.nodes
             .iter()

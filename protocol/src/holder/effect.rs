@@ -1,4 +1,4 @@
-//! What the holder wants done.
+//! What the holder wants the driver to do.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,234 +18,234 @@ use crate::{
     time::Instant,
 };
 
-/// Something to be done by the shell, in the order given. Those that touch the cache are done
-/// before the next step begins and before any later effect of the same step.
+/// An action for the driver. The driver executes effects in the order given. It completes an effect
+/// on the cache before the next effect and before the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HolderEffect {
-    /// Send a request on the current connection; its answer is
-    /// [`HolderInput::Answered`](super::HolderInput::Answered).
+    /// Send a request on the current connection.
+    /// [`HolderInput::Answered`](super::HolderInput::Answered) brings its answer.
     Send {
-        /// What the answer is matched by.
+        /// Names the sending, so that its answer can be matched.
         send_id: SendId,
         /// The request.
         request: Request,
     },
-    /// Keep this copy, in place of any other of the object.
+    /// Keep this copy, in place of any other copy of the object.
     Install {
-        /// What it is a copy of.
+        /// The object of the copy.
         object: Object,
-        /// The copy.
+        /// The content of the copy.
         content: Arc<Content>,
-        /// What it may be used by.
+        /// Until when the copy may be used, and under which lease.
         validity: CopyValidity,
     },
-    /// The copy that the cache has of the object is good again by this. If the cache has lost it,
-    /// it says [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp given here.
+    /// Use the cache's copy of the object again, with this validity. If the cache has lost the
+    /// copy, it sends [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp given
+    /// here.
     Revalidate {
-        /// What it is a copy of.
+        /// The object of the copy.
         object: Object,
-        /// What it may be used by from now on.
+        /// The new validity.
         validity: CopyValidity,
     },
-    /// Drop the copies of these objects: no read may be served from them from now on. The cache has
-    /// none that the holder does not know of.
+    /// Drop the copies of these objects, and serve no read from them from now on. The cache has no
+    /// copies that the holder does not know of.
     Drop(Vec<Object>),
-    /// Drop all copies and forget all volumes: the session is over.
+    /// Drop all copies and forget all volumes, because the session has ended.
     DropAll,
-    /// The volume's copies may be used by this from now on. Copies that may not be used stay in the
-    /// cache, to be validated anew, until they are dropped or evicted.
+    /// Apply this validity to the volume's copies. Copies that may not be used stay in the cache to
+    /// be validated, until they are dropped or evicted.
     VolumeValidityChanged {
         /// The top of the volume.
         volume: NodePath,
-        /// What its copies may be used by; `until` is the origin of the clock when they may not be.
+        /// The new validity. `until` is the origin of the clock if the copies may not be used.
         validity: VolumeValidity,
     },
-    /// Tell the server that the copies are dropped. Always after their [`HolderEffect::Drop`].
+    /// Send the consent to the server. Always after the [`HolderEffect::Drop`] of its copies.
     Consent(Consent),
-    /// Answer these reads with this.
+    /// Answer these reads with this content.
     Serve {
         /// The reads.
         reads: Vec<ReadId>,
-        /// What they read.
+        /// The object that was read.
         object: Object,
-        /// What they get.
+        /// Its content.
         content: Arc<Content>,
         /// The revision that was applied when the server answered.
         applied: Revision,
-        /// How long it stays valid on this client's clock; none if it came without leases that
-        /// hold.
+        /// Until when the content is valid on this client's clock. `None` if it came without leases
+        /// that hold.
         valid_until: Option<Instant>,
     },
-    /// Answer these reads with the content that the cache keeps, whether or not it may be used
-    /// again. If the cache has lost it, it says
-    /// [`HolderInput::Evicted`](super::HolderInput::Evicted) and puts the reads in anew.
+    /// Answer these reads with the content in the cache, whether or not that may be used again. If
+    /// the cache has lost it, it sends [`HolderInput::Evicted`](super::HolderInput::Evicted) and
+    /// then the reads again.
     ServeCached {
         /// The reads.
         reads: Vec<ReadId>,
-        /// What they read.
+        /// The object that was read.
         object: Object,
-        /// The copy's grant.
+        /// The stamp of the copy's grant.
         stamp: Stamp,
-        /// How long it stays valid on this client's clock; none if it has no leases that hold.
+        /// Until when the copy is valid on this client's clock. `None` if it has no leases that
+        /// hold.
         valid_until: Option<Instant>,
     },
-    /// These reads cannot be answered.
+    /// These reads have failed.
     ReadFailed {
         /// The reads.
         reads: Vec<ReadId>,
-        /// Why.
+        /// The reason.
         error: ReadFailure,
     },
-    /// The write has ended, for the application at least.
+    /// The write has ended, at least for the application.
     WriteDone {
         /// The write.
         write: WriteId,
-        /// What came of it.
+        /// Its outcome.
         result: Result<Written, WriteFailure>,
     },
-    /// A key lease has been granted or renewed: it is certain until then on this client's clock.
+    /// A key lease was granted or renewed. It certainly holds until then on this client's clock.
     KeyLeaseRenewed {
-        /// The lease's name.
+        /// The lease.
         id: LeaseId,
-        /// Which lease of that name.
+        /// Which lease of that id.
         incarnation: Incarnation,
-        /// Its term.
+        /// The lease's term.
         ttl: Duration,
-        /// When it ends, if it is not renewed.
+        /// When it ends on this client's clock without another renewal.
         until: Instant,
     },
-    /// A key lease that was to be kept alive is over, or can no longer be relied on: told once, at
-    /// the latest when this client's clock says so. It is not kept alive any more.
+    /// A key lease that the holder renewed has ended, or may have. Reported once, at the latest at
+    /// its end on this client's clock. The holder no longer renews it.
     KeyLeaseLost {
         /// The lease.
         id: LeaseId,
     },
-    /// The lease on a volume is over for good, and with it these nodes, which the session had
-    /// attached to it.
+    /// The volume lease of these nodes has ended for good. The session had attached the nodes to
+    /// it.
     AttachedNodesLost {
         /// The nodes.
         nodes: Vec<NodePath>,
     },
-    /// A hold stands otherwise than was told last, or than the outcome of its write says.
+    /// A lock's status differs from the last report, or from the outcome of its write.
     LockChanged {
-        /// The hold.
+        /// The lock.
         lock: LockId,
-        /// How it stands. Not that it is over.
+        /// The new status. Never [`LockStatus::Ended`].
         status: LockStatus,
     },
-    /// These holds are over: lost with their lease, or held under one whose time has passed on this
-    /// clock. Told once of each, and not of one that the application has given back. The server may
-    /// still count them: they are to be given back to it.
+    /// These locks are lost: their lease has ended, or its time has passed on this clock. Reported
+    /// once for each, and never for a lock that the application has released. The servers may still
+    /// count them, so they have to be released there.
     LocksLost {
-        /// The holds.
+        /// The locks.
         locks: Vec<LockId>,
     },
-    /// A write lease stands otherwise than was told last: from the answer to
-    /// [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until it is an ordinary
-    /// hold again, or over.
+    /// The status of a write lease has changed. Reported from the answer to
+    /// [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until the lock is
+    /// ordinary again or lost.
     WriteLeaseChanged {
-        /// The hold.
+        /// The lock.
         lock: LockId,
-        /// How it stands.
+        /// The new status.
         status: WriteLeaseStatus,
     },
-    /// What the application has set under a write lease was not flushed, and will not be: the hold
-    /// was over first, or given back, or the servers have refused it. Comes before the
-    /// [`HolderEffect::LocksLost`] that tells of the hold.
+    /// A value that was set under a write lease will never be flushed. The lock was lost or
+    /// released first, or the servers refused the value. Comes before the
+    /// [`HolderEffect::LocksLost`] of the lock.
     FlushLost {
-        /// The hold.
+        /// The lock.
         lock: LockId,
-        /// What it set last.
+        /// The value that was set last.
         value: Value,
-        /// A flush was sent, and what came of it is not known: this value or one that it set
-        /// earlier may be there.
+        /// A flush was sent and its outcome is unknown: the servers may have this value or an
+        /// earlier one.
         may_be_there: bool,
-        /// Why the servers have refused it, if they have.
+        /// The servers' refusal, if there was one.
         refusal: Option<Refusal>,
     },
-    /// Tell the application: the state of the session has changed to this. Each change is told
-    /// once.
+    /// Notify the application of the session's new state. Each change is reported once.
     Connection(ConnectionNews),
-    /// Tell the application, and the log: this client's clock and the leader's ran further apart
-    /// than they are allowed to, and nothing is served from memory; or, none, they are within their
-    /// allowances again. Each change is told once.
+    /// Notify the application and the log: this client's clock and the leader's ran too far apart,
+    /// and no read is served from memory. `None`: both are within their allowances again. Each
+    /// change is reported once.
     ClockExcessChanged {
-        /// What both counted.
+        /// What both clocks counted.
         excess: Option<Excess>,
     },
-    /// Give up the current connection and look for the leader.
+    /// Give up the current connection, and look for the leader.
     /// [`HolderInput::Disconnected`](super::HolderInput::Disconnected) and
     /// [`HolderInput::Connected`](super::HolderInput::Connected) follow.
     FindLeader {
-        /// Where it may be.
+        /// The leader's address, if a server named one.
         hint: Option<String>,
     },
-    /// The session is closed, as was asked for. Nothing follows.
+    /// The session is closed, as the application asked. No effect follows.
     Closed,
-    /// Tell the application what has happened to what it watches: each change once, whole, in
-    /// order. Nothing more is asked for on behalf of the watch until
-    /// [`HolderInput::WatchMore`](super::HolderInput::WatchMore).
+    /// Report the changes in the scope of a watch: each change once, complete and in order. The
+    /// holder asks for more only after [`HolderInput::WatchMore`](super::HolderInput::WatchMore).
     Changes {
         /// The watch.
         watch: WatchId,
-        /// What has happened, and how far it has been told. Without changes it is a progress mark.
+        /// The changes, and the revision through which all are reported. Without changes it is a
+        /// progress mark.
         changes: Changes,
     },
-    /// The watch is over.
+    /// The watch has ended.
     WatchLost {
         /// The watch.
         watch: WatchId,
-        /// Why.
+        /// The reason.
         error: WatchFailure,
     },
 }
 
-/// What the application is told about its session (Chubby's states).
+/// The session's state, as reported to the application (Chubby's states).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConnectionNews {
     /// A leader answers.
     Connected {
-        /// The session that it knows.
+        /// The session.
         session: SessionId,
     },
-    /// Leases have ended on this client's clock because nothing was heard in time. The session may
+    /// Leases have ended on this client's clock because no server answered in time. The session may
     /// be alive or not.
     Jeopardy,
-    /// The session is gone, and all that depended on it. Reads go on under a new one, of which
-    /// [`ConnectionNews::Connected`] tells.
+    /// The session has expired, with everything that depended on it. Reads continue under a new
+    /// session, which [`ConnectionNews::Connected`] reports.
     Expired {
-        /// The session that is gone.
+        /// The expired session.
         session: SessionId,
     },
 }
 
-/// Why a read was not answered.
+/// Why a read failed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ReadFailure {
-    /// The server refused it for good.
+    /// The server refused the read for good.
     #[error(transparent)]
     Refused(Refusal),
-    /// The session was closed by the application.
+    /// The application closed the session.
     #[error("the session is closed")]
     Closed,
 }
 
-/// Why a watch is over.
+/// Why a watch ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WatchFailure {
-    /// It is not known any more what happened after the last change that was told: start over from
-    /// a fresh read.
+    /// The history no longer has all changes after `after`. Start over from a fresh read.
     #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch after it")]
     Compacted {
-        /// The last change that was told, or from which the watch was to begin.
+        /// The last revision that was reported, or after which the watch was to begin.
         after: Revision,
-        /// The least that could be watched after when this was said.
+        /// The lowest revision after which a watch could begin when the server answered.
         oldest: Revision,
     },
-    /// The server refused it for good.
+    /// The server refused the watch for good.
     #[error(transparent)]
     Refused(Refusal),
-    /// The session was closed by the application.
+    /// The application closed the session.
     #[error("the session is closed")]
     Closed,
 }
@@ -253,13 +253,13 @@ pub enum WatchFailure {
 /// Why a write was not acknowledged. Says whether it may still take effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WriteFailure {
-    /// The server refused it for good: it changed nothing and never will.
+    /// The server refused it for good. It changed nothing, and never will.
     #[error(transparent)]
     Refused(Refusal),
-    /// It was never sent: it changed nothing and never will.
+    /// It was never sent. It changed nothing, and never will.
     #[error("the write was given up before it was sent: it changed nothing")]
     NotSent,
-    /// It was sent and its outcome was not heard: it may have taken effect, or may still.
+    /// It was sent, and its outcome is unknown. It may have taken effect, or may still.
     #[error("the write was sent, and its outcome is not known: it may have taken effect, or may still")]
     OutcomeUnknown,
 }

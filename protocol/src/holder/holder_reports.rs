@@ -1,8 +1,8 @@
-//! What a client tells a leader that assumes it to hold everything (S7).
+//! Holder reports: a client sends its object leases to a leader that tracks it as covering (S7).
 //!
-//! The list is taken after registering, or after the answer that made the session covering, and
-//! sent in pieces, one after the other's answer. It only ever adds, and is never a consent. A list
-//! that is interrupted is thrown away: the next leader asks for its own.
+//! The holder lists them after registering, or after the answer that made the session covering. It
+//! sends each part after the answer to the one before. A report only ever adds, and is never a
+//! consent. An interrupted report is discarded: the next leader asks for its own.
 
 use std::collections::VecDeque;
 
@@ -16,18 +16,18 @@ use crate::{
     time::Instant,
 };
 
-/// A list that is being told.
+/// A report that is being sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct HolderReport {
     incarnation: Incarnation,
     covering: CoveringNumber,
     parts: u32,
-    /// Those that have not been answered.
+    /// The parts that are not answered.
     rest: VecDeque<Vec<Object>>,
 }
 
 impl HolderReport {
-    /// A list of what is held now. An empty one has one empty piece.
+    /// A report of the present object leases. Without any, it has one empty part.
     fn new(incarnation: Incarnation, covering: CoveringNumber, objects: Vec<Object>) -> Self {
         let mut rest: VecDeque<_> = objects.chunks(REPORT_PART_OBJECTS_MAX).map(<[Object]>::to_vec).collect();
         if rest.is_empty() {
@@ -37,7 +37,7 @@ impl HolderReport {
         Self { incarnation, covering, parts, rest }
     }
 
-    /// The piece to be told next.
+    /// The next part.
     fn piece(&self, volume: &NodePath) -> Option<HolderReportPart> {
         let left = u32::try_from(self.rest.len()).unwrap_or(u32::MAX);
         Some(HolderReportPart {
@@ -52,7 +52,7 @@ impl HolderReport {
 }
 
 impl Holder {
-    /// Starts telling what is held under a lease, if the lease is still the one.
+    /// Starts a report of the object leases under a volume lease, if that is the present one.
     pub(super) fn start_holder_report(&mut self, covering: &CoveringLease, now: Instant) {
         let CoveringLease { volume: top, incarnation, number } = covering;
         let Some(lease) = self.volumes.get(top).and_then(|volume| volume.lease.as_ref()) else { return };
@@ -69,14 +69,13 @@ impl Holder {
         self.send_queue.push(Purpose::HolderReport(top.clone()));
     }
 
-    /// Sends the next piece.
     pub(super) fn send_report_part(&mut self, top: &NodePath, now: Instant) {
         if let Some(piece) = self.holder_reports.get(top).and_then(|list| list.piece(top)) {
             self.send(Purpose::HolderReport(top.clone()), Body::HolderReport(piece), RenewalReason::Due, now);
         }
     }
 
-    /// A piece has arrived.
+    /// The leader has received a part.
     pub(super) fn advance_holder_report(&mut self, top: &NodePath) {
         let Some(list) = self.holder_reports.get_mut(top) else { return };
         list.rest.pop_front();

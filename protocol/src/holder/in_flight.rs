@@ -1,9 +1,8 @@
-//! Requests that are on their way: when each was sent, what for, and what rode along.
+//! Requests in flight: when each was sent, its purpose, and what was piggybacked on it.
 //!
-//! Each sending has its own ticket, in rising order. A ticket ends once: answered, or abandoned
-//! because the connection ended or nobody wants the answer any more. What comes for an ended ticket
-//! is not looked at, which is what lets a recall be forgotten as soon as every ticket before it has
-//! ended (S4).
+//! Each sending has its own send id, in rising order. A send id ends once. It is answered, or
+//! abandoned because the connection ended or nobody waits for the answer. The holder ignores
+//! answers to an ended id. So it can forget a recall as soon as every earlier id has ended (S4).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,30 +16,25 @@ use crate::{
     time::Instant,
 };
 
-/// What a request is for: enough to build it anew, and to find who waits for it.
+/// What a request is for: enough to build it again, and to find the operations that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Purpose {
-    /// Get a session.
     Open,
-    /// Register with the leader.
     Register,
-    /// End the session.
     Close,
-    /// Renew what is due.
+    /// Renew volume leases, and compare clocks.
     Heartbeat,
-    /// Get a lease on the volume that is believed to have this top.
+    /// Acquire a lease on the volume that the client believes to have this top.
     Acquire(NodePath),
-    /// Keep key leases alive.
+    /// Renew key leases.
     KeepAlive,
-    /// Be told how holds stand.
+    /// Learn of changes in the status of locks.
     AwaitLocks,
-    /// Tell what is held in the volume.
+    /// Send a part of the volume's holder report.
     HolderReport(NodePath),
-    /// Read the object.
     Read(Object),
-    /// Send the write.
     Write(WriteId),
-    /// Ask what has happened to what is watched.
+    /// Ask for the next changes of a watch.
     Watch(WatchId),
 }
 
@@ -54,34 +48,34 @@ impl Purpose {
 /// One sending of one request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RequestInFlight {
-    /// Read from the clock before it was sent: what its terms count from (T2).
+    /// The time, read before the request was sent. Terms count from it (T2).
     pub(super) sent: Instant,
     pub(super) purpose: Purpose,
-    /// Whether the server owes the answer [at once](crate::message::Body::is_quick).
+    /// Whether the server owes the answer [at once](crate::message::Body::is_nonblocking).
     pub(super) is_quick: bool,
     pub(super) consents: Vec<Stamp>,
     pub(super) returns: Vec<Return>,
 }
 
-/// Keep-alives that may be unanswered at once: more than are ever sent within one term. The oldest
-/// is abandoned.
+/// Heartbeats in flight: more than are ever sent within one term. Beyond it, the oldest is
+/// abandoned.
 const HEARTBEATS_MAX: usize = 16;
 
-/// All requests that are on their way.
+/// All requests in flight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct RequestsInFlight {
     last: u64,
     live: BTreeMap<SendId, RequestInFlight>,
     granting: BTreeSet<SendId>,
     heartbeats: VecDeque<SendId>,
-    /// Those that are answered quickly; and watches. There may be thousands of watches, and each
-    /// step asks for the oldest of the others.
+    /// Requests with quick answers. Watches are separate: there may be thousands of them, and each
+    /// step needs the oldest quick request.
     quick: BTreeSet<SendId>,
     watches: BTreeSet<SendId>,
 }
 
 impl RequestsInFlight {
-    /// Gives a sending its ticket.
+    /// Adds a request and returns its send id.
     pub(super) fn start(&mut self, flight: RequestInFlight) -> SendId {
         self.last += 1;
         let ticket = SendId(self.last);
@@ -107,7 +101,7 @@ impl RequestsInFlight {
         ticket
     }
 
-    /// Ends a ticket. None if it has ended before.
+    /// Ends a send id. `None` if it has ended before.
     pub(super) fn end(&mut self, ticket: SendId) -> Option<RequestInFlight> {
         let flight = self.live.remove(&ticket)?;
         self.granting.remove(&ticket);
@@ -119,7 +113,7 @@ impl RequestsInFlight {
         Some(flight)
     }
 
-    /// Ends all tickets: the connection is over. In the order of their sending.
+    /// Ends all send ids. Returns the purposes in the order of sending.
     pub(super) fn end_all(&mut self) -> Vec<Purpose> {
         self.granting.clear();
         self.heartbeats.clear();
@@ -128,27 +122,27 @@ impl RequestsInFlight {
         std::mem::take(&mut self.live).into_values().map(|flight| flight.purpose).collect()
     }
 
-    /// The ticket that the next sending will have: everything sent so far is before it.
+    /// The next send id. All earlier sendings have lower ones.
     pub(super) fn next(&self) -> SendId {
         SendId(self.last + 1)
     }
 
-    /// The oldest ticket whose answer may still bring an object lease.
+    /// The oldest send id whose answer may still bring an object lease.
     pub(super) fn oldest_granting(&self) -> Option<SendId> {
         self.granting.first().copied()
     }
 
-    /// When the oldest request was sent that should have been answered quickly.
+    /// When the oldest request with a quick answer was sent.
     pub(super) fn oldest_quick(&self) -> Option<Instant> {
         self.sent(self.quick.first())
     }
 
-    /// When the oldest watch was sent, which the server answers when its wait is over.
+    /// When the oldest watch was sent. The server answers it when its wait has passed.
     pub(super) fn oldest_watch(&self) -> Option<Instant> {
         self.sent(self.watches.first())
     }
 
-    /// When the oldest request was sent that may bring an object lease.
+    /// When the oldest request that may bring an object lease was sent.
     pub(super) fn oldest_granting_sent(&self) -> Option<Instant> {
         self.sent(self.granting.first())
     }
@@ -157,12 +151,11 @@ impl RequestsInFlight {
         ticket.and_then(|ticket| self.live.get(ticket)).map(|flight| flight.sent)
     }
 
-    /// What a live ticket is for.
+    /// The purpose of a live send id.
     pub(super) fn purpose(&self, ticket: SendId) -> Option<&Purpose> {
         self.live.get(&ticket).map(|flight| &flight.purpose)
     }
 
-    /// All that are on their way.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SendId, &RequestInFlight)> {
         self.live.iter()
     }

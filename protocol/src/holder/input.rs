@@ -1,4 +1,4 @@
-//! What the holder is told.
+//! The inputs of the holder, and its configuration.
 
 use std::collections::BTreeSet;
 
@@ -14,63 +14,63 @@ use crate::{
     time::DriftAllowance,
 };
 
-/// What a holder is given once, when it is made.
+/// Configuration of a holder, fixed when it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HolderConfig {
-    /// What the session calls itself, for people who look.
+    /// The session's name, for operators.
     pub name: String,
-    /// How far this machine's clock may run from true time. Every span is shortened by it (T2).
+    /// How far this machine's clock may run from true time. The holder shortens each span by it
+    /// (T2).
     pub drift_allowance: DriftAllowance,
-    /// Where this client stands among all, from 0 to 1000: a number drawn once by whoever starts
-    /// it. Renewals and repeats of many clients are spread by it, so that they do not come all at
-    /// once.
+    /// A number from 0 to 1000, drawn once by the code that starts the client. It spreads the
+    /// renewals and retries of many clients, so that they do not come all at once.
     pub spread_permille: u16,
-    /// How much it keeps at a time.
+    /// Bounds of the holder's queues and tables.
     pub bounds: HolderBounds,
-    /// Mistakes that a test build puts back.
+    /// Bugs that a test build puts back.
     pub planted: Planted,
 }
 
 impl HolderConfig {
-    /// The default drift allowance, no spread, no mistakes.
+    /// The default drift allowance and bounds, no spread, and the default of [`Planted`].
     pub fn new(name: impl Into<String>) -> Self {
         let (drift_allowance, bounds, planted) = (DriftAllowance::DEFAULT, HolderBounds::DEFAULT, Planted::default());
         Self { name: name.into(), drift_allowance, spread_permille: 0, bounds, planted }
     }
 }
 
-/// Names a read that the application waits for. Given by the shell, never twice.
+/// Names a read of the application. The driver never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(pub u64);
 
-/// Names a write that the application waits for. Given by the shell, never twice, in rising order,
-/// and below 2^63.
+/// Names a write of the application. The driver gives ids in rising order, below 2^63, and never
+/// twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
 
-/// Names a watch of the application. Given by the shell, never twice.
+/// Names a watch of the application. The driver never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(pub u64);
 
-/// Names one sending of one request: what its answer is matched by. A request that is sent again
-/// gets a new ticket, so that a term is counted from the very sending that was answered (T2), and
-/// an answer that nobody waits for any more is known as such (S4).
+/// Names one sending of one request. The answer names it too. A request that is sent again gets a
+/// new id. So a term counts from exactly the sending that was answered (T2), and the holder
+/// recognizes answers that nobody waits for (S4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SendId(pub u64);
 
-/// Something that happened on the client.
+/// An event on the client.
 #[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HolderInput {
-    /// A connection to a server that may lead is up. One that was up before is over.
+    /// A connection to a server that may lead is up. An earlier connection has ended.
     Connected,
-    /// The connection is over. Answers that were still to come on it will be ignored.
+    /// The connection has ended. The holder ignores answers that arrive from it later.
     Disconnected,
-    /// The application reads an object of which the cache has no copy that may be used.
+    /// The application reads an object, and the cache has no usable copy.
     Read {
         /// The read.
         read: ReadId,
-        /// What it reads.
+        /// The object.
         object: Object,
     },
     /// The application writes.
@@ -80,79 +80,79 @@ pub enum HolderInput {
         /// The change.
         change: Write,
     },
-    /// The application wants a key lease kept alive from now on. What comes of it is told by
+    /// The application wants a key lease renewed from now on.
     /// [`HolderEffect::KeyLeaseRenewed`](super::HolderEffect::KeyLeaseRenewed) and
-    /// [`HolderEffect::KeyLeaseLost`](super::HolderEffect::KeyLeaseLost).
+    /// [`HolderEffect::KeyLeaseLost`](super::HolderEffect::KeyLeaseLost) report the results.
     KeepAlive(LeaseId),
-    /// The application does not want the key lease kept alive any more.
+    /// The application stops the renewal of a key lease.
     StopKeepAlive(LeaseId),
-    /// The application does not wait for the read any more.
+    /// The application cancels a read.
     CancelRead(ReadId),
-    /// The application does not wait for the write any more. Answered by
-    /// [`HolderEffect::WriteDone`](super::HolderEffect::WriteDone) with an error that says whether
-    /// it may still happen. A request for a write lease, or to share a hold, is not given up: its
-    /// outcome has to be known.
+    /// The application cancels a write. The holder ends it by
+    /// [`HolderEffect::WriteDone`](super::HolderEffect::WriteDone), whose error says whether the
+    /// write may still happen. It does not cancel a request for a write lease or a downgrade,
+    /// because the client must know the outcome.
     CancelWrite(WriteId),
-    /// The answer to what was sent under this ticket.
+    /// A server has answered a request.
     Answered {
-        /// The ticket.
+        /// The sending that was answered.
         send_id: SendId,
         /// The answer.
         response: Response,
     },
-    /// A recall came down the connection.
+    /// A recall has arrived.
     Recalled(Recall),
-    /// The cache has dropped a copy of its own accord, or found that it does not have it any more.
+    /// The cache has dropped a copy by itself, or finds that it does not have the copy.
     Evicted {
-        /// What it was a copy of.
+        /// The object of the copy.
         object: Object,
-        /// The copy's grant. Ignored if the copy has had a later one since.
+        /// The stamp of the copy's grant. If the copy has a later grant, the holder ignores the
+        /// input.
         stamp: Stamp,
     },
     /// The time of [`Holder::next_deadline`](super::Holder::next_deadline) has come.
     Timeout {
-        /// The volumes of which the cache served copies since it was last asked. Only those are
-        /// kept renewed.
+        /// The volumes whose copies the cache has served since the last timeout. The holder renews
+        /// leases in use, and those with attached nodes or locks.
         used: BTreeSet<NodePath>,
     },
-    /// A question that the rules do not know of has not been answered for a while. The server is
-    /// asked for a sign of life if nothing was heard of it meanwhile.
+    /// A request that these rules do not know of has waited for a while. If the server is silent,
+    /// the holder asks it for a sign of life.
     Probe,
-    /// The application has no more use for the session.
+    /// The application closes the session.
     Close,
-    /// The application watches a node or a subtree. What it is told comes as
-    /// [`HolderEffect::Changes`](super::HolderEffect::Changes): with a watch from now on, first
-    /// where it begins. The watch ends by
-    /// [`HolderEffect::WatchLost`](super::HolderEffect::WatchLost), or by
-    /// [`HolderInput::CancelWatch`].
+    /// The application watches a node or a subtree.
+    /// [`HolderEffect::Changes`](super::HolderEffect::Changes) reports the changes. For a watch
+    /// from now on, the first report says where the watch begins.
+    /// [`HolderEffect::WatchLost`](super::HolderEffect::WatchLost) or [`HolderInput::CancelWatch`]
+    /// ends the watch.
     Watch {
         /// The watch.
         watch: WatchId,
-        /// What is watched.
+        /// The node or the subtree.
         watched: Watched,
-        /// The last change that the application knows; none to watch from now on.
+        /// The last revision that the application knows. `None` to watch from now on.
         after: Option<Revision>,
         /// About how many bytes of changes the application takes at once.
         bytes_max: u32,
     },
-    /// The application has taken what it was told by
-    /// [`HolderEffect::Changes`](super::HolderEffect::Changes), and wants more.
+    /// The application has taken the last [`HolderEffect::Changes`](super::HolderEffect::Changes),
+    /// and wants more.
     WatchMore(WatchId),
-    /// The application does not watch any more.
+    /// The application ends a watch.
     CancelWatch(WatchId),
-    /// The application sets the value of a node under a write lease. Only where
-    /// [`Holder::cached`](super::Holder::cached) says that it may, at the same moment; ignored
-    /// otherwise.
+    /// The application sets the value of a node under a write lease. The holder ignores it unless
+    /// [`Holder::write_lease_value`](super::Holder::write_lease_value) returns a value at the same
+    /// moment.
     SetUnderWriteLease {
-        /// The hold.
+        /// The lock of the write lease.
         lock: LockId,
-        /// The node's value from now on.
+        /// The node's new value.
         value: Value,
     },
-    /// The application wants what it has set to be on the servers: told by
-    /// [`HolderEffect::WriteLeaseChanged`](super::HolderEffect::WriteLeaseChanged).
+    /// The application wants the last value that it set on the servers.
+    /// [`HolderEffect::WriteLeaseChanged`](super::HolderEffect::WriteLeaseChanged) reports it.
     Flush(LockId),
-    /// The application gives a write lease up, and goes on holding the node. What it has set is
-    /// flushed first.
+    /// The application ends a write lease, and keeps the lock. The holder flushes the value first.
     ReleaseWriteLease(LockId),
 }

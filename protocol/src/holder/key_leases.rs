@@ -1,12 +1,11 @@
-//! Key leases that the application wants kept alive.
+//! Key leases that the application wants renewed.
 //!
-//! They are renewed together: one request names all that are due soon, however many there are (etcd
-//! 12106: a storm of keep-alives). T2: each counts from before the request was sent, shortened by
-//! the drift allowance. The application hears once when one is over, at the latest when its own
-//! clock says so, whatever the connection does (etcd 6922, 7357).
+//! One request names all that are due soon, however many there are (etcd 12106: a storm of
+//! keep-alives). Terms count from before the request was sent, shortened by the drift allowance
+//! (T2). When a key lease has ended, the application is notified once. That is at the latest by its
+//! own clock, whatever the connection does (etcd 6922, 7357).
 //!
-//! A key lease is no session's: it is kept on when the session is gone and another has taken its
-//! place.
+//! A key lease belongs to no session. The holder goes on to renew it under the next one.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -22,47 +21,47 @@ use crate::{
     time::Instant,
 };
 
-/// One that is kept.
+/// A key lease that is renewed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct OwnKeyLease {
-    /// When it ends on this client's clock, and how it is renewed. None before the first answer.
+    /// When it ends on this clock, and when to renew it. `None` before the first promise.
     promised: Option<(Instant, Pace)>,
-    /// Which lease of its name it is, once that is known.
+    /// Which lease of its id, once that is known.
     incarnation: Option<Incarnation>,
-    /// The first request that can be about it. An answer to an earlier one may be about another
-    /// lease of its name, which was let go.
+    /// The first request that can be about it. An earlier answer may be about another lease of the
+    /// same id, whose renewal was stopped.
     since: SendId,
-    /// Before it is held: when to ask for it.
+    /// Before the first promise: when to ask for one.
     ask_at: Instant,
 }
 
 impl OwnKeyLease {
-    /// When a request is to name it.
+    /// When a request must name it.
     fn due(&self) -> Instant {
         self.promised.as_ref().map_or(self.ask_at, |(_, pace)| pace.due)
     }
 
-    /// From when on a request that is sent anyway names it too.
+    /// From this time on, a request that is sent anyway names it too.
     fn joins_from(&self) -> Instant {
         self.promised.as_ref().map_or(self.ask_at, |(_, pace)| pace.joins_from())
     }
 }
 
-/// A lease that is not held yet and is not renewed now is asked for again after this: its end is
-/// applied within a commit or two, or its leader has no quorum.
+/// When to ask again for a lease without a promise that is not renewed now. Its end is applied
+/// within a commit or two, or its leader has no quorum.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// All that are kept.
+/// All key leases that are renewed.
 ///
-/// Every step of the holder asks when something is to be done, and there may be thousands: the
-/// answer is kept, and may be early. It is put right when that time comes, and whenever all are
-/// gone through.
+/// Each step needs the next deadline, and there may be thousands of leases. So the deadlines are
+/// stored, and may be too early. They are corrected when they pass, and whenever all leases are
+/// examined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnKeyLeases {
     by_id: BTreeMap<LeaseId, OwnKeyLease>,
-    /// No lease is to be renewed before this. None without leases.
+    /// No lease must be renewed before this. `None` without leases.
     due: Option<Instant>,
-    /// No lease ends before this on this clock. None while none is held.
+    /// No lease ends before this on this clock. `None` without promises.
     ends: Option<Instant>,
 }
 
@@ -75,16 +74,16 @@ impl OwnKeyLeases {
         *self = Self::default();
     }
 
-    /// Goes through all of them for when something is to be done.
+    /// Computes the deadlines from all leases.
     fn settle(&mut self) {
         let due = self.by_id.values().map(OwnKeyLease::due).min();
         let ends = self.by_id.values().filter_map(|lease| lease.promised.as_ref()).map(|(until, _)| *until).min();
         (self.due, self.ends) = (due, ends);
     }
 
-    /// If more leases join the next request than it may name: the last that it names. Those go
-    /// first that have been due for longest. An answer makes a lease due later than all that wait,
-    /// so each has its turn (S10b: no order starves).
+    /// The last lease that the next request names, if more are due than it may name. Those due for
+    /// longest come first. An answer makes a lease due later than all that wait, so each has its
+    /// turn (S10b).
     fn last_named(&self, now: Instant) -> Option<(Instant, LeaseId)> {
         if self.by_id.len() <= KEEP_ALIVES_MAX {
             return None;
@@ -96,7 +95,6 @@ impl OwnKeyLeases {
 }
 
 impl Holder {
-    /// The application wants the lease kept alive from now on.
     pub(super) fn start_keep_alive(&mut self, id: LeaseId) {
         if self.is_closed() {
             return;
@@ -108,7 +106,7 @@ impl Holder {
         }
     }
 
-    /// The application does not want the lease kept alive any more. It ends by itself.
+    /// The application stops the renewal of a lease, which then ends by itself.
     pub(super) fn stop_keep_alive(&mut self, id: LeaseId) {
         self.key_leases.by_id.remove(&id);
         if self.key_leases.is_empty() {
@@ -120,13 +118,13 @@ impl Holder {
         self.in_flight.iter().any(|(_, flight)| flight.purpose == Purpose::KeepAlive)
     }
 
-    /// When something is to be done about a kept lease.
+    /// When a lease must be renewed, or ends.
     pub(super) fn keep_alive_deadline(&self) -> Option<Instant> {
         let due = self.key_leases.due.filter(|_| self.link == LinkState::Registered && !self.is_keep_alive_in_flight());
         due.into_iter().chain(self.key_leases.ends).min()
     }
 
-    /// Renews what is due, and with it what will be soon.
+    /// Renews the leases that are due, and those that will be soon.
     pub(super) fn send_keep_alive(&mut self, now: Instant) {
         let is_due = |keeping: &OwnKeyLeases| keeping.due.is_some_and(|due| due <= now);
         if !is_due(&self.key_leases) || self.link != LinkState::Registered || self.is_keep_alive_in_flight() {
@@ -152,9 +150,9 @@ impl Holder {
         self.send(Purpose::KeepAlive, Body::KeepAlive { leases }, RenewalReason::Due, now);
     }
 
-    /// The leader has renewed key leases, or not, or says that they are gone.
+    /// The leader has answered a keep-alive.
     pub(super) fn handle_kept_alive(&mut self, ticket: SendId, kept: &[KeyLeasePromise], sent: Instant, now: Instant) {
-        // The application may have let some of them go meanwhile.
+        // The application may have stopped the renewal of some meanwhile.
         for one in kept {
             if self.key_leases.by_id.contains_key(&one.id) {
                 self.apply_key_lease_promise(ticket, one, sent, now);
@@ -163,8 +161,8 @@ impl Holder {
         self.key_leases.settle();
     }
 
-    /// The answer to a grant says how much time its lease has. A repeated answer may find it gone:
-    /// that is no news of another lease of its name, which may be kept by now.
+    /// The answer to a grant says how long its lease lasts. A repeated answer may say that it is
+    /// gone. That says nothing about another lease of the same id, which may be renewed by now.
     pub(super) fn granted(&mut self, ticket: SendId, kept: &KeyLeasePromise, sent: Instant, now: Instant) {
         let known = self.key_leases.by_id.get(&kept.id).and_then(|lease| lease.incarnation);
         if kept.result != KeepAliveResult::NotFound || known == Some(kept.incarnation) {
@@ -172,13 +170,13 @@ impl Holder {
         }
     }
 
-    /// More time on one key lease, which may have been granted just now; or its end.
+    /// Handles a promise for a key lease, which may be new, or its end.
     fn apply_key_lease_promise(&mut self, ticket: SendId, kept: &KeyLeasePromise, sent: Instant, now: Instant) {
         let KeyLeasePromise { id, incarnation, ttl, result } = *kept;
         let lease = self.key_leases.by_id.get(&id);
         let known = lease.and_then(|lease| lease.incarnation);
-        // A late answer, about a lease that had the name before the one that is kept. While that
-        // one's incarnation is not known, the request that was answered tells which is older (S7b).
+        // A late answer, about an earlier lease of the same id. While the incarnation of the
+        // renewed lease is unknown, the answered request shows which lease is older (S7b).
         let is_late = match known {
             Some(known) => incarnation < known,
             None => lease.is_some_and(|lease| ticket < lease.since),
@@ -186,12 +184,12 @@ impl Holder {
         if is_late {
             return;
         }
-        // One that is kept, and another of its name: the first is gone.
+        // Another lease has the id now, so the renewed one is gone.
         let span = if known.is_none_or(|known| known == incarnation) { result } else { KeepAliveResult::NotFound };
         let span = match span {
             KeepAliveResult::Renewed(span) => span,
-            // One that is held is asked for again before long by its pace, while this clock says
-            // that it holds.
+            // A lease with a promise is soon asked for again at its own pace, while it holds on
+            // this clock.
             KeepAliveResult::Unconfirmed => {
                 if let Some(lease) = self.key_leases.by_id.get_mut(&id) {
                     lease.ask_at = now.after(ASK_AGAIN);
@@ -211,7 +209,7 @@ impl Holder {
         };
         lease.incarnation = Some(incarnation);
         match &mut lease.promised {
-            // One that is less is limited by the horizon: it is asked for again.
+            // A shorter promise is limited by the horizon. Ask again.
             Some((last, _)) if until < *last => return,
             Some((last, pace)) => {
                 *last = until;
@@ -219,12 +217,12 @@ impl Holder {
             }
             None => lease.promised = Some((until, Pace::new(sent, span, ttl, spread, now))),
         }
-        // One that was just granted, and kept before: none ends before either.
+        // `ends` must not be later than any lease's end.
         self.key_leases.ends = Some(self.key_leases.ends.map_or(until, |ends| ends.min(until)));
         self.effects.push(HolderEffect::KeyLeaseRenewed { id, incarnation, ttl, until });
     }
 
-    /// Leases whose time has passed on this clock are over.
+    /// Ends the leases whose time has passed on this clock.
     pub(super) fn expire_key_leases(&mut self, now: Instant) {
         if self.key_leases.ends.is_none_or(|end| end > now) {
             return;

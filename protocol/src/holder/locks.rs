@@ -1,15 +1,14 @@
-//! Holds that the session has, and those that it waits for.
+//! The session's locks, and its positions in lock queues (S10).
 //!
-//! A hold lives under one incarnation of the lease on its volume. It is held only as long as that
-//! lease holds on this clock (S1, T2): what a server says of it may be long past. When the lease is
-//! over, or may be by this clock, the hold is over for the application, which is told once; what it
-//! had may still be its own at the server, and is to be given back.
+//! A lock belongs to one incarnation of the lease on its volume. The client counts on it only while
+//! that lease holds on this clock (S1, T2), because a server's report may be old. When the lease
+//! has ended, or may have by this clock, the lock is lost. The application is notified once. The
+//! server may still count the lock, so it has to be released there.
 //!
-//! The holder learns of grants, and that somebody waits for what it holds, by leaving a request
-//! with the leader that is answered when something has changed. There is one at a time. It names
-//! all holds; if there are more than one request may name, each gets its turn. What is held is
-//! asked after only when it has been held for a while, so that a lock that is taken and given back
-//! costs two messages.
+//! To learn of grants and of waiters, the holder leaves one [`Body::AwaitLocks`] with the leader,
+//! which answers when something has changed. It names all locks, or each in its turn if there are
+//! too many for one request. It names a granted lock only after a while. So a short lock costs two
+//! messages.
 
 use std::{
     collections::BTreeMap,
@@ -35,49 +34,46 @@ use crate::{
     time::Instant,
 };
 
-/// Whether anybody waits for a hold is asked when it has been held for this long.
+/// How long a lock is owned before the holder asks whether anyone waits for it.
 const ASKED_AFTER: Duration = Duration::from_millis(100);
 
-/// A request that waits at the leader is made anew after this long: whatever has become of it on
-/// the way, a grant is not missed for longer. Less than what a client and its connection give the
-/// answer to a request.
+/// When a request that waits at the leader is repeated. Whatever happened to it on its way, no
+/// grant is missed for longer. Shorter than the time that the client and its connection allow for
+/// an answer.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(20);
 
-/// With more holds than one request names, the next request follows after this long and names the
-/// next holds. The leader looks all holds of a request up: it must not do that all the time.
+/// When the next request follows if there are more locks than one request names. The leader looks
+/// up all locks of a request, and must not do that all the time.
 const ASKED_NEXT_AFTER: Duration = Duration::from_secs(1);
 
-/// A hold of this session.
+/// A lock of this session, granted or waiting.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnLock {
     pub(super) path: NodePath,
     pub(super) volume: NodePath,
     incarnation: Incarnation,
     pub(super) status: LockStatus,
-    /// The application wants it to be another, and has not been answered.
+    /// The mode that the application has asked for, without an answer.
     pub(super) requested_mode: Option<LockMode>,
-    /// The application has handed it over. Whether it is another's by now is not known.
+    /// The application has handed it over. Another session may own it by now.
     pub(super) is_handed_over: bool,
-    /// The session keeps the node's data to itself, or asks to.
+    /// Its write lease, or the request for one.
     pub(super) write_lease: Option<Box<OwnWriteLease>>,
 }
 
-/// All holds of this session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnLocks {
     pub(super) by_id: BTreeMap<LockId, OwnLock>,
     /// The request that waits at the leader.
     await_in_flight: Option<SendId>,
-    /// When the leader is to be asked, because it does not know of all holds, or knows less than
-    /// this side.
+    /// When to ask the leader, because it does not know all locks, or knows less than this side.
     due: Option<Instant>,
-    /// With more holds than one request names: the last that was named.
+    /// With more locks than one request names: the last one named.
     asked_through: LockId,
 }
 
 impl OwnLock {
-    /// How it stands as far as the application may count on it: not alone any more, if it has asked
-    /// for that.
+    /// The status that the application may count on: shared, if it has asked for a downgrade.
     fn lowered(&self, status: LockStatus) -> LockStatus {
         match (status, self.requested_mode) {
             (LockStatus::Granted { token, is_contended, .. }, Some(LockMode::Shared)) => {
@@ -89,7 +85,7 @@ impl OwnLock {
 }
 
 impl OwnLocks {
-    /// The connection is over, and what was asked on it.
+    /// The connection has ended, with the request on it.
     pub(super) fn unsend(&mut self) {
         self.await_in_flight = None;
         self.due = (!self.by_id.is_empty()).then_some(Instant::ZERO);
@@ -99,8 +95,8 @@ impl OwnLocks {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// The holds that the next request names: all, or the next ones in turn if there are too many,
-    /// or their paths too long. And how long after it the one that follows is sent.
+    /// The locks that the next request names, and how long after it the following one is sent. It
+    /// names all locks, or the next in turn if they or their paths are too many.
     fn ask(&mut self) -> (Vec<AwaitedLock>, Duration) {
         let (last, again) = match self.fits_one_request() {
             true => (LockId(0), ASKED_AGAIN_AFTER),
@@ -132,8 +128,8 @@ impl OwnLocks {
 }
 
 impl Holder {
-    /// How long a hold is certain to be held, if nothing more is heard: zero if it is not. One that
-    /// is being handed over is not, until it is known that it was not.
+    /// How long the lock certainly lasts without another promise. Zero if the session does not own
+    /// it, or hands it over. After a failed hand-over the lock counts again.
     pub fn lock_remaining(&self, id: LockId, now: Instant) -> Duration {
         let by_answer = self.planted(Bug::HandedOverByAnswer);
         let is_held = |hold: &&OwnLock| matches!(hold.status, LockStatus::Granted { .. });
@@ -147,14 +143,13 @@ impl Holder {
         lease.map_or(Duration::ZERO, |lease| lease.until.since(now))
     }
 
-    /// The application wants a hold to be another. One that is to be shared is not held alone from
-    /// now on: others may be granted it before the answer is here.
+    /// Notes a change that the application asks for. From now on a downgraded lock is not
+    /// exclusive, because others may be granted it before the answer. A lock that is handed over is
+    /// not owned.
     ///
-    /// One that is handed over is not held from now on either.
-    ///
-    /// False if it asks for two things at once, of which nobody could tell which would be done
-    /// last; or of a hold that waits, of which nobody could tell whether it will wait then; or of
-    /// one that is a write lease.
+    /// False if the lock has a write lease, if it waits, or if another change is in flight. A
+    /// waiting lock may be granted before the change arrives. The order of two changes would be
+    /// unknown.
     pub(super) fn begin_lock_change(&mut self, change: &Write) -> bool {
         let (hold, mode) = match change {
             Write::ChangeLockMode { lock, mode, .. } => (lock, Some(*mode)),
@@ -174,8 +169,8 @@ impl Holder {
         true
     }
 
-    /// The write has not been done, and will not be: a hold that was to be handed over by it is
-    /// held as before.
+    /// The write was not done, and never will be: the session still owns the lock that it was to
+    /// hand over.
     pub(super) fn undo_hand_over(&mut self, change: &Write) {
         if let Write::HandOver { lock, .. } = change
             && let Some(own) = self.locks.by_id.get_mut(lock)
@@ -184,7 +179,7 @@ impl Holder {
         }
     }
 
-    /// What was asked of a hold has ended, one way or the other.
+    /// A change of a lock's mode has ended, with success or without.
     pub(super) fn end_lock_change(&mut self, change: &Write) {
         if let Write::ChangeLockMode { lock, .. } = change
             && let Some(own) = self.locks.by_id.get_mut(lock)
@@ -193,7 +188,7 @@ impl Holder {
         }
     }
 
-    /// The application has given the hold back, or has been told that it is over.
+    /// The application has released the lock, or is notified that it is lost.
     pub(super) fn forget_lock(&mut self, id: LockId) {
         let Some(hold) = self.locks.by_id.remove(&id) else { return };
         self.lose_write_lease(id, &hold);
@@ -202,11 +197,11 @@ impl Holder {
         }
     }
 
-    /// A request for a hold has come to this, before the application hears of it. Returns whether
-    /// the hold is over already.
+    /// Handles the outcome of a lock request, before the application gets it. Returns the lock if
+    /// it is already lost.
     pub(super) fn apply_lock_grant(&mut self, change: &Write, written: &Written, now: Instant) -> Option<LockId> {
         let LockGrant { path, lock, mode, token, volume, incarnation } = written.lock.as_deref()?.clone();
-        // Given back meanwhile, while it was being made another, or over.
+        // Released during the change of its mode, or lost.
         if matches!(change, Write::ChangeLockMode { .. }) && !self.locks.by_id.contains_key(&lock) {
             return None;
         }
@@ -234,12 +229,12 @@ impl Holder {
         None
     }
 
-    /// When the leader is to be asked about holds.
+    /// When to ask the leader about locks.
     pub(super) fn await_locks_deadline(&self) -> Option<Instant> {
         self.locks.due.filter(|_| self.link == LinkState::Registered && !self.locks.by_id.is_empty())
     }
 
-    /// Asks the leader to tell how holds stand, when that changes.
+    /// Asks the leader to report changes in the status of locks.
     pub(super) fn await_locks(&mut self, now: Instant) {
         if self.await_locks_deadline().is_none_or(|due| due > now) {
             return;
@@ -250,19 +245,18 @@ impl Holder {
         self.locks.await_in_flight = Some(self.send(Purpose::AwaitLocks, body, RenewalReason::NoRenewal, now));
     }
 
-    /// The leader tells how holds stand. An answer that has been overtaken by a later request says
-    /// nothing.
+    /// The leader reports statuses of locks. Ignored if a later request has replaced this one.
     pub(super) fn handle_lock_statuses(&mut self, ticket: SendId, told: Vec<(LockId, LockStatus)>, now: Instant) {
         if self.locks.await_in_flight != Some(ticket) {
             return;
         }
         self.locks.await_in_flight = None;
         let news = told.into_iter().filter(|(id, status)| self.update_lock_status(*id, *status, now)).count();
-        // Who tells nothing new is not asked all the time.
+        // A leader that reports nothing new is not asked all the time.
         self.locks.ask_by(if news > 0 { now } else { now.after(ASKED_AFTER) });
     }
 
-    /// Whether it was news. A leader that is deposed and does not know it may tell what is past.
+    /// Whether the status was news. A deposed leader that does not know it may report the past.
     fn update_lock_status(&mut self, id: LockId, status: LockStatus, now: Instant) -> bool {
         let Some(own) = self.locks.by_id.get(&id) else { return false };
         let (status, is_live) = (own.lowered(status), self.is_live(&own.volume, now));
@@ -271,8 +265,8 @@ impl Holder {
         }
         let is_held = matches!(status, LockStatus::Granted { .. });
         if is_held && !is_live && !self.planted(Bug::LockWithoutClock) {
-            // Not by this clock. If the lease is renewed it is told again; if the lease is over so
-            // is the hold.
+            // Not granted by this clock. If the lease is renewed, the leader reports the grant
+            // again. If the lease has ended, so has the lock.
             return false;
         }
         let Some(own) = self.locks.by_id.get_mut(&id) else { return false };
@@ -286,7 +280,7 @@ impl Holder {
         true
     }
 
-    /// The request about holds came to nothing: it is made again at once, by a leader's word later.
+    /// The leader refused the request about locks. It is repeated after [`ASKED_AFTER`].
     pub(super) fn retry_await_locks(&mut self, ticket: SendId, now: Instant) {
         if self.locks.await_in_flight == Some(ticket) {
             self.locks.await_in_flight = None;
@@ -294,7 +288,7 @@ impl Holder {
         }
     }
 
-    /// Leases are over, or others have taken their place: so are the holds that lived under them.
+    /// Leases have ended or were replaced: their locks are lost.
     pub(super) fn lose_locks_without_lease(&mut self) {
         let lives = |own: &OwnLock| self.may_be_current_lease(&own.volume, own.incarnation);
         let over = self.locks.by_id.iter().filter(|(_, own)| !lives(own)).map(|(id, _)| *id);
@@ -303,8 +297,7 @@ impl Holder {
         self.notify_locks_lost(over);
     }
 
-    /// What the clock says by itself, whatever the connection does: what is held under a lease
-    /// whose time has passed is held no more.
+    /// Ends owned locks whose lease has run out on this clock, whatever the connection does.
     pub(super) fn expire_locks(&mut self, now: Instant) {
         let has_lapsed =
             |(_, volume): (&NodePath, &KnownVolume)| !volume.locks.is_empty() && volume.live(now).is_none();
@@ -322,8 +315,8 @@ impl Holder {
         self.volumes.get(volume).is_some_and(|volume| volume.live(now).is_some())
     }
 
-    /// Whether the lease is the one that there is, or may turn out to be: one that is asked for
-    /// anew is given again if holds live under it, perhaps some that this side has yet to hear of.
+    /// Whether the lease is the present one, or may turn out to be. A lease that is asked for again
+    /// is granted again if it has locks, perhaps some that this side does not know yet.
     pub(super) fn may_be_current_lease(&self, volume: &NodePath, incarnation: Incarnation) -> bool {
         match self.volumes.get(volume).map(|volume| &volume.lease) {
             Some(Some(lease)) => lease.incarnation == incarnation,
@@ -332,7 +325,7 @@ impl Holder {
         }
     }
 
-    /// The session is over, and all its holds.
+    /// The session has ended, with all its locks.
     pub(super) fn lose_all_locks(&mut self) {
         let holds = std::mem::take(&mut self.locks).by_id;
         holds.iter().for_each(|(id, own)| self.lose_write_lease(*id, own));
@@ -345,7 +338,7 @@ impl Holder {
         }
     }
 
-    /// Each hold lives under the lease that there is.
+    /// Checks that each lock is under the present lease.
     pub(super) fn check_locks(&self) -> Result<(), String> {
         for (id, hold) in &self.locks.by_id {
             let volume = self.volumes.get(&hold.volume).filter(|volume| volume.locks.contains(id));
@@ -361,9 +354,9 @@ impl Holder {
     }
 }
 
-/// Whether something can have become of a hold after what is known of it: it waits, then it is
-/// held, then it is over. Its token grows; under one token it may be exclusive first and shared
-/// later, never the other way round.
+/// Whether the reported status can follow the known one. A lock waits, then it is granted, then it
+/// ends. Its token grows. Under one token it may be exclusive first and shared later, never the
+/// reverse.
 pub(super) fn is_newer(known: LockStatus, told: LockStatus) -> bool {
     let place = |status: LockStatus| match status {
         LockStatus::Waiting => (0, None),

@@ -1,37 +1,37 @@
-//! The client's half of the rules: which copies may be used now, what to renew, what a recall does
-//! to a fetch under way.
+//! The client's rules: which cached copies may be used, what to renew, and how a recall affects the
+//! requests in flight.
 //!
-//! One [`Holder`] is one client: its session and, when that is gone, the next. It has one way in,
-//! [`Holder::step`], and answers with a list of [`HolderEffect`]s. The shell around it owns the
-//! connection, the contents of the copies and the clock; it carries effects out in order and
+//! One [`Holder`] serves one client: its session, and the next one when that has expired.
+//! [`Holder::step`] is its only input, and returns [`HolderEffect`]s. The driver around it owns the
+//! connection, the contents of the copies and the clock. The driver executes effects in order and
 //! decides nothing.
 //!
-//! What it guarantees, if the shell does so and each server keeps its half:
+//! If the driver does so and the servers obey their rules, the holder guarantees:
 //!
-//! - no read is served from memory but under an object lease and a volume lease that both hold on
-//!   this clock (S1), and none with a value older than a write that had been acknowledged before
-//!   the read began;
-//! - consent is given after the copy is gone, never before, and a grant that was overtaken by the
-//!   recall is not cached (S4);
-//! - a write takes effect at most once; when that cannot be known, it says so (S9);
-//! - what is watched is told whole, each change once, in order, none left out, whatever becomes of
-//!   connections, leaders and sessions;
-//! - the application hears of each change of the session's state once, by this clock, not by the
-//!   connection's (DESIGN section 2).
+//! - A read from memory needs an object lease and a volume lease that both hold on this clock (S1).
+//!   It never returns a value older than a write that was acknowledged before the read began.
+//! - The client consents only after it has dropped the copy. It never caches a grant that a recall
+//!   has overtaken (S4).
+//! - A write takes effect at most once. If its outcome cannot be known, the holder says so (S9).
+//! - A watch reports each change once, complete and in order, across connections, leaders and
+//!   sessions.
+//! - The application gets each change of the session's state once. This client's clock decides,
+//!   whatever the connection does.
 //!
-//! What it does not know: what the copies contain, which servers there are, what time it is
-//! anywhere else.
+//! The holder does not know what the copies contain, which servers exist, or any other clock.
 //!
-//! Atomic steps (S4): the shell holds one lock around a step and those of its effects that touch
-//! the cache. So checking the epoch, installing a copy and registering with a leader are each one
-//! step, and a copy is never seen half recalled.
+//! Atomic steps (S4): the driver holds one lock around a step and its effects on the cache. So
+//! checking the epoch, installing a copy and registering with a leader are one step each. No reader
+//! sees a copy that is half recalled.
 //!
-//! Where to find the rules: promises, T2, T6 in `renewals.rs` and `volumes.rs`; grants and recalls,
-//! S1, S4, S5 in `grants.rs` and `recalls.rs`; new incarnations and the revival of copies in
-//! `acquiring.rs`; shared misses in `reads.rs`; S2w, S9 in `writes.rs`; S7 in `held.rs`; holds in
-//! `holding.rs`, write leases in `caching.rs`, key leases in `keeping.rs`; sessions and registering
-//! in `session.rs`; watches in `watching.rs`; drift supervision in `clocks.rs`; the invariants in
-//! `check.rs`.
+//! docs/PROTOCOL.md defines the rules. They are in these files:
+//!
+//! - S1: `validity.rs`; S4, S5: `object_leases.rs`, `recalls.rs`; T2, T6: `renewals.rs`,
+//!   `volume_leases.rs`;
+//! - S7: `holder_reports.rs`, and `acquisitions.rs` for the revival of copies; S7b:
+//!   `attachments.rs`;
+//! - S2w, S9: `writes.rs`, `session.rs`; S10: `locks.rs`, `write_leases.rs`; drift supervision:
+//!   `drift.rs`.
 
 mod acquisitions;
 mod attachments;
@@ -105,11 +105,11 @@ pub struct Holder {
     link: LinkState,
     session: Option<OwnSession>,
     reported_state: ReportedState,
-    /// The leadership that the session has registered with last. Never falls.
+    /// The epoch in which the session last registered. Never falls.
     epoch: Epoch,
     /// The highest stamp seen (S2w).
     stamp_seen: Stamp,
-    /// When a server was last heard of on this connection.
+    /// When this client last heard from a server on this connection.
     heard_at: Instant,
     in_flight: RequestsInFlight,
     send_queue: SendQueue,
@@ -117,7 +117,7 @@ pub struct Holder {
     volumes: KnownVolumes,
     copies: CachedCopies,
     recalls: RecallMemory,
-    /// New leases that were asked for, by the top of the volume that is believed to be the one.
+    /// New volume leases that the client asks for, by the top of the volume that it believes in.
     acquisitions: BTreeMap<NodePath, Acquisition>,
     reads: Reads,
     writes: OwnWrites,
@@ -128,14 +128,14 @@ pub struct Holder {
     write_leases: WriteLeases,
     watches: OwnWatches,
     drift: DriftSupervision,
-    /// What a planted mistake forgot to drop in time.
+    /// Copies that a planted bug did not drop in time.
     late_drops: Vec<ObjectSet>,
-    /// Effects of the step under way. Empty between steps.
+    /// Effects of the current step. Empty between steps.
     effects: Vec<HolderEffect>,
 }
 
 impl Holder {
-    /// A client that has no session yet.
+    /// A client without a session.
     pub fn new(config: HolderConfig) -> Self {
         Self {
             link: LinkState::Down,
@@ -166,9 +166,10 @@ impl Holder {
         }
     }
 
-    /// Takes one input and says what to do about it, in order.
+    /// Handles one input, and returns the effects in the order in which the driver must execute
+    /// them.
     ///
-    /// `now` is read from this client's own clock right before. It never runs backwards.
+    /// The driver reads `now` from this client's own clock right before. It never runs backwards.
     pub fn step(&mut self, input: HolderInput, now: Instant) -> Vec<HolderEffect> {
         self.drop_late();
         if let HolderInput::Timeout { used } = &input {
@@ -208,11 +209,10 @@ impl Holder {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`HolderInput::Timeout`] is wanted, at the latest. None while there is nothing to wait
-    /// for.
+    /// When the driver must send [`HolderInput::Timeout`] at the latest. `None` if nothing has a
+    /// deadline.
     ///
-    /// After each step it is another, later one: a shell that calls in time is never asked twice
-    /// for the same moment.
+    /// A driver that sends it in time never gets the same moment twice.
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_leader = self.link == LinkState::Registered;
         let deadlines = [
@@ -229,35 +229,34 @@ impl Holder {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether the object's copy may be used now (S1). What a cache decides by itself with
+    /// Whether the copy of the object may be used now (S1). A cache decides the same by itself with
     /// [`validity::may_use`].
     pub fn may_serve(&self, object: &Object, now: Instant) -> bool {
         self.copies.get(object).is_some_and(|copy| self.may_use(&copy.validity, now))
     }
 
-    /// How long the volume's lease is certain to hold on this client's clock, if nothing more is
-    /// heard.
+    /// How long the volume's lease certainly holds on this client's clock, without another promise.
     pub fn volume_remaining(&self, volume: &NodePath, now: Instant) -> Duration {
         self.validity_of(volume).until.since(now)
     }
 
-    /// The top of the volume that a path belongs to, as far as is known: the nearest one at or
-    /// above it, with a lease or without.
+    /// The top of the volume that the path belongs to: the nearest known volume at or above the
+    /// path, with or without a lease.
     pub fn volume_of(&self, path: &NodePath) -> NodePath {
         self.volumes.nearest(path)
     }
 
-    /// The session, once there is one.
+    /// The current session, if there is one.
     pub fn session(&self) -> Option<SessionId> {
         self.session.as_ref().map(|session| session.id)
     }
 
-    /// The leadership that the session has registered with last.
+    /// The epoch in which the session last registered.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// What the volume's copies may be used by.
+    /// Under which conditions the volume's copies may be used. The default permits none.
     pub fn validity_of(&self, volume: &NodePath) -> VolumeValidity {
         let lease = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref());
         match lease {
@@ -281,7 +280,7 @@ impl Holder {
         may_use(lease, &volume, now)
     }
 
-    /// Whether a copy is from before the volume lease that is held now.
+    /// Whether the copy is from an earlier incarnation than the present volume lease.
     fn is_revived(&self, copy: &CopyValidity) -> bool {
         let lease = self.volumes.get(&copy.volume).and_then(|volume| volume.lease.as_ref());
         lease.is_some_and(|lease| copy.incarnation < lease.incarnation)
@@ -291,12 +290,12 @@ impl Holder {
         self.config.planted.has(bug)
     }
 
-    /// How long a copy stays valid, if it may be used now.
+    /// Until when a copy is valid, if it may be used now.
     fn valid_until(&self, copy: &CopyValidity, now: Instant) -> Option<Instant> {
         self.may_use(copy, now).then(|| copy.until.min(self.validity_of(&copy.volume).until))
     }
 
-    /// Tells the cache what a volume's copies may be used by, if that has changed.
+    /// Reports the validity of the volume's copies to the cache, if it has changed.
     fn notify_validity(&mut self, volume: &NodePath) {
         let validity = self.validity_of(volume);
         if let Some(known) = self.volumes.get_mut(volume)

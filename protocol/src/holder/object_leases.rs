@@ -1,9 +1,9 @@
-//! Object leases and recalls: what is installed, what is refused, what is dropped.
+//! Object leases and recalls: which copies are installed, refused and dropped.
 //!
-//! S4 in one place. A grant is cached only if it comes from the leader that the session has
-//! registered with, under the volume lease that the client holds now, and if nothing that the
-//! client has seen since it asked has overtaken it: a recall, a write of its own (S2w), a new
-//! incarnation of the volume lease.
+//! `judge` implements S4. It accepts a grant only from the leader that the session has registered
+//! with, and only under the present volume lease. It refuses a grant that has been overtaken since
+//! the request. A recall, a write of this client (S2w) or a new incarnation of the volume lease
+//! overtakes it.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use crate::{
     time::Instant,
 };
 
-/// A grant together with what came with it.
+/// A grant, with the facts about its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ArrivedGrant<'a> {
     pub(super) grant: &'a Grant,
-    /// The leadership that answered.
+    /// The epoch that answered.
     pub(super) epoch: Epoch,
-    /// The revision that was applied by then.
+    /// The revision that the server had applied.
     pub(super) applied: Revision,
-    /// Before the request was sent.
+    /// The time before the request was sent.
     pub(super) sent: Instant,
 }
 
 impl Holder {
-    /// Whether the grant may be cached, and then what its copy may be used by (S4).
+    /// The copy to cache, if the grant may be cached (S4).
     pub(super) fn judge(&mut self, object: &Object, arrival: ArrivedGrant<'_>, now: Instant) -> Option<CachedCopy> {
         let ArrivedGrant { grant, epoch, applied, sent } = arrival;
         let is_of_epoch = epoch == self.epoch && grant.stamp.epoch == self.epoch;
@@ -59,7 +59,8 @@ impl Holder {
         Some(CachedCopy { validity: CopyValidity { stamp, volume, incarnation, until }, generation, modified: None })
     }
 
-    /// Keeps a copy that was judged good. How long it is valid, if it is now.
+    /// Installs a copy that `judge` accepted. Returns until when it is valid, if it may be used
+    /// now.
     pub(super) fn install(
         &mut self,
         object: &Object,
@@ -74,7 +75,7 @@ impl Holder {
         valid_until
     }
 
-    /// A server wants copies dropped. They are, valid or not; then the server is told.
+    /// A server recalls copies. The holder drops them, valid or not, and then consents.
     pub(super) fn recalled(&mut self, recall: &Recall, now: Instant) {
         let Some(session) = self.session() else { return };
         if recall.session != session {
@@ -99,8 +100,8 @@ impl Holder {
         self.effects.push(consent);
     }
 
-    /// Drops the copies of these sets, and refuses grants on them stamped up to `through` that are
-    /// still on their way.
+    /// Drops the copies of these sets. Refuses grants on them that are still in flight and stamped
+    /// up to `through`.
     pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
         let spares_lapsed = self.planted(Bug::RecallSparesLapsedCopies);
         let mut gone = Vec::new();
@@ -113,14 +114,14 @@ impl Holder {
         self.dropped(gone);
     }
 
-    /// Tells the cache to drop these.
+    /// Tells the cache to drop these objects.
     pub(super) fn dropped(&mut self, objects: Vec<Object>) {
         if !objects.is_empty() {
             self.effects.push(HolderEffect::Drop(objects));
         }
     }
 
-    /// Makes up for what a planted mistake did not drop in time.
+    /// Drops what a planted bug did not drop in time.
     pub(super) fn drop_late(&mut self) {
         let sets = std::mem::take(&mut self.late_drops);
         if !sets.is_empty() {
@@ -128,11 +129,11 @@ impl Holder {
         }
     }
 
-    /// The cache has dropped a copy of its own accord. If the server still counts it as leased, it
-    /// is given back with the next request (S2).
+    /// The cache has dropped a copy by itself. If the server still counts it as leased, the next
+    /// request returns it (S2).
     ///
-    /// A return counts as a recall (S4): the server takes it for all grants of the object up to
-    /// this one, and an earlier one may still be on its way. If that were cached, nobody would
+    /// A return counts as a recall (S4). The server applies it to all grants of the object up to
+    /// this one, and an earlier grant may still be in flight. If that were cached, nobody would
     /// recall it.
     pub(super) fn evicted(&mut self, object: Object, stamp: Stamp, now: Instant) {
         let Some(copy) = self.copies.get(&object) else { return };

@@ -1,7 +1,8 @@
-//! When a lease is renewed: when half of its term is left, so that the other half is there for
-//! retries. After a promise of less than a term it is renewed sooner.
+//! When to renew a lease: when half of its term is left, so that the other half is there for
+//! retries. After a promise of less than a term, sooner.
 //!
-//! The same for volume leases and key leases. It does not know what a renewal is sent with.
+//! Volume leases and key leases share these rules. The module does not know which requests carry
+//! the renewals.
 
 use std::time::Duration;
 
@@ -10,31 +11,30 @@ use crate::{
     time::Instant,
 };
 
-/// Between two tries of a renewal lies at least this part of a term, so that nothing spins.
+/// Two attempts to renew are at least this part of a term apart, so that nothing spins.
 const RETRIES_PER_TERM_MAX: u32 = 16;
 
-/// A client looks this often in a term whether an idle volume has come to be used again.
+/// How often in a term a client checks whether an idle volume is in use again.
 const LOOKS_PER_TERM: u32 = 8;
 
-/// What is done again and again in a term is this far apart at least: a sixteenth of the shortest
-/// term that there is.
+/// The shortest interval between repeated actions: a sixteenth of the shortest allowed term.
 const APART_MIN: Duration = Duration::from_micros(12_500);
 
 /// When to renew one lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) term: Duration,
-    /// When a request of its own is due.
+    /// When to send a request only to renew.
     pub(super) due: Instant,
-    /// A renewal was sent, and no answer to it has come, or one that promised hardly anything.
+    /// A renewal was sent, and it got no answer, or a promise of almost nothing.
     pub(super) is_wanted: bool,
 }
 
 impl Pace {
-    /// Of a lease that was granted by a request sent at `sent`.
+    /// The pace of a lease that a request sent at `sent` was granted.
     ///
-    /// The first renewal comes up to a quarter of a term early, a different time for each client.
-    /// So clients that start together do not renew together.
+    /// The first renewal comes up to a quarter of a term early, at a different time for each
+    /// client. So clients that start together do not renew together.
     pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
         let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
         let spread = (term / 4).saturating_mul(u32::from(spread_permille)) / 1000;
@@ -42,19 +42,19 @@ impl Pace {
         pace
     }
 
-    /// The lease was renewed by a request sent at `sent`, for `span`.
+    /// A request sent at `sent` has renewed the lease for `span`.
     pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
-        // One that was promised less than half of a term is asked for again soon.
+        // After a promise of less than half of a term, ask again soon.
         let interval = span.saturating_sub(term / 2).max(span / 8);
         self.term = term;
         self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
-        // A leader without a quorum promises less and less, up to the horizon: the lease ends
-        // before it can be asked again.
+        // A leader without a quorum promises less and less, up to the horizon. The lease then ends
+        // before the client can ask again.
         self.is_wanted = self.due >= sent.after(span - span / 8);
     }
 
-    /// A renewal is being sent, for a lease that ends at `until`: when to try again unless it is
-    /// answered.
+    /// A renewal is being sent for a lease that ends at `until`. Sets when to try again without an
+    /// answer.
     pub(super) fn asked(&mut self, until: Instant, now: Instant) {
         let (wait, least) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
         if wait < least {
@@ -65,24 +65,25 @@ impl Pace {
         self.is_wanted = true;
     }
 
-    /// Nobody uses the volume: look again later.
+    /// Nobody uses the volume: check again later.
     pub(super) fn idle(&mut self, now: Instant) {
         self.due = now.after(self.part(LOOKS_PER_TERM));
     }
 
-    /// Such a part of the term, and long enough that nothing spins.
+    /// This part of the term, and at least [`APART_MIN`].
     fn part(&self, per_term: u32) -> Duration {
         (self.term / per_term).max(APART_MIN)
     }
 
-    /// From this time on, the renewal rides along with any request: mostly a third of a term after
-    /// the last.
+    /// From this time on, any request carries the renewal: usually a third of a term after the last
+    /// one.
     pub(super) fn piggyback_from(&self) -> Instant {
         self.due.before(self.term / 6)
     }
 
-    /// From this time on, the lease is renewed with another that is due: a quarter of a term after
-    /// its last renewal. Of two leases with the same term, one is that old when the other is due.
+    /// From this time on, the lease is renewed together with another that is due: a quarter of a
+    /// term after its last renewal. Of two leases with equal terms, one is that old when the other
+    /// is due.
     pub(super) fn joins_from(&self) -> Instant {
         self.due.before(self.term / 4)
     }

@@ -1,16 +1,16 @@
 //! Reads that the cache could not answer, and the fetches that they share.
 //!
-//! One request at a time is under way for an object. A read that *began before* the request was
-//! sent may use any answer to it. One that *joined* it later may use the answer only if it came
-//! with leases that hold now; an answer without, or one that a recall overtook, could be older than
-//! a write that was acknowledged before the read began (DESIGN section 6).
+//! One request at a time is in flight for an object. A read that *began before* the request was
+//! sent may use any answer to it. A read that *joined* later may use the answer only if it came
+//! with leases that hold now. Any other answer may be older than a write that was acknowledged
+//! before the read began.
 //!
-//! A fetch first sees to a lease on the volume, so that what it brings can be kept. It does not
-//! insist: after a few tries it reads without.
+//! A fetch first gets a lease on the volume, so that its answer can be cached. After a few attempts
+//! it reads without one.
 //!
-//! If the server says that another client keeps the data to itself, the fetch is sent again at once
-//! as one that waits for that: then the server owes no quick answer, and is not taken for silent
-//! ([`Body::AwaitRead`]). Whatever becomes of it but an answer, it begins anew.
+//! If another client has the data under a write lease, the fetch is sent again at once as
+//! [`Body::AwaitRead`]. The server owes no quick answer to that, so it does not count as silent. If
+//! that request fails, the fetch starts over.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -27,31 +27,31 @@ use crate::{
     time::Instant,
 };
 
-/// How far a fetch has come.
+/// The stage of a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum FetchStage {
-    /// It is in the queue.
+    /// In the send queue.
     Queued,
-    /// It waits for a lease on its volume.
+    /// Waiting for a lease on its volume.
     Waiting,
-    /// It is on its way.
+    /// In flight.
     Sent(SendId),
 }
 
 /// An object that is being read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Fetch {
-    /// Reads that began before it was sent, or wait for it to be sent.
+    /// Reads that began before it was sent, or that wait until it is sent.
     began: Vec<ReadId>,
     /// Reads that began after it was sent.
     joined: Vec<ReadId>,
     stage: FetchStage,
-    /// The copy that the request named to be validated.
+    /// The copy that the request asks to validate.
     named: Option<(Revision, Stamp)>,
     waits: u8,
-    /// It was read without a lease on its volume, and will be read once more with one.
+    /// No further repetition to get a volume lease: one was made, or it would be in vain.
     is_repeated: bool,
-    /// It is sent as one that waits for whoever keeps the data to itself.
+    /// Sent as [`Body::AwaitRead`], which waits for the flush of a write lease.
     waits_for_flush: bool,
 }
 
@@ -68,7 +68,7 @@ impl Fetch {
         }
     }
 
-    /// It is to be sent anew: all reads have begun by then.
+    /// To be sent again: by then, all its reads have begun.
     fn unsend(&mut self) {
         self.began.append(&mut self.joined);
         self.stage = FetchStage::Queued;
@@ -76,11 +76,10 @@ impl Fetch {
     }
 }
 
-/// Everything that is being read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Reads {
     fetches: BTreeMap<Object, Fetch>,
-    /// What each read waits for.
+    /// The object that each read waits for.
     by_id: BTreeMap<ReadId, Object>,
 }
 
@@ -89,14 +88,13 @@ impl Reads {
         self.fetches.is_empty()
     }
 
-    /// Nothing is on its way any more.
     pub(super) fn unsend_all(&mut self) {
         for fetch in self.fetches.values_mut().filter(|fetch| matches!(fetch.stage, FetchStage::Sent(_))) {
             fetch.unsend();
         }
     }
 
-    /// Everything begins anew. What is to be put into the queue.
+    /// Starts all fetches over. Returns the objects to queue.
     pub(super) fn begin_anew(&mut self) -> Vec<Object> {
         for fetch in self.fetches.values_mut() {
             fetch.unsend();
@@ -105,13 +103,13 @@ impl Reads {
         self.fetches.keys().cloned().collect()
     }
 
-    /// Ends all. The reads that waited.
+    /// Ends all fetches. Returns their reads.
     pub(super) fn end_all(&mut self) -> Vec<ReadId> {
         self.fetches.clear();
         std::mem::take(&mut self.by_id).into_keys().collect()
     }
 
-    /// The fetch waits for a lease no longer. True if it did, and is to be put into the queue.
+    /// Ends a fetch's wait for a lease. True if it waited, and must be queued.
     pub(super) fn stop_waiting(&mut self, object: &Object) -> bool {
         match self.fetches.get_mut(object) {
             Some(fetch) if fetch.stage == FetchStage::Waiting => {
@@ -122,7 +120,7 @@ impl Reads {
         }
     }
 
-    /// The fetch will not wait for a lease again.
+    /// The fetch never waits for a lease again.
     pub(super) fn go_without_lease(&mut self, object: &Object) {
         if let Some(fetch) = self.fetches.get_mut(object) {
             fetch.waits = u8::MAX;
@@ -145,7 +143,7 @@ impl Reads {
 }
 
 impl Holder {
-    /// The application misses an object in the cache.
+    /// The application reads an object that the cache cannot serve.
     pub(super) fn read(&mut self, read: ReadId, object: Object, now: Instant) {
         if self.is_closed() {
             return self.effects.push(HolderEffect::ReadFailed { reads: vec![read], error: ReadFailure::Closed });
@@ -173,7 +171,8 @@ impl Holder {
         }
     }
 
-    /// Sends a fetch, unless a copy has become good meanwhile or a lease on the volume comes first.
+    /// Sends a fetch, unless a copy has become usable meanwhile, or the fetch waits for a volume
+    /// lease.
     pub(super) fn send_read(&mut self, object: &Object, now: Instant) {
         if self.reads.fetches.get(object).is_none_or(|fetch| fetch.stage != FetchStage::Queued) {
             return;
@@ -200,8 +199,8 @@ impl Holder {
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
         let known = named.map(|(revision, _)| revision);
         let (body, ride) = match waits {
-            // Answered when nobody may be there any more: a lease that was renewed with that would
-            // outlast its client by another term.
+            // The client may have died when the answer comes. A lease renewed with it would outlast
+            // the client by another term.
             true => (Body::AwaitRead { object: object.clone(), known }, RenewalReason::NoRenewal),
             false => (Body::Read { object: object.clone(), known }, RenewalReason::OnPath(&object.path)),
         };
@@ -212,12 +211,11 @@ impl Holder {
         }
     }
 
-    /// Another client keeps the data to itself: the fetch is sent again, as one that waits for
-    /// that.
+    /// Another client has the data under a write lease: sends the fetch again as one that waits.
     pub(super) fn read_recalling(&mut self, object: Object, now: Instant) {
         let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
         if fetch.waits_for_flush {
-            // It was to be waited for: not an answer to what was asked.
+            // It was sent as one that waits, so this does not answer it.
             return self.wants_again(Purpose::Read(object), now);
         }
         fetch.unsend();
@@ -225,14 +223,13 @@ impl Holder {
         self.send_queue.push(Purpose::Read(object));
     }
 
-    /// The fetch has to be sent again: the server could not answer it.
+    /// The server could not answer the fetch: it must be sent again.
     pub(super) fn read_set_back(&mut self, object: &Object) {
         if let Some(fetch) = self.reads.fetches.get_mut(object) {
             fetch.unsend();
         }
     }
 
-    /// A fetch has been answered.
     pub(super) fn read_answered(
         &mut self,
         object: Object,
@@ -267,8 +264,7 @@ impl Holder {
                 }
             }
             None if self.still_has(&object, named) => self.revalidated(object, copy, now),
-            // Recalled, evicted or replaced meanwhile: there is nothing that the answer could speak
-            // of.
+            // The copy was recalled, evicted or replaced meanwhile, so the answer has no subject.
             None => {
                 self.read_set_back(&object);
                 self.send_queue.push(Purpose::Read(object));
@@ -276,8 +272,8 @@ impl Holder {
         }
     }
 
-    /// Whether the object is to be read once more because there is no lease on its volume yet: then
-    /// the next read of it can come from memory.
+    /// Without a volume lease, asks for one and reads the object once more. Then the next read can
+    /// come from memory. True if it does so.
     fn repeats_with_lease(&mut self, object: &Object, now: Instant) -> bool {
         let volume = self.volumes.nearest(&object.path);
         let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
@@ -298,7 +294,7 @@ impl Holder {
         has.is_some() && has == named
     }
 
-    /// The copy that was named has not been modified.
+    /// The copy that the request named has not changed.
     fn revalidated(&mut self, object: Object, copy: Option<CachedCopy>, now: Instant) {
         if let Some(copy) = copy {
             let modified = self.copies.get(&object).and_then(|old| old.modified);
@@ -310,8 +306,8 @@ impl Holder {
         self.serve_cached(reads, &object, now);
     }
 
-    /// The reads that an answer serves: all if it came with leases that hold, else those that began
-    /// before it was asked for. The others begin anew.
+    /// The reads that an answer serves. All of them if it came with leases that hold, else those
+    /// that began before the request was sent. The others start over.
     fn end_fetch(&mut self, object: &Object, serves_joined: bool) -> Vec<ReadId> {
         let Some(fetch) = self.reads.fetches.remove(object) else { return Vec::new() };
         let Fetch { began: mut reads, joined, .. } = fetch;
@@ -325,7 +321,7 @@ impl Holder {
         reads
     }
 
-    /// The server will not answer the read, however often it is asked.
+    /// The server refuses the read for good.
     pub(super) fn refused_read(&mut self, object: &Object, refusal: Refusal) {
         if let Some(fetch) = self.reads.end(object) {
             let reads = fetch.began.into_iter().chain(fetch.joined).collect();
@@ -333,7 +329,7 @@ impl Holder {
         }
     }
 
-    /// The application does not wait any more. A fetch that nobody waits for is abandoned (S4).
+    /// The application cancels a read. A fetch without reads is abandoned (S4).
     pub(super) fn cancel_read(&mut self, read: ReadId) {
         let Some(object) = self.reads.by_id.remove(&read) else { return };
         let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
@@ -348,7 +344,7 @@ impl Holder {
         }
     }
 
-    /// Whether each fetch is where something will move it on, and each read waits for one.
+    /// Checks that something will move each fetch on, and that each read waits for a fetch.
     pub(super) fn check_reads(&self) -> Result<(), String> {
         for (object, fetch) in &self.reads.fetches {
             let purpose = Purpose::Read(object.clone());

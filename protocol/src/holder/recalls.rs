@@ -1,12 +1,13 @@
-//! What has been recalled, and what of it still matters.
+//! Which recalls the client has seen, and which of them can still overtake a grant.
 //!
-//! S4: a recall that overtakes a grant still wins. The hard case: a read's answer is delayed, the
-//! recall arrives first, the client says that it holds nothing, the write takes effect, then the
-//! old value arrives, with a lease. So a recall is remembered until every request sent before it
-//! has been answered or abandoned, and until then no grant stamped before it is cached.
+//! S4: a recall that overtakes a grant still wins. In the hard case, the answer to a read is
+//! delayed, and the recall arrives first. The client has no copy and consents. The write takes
+//! effect, and then the old value arrives with a lease. So the holder remembers a recall until
+//! every earlier request is answered or abandoned. Until then it caches no grant stamped at or
+//! before the recall.
 //!
-//! S5: recalls are numbered for each session and epoch without gaps. A gap means that recalls were
-//! lost: what they named is not known, so everything is dropped.
+//! S5: recalls are numbered for each session and epoch without gaps. After a gap the holder does
+//! not know what the lost recalls named, and drops everything.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,11 +24,11 @@ use crate::{
 struct RememberedRecall {
     /// No grant stamped at or before this is cached.
     through: Stamp,
-    /// For as long as a request with a ticket before this may bring one.
+    /// Valid while a request with a lower send id may still bring such a grant.
     mark: SendId,
 }
 
-/// Which grants are overtaken.
+/// The remembered recalls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RecallMemory {
     epoch: Epoch,
@@ -35,7 +36,7 @@ pub(super) struct RecallMemory {
     objects: BTreeMap<Object, RememberedRecall>,
     subtrees: BTreeMap<NodePath, RememberedRecall>,
     by_mark: VecDeque<(SendId, ObjectSet)>,
-    /// How many sets that has at most.
+    /// Bound of `by_mark`.
     most: usize,
 }
 
@@ -51,14 +52,14 @@ impl RecallMemory {
         }
     }
 
-    /// A leadership's recalls are counted from 1. Those of an older one are not counted any more.
+    /// Recalls are counted from 1 in each epoch. Recalls of an older epoch no longer count.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         if epoch > self.epoch {
             (self.epoch, self.last) = (epoch, 0);
         }
     }
 
-    /// Counts a recall. True if others before it are missing.
+    /// Counts a recall. True if earlier ones are missing.
     pub(super) fn has_gap(&mut self, recall: &Recall) -> bool {
         self.begin_epoch(recall.stamp.epoch);
         if recall.stamp.epoch < self.epoch {
@@ -69,15 +70,15 @@ impl RecallMemory {
         gap
     }
 
-    /// From now on no grant on the set stamped at or before `through` is cached, for as long as a
-    /// ticket before `mark` is live.
+    /// From now on no grant on the set with a stamp up to `through` is cached, while a send id
+    /// below `mark` is live.
     pub(super) fn remember(&mut self, set: &ObjectSet, through: Stamp, mark: SendId) {
         let memory = match set {
             ObjectSet::One(object) => self.objects.entry(object.clone()).or_insert(RememberedRecall { through, mark }),
             ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_insert(RememberedRecall { through, mark }),
         };
         *memory = RememberedRecall { through: through.max(memory.through), mark };
-        // Marks never fall. A set that is named twice at one mark is in the list once.
+        // Marks never fall. A set that is named twice in a row at one mark is listed once.
         if self.by_mark.back().is_none_or(|(last, other)| *last != mark || other != set) {
             self.by_mark.push_back((mark, set.clone()));
         }
@@ -94,7 +95,7 @@ impl RecallMemory {
         self.remember(&ObjectSet::Subtree(NodePath::root()), through, mark);
     }
 
-    /// Forgets what no live ticket can be overtaken by any more.
+    /// Forgets the recalls that can no longer overtake the answer to a live request.
     pub(super) fn forget(&mut self, oldest: Option<SendId>) {
         while let Some((mark, set)) = self.by_mark.front() {
             if oldest.is_some_and(|oldest| oldest < *mark) {
@@ -119,14 +120,14 @@ impl RecallMemory {
         self.by_mark.clear();
     }
 
-    /// Whether a grant on the object has been overtaken (S4).
+    /// Whether a recall has overtaken a grant on the object (S4).
     pub(super) fn overtook(&self, object: &Object, stamp: Stamp) -> bool {
         let one = self.objects.get(object);
         let mut trees = at_and_above(object.path.as_str()).filter_map(|top| self.subtrees.get(top));
         one.is_some_and(|memory| stamp <= memory.through) || trees.any(|memory| stamp <= memory.through)
     }
 
-    /// Whether each thing remembered still matters, given the oldest live ticket.
+    /// Checks that each remembered recall still matters, given the oldest live send id.
     pub(super) fn check(&self, oldest: Option<SendId>) -> Result<(), String> {
         for (mark, set) in &self.by_mark {
             if oldest.is_none_or(|oldest| oldest >= *mark) {

@@ -1,10 +1,10 @@
-//! Promises, lapses, and the time they run on.
+//! Promises, lapses, and time.
 //!
 //! T2: a term counts from the moment before its request was sent, shortened by the drift allowance.
-//! T6: a renewal names its incarnation; if that is gone the lease is over, and only a new one, with
-//! a list of what changed, brings its copies back. Renewals ride along with other requests; one of
-//! their own is sent only after a quiet time, for all volumes in use at once, and a volume that
-//! nobody reads is left to lapse.
+//!
+//! T6: a renewal names its incarnation. If that is gone, the lease has ended, and only a new lease
+//! with a list of changes revives its copies. Renewals are piggybacked on other requests. After a
+//! quiet time, one heartbeat renews all volumes in use. A volume that nobody reads lapses.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,31 +20,29 @@ use crate::{
     time::Instant,
 };
 
-/// The part of the shortest term within which a server that is asked has to be heard of; after that
-/// another is looked for, while most of the term is left to find it in.
+/// A server that is asked must answer within this part of the shortest term. Otherwise the client
+/// looks for another server while most of the term is left.
 const SILENCE_PER_TERM: u32 = 3;
 
-/// The shortest silence that means something: a commit on a busy disk can take as long.
+/// The shortest silence that counts: a commit on a busy disk can take as long.
 const SILENCE_MIN: Duration = Duration::from_millis(250);
 
-/// The longest silence.
+/// The longest silence before the client looks for another server.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 impl Holder {
-    /// When a span that was asked for at `sent` ends on this clock (T2).
+    /// When a span ends on this clock, if it was asked for at `sent` (T2).
     pub(super) fn ends_at(&self, sent: Instant, span: Duration, now: Instant) -> Instant {
         let from = if self.planted(Bug::TermFromReceipt) { now } else { sent };
         from.after(self.config.drift_allowance.shorten(span))
     }
 
-    /// A promise, of the epoch that the session has registered with. It never moves a deadline
-    /// back.
+    /// Handles a promise of the registered epoch. It never moves a deadline back.
     pub(super) fn promised(&mut self, promise: &Promise, sent: Instant, now: Instant) {
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
         let Some(lease) = self.volumes.promised(promise) else { return };
         lease.revision = lease.revision.max(promise.revision);
-        // One that is less is limited by the horizon or by an unanswered recall: it is asked for
-        // again.
+        // A shorter promise is limited by the horizon or by an unanswered recall. Ask again.
         if until >= lease.until {
             lease.until = until;
             lease.has_expired = until <= now;
@@ -58,8 +56,7 @@ impl Holder {
         self.notify_validity(&promise.volume);
     }
 
-    /// The borders or settings of the volume have changed: copies from before are not valid any
-    /// more (S8).
+    /// The volume's borders or settings have changed: drops the copies from before (S8).
     pub(super) fn drop_older_generations(&mut self, volume: &NodePath) {
         let Some(lease) = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref()) else { return };
         let generation = lease.generation;
@@ -81,7 +78,7 @@ impl Holder {
         }
     }
 
-    /// The cache has served copies of these volumes: they are worth renewing.
+    /// The cache has served copies of these volumes, so their leases are renewed.
     pub(super) fn note_used(&mut self, used: &BTreeSet<NodePath>) {
         for top in used {
             if let Some(volume) = self.volumes.get_mut(top) {
@@ -90,8 +87,7 @@ impl Holder {
         }
     }
 
-    /// What the clock says by itself, whatever the connection does (DESIGN section 2, client
-    /// states).
+    /// Ends leases and locks whose time has passed, whatever the connection does.
     pub(super) fn note_time(&mut self, now: Instant) {
         let lapsed = self.volumes.note_lapsed(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
@@ -102,7 +98,7 @@ impl Holder {
         }
     }
 
-    /// The time that was asked for has come.
+    /// Handles [`HolderInput::Timeout`](super::HolderInput::Timeout).
     pub(super) fn timed_out(&mut self, now: Instant) {
         self.send_queue.wake(now);
         self.greet_again(now);
@@ -119,39 +115,36 @@ impl Holder {
         }
     }
 
-    /// A request that is there only to renew, and to compare clocks.
+    /// Sends a request that only renews and compares clocks.
     pub(super) fn send_heartbeat(&mut self, now: Instant) {
         let question = self.clock_question(now);
         self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::All, now);
     }
 
-    /// Until when a server has to be heard of that owes a quick answer.
+    /// When a server that owes a quick answer counts as silent.
     pub(super) fn silence_deadline(&self) -> Option<Instant> {
         if !matches!(self.link, LinkState::Up | LinkState::Registered) {
             return None;
         }
-        // A watch is answered when its wait is over on the server's clock, whether or not there is
-        // something to tell.
+        // A server answers a watch when its wait ends on its own clock, even without changes.
         let wait = WATCH_WAIT + self.config.drift_allowance.over(WATCH_WAIT) * 2;
         let watch = self.in_flight.oldest_watch().map(|sent| sent.after(wait));
         let owed = self.in_flight.oldest_quick().into_iter().chain(watch).min();
         owed.map(|owed| owed.max(self.heard_at).after(self.patience()))
     }
 
-    /// When to ask a server for a sign of life that owes only answers that may be long in coming:
-    /// without it a write, or a read of what another client keeps to itself, would wait for ever on
-    /// a connection that is dead and does not know it.
+    /// When to ask a server for a sign of life if it owes only answers that may be slow. Otherwise
+    /// a write or a blocked read would wait for ever on a dead connection that looks alive.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let is_waited_for = self.link == LinkState::Registered && self.in_flight.oldest_quick().is_none();
         let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
-        // No read that is answered at once is under way then: it is a write, or a read that waits
-        // for another client.
+        // No quick read is in flight then. So this is a write, or a blocked read.
         let sent = self.in_flight.oldest_granting_sent().filter(|_| is_waited_for)?;
         Some(sent.max(self.heard_at).after(self.patience()))
     }
 
-    /// Asks the server for a sign of life if it has been silent for a while. Not if it owes a quick
-    /// answer: then that answer is waited for anyway, and its absence is noticed.
+    /// Asks a silent server for a sign of life. Not if it owes a quick answer, because the absence
+    /// of that answer is noticed anyway.
     pub(super) fn probe(&mut self, now: Instant) {
         let is_silent = self.heard_at.after(self.patience()) <= now;
         if is_silent && self.link == LinkState::Registered && self.in_flight.oldest_quick().is_none() {
@@ -170,7 +163,7 @@ impl Holder {
         silence.clamp(SILENCE_MIN, SILENCE_MAX)
     }
 
-    /// Another server has to be asked. Nothing more is sent on this connection.
+    /// Looks for another server. Nothing more is sent on this connection.
     pub(super) fn find_leader(&mut self, hint: Option<String>) {
         if matches!(self.link, LinkState::Up | LinkState::Registered) {
             self.link = LinkState::Leaving;

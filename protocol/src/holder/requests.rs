@@ -1,8 +1,8 @@
-//! Sending: what goes into each request's header, and what is sent when.
+//! Sending requests: what each header carries, and when each request is sent.
 //!
 //! S9: writes are numbered from 1 without gaps, and keep their number however often they are sent.
-//! Other requests need no deduplication: they carry the number that the next write will have and do
-//! not use it up, so that any number of reads can pass while one write waits.
+//! Other requests need no deduplication. They carry the number of the next write and do not use it
+//! up, so any number of reads can pass while one write waits.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -20,7 +20,7 @@ use crate::{
     time::Instant,
 };
 
-/// What waits to ride along with requests, until one that carried it has been answered.
+/// Consents and returns to piggyback on requests, until a request that carried them is answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Piggyback {
     consents: BTreeSet<Stamp>,
@@ -28,12 +28,12 @@ pub(super) struct Piggyback {
 }
 
 impl Piggyback {
-    /// A recall was consented to (S5).
+    /// The client has consented to a recall (S5).
     pub(super) fn consent(&mut self, stamp: Stamp) {
         self.consents.insert(stamp);
     }
 
-    /// A copy was dropped that nobody had recalled.
+    /// The client has dropped a copy without a recall.
     pub(super) fn push_return(&mut self, copy: Return, bounds: &HolderBounds) {
         self.returns.push_back(copy);
         if self.returns.len() > bounds.returns_waiting_max {
@@ -42,7 +42,7 @@ impl Piggyback {
         }
     }
 
-    /// A new leader knows nothing of what an older one granted or recalled.
+    /// A new leader knows nothing about the grants and recalls of an older one.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.consents.retain(|stamp| stamp.epoch >= epoch);
         self.returns.retain(|copy| copy.stamp.epoch >= epoch);
@@ -59,7 +59,7 @@ impl Piggyback {
 }
 
 impl Holder {
-    /// Sends what is ready, if there is a leader to send it to.
+    /// Sends the ready requests, if the session is registered with a leader.
     pub(super) fn send_ready(&mut self, now: Instant) {
         if self.link == LinkState::Up && self.has_work() {
             self.greet(now);
@@ -82,7 +82,7 @@ impl Holder {
         }
     }
 
-    /// Sends a request, with everything that rides along.
+    /// Sends a request, with everything that is piggybacked on it.
     pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: RenewalReason<'_>, now: Instant) -> SendId {
         let is_quick = self.owes_at_once(&body);
         let mut header = self.header(&purpose, is_quick, ride, now);
@@ -98,7 +98,7 @@ impl Holder {
         send_id
     }
 
-    /// Whether the server is silent if it does not answer this.
+    /// Whether the server counts as silent if it does not answer this.
     fn owes_at_once(&self, body: &Body) -> bool {
         let is_mistaken = matches!(body, Body::AwaitRead { .. }) && self.planted(Bug::BlockedReadTakenForSilence);
         body.is_nonblocking() || is_mistaken
@@ -125,11 +125,11 @@ impl Holder {
         }
     }
 
-    /// An answer has come. What rode along is looked at first, then the answer itself.
+    /// Handles a response: first its promises and lapses, then its result.
     pub(super) fn answered(&mut self, ticket: SendId, response: Response, now: Instant) {
         self.heard_at = self.heard_at.max(now);
         let Some(flight) = self.in_flight.end(ticket) else { return };
-        // Registering comes first: what the answer promises is of the epoch that it begins.
+        // Registering comes first, because the promises are of the epoch that it begins.
         if let (Purpose::Register, Ok(Answer::Registered { coverings })) = (&flight.purpose, &response.result) {
             self.registered(ticket, flight.sent, response.epoch, coverings, now);
         }
@@ -154,8 +154,8 @@ impl Holder {
         }
     }
 
-    /// Whether the leader that the session has registered with has dealt with the request. Nothing
-    /// that another says counts (T6, S4).
+    /// Whether the leader that the session has registered with has dealt with the request. Promises
+    /// and grants of another leader do not count (T6, S4).
     fn is_from_leader(&self, response: &Response) -> bool {
         let dealt_with = !matches!(
             response.result,
@@ -179,16 +179,15 @@ impl Holder {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(leader);
             }
-            // A leader that does not know that it is deposed knows no session that was opened
-            // since.
+            // A deposed leader that does not know of its deposition knows no session opened since.
             Refusal::SessionNotFound { .. } if epoch < self.epoch => {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(None);
             }
             Refusal::SessionNotFound { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
             Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
-            // Trying again helps only if others give their leases up: that is for the application
-            // to decide, and to be told at once.
+            // A retry helps only if others give up leases. The application decides that, so it gets
+            // the refusal at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
                 self.send_queue.settle(&flight.purpose);
                 self.refused_for_good(flight.purpose, refusal);
@@ -207,15 +206,15 @@ impl Holder {
         }
     }
 
-    /// Whether it asks for what leases take: one more key lease, or a volume's other term.
+    /// Whether the request needs more renewals: a new key lease, or a shorter volume term.
     fn is_about_load(&self, purpose: &Purpose) -> bool {
         matches!(purpose, Purpose::Write(write) if self.writes.is_about_load(*write))
     }
 
-    /// The request is to be sent again after a while (S9: the same one).
+    /// Sends the same request again after a wait (S9).
     pub(super) fn wants_again(&mut self, purpose: Purpose, now: Instant) {
         match &purpose {
-            // Renewals are asked for again at their own pace.
+            // Each of these requests is repeated at its own pace.
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => return,
             Purpose::Read(object) => self.read_set_back(object),
             Purpose::Write(_) | Purpose::Acquire(_) | Purpose::HolderReport(_) => {}

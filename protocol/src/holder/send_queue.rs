@@ -1,8 +1,8 @@
-//! Requests that are to be sent: as soon as there is a leader that the session has registered with,
-//! or some time later because the server asked to try again.
+//! Requests to be sent: as soon as the session is registered with a leader, or later because the
+//! server asked for a retry.
 //!
-//! Each setback doubles the wait, between [`WAIT_MIN`] and [`WAIT_MAX`], spread over clients by a
-//! number from outside.
+//! Each setback doubles the wait, from [`WAIT_MIN`] to [`WAIT_MAX`]. A number from the
+//! configuration spreads the waits over clients.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -15,14 +15,14 @@ use crate::{
     time::Instant,
 };
 
-/// The wait after the first setback: about what an election's last steps or a full queue take to
-/// clear.
+/// The wait after the first setback: about the time in which an election ends or a full queue
+/// empties.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 
-/// The longest wait between two tries.
+/// The longest wait between two attempts, before it is spread.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What is to be sent, in order.
+/// The requests to be sent, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct SendQueue {
     ready: VecDeque<Purpose>,
@@ -30,7 +30,7 @@ pub(super) struct SendQueue {
     setbacks: BTreeMap<Purpose, Backoff>,
 }
 
-/// How often a request has been set back, and until when it waits, or waited last.
+/// How often a request was set back, and until when it waits or last waited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Backoff {
     count: u32,
@@ -38,17 +38,16 @@ struct Backoff {
 }
 
 impl SendQueue {
-    /// To be sent after all others that are ready.
+    /// Queues a request behind all that are ready.
     pub(super) fn push(&mut self, purpose: Purpose) {
         self.ready.push_back(purpose);
     }
 
-    /// The next to be sent.
     pub(super) fn pop(&mut self) -> Option<Purpose> {
         self.ready.pop_front()
     }
 
-    /// To be sent after a wait that doubles with each setback.
+    /// Queues a request after a wait that doubles with each setback.
     pub(super) fn postpone(&mut self, purpose: Purpose, spread_permille: u16, now: Instant) {
         let setbacks = self.setbacks.entry(purpose.clone()).or_default();
         let wait = WAIT_MIN * (1 << setbacks.count.min(10));
@@ -62,7 +61,7 @@ impl SendQueue {
         self.later.insert((setbacks.until, purpose));
     }
 
-    /// What it waited for has come: it is ready now, if it waits.
+    /// Makes a waiting request ready, because the reason for its wait is gone.
     pub(super) fn hasten(&mut self, purpose: &Purpose) {
         let Some(setbacks) = self.setbacks.get(purpose) else { return };
         if let Some((_, purpose)) = self.later.take(&(setbacks.until, purpose.clone())) {
@@ -70,35 +69,35 @@ impl SendQueue {
         }
     }
 
-    /// The request has got its answer, or nobody wants it any more: its setbacks are forgotten.
+    /// Forgets the setbacks of a request that was answered or cancelled.
     pub(super) fn settle(&mut self, purpose: &Purpose) {
         self.setbacks.remove(purpose);
     }
 
-    /// Makes ready what has waited long enough.
+    /// Makes requests ready whose wait has passed.
     pub(super) fn wake(&mut self, now: Instant) {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             self.ready.extend(self.later.pop_first().map(|(_, purpose)| purpose));
         }
     }
 
-    /// Makes everything ready, whatever it waited for: there is another server to ask.
+    /// Makes all requests ready, because there is another server to ask.
     pub(super) fn wake_all(&mut self) {
         self.ready.extend(std::mem::take(&mut self.later).into_iter().map(|(_, purpose)| purpose));
         self.setbacks.clear();
     }
 
-    /// Takes out what opens or registers a session: it is built anew when it is sent.
+    /// Removes requests that open or register a session. The holder builds them again to send them.
     pub(super) fn drop_greetings(&mut self) {
         self.ready.retain(|purpose| !matches!(purpose, Purpose::Open | Purpose::Register));
     }
 
-    /// When the next one has waited long enough.
+    /// When the next wait ends.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         self.later.first().map(|(at, _)| *at)
     }
 
-    /// Everything that is to be sent.
+    /// All requests, ready or waiting.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Purpose> {
         self.ready.iter().chain(self.later.iter().map(|(_, purpose)| purpose))
     }

@@ -1,9 +1,11 @@
-//! The session: opened once, registered on each connection, in jeopardy when its time passes
-//! unheard, gone when a server says so.
+//! The session: opened once and registered on each connection. It is in jeopardy when its time
+//! passes without an answer, and has expired when a server says so.
 //!
-//! S4: registering with a leader is one atomic step. Installed copies survive it; what is still on
-//! its way from an older epoch does not count any more. S9: when the session is gone, writes that
-//! were sent end as *unknown* and are never sent under another; reads go on under a new one.
+//! S4: registering with a leader is one atomic step. Installed copies survive it. Grants of an
+//! older epoch that are still in flight no longer count.
+//!
+//! S9: when the session has expired, writes that were sent end as *outcome unknown*. They are never
+//! sent under another session. Reads continue under a new one.
 
 use super::{
     ConnectionNews, Holder, HolderEffect, ReadFailure, SendId, WatchFailure, WriteFailure,
@@ -19,39 +21,35 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What there is to send on.
+/// The state of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum LinkState {
-    /// Nothing.
     Down,
-    /// A connection, to somebody who may lead.
+    /// Connected to a server that may lead.
     Up,
-    /// A connection to a leader that the session has registered with.
+    /// Connected to a leader with which the session has registered.
     Registered,
-    /// A connection that was given up: another is being looked for.
+    /// The holder has given up the connection. The driver looks for another.
     Leaving,
 }
 
-/// What the application has been told last.
+/// The state of the session that was last reported to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum ReportedState {
-    /// Nothing yet, or that the session has expired.
+    /// No report yet, or the session has expired.
     New,
-    /// The session is connected.
     Connected,
-    /// The session is in jeopardy.
     Jeopardy,
-    /// The application has closed the session; the server has not said so yet.
+    /// The application has closed the session, and no server has confirmed it.
     Closing,
-    /// The session is closed.
     Closed,
 }
 
-/// The session that there is.
+/// The current session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnSession {
     pub(super) id: SessionId,
-    /// Until when it is remembered for certain.
+    /// Until when the servers certainly remember it.
     pub(super) until: Instant,
     pub(super) pace: Pace,
     /// The latest sending of [`Body::Register`] that was answered.
@@ -64,7 +62,6 @@ impl Holder {
         matches!(self.reported_state, ReportedState::Closing | ReportedState::Closed)
     }
 
-    /// A new connection is up.
     pub(super) fn connected(&mut self, now: Instant) {
         self.disconnected();
         if !self.is_closed() {
@@ -74,11 +71,11 @@ impl Holder {
         }
     }
 
-    /// The connection is over. What was sent on it is sent again on the next, under the same
-    /// number; what was answered meanwhile is not heard.
+    /// The connection has ended. Unanswered requests are sent again on the next one, writes under
+    /// the same number. The holder ignores late answers.
     pub(super) fn disconnected(&mut self) {
         self.link = LinkState::Down;
-        // Each leader asks for its own lists.
+        // Each leader asks for its own holder reports.
         self.holder_reports.clear();
         self.reads.unsend_all();
         self.locks.unsend();
@@ -101,13 +98,12 @@ impl Holder {
         self.send_queue.drop_greetings();
     }
 
-    /// Whether there is anything to have a session for.
+    /// Whether anything needs a session.
     pub(super) fn has_work(&self) -> bool {
         !(self.reads.is_empty() && self.writes.is_empty() && self.key_leases.is_empty() && self.watches.is_empty())
     }
 
-    /// Says who is there, on a connection on which nothing has been said yet: everything else waits
-    /// for the answer.
+    /// Opens or registers the session on a new connection. Everything else waits for the answer.
     pub(super) fn greet(&mut self, now: Instant) {
         let is_greeting = |purpose: &Purpose| matches!(purpose, Purpose::Open | Purpose::Register);
         let on_its_way = self.in_flight.iter().any(|(_, flight)| is_greeting(&flight.purpose));
@@ -122,7 +118,7 @@ impl Holder {
         }
     }
 
-    /// Says it again if the server asked to be asked later.
+    /// Opens or registers again when the wait that the server asked for has passed.
     pub(super) fn greet_again(&mut self, now: Instant) {
         if self.link == LinkState::Up {
             self.send_queue.drop_greetings();
@@ -130,7 +126,7 @@ impl Holder {
         }
     }
 
-    /// A request was done.
+    /// Handles an answer that is not a refusal.
     pub(super) fn accepted(
         &mut self,
         ticket: SendId,
@@ -139,7 +135,7 @@ impl Holder {
         answer: Answer,
         now: Instant,
     ) {
-        // Of a read that has to wait the setbacks still count.
+        // The setbacks of a blocked read still count.
         if answer != Answer::ReadBlocked {
             self.send_queue.settle(&flight.purpose);
         }
@@ -168,9 +164,9 @@ impl Holder {
             (Purpose::Heartbeat, Answer::Heartbeat(answer)) if epoch == self.epoch => {
                 self.clocks_compared(ticket, sent, &answer, now);
             }
-            // Dealt with before the rest of the answer.
+            // `answered` has handled these already.
             (Purpose::Register, Answer::Registered { .. }) | (Purpose::Heartbeat, _) => {}
-            // Not an answer to what was asked: as good as none.
+            // Not an answer to this request: ask again.
             (purpose, _) => self.wants_again(purpose, now),
         }
     }
@@ -182,8 +178,8 @@ impl Holder {
         self.greet(now);
     }
 
-    /// A leader knows the session from now on (S4: in one step with refusing what older ones
-    /// granted).
+    /// A leader knows the session now. In the same step, the holder begins to refuse grants of
+    /// older epochs (S4).
     pub(super) fn registered(
         &mut self,
         ticket: SendId,
@@ -227,7 +223,7 @@ impl Holder {
         }
     }
 
-    /// The leader has answered a request that was sent at `sent`: a sign of life of both.
+    /// The leader has answered a request that was sent at `sent`. That renews the session.
     pub(super) fn session_renewed(&mut self, sent: Instant, now: Instant) {
         let Some(term) = self.session.as_ref().map(|session| session.pace.term) else { return };
         let until = self.ends_at(sent, term, now);
@@ -238,9 +234,9 @@ impl Holder {
         session.pace.renewed(sent, term, term, now);
     }
 
-    /// The leader has answered: the session is connected, or again. Not while leases that are in
-    /// use have ended here and are still to be renewed: a leader without a quorum answers, but it
-    /// promises nothing.
+    /// Reports the session as connected when the leader has answered. Not while leases in use have
+    /// ended here and still wait for renewal: a leader without a quorum answers, but promises
+    /// nothing.
     pub(super) fn notify_connected(&mut self, now: Instant) {
         let Some(session) = &self.session else { return };
         let id = session.id;
@@ -256,7 +252,7 @@ impl Holder {
         }
     }
 
-    /// Leases have ended on this clock, unheard.
+    /// Leases have ended on this clock before a server answered.
     pub(super) fn endangered(&mut self) {
         if self.reported_state == ReportedState::Connected {
             self.reported_state = ReportedState::Jeopardy;
@@ -264,7 +260,7 @@ impl Holder {
         }
     }
 
-    /// When the session wants something: to be kept, or to be in jeopardy.
+    /// When the session must be renewed, or is in jeopardy.
     pub(super) fn session_deadline(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         let due = (self.link == LinkState::Registered).then_some(session.pace.due);
@@ -272,7 +268,8 @@ impl Holder {
         due.into_iter().chain(until).min()
     }
 
-    /// The session is gone, and all that depended on it (S9). Reads begin anew under another.
+    /// The session has expired, with everything that depended on it (S9). Reads start again under a
+    /// new session.
     pub(super) fn expire(&mut self, refused: Purpose, now: Instant) {
         let Some(session) = self.session.take() else { return };
         if refused == Purpose::Close {
@@ -310,7 +307,7 @@ impl Holder {
         self.late_drops.clear();
     }
 
-    /// The server will not give this client a session.
+    /// The server refuses to open or register a session.
     pub(super) fn refused_session(&mut self, refusal: Refusal) {
         self.end_writes();
         let reads = self.reads.end_all();
@@ -320,8 +317,8 @@ impl Holder {
         self.end_watches(&WatchFailure::Refused(refusal));
     }
 
-    /// The application has no more use for the session: everything ends, and the server is told if
-    /// it can be.
+    /// The application closes the session. Everything ends, and the holder informs the leader if it
+    /// can.
     pub(super) fn close(&mut self, now: Instant) {
         if self.is_closed() {
             return;
@@ -345,7 +342,7 @@ impl Holder {
         }
     }
 
-    /// The session is closed, as far as it can be known.
+    /// The session is closed, as far as the client can know.
     pub(super) fn closed(&mut self) {
         if self.reported_state == ReportedState::Closing {
             self.reported_state = ReportedState::Closed;
@@ -355,7 +352,7 @@ impl Holder {
         }
     }
 
-    /// Ends all writes: those never sent have changed nothing, of the others nobody knows.
+    /// Ends all writes. Unsent writes changed nothing. The outcome of the others is unknown.
     fn end_writes(&mut self) {
         for (write, was_sent) in self.writes.end_all() {
             let error = if was_sent { WriteFailure::OutcomeUnknown } else { WriteFailure::NotSent };

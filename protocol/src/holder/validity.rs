@@ -1,12 +1,10 @@
-//! May a cached copy be used now? A comparison that a cache makes by itself, without a step of the
-//! rules.
+//! Whether a cached copy may be used now. A cache decides this by itself, without a step.
 //!
-//! It holds the whole of S1: *a cached copy is used only while its object lease and its volume
-//! lease both hold on the client's own clock*, checked at the moment of each use (T2). The
-//! deadlines come out of [`HolderEffect`](super::HolderEffect)s, already shortened by the drift
-//! allowance; nothing here adds or subtracts.
+//! This is all of S1: *a cached copy is used only while both its leases hold on the client's own
+//! clock*. It is checked at each use (T2). The deadlines come from
+//! [`HolderEffect`](super::HolderEffect)s, already shortened by the drift allowance.
 //!
-//! It does not know about recalls: a recalled copy has to be gone from the cache, not judged here.
+//! The module does not know about recalls. A recalled copy must be gone from the cache.
 
 use crate::{
     id::{Incarnation, Stamp},
@@ -14,12 +12,12 @@ use crate::{
     time::Instant,
 };
 
-/// What a copy's validity depends on. Fixed from its installation on, until it is validated anew.
+/// The conditions of a copy's validity. Fixed when it is installed, until it is validated again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CopyValidity {
-    /// The grant that the copy came with; named when the cache evicts it.
+    /// The stamp of the copy's grant. The cache names it when it evicts the copy.
     pub stamp: Stamp,
-    /// The volume that the object belongs to.
+    /// The volume of the object.
     pub volume: NodePath,
     /// The volume lease that the copy was granted under.
     pub incarnation: Incarnation,
@@ -27,8 +25,8 @@ pub struct CopyValidity {
     pub until: Instant,
 }
 
-/// The part of a copy's validity that is compared at each use: small enough to lie beside a cache's
-/// key.
+/// The part of a copy's validity that is compared at each use. Small, so that a cache can store it
+/// beside its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CopyLease {
     /// The volume lease that the copy was granted under.
@@ -38,29 +36,27 @@ pub struct CopyLease {
 }
 
 impl CopyValidity {
-    /// What is compared at each use.
+    /// The part that is compared at each use.
     pub fn lease(&self) -> CopyLease {
         CopyLease { incarnation: self.incarnation, until: self.until }
     }
 }
 
-/// What a volume's copies have in common.
+/// The conditions that all copies of a volume share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct VolumeValidity {
-    /// The oldest volume lease whose copies are good under the one that is held now. Copies of
-    /// older ones wait to be validated. It stays where it is when a returning client's copies are
-    /// revived (DESIGN section 5).
+    /// The oldest volume lease whose copies are good under the present one. Copies of older leases
+    /// wait to be validated. Does not move when a returning client's copies are revived (S7 in
+    /// docs/PROTOCOL.md).
     pub since: Incarnation,
-    /// When the volume lease ends on this client's clock; the origin of the clock when there is
-    /// none.
+    /// When the volume lease ends on this client's clock. The origin of the clock without a lease.
     pub until: Instant,
 }
 
 impl VolumeValidity {
-    /// Until when copies that were granted under `incarnation` may be used as far as their volume
-    /// is concerned (S1); the origin of the clock when they wait to be validated. One number, so
-    /// that a cache can publish it to readers by a single store: it changes with the volume, not
-    /// with the copies.
+    /// Until when the volume permits the use of copies granted under `incarnation` (S1). The origin
+    /// of the clock if they wait to be validated. It changes with the volume and not with the
+    /// copies, so a cache can publish this one number to its readers with a single store.
     #[inline]
     pub fn until_for(&self, incarnation: Incarnation) -> Instant {
         if incarnation >= self.since { self.until } else { Instant::ZERO }
@@ -69,8 +65,8 @@ impl VolumeValidity {
 
 /// Whether a copy may be used at `now` (S1).
 ///
-/// `now` has to be read from the clock *after* the copy and the volume's validity were looked up: a
-/// process that is suspended in between must see that its time is over.
+/// Read `now` from the clock *after* the lookup of the copy and of the volume's validity. A process
+/// that is suspended in between must see that its time has passed.
 ///
 /// ```
 /// use leasehold_protocol::holder::validity::{CopyLease, VolumeValidity, may_use};

@@ -1,9 +1,10 @@
-//! The volumes that are known, the leases on them, and when those want to be renewed.
+//! The known volumes, their leases, and when the leases must be renewed.
 //!
-//! A lease's deadline only ever moves up. It stops counting in three ways: its time passes on this
-//! client's clock (a later promise may still bring it back, for the server has not ended it), the
-//! server says that it has lapsed, or the client asks for a new one, which ends it from the sending
-//! on.
+//! A lease's deadline never moves back (T6). A lease stops counting in one of three ways:
+//!
+//! - its time passes on this clock. A later promise may revive it, if no server has ended it;
+//! - the server says that it has lapsed;
+//! - the client asks for a new lease: that ends the old one when the request is sent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,54 +20,53 @@ use crate::{
     time::Instant,
 };
 
-/// A lease on a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnVolumeLease {
     pub(super) incarnation: Incarnation,
     /// The oldest incarnation whose copies are good under this one.
     pub(super) since: Incarnation,
     pub(super) generation: VolumeGeneration,
-    /// The applied revision of the latest promise or grant of this incarnation: what its copies are
-    /// valid at.
+    /// The applied revision of this incarnation's latest promise or grant: its copies are valid at
+    /// it.
     pub(super) revision: Revision,
     /// When it ends on this client's clock.
     pub(super) until: Instant,
-    /// Its own stamp: grants from before it are overtaken (S4).
+    /// Its own stamp. It overtakes grants from before it (S4).
     pub(super) stamp: Stamp,
     pub(super) pace: Pace,
-    /// Its end on this client's clock has been seen and dealt with.
+    /// The holder has handled its end on this client's clock.
     pub(super) has_expired: bool,
 }
 
-/// What remains of a lease that was given up or is gone, for the request for a new one.
+/// What the request for a new lease needs of the ended one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct EndedLease {
     pub(super) last: LastValid,
     pub(super) since: Incarnation,
 }
 
-/// A volume, with a lease or without.
+/// A volume, with or without a lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct KnownVolume {
     pub(super) lease: Option<OwnVolumeLease>,
     pub(super) ended: Option<EndedLease>,
-    /// The stamp of the answer that began its last lease. An earlier answer that comes later names
+    /// The stamp of the answer that began its last lease. An older answer that arrives later names
     /// a lease that the server has replaced.
     pub(super) begun: Stamp,
-    /// It was used since its last renewal was sent.
+    /// Used since its last renewal was sent.
     pub(super) is_used: bool,
-    /// The nodes of this session that go with the lease: while there are any it is renewed whether
-    /// or not anything is read.
+    /// This session's nodes that are attached to the lease. While there are any, the lease is
+    /// renewed, even if nothing is read.
     pub(super) attached: BTreeMap<NodePath, AttachedNode>,
-    /// The holds of this session that live under the lease: while there are any it is renewed, too.
+    /// This session's locks under the lease. While there are any, the lease is renewed, too.
     pub(super) locks: BTreeSet<LockId>,
-    /// What the cache has been told.
+    /// The validity that was last reported to the cache.
     pub(super) validity_notified: VolumeValidity,
 }
 
 impl KnownVolume {
-    /// Ends the lease on this side. What went with it is to be settled then: the servers may give
-    /// it again.
+    /// Ends the lease on this side. The caller settles attached nodes and locks, because the
+    /// servers may grant the same lease again.
     pub(super) fn end_lease(&mut self) {
         if let Some(lease) = self.lease.take() {
             let OwnVolumeLease { incarnation, generation, revision, since, .. } = lease;
@@ -79,44 +79,44 @@ impl KnownVolume {
         self.lease.as_ref().filter(|lease| now < lease.until)
     }
 
-    /// Whether nodes or holds go with the lease.
+    /// Whether the lease has attached nodes or locks.
     pub(super) fn is_bound(&self) -> bool {
         !self.attached.is_empty() || !self.locks.is_empty()
     }
 
-    /// Whether a renewal is worth asking for.
+    /// Whether to ask for a renewal.
     fn wants_renewal(&self) -> bool {
         self.is_used || self.is_counted_on()
     }
 
-    /// Whether it is worth asking for though the lease has ended on this clock: it may go on there.
+    /// Whether to ask even if the lease has ended on this clock, because it may still be valid on
+    /// the server.
     fn is_counted_on(&self) -> bool {
         self.is_bound() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
     }
 }
 
-/// Why renewals go into a request.
+/// Which renewals a request carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RenewalReason<'a> {
-    /// It is about this path. Its volume is renewed, and those that have not been for a third of a
-    /// term.
+    /// The request is about this path. It renews the path's volume, and those last renewed a third
+    /// of a term ago.
     OnPath(&'a NodePath),
-    /// It is about no path. Those are renewed that have not been for a third of a term.
+    /// The request is about no path. It renews those last renewed a third of a term ago.
     Due,
-    /// It may be long in coming: a lease that it renewed would be over by then.
+    /// The answer may be late: a lease that it renewed would have ended by then.
     NoRenewal,
-    /// It is there to renew, or the first that a leader hears: all that are in use, also those
-    /// whose time has passed here but perhaps not on the server.
+    /// The request only renews, or is the first to a leader. It renews all leases in use, including
+    /// those whose time has passed here but perhaps not on the server.
     All,
 }
 
-/// All volumes that are known.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct KnownVolumes {
     map: BTreeMap<NodePath, KnownVolume>,
-    /// The latest stamp that began a lease on a volume which is forgotten.
+    /// The highest stamp that began a lease on a forgotten volume.
     forgotten: Stamp,
-    /// How many there are at most.
+    /// Bound of `map`.
     most: usize,
 }
 
@@ -133,30 +133,28 @@ impl KnownVolumes {
         found.map_or_else(NodePath::root, |(top, _)| top.clone())
     }
 
-    /// The volume with this top, if it is known.
     pub(super) fn get(&self, top: &NodePath) -> Option<&KnownVolume> {
         self.map.get(top)
     }
 
-    /// The volume with this top, if it is known.
     pub(super) fn get_mut(&mut self, top: &NodePath) -> Option<&mut KnownVolume> {
         self.map.get_mut(top)
     }
 
-    /// The volume with this top, known from now on.
+    /// The volume with this top. From now on it is known.
     pub(super) fn learn(&mut self, top: &NodePath) -> &mut KnownVolume {
         let begun = self.forgotten;
         self.map.entry(top.clone()).or_insert_with(|| KnownVolume { begun, ..KnownVolume::default() })
     }
 
-    /// The stamp of the answer that began the last lease on this volume; for one that is not known,
-    /// the latest that it can have been.
+    /// The stamp of the answer that began the volume's last lease. For an unknown volume, an upper
+    /// bound of that stamp.
     pub(super) fn begun(&self, top: &NodePath) -> Stamp {
         self.get(top).map_or(self.forgotten, |volume| volume.begun)
     }
 
-    /// If too many volumes are known: one without a lease that holds, and to whose lease no write
-    /// under way may bind a node or a hold.
+    /// Picks a volume to forget if too many are known. It has no lease that holds, and no write in
+    /// flight may attach a node or a lock to its lease.
     pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
         if self.map.len() < self.most {
             return None;
@@ -183,19 +181,17 @@ impl KnownVolumes {
         tops.map(|(top, _)| top.clone()).collect()
     }
 
-    /// All that are known.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&NodePath, &KnownVolume)> {
         self.map.iter()
     }
 
-    /// The volume that a path belongs to is being used.
+    /// Notes a use of the volume that the path belongs to.
     pub(super) fn touch(&mut self, path: &NodePath) {
         let top = self.nearest(path);
         self.learn(&top).is_used = true;
     }
 
-    /// The renewals to put into a request. If its answer may be long in coming, they are asked for
-    /// again regardless.
+    /// The renewals for a request. If its answer may be late, later requests ask for them again.
     pub(super) fn renewals(&mut self, ride: RenewalReason<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
         let touched = match ride {
             RenewalReason::OnPath(path) => Some(self.nearest(path)),
@@ -211,7 +207,7 @@ impl KnownVolumes {
                     && (ride == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
-        // The others follow with the next request: what is asked for here is not due for a while.
+        // The others follow with the next request, because those named here are then not due.
         if chosen.len() > RENEWALS_MAX {
             chosen.sort_unstable();
             chosen.truncate(RENEWALS_MAX);
@@ -229,14 +225,14 @@ impl KnownVolumes {
         renewals
     }
 
-    /// Whether a request to renew has to be sent now. Idle volumes are looked at again later.
+    /// Whether a request to renew must be sent now. Schedules a later check of idle volumes.
     pub(super) fn are_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for volume in self.map.values_mut() {
             let (wanted, is_counted_on) = (volume.wants_renewal(), volume.is_counted_on());
             let Some(lease) = &mut volume.lease else { continue };
-            // One that has ended here may go on there, and the application was told that it is in
-            // jeopardy.
+            // A lease that has ended here may still be valid on the server. Such a lease put the
+            // session in jeopardy.
             let is_over = now >= lease.until && !is_counted_on;
             if now < lease.pace.due || is_over {
                 continue;
@@ -250,9 +246,8 @@ impl KnownVolumes {
         due
     }
 
-    /// Notes the leases whose time has passed since it was last asked. True if something went with
-    /// one of them, or if one was in use, and not for want of asking: a renewal went unanswered, or
-    /// there was nobody to ask.
+    /// Notes leases whose time has passed since the last call. True if one was needed: it has nodes
+    /// or locks, its renewal went unanswered, or it was in use without a leader to ask.
     pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
         let mut endangered = false;
         for volume in self.map.values_mut() {
@@ -266,7 +261,7 @@ impl KnownVolumes {
         endangered
     }
 
-    /// When something is to be done about a lease.
+    /// When the next action on a lease is due.
     pub(super) fn next_deadline(&self, has_leader: bool) -> Option<Instant> {
         let deadline = |volume: &KnownVolume| {
             let lease = volume.lease.as_ref()?;
@@ -280,32 +275,31 @@ impl KnownVolumes {
         self.map.values().filter_map(deadline).min()
     }
 
-    /// Whether a lease that is in use has ended on this clock and is still to be renewed.
+    /// Whether a lease in use has ended on this clock and still waits for its renewal.
     pub(super) fn are_overdue(&self) -> bool {
         let has_lapsed = |volume: &&KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.has_expired);
         self.map.values().filter(has_lapsed).any(KnownVolume::is_counted_on)
     }
 
-    /// Whether a lease holds at that time, if nothing more is heard.
+    /// Whether a lease holds at that time without another promise.
     pub(super) fn are_live_at(&self, time: Instant) -> bool {
         self.map.values().any(|volume| volume.live(time).is_some())
     }
 
-    /// The shortest term of the leases that are held.
+    /// The shortest term of the present leases.
     pub(super) fn shortest_term(&self) -> Option<Duration> {
         self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
     }
 
-    /// The lease that a promise is for; not if the promise is for another, or from before the
-    /// volume's borders changed.
+    /// The lease that a promise is for. `None` if the promise names another incarnation, or is from
+    /// before a change of the volume's borders.
     pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut OwnVolumeLease> {
         let lease = self.map.get_mut(&promise.volume)?.lease.as_mut()?;
         (lease.incarnation == promise.incarnation && promise.generation >= lease.generation).then_some(lease)
     }
 }
 
-/// A path and those above it, nearest first, as text: nothing is allocated for looking something up
-/// by them.
+/// A path and those above it, nearest first. As text, so that lookups allocate nothing.
 pub(super) fn at_and_above(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| match path.rfind('/') {
         Some(0) if path.len() == 1 => None,
@@ -383,7 +377,7 @@ mod tests {
                 has_expired: false,
             });
         }
-        // None of the requests is answered before the last is sent.
+        // All requests are sent before the first answer.
         let later = now.after(Duration::from_secs(6));
         let mut renewed = BTreeSet::new();
         for _ in 0..3 {

@@ -1,13 +1,12 @@
-//! Watches: what happened to a node or a subtree, each change once, whole, in order, none left out.
+//! Watches of a node or a subtree: each change once, complete and in order.
 //!
-//! A watch is asked for again and again, each time from where the last answer ended: so nothing is
-//! told twice, and nothing is skipped. The next request is sent only when the application has taken
-//! what it was told, so that a slow one is asked for no more than it takes; if it is so slow that
-//! the history has forgotten what comes next, it is told so.
+//! The holder asks again and again, each time from the end of the last answer. So it reports
+//! nothing twice and skips nothing. It sends the next request only when the application has taken
+//! the last report, so a slow application gets no more than it takes. If the history has lost the
+//! next change by then, the watch ends with that error.
 //!
-//! A watch is no session's: it goes on under the next one, and with the next leader, from the same
-//! revision. Answers are taken from the sending that is under way only; what an earlier one brings
-//! is not heard.
+//! A watch belongs to no session. It continues under the next session or leader from the same
+//! revision. The holder accepts only the answer to the request in flight.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,38 +19,35 @@ use crate::{
     time::Instant,
 };
 
-/// How long a server lets a watch wait before it says that nothing has happened. A server that has
-/// been silent for so long, and for as long as any may be, is given up: the longer, the later a
-/// dead connection is noticed that carries nothing but watches; the shorter, the more messages for
-/// nothing.
+/// How long a server lets a watch wait before it answers without changes. After that and the
+/// longest silence, the client gives up the server. With a longer wait, a dead connection that has
+/// only watches is noticed later. With a shorter one, more messages are wasted.
 pub const WATCH_WAIT: Duration = Duration::from_secs(5);
 
-/// How far a watch has come.
+/// The stage of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WatchStage {
-    /// The application has not taken yet what it was told.
+    /// The application has not taken the last report.
     Told,
-    /// It is in the queue.
+    /// In the send queue.
     Queued,
-    /// It is on its way.
+    /// In flight.
     Sent(SendId),
 }
 
-/// A watch of the application.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct OwnWatch {
     watched: Watched,
-    /// Everything has been told up to this. None before it is known what *now* is.
+    /// Everything is reported up to this revision. `None` until the revision of *now* is known.
     after: Option<Revision>,
-    /// What the application asked to begin after.
+    /// The revision after which the application asked to begin.
     began_after: Option<Revision>,
     bytes_max: u32,
-    /// It has been told once that there is nothing more to tell.
+    /// An answer has brought no more changes.
     is_caught_up: bool,
     stage: WatchStage,
 }
 
-/// All watches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnWatches {
     watches: BTreeMap<WatchId, OwnWatch>,
@@ -62,7 +58,6 @@ impl OwnWatches {
         self.watches.is_empty()
     }
 
-    /// Nothing is on its way any more.
     pub(super) fn unsend_all(&mut self) {
         for watch in self.watches.values_mut().filter(|watch| matches!(watch.stage, WatchStage::Sent(_))) {
             watch.stage = WatchStage::Queued;
@@ -71,7 +66,6 @@ impl OwnWatches {
 }
 
 impl Holder {
-    /// The application watches.
     pub(super) fn watch(&mut self, id: WatchId, watched: Watched, after: Option<Revision>, bytes_max: u32) {
         if self.is_closed() {
             return self.effects.push(HolderEffect::WatchLost { watch: id, error: WatchFailure::Closed });
@@ -82,7 +76,7 @@ impl Holder {
         self.send_queue.push(Purpose::Watch(id));
     }
 
-    /// The application has taken what it was told.
+    /// The application has taken the last report.
     pub(super) fn watch_more(&mut self, id: WatchId) {
         if let Some(watch) = self.watches.watches.get_mut(&id)
             && watch.stage == WatchStage::Told
@@ -92,14 +86,13 @@ impl Holder {
         }
     }
 
-    /// The application does not watch any more. What waits at the server ends by itself.
+    /// The application ends the watch. Its request at the server ends by itself.
     pub(super) fn cancel_watch(&mut self, id: WatchId) {
         self.watches.watches.remove(&id);
         self.send_queue.settle(&Purpose::Watch(id));
     }
 
-    /// Asks what has happened since. A watch that was given up while it was in the queue is not
-    /// sent.
+    /// Asks for the next changes. A watch that was cancelled in the queue is not sent.
     pub(super) fn send_watch(&mut self, id: WatchId, now: Instant) {
         let from_start = self.planted(Bug::WatchResumesFromStart);
         let Some(watch) = self.watches.watches.get(&id).filter(|watch| watch.stage == WatchStage::Queued) else {
@@ -107,7 +100,7 @@ impl Holder {
         };
         let after = if from_start { watch.began_after.or(watch.after) } else { watch.after };
         let (watched, bytes_max) = (watch.watched.clone(), watch.bytes_max);
-        // Whoever begins wants to know when it has heard everything up to now.
+        // A new watch must learn when it has reported everything up to now.
         let wait = if watch.is_caught_up { WATCH_WAIT } else { Duration::ZERO };
         let body = Body::Watch { watched, after, wait, bytes_max };
         let ticket = self.send(Purpose::Watch(id), body, RenewalReason::NoRenewal, now);
@@ -116,12 +109,11 @@ impl Holder {
         }
     }
 
-    /// The server says what has happened.
     pub(super) fn watch_answered(&mut self, id: WatchId, changes: Changes, now: Instant) {
         let skips = u64::from(self.planted(Bug::WatchResumesPastNext) && !changes.changes.is_empty());
         let Some(watch) = self.watches.watches.get_mut(&id) else { return };
         if !goes_on(watch.after.unwrap_or_default(), &changes) && !self.config.planted.has(Bug::WatchResumesFromStart) {
-            // Not what was asked for: as good as no answer.
+            // These changes do not follow the last ones: ask again.
             return self.wants_again(Purpose::Watch(id), now);
         }
         watch.stage = WatchStage::Told;
@@ -130,15 +122,14 @@ impl Holder {
         self.effects.push(HolderEffect::Changes { watch: id, changes });
     }
 
-    /// The watch is to be asked for again after a while. False if the application does not want
-    /// that any more.
+    /// Queues the watch for a retry. False if the application has ended it.
     pub(super) fn watch_set_back(&mut self, id: WatchId) -> bool {
         let Some(watch) = self.watches.watches.get_mut(&id) else { return false };
         watch.stage = WatchStage::Queued;
         true
     }
 
-    /// The server will not tell what has happened.
+    /// The server refuses to report the changes.
     pub(super) fn refused_watch(&mut self, id: WatchId, refusal: Refusal) {
         let Some(watch) = self.watches.watches.remove(&id) else { return };
         let error = match (refusal, watch.after) {
@@ -148,8 +139,7 @@ impl Holder {
         self.effects.push(HolderEffect::WatchLost { watch: id, error });
     }
 
-    /// The session is gone, and the queue with it: what was asked for is asked for under the next
-    /// one.
+    /// The session has expired, with its send queue: queues all watches for the next session.
     pub(super) fn watch_on(&mut self) {
         self.watches.unsend_all();
         let forgets = self.planted(Bug::WatchEndsWithSession);
@@ -163,14 +153,13 @@ impl Holder {
         }
     }
 
-    /// No watch goes on.
     pub(super) fn end_watches(&mut self, error: &WatchFailure) {
         for watch in std::mem::take(&mut self.watches.watches).into_keys() {
             self.effects.push(HolderEffect::WatchLost { watch, error: error.clone() });
         }
     }
 
-    /// Each watch is where something will move it on.
+    /// Checks that something will move each watch on.
     pub(super) fn check_watches(&self) -> Result<(), String> {
         for (id, watch) in &self.watches.watches {
             let purpose = Purpose::Watch(*id);
@@ -187,7 +176,7 @@ impl Holder {
     }
 }
 
-/// Whether changes are what can have happened after a revision.
+/// Whether these changes can follow that revision.
 fn goes_on(after: Revision, told: &Changes) -> bool {
     let revisions = || told.changes.iter().map(|change| change.revision);
     let is_in_order = revisions().is_sorted_by(|one, other| one < other);

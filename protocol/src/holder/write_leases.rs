@@ -1,19 +1,18 @@
-//! Write leases: what the session keeps to itself, in its own memory.
+//! Write leases: nodes that the session reads and writes in its own memory (S10).
 //!
-//! Under an exclusive hold that [caches](Write::TakeWriteLease), the application sets the node's
-//! value here, as often as it likes, and what it reads here is what it set last. Both only while
-//! the hold is certain on this clock (T2), and while nobody has asked for the data: others' reads
-//! and writes of it wait for that. What was set is *flushed* to the servers
+//! Under an exclusive lock with a [write lease](Write::TakeWriteLease), the application sets and
+//! reads the node's value here. It may do so only while the lock certainly holds on this clock
+//! (T2), and until a recall asks for the data. Other clients' reads and writes of the data wait for
+//! that. The holder *flushes* the value to the servers:
 //!
-//! - when somebody asks for the data, by a recall: consent is given when it has been flushed and
-//!   the servers have been told that it is kept no longer;
+//! - when a recall asks for the data. The holder consents when the value is flushed and the servers
+//!   have ended the write lease;
 //! - when the application asks for it;
-//! - when a renewal of the lease is late: before the lease can end, if a server can be reached at
-//!   all.
+//! - when a renewal is late: before the lease can end, if a server is reachable at all.
 //!
-//! One flush at a time is under way for a node: of two, the first could be sent again after the
-//! second (S9). What cannot be flushed any more is told to be lost, with its value, never forgotten
-//! in silence (S10).
+//! One flush of a node is in flight at a time. Of two, the first could be sent again after the
+//! second (S9). The holder reports a value that it can no longer flush as lost, never drops it in
+//! silence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,34 +30,34 @@ use crate::{
     time::Instant,
 };
 
-/// What is flushed is flushed when less than this part of a term is left of the lease: its renewal
-/// is late by then.
+/// A dirty value is flushed when less than this part of the lease's term is left: the renewal is
+/// late by then.
 const LATE_PART: u32 = 3;
 
-/// What a write lease stands at.
+/// The stage of a write lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WriteLeaseStage {
-    /// It is asked for.
+    /// The session has asked for it.
     Requested,
-    /// The application reads and writes.
+    /// The application reads and writes in memory.
     Open,
-    /// It is given up: what was set is flushed, and nothing more is set.
+    /// It ends: the value is flushed, and no longer set.
     Ending,
 }
 
-/// What the session keeps to itself of one node.
+/// The session's write lease on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnWriteLease {
     stage: WriteLeaseStage,
-    /// What was set last, or is on the servers.
+    /// The value that was set last, or that is on the servers.
     value: Value,
     status: WriteLeaseStatus,
     flush_in_flight: Option<FlushInFlight>,
-    /// A flush was sent, and what came of it was never heard: what it carried may be there.
+    /// A flush was sent and its outcome is unknown: the servers may have its value.
     is_outcome_unknown: bool,
 }
 
-/// A flush on its way.
+/// A flush in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct FlushInFlight {
     through: u64,
@@ -69,19 +68,19 @@ struct FlushInFlight {
 /// The write leases of the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteLeases {
-    /// The holds that are, or are asked to be.
+    /// Locks with a write lease, or with a request for one.
     locks: BTreeSet<LockId>,
-    /// Consents that are given when these holds are none any more.
+    /// Consents to give when these locks no longer have write leases.
     pending_consents: BTreeMap<Stamp, BTreeSet<LockId>>,
 }
 
 impl WriteLeases {
-    /// A new leader knows nothing of what an older one recalled.
+    /// A new leader knows nothing about the recalls of an older one.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.pending_consents.retain(|stamp, _| stamp.epoch >= epoch);
     }
 
-    /// The session is over, and with it all that was recalled from it.
+    /// The session has ended, with all recalls to it.
     pub(super) fn clear_pending_consents(&mut self) {
         self.pending_consents.clear();
     }
@@ -104,23 +103,23 @@ impl OwnWriteLease {
 }
 
 impl WriteId {
-    /// The shell's numbers stay below.
+    /// The driver's ids are below.
     const FLUSHES: u64 = 1 << 63;
 
-    /// The flush of a hold's write lease: there is one at a time.
+    /// The flush of a lock's write lease. There is one at a time.
     fn flush_of(hold: LockId) -> Self {
         Self(Self::FLUSHES | hold.0)
     }
 
-    /// The hold whose flush it is, if it is one.
+    /// The lock, if the write is a flush.
     fn flushed_lock(self) -> Option<LockId> {
         (self.0 & Self::FLUSHES != 0).then_some(LockId(self.0 & !Self::FLUSHES))
     }
 }
 
 impl Holder {
-    /// The node's value, if the hold is a write lease under which the application may read and
-    /// write in memory now.
+    /// The node's value, if the lock has a write lease under which the application may use memory
+    /// now.
     pub fn write_lease_value(&self, id: LockId, now: Instant) -> Option<&Value> {
         let own = self.locks.by_id.get(&id)?;
         let caching = own.write_lease.as_ref().filter(|caching| caching.stage == WriteLeaseStage::Open)?;
@@ -129,19 +128,19 @@ impl Holder {
         is_certain.then_some(&caching.value)
     }
 
-    /// Whether the hold is a write lease, is asked to be one, or is about to be one no longer.
+    /// Whether the lock has a write lease, has asked for one, or is about to end one.
     pub fn has_write_lease(&self, id: LockId) -> bool {
         self.write_leases.locks.contains(&id)
     }
 
-    /// How a write lease stands. None of what is none, or only asked for.
+    /// The status of the lock's write lease. `None` without one, or if it is only asked for.
     pub fn write_lease_status(&self, id: LockId) -> Option<WriteLeaseStatus> {
         let caching = self.locks.by_id.get(&id)?.write_lease.as_ref()?;
         (caching.stage != WriteLeaseStage::Requested).then_some(caching.status)
     }
 
-    /// The application sets the value of a node that it has to itself. Nothing happens if it [has
-    /// not](Self::cached).
+    /// The application sets a value under a write lease. Ignored if [that is not
+    /// possible](Self::write_lease_value) now.
     pub(super) fn set_under_write_lease(&mut self, id: LockId, value: Value, now: Instant) {
         if self.write_lease_value(id, now).is_none() {
             return;
@@ -152,7 +151,7 @@ impl Holder {
         }
     }
 
-    /// The application wants it flushed.
+    /// The application asks for a flush.
     pub(super) fn flush(&mut self, id: LockId) {
         if self.write_lease_mut(id).is_some_and(|caching| caching.stage == WriteLeaseStage::Open && caching.is_dirty())
         {
@@ -160,8 +159,7 @@ impl Holder {
         }
     }
 
-    /// Gives a write lease up: others may read and write the node when what was set has been
-    /// flushed.
+    /// Ends a write lease. Others may read and write the node when the value is flushed.
     pub(super) fn release_write_lease(&mut self, id: LockId) {
         let Some(caching) = self.write_lease_mut(id).filter(|caching| caching.stage == WriteLeaseStage::Open) else {
             return;
@@ -172,8 +170,8 @@ impl Holder {
         self.start_flush(id);
     }
 
-    /// The application asks for a write lease. False if the hold is not held alone, or is one
-    /// already.
+    /// The application asks for a write lease. False if the lock is not exclusive, is being
+    /// changed, or has a write lease.
     pub(super) fn request_write_lease(&mut self, id: LockId) -> bool {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return true };
         let is_alone = matches!(own.status, LockStatus::Granted { mode: LockMode::Exclusive, .. });
@@ -185,11 +183,10 @@ impl Holder {
         true
     }
 
-    /// What was asked for has been answered: the servers count it as a write lease, or do not, or
-    /// not any more.
+    /// Handles the answer to a request for a write lease. Without data, the servers count none.
     ///
-    /// If somebody has asked for the data since, it is given up at once: the consent that was given
-    /// to that does not count for it.
+    /// If a recall has asked for the data since, the write lease ends at once. The consent to that
+    /// recall does not count for it.
     pub(super) fn handle_write_lease_answer(&mut self, id: LockId, data: Option<Data>, stamp: Stamp) {
         let Some(caching) = self.write_lease_mut(id) else { return };
         let Some(Data { value, stat }) = data else { return self.end_write_lease(id) };
@@ -203,9 +200,9 @@ impl Holder {
         }
     }
 
-    /// Whether a recall asks for the data of write leases. They are given up; the consent waits for
-    /// them. One that is only asked for is not among them: the recall may be of a write that comes
-    /// before it. If it is not, the servers do not take the consent, and ask again.
+    /// Whether a recall asks for data under write leases. They end, and the consent waits for them.
+    /// One that is only asked for does not count, because the recall may be for a write before it.
+    /// Otherwise the servers ignore the consent, and recall again.
     pub(super) fn defer_consent(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
         let is_kept = |id: &&LockId| {
             let own = self.locks.by_id.get(id);
@@ -233,7 +230,7 @@ impl Holder {
         true
     }
 
-    /// Gives the consents for which nothing has to be flushed any more, and flushes what has to be.
+    /// Gives the consents that no longer wait for a flush, and starts the flushes that are due.
     pub(super) fn flush_and_consent(&mut self, now: Instant) {
         let due: Vec<LockId> =
             self.write_leases.locks.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
@@ -246,8 +243,7 @@ impl Holder {
             self.write_leases.pending_consents.remove(stamp);
             self.piggyback.consent(*stamp);
         }
-        // The recall has been answered long ago, without a consent: that has to be carried by
-        // something.
+        // The recall was answered earlier, without a consent. So another request must carry it.
         if !paid.is_empty() && self.link == LinkState::Registered {
             let question = self.clock_question(now);
             self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::Due, now);
@@ -264,7 +260,7 @@ impl Holder {
         }
     }
 
-    /// When what has been set is to be flushed, because a renewal is late then.
+    /// When to flush a dirty value, because a renewal is late then.
     fn late_from(&self, id: LockId) -> Option<Instant> {
         let own = self.locks.by_id.get(&id)?;
         let caching = own.write_lease.as_ref()?;
@@ -274,12 +270,12 @@ impl Holder {
         is_waiting.then(|| lease.until.before(lease.pace.term / LATE_PART))
     }
 
-    /// When something is to be flushed at the latest.
+    /// When the next flush is due.
     pub(super) fn flush_deadline(&self) -> Option<Instant> {
         self.write_leases.locks.iter().filter_map(|id| self.late_from(*id)).min()
     }
 
-    /// Sends what was set. One flush at a time: what is set meanwhile goes with the next.
+    /// Flushes the value. One flush at a time: values set meanwhile follow with the next.
     fn start_flush(&mut self, id: LockId) {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
         let LockStatus::Granted { token, .. } = own.status else { return };
@@ -295,7 +291,7 @@ impl Holder {
         self.write(WriteId::flush_of(id), Write::Flush { path, lock: id, token, value, ends_write_lease });
     }
 
-    /// A write has ended: the application is told, or the write lease whose flush it was.
+    /// A write has ended. Notifies the application, or the write lease if the write was its flush.
     pub(super) fn write_done(&mut self, write: WriteId, result: Result<Written, WriteFailure>) {
         match write.flushed_lock() {
             Some(hold) => self.flushed(hold, result),
@@ -315,7 +311,7 @@ impl Holder {
                     false => self.notify_write_lease(id),
                 }
             }
-            // What has to be given up still has to be; the session may be gone, too.
+            // A write lease that ends still has to end. Or the session has expired.
             Err(WriteFailure::NotSent) => {}
             Err(WriteFailure::OutcomeUnknown) => caching.is_outcome_unknown |= has_value,
             Err(WriteFailure::Refused(refusal)) => {
@@ -331,7 +327,7 @@ impl Holder {
                         refusal: Some(refusal),
                     });
                 }
-                // Without a value it can be refused only because there is no such write lease.
+                // Without a value, a refusal can only mean that there is no such write lease.
                 match has_value {
                     true => self.notify_write_lease(id),
                     false => self.end_write_lease(id),
@@ -340,11 +336,11 @@ impl Holder {
         }
     }
 
-    /// The hold is over, with what it keeps.
+    /// The lock is lost or released, with its write lease.
     pub(super) fn lose_write_lease(&mut self, id: LockId, own: &OwnLock) {
         self.write_leases.locks.remove(&id);
         let Some(caching) = own.write_lease.as_ref() else { return };
-        // Not sent any more: the application is told now what can be known.
+        // No further flush is sent: report now what is known.
         let was_sent = self.writes.was_sent(WriteId::flush_of(id));
         self.forget_write(WriteId::flush_of(id));
         if caching.is_dirty() && !self.planted(Bug::LostInSilence) {
@@ -355,7 +351,7 @@ impl Holder {
         }
     }
 
-    /// It is an ordinary hold again.
+    /// The lock is ordinary again.
     fn end_write_lease(&mut self, id: LockId) {
         self.write_leases.locks.remove(&id);
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
@@ -376,7 +372,7 @@ impl Holder {
         self.locks.by_id.get_mut(&id)?.write_lease.as_deref_mut()
     }
 
-    /// Write leases are found by their holds, and what has to be given up is on its way.
+    /// Checks that write leases match their locks, and that each ending one is being flushed.
     pub(super) fn check_write_leases(&self) -> Result<(), String> {
         let caching = self.locks.by_id.iter().filter(|(_, own)| own.write_lease.is_some()).map(|(id, _)| *id);
         if caching.collect::<BTreeSet<_>>() != self.write_leases.locks {

@@ -1,13 +1,12 @@
-//! Writes: numbered, sent until they are answered, never twice in effect, and never wrong about
-//! what is not known.
+//! Writes: numbered, and sent until they are answered. Each takes effect at most once.
 //!
-//! S2w, the writer: each send drops the writer's own copies of what it may change, names the
-//! highest stamp that it has seen, and from then on no grant on those objects at or below that
-//! stamp is cached. So the leader need not recall the writer if its last grant to it is not newer.
-//! The answer counts as a recall of everything older, and may bring a lease on what was written.
+//! S2w: each send drops the writer's own copies of what it may change, and names the highest stamp
+//! seen. From then on no grant on those objects up to that stamp is cached. So the leader spares
+//! the writer the recall if its last grant to the writer is not newer. The answer counts as a
+//! recall of everything older, and may bring a lease on what was written.
 //!
-//! S9: a write keeps its number until it is answered or given up. When the session is gone it is
-//! not sent again: what was sent is *unknown*.
+//! S9: a write keeps its number until it is answered or given up. When the session has expired, no
+//! write is sent again. The outcome of those that were sent is unknown.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -31,36 +30,36 @@ use crate::{
     transaction::Operation,
 };
 
-/// A write that has not been answered.
+/// A write without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredWrite {
     change: Write,
-    /// What is dropped at each send. Fixed at the first.
+    /// What each send drops. Fixed at the first send.
     dropped: Vec<ObjectSet>,
-    /// Its number, from the first time that it is sent.
+    /// Its number, given at the first send.
     sequence: Option<Sequence>,
-    /// Under which it is on its way.
+    /// The latest sending.
     ticket: Option<SendId>,
     sendings: u32,
-    /// The server will give no lease for its node to go with: it is sent all the same, to be
-    /// refused.
+    /// The server grants no lease for its node or lock. It is sent anyway, and refused.
     goes_without_lease: bool,
-    /// It was refused for want of a lease on a volume that was not known, and begun again.
+    /// Refused because the volume was unknown or its lease replaced, and sent again as another
+    /// write.
     is_again: bool,
 }
 
-/// All writes that have not been answered.
+/// All writes without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnWrites {
     pending: BTreeMap<WriteId, UnansweredWrite>,
     numbered: BTreeMap<Sequence, WriteId>,
     last: Sequence,
-    /// Those that wait for numbers to become free.
+    /// Writes that wait for a number.
     backlog: VecDeque<WriteId>,
     bounds: HolderBounds,
 }
 
-/// What a leader says of a write that took effect.
+/// A leader's answer to a write that took effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct AppliedWrite {
     pub(super) written: Written,
@@ -80,35 +79,34 @@ impl OwnWrites {
         self.pending.is_empty()
     }
 
-    /// The number that the next new write will have.
+    /// The number of the next new write.
     pub(super) fn next_sequence(&self) -> Sequence {
         self.last.next()
     }
 
-    /// All below this have been answered or given up.
+    /// All writes below this number are answered or given up.
     pub(super) fn unanswered_from(&self) -> Sequence {
         self.numbered.keys().next().copied().unwrap_or(self.next_sequence())
     }
 
-    /// The first that is not answered, if the one with this number was before it.
+    /// The first unanswered write, if the number that has ended was lower.
     fn first_after(&self, ended: Option<Sequence>) -> Option<WriteId> {
         let (first, write) = self.numbered.first_key_value()?;
         ended.is_some_and(|ended| ended < *first).then_some(*write)
     }
 
-    /// Whether the write has not ended.
     pub(super) fn is_pending(&self, write: WriteId) -> bool {
         self.pending.contains_key(&write)
     }
 
-    /// Whether the write has not ended, and was sent.
+    /// Whether the write was sent and has not ended.
     pub(super) fn was_sent(&self, write: WriteId) -> bool {
         self.pending.get(&write).is_some_and(|pending| pending.sendings > 0)
     }
 
-    /// Whether its outcome has to be known, so that it cannot be given up: the rest of the client
-    /// counts on it. A request for a write lease may give one that has to be flushed. A hold counts
-    /// as shared as soon as the client asks for that.
+    /// Whether the write cannot be cancelled, because the client depends on its outcome. A request
+    /// for a write lease may bring one that must be flushed. A lock counts as shared as soon as the
+    /// client asks for that.
     fn is_never_given_up(&self, write: WriteId) -> bool {
         let change = self.pending.get(&write).map(|pending| &pending.change);
         matches!(
@@ -121,23 +119,23 @@ impl OwnWrites {
         )
     }
 
-    /// Whether it may be refused because of what leases take.
+    /// Whether the write may be refused because leases need too many renewals.
     pub(super) fn is_about_load(&self, write: WriteId) -> bool {
         let change = self.pending.get(&write).map(|pending| &pending.change);
         matches!(change, Some(Write::GrantLease { .. } | Write::SetVolume { .. }))
     }
 
-    /// The number of a write that was sent.
+    /// The write's number, if it was sent.
     pub(super) fn sequence(&self, write: WriteId) -> Option<Sequence> {
         self.pending.get(&write)?.sequence
     }
 
-    /// How many more numbers may be given.
+    /// How many more numbers are free.
     fn room(&self) -> u64 {
         (self.unanswered_from().0 + self.bounds.writes_out_max).saturating_sub(self.next_sequence().0)
     }
 
-    /// Gives a write its number, if it has none. False if it has to wait for one.
+    /// Gives a write its number. False if it must wait for one.
     fn number(&mut self, write: WriteId) -> bool {
         let (room, next) = (self.room(), self.next_sequence());
         let Some(pending) = self.pending.get_mut(&write) else { return false };
@@ -163,8 +161,7 @@ impl OwnWrites {
         has_room
     }
 
-    /// Takes a refused write's number from it, so that it can be made another. False if it has been
-    /// made another before.
+    /// Takes the number from a refused write, to send it as another write. False the second time.
     fn begin_again(&mut self, write: WriteId) -> bool {
         let Some(pending) = self.pending.get_mut(&write).filter(|pending| !pending.is_again) else { return false };
         pending.is_again = true;
@@ -186,7 +183,7 @@ impl OwnWrites {
         Some(pending)
     }
 
-    /// Those that need not wait for a number any more.
+    /// Takes the writes that now get a number.
     fn take_backlog(&mut self) -> Vec<WriteId> {
         let is_flush = |write: &WriteId| {
             self.pending.get(write).is_some_and(|pending| matches!(pending.change, Write::Flush { .. }))
@@ -196,7 +193,7 @@ impl OwnWrites {
         self.backlog.drain(..room.min(self.backlog.len())).collect()
     }
 
-    /// These have waited in vain for a lease that their nodes are to go with.
+    /// The server grants no lease for these writes.
     pub(super) fn go_without_lease(&mut self, writes: &BTreeSet<WriteId>) {
         for write in writes {
             if let Some(pending) = self.pending.get_mut(write) {
@@ -205,28 +202,27 @@ impl OwnWrites {
         }
     }
 
-    /// The changes that were sent and have not been answered.
+    /// The changes in writes that were sent and have no answer.
     pub(super) fn sent(&self) -> impl Iterator<Item = &Write> {
         self.pending.values().filter(|pending| pending.sendings > 0).map(|pending| &pending.change)
     }
 
-    /// Whether a write was sent and has not been answered that may attach nodes or a hold to this
-    /// session's lease on the volume: until its outcome is known, it is not known what goes with
-    /// the lease.
+    /// Whether a sent write may attach nodes or a lock to this session's lease on the volume. Until
+    /// its answer, the holder does not know all that depends on the lease.
     pub(super) fn may_attach_in(&self, top: &NodePath) -> bool {
         self.sent().flat_map(attached_to_session).any(|path| top.contains(path))
     }
 
-    /// Ends all, in order; whether each was ever sent. Numbers begin anew, for another session.
+    /// Ends all writes, in order, and says which were sent. Numbers restart for another session.
     pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
         let all = std::mem::replace(self, Self::new(self.bounds)).pending;
         all.into_iter().map(|(write, pending)| (write, pending.sequence.is_some())).collect()
     }
 }
 
-/// What a write may change, as far as its writer can tell cheaply; what it changes beyond that is
-/// recalled like anyone's. A put of a node that is known to exist changes no list of children. Of a
-/// transaction, what either branch may: which one is chosen is not known before its answer.
+/// What a write may change, as far as the writer can find out cheaply. The leader recalls the rest
+/// from the writer as from anyone. A put of a node that is known to exist changes no list of
+/// children. For a transaction, both branches count: the choice is not known before the answer.
 fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let one = ObjectSet::One;
     let parent = |path: &NodePath| path.parent().map(|parent| one(Object::children(parent)));
@@ -243,10 +239,10 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
             let all: BTreeSet<ObjectSet> = transaction.operations().flat_map(operation_may_change).collect();
             return all.into_iter().collect();
         }
-        // Which nodes go with the lease is not known here.
+        // The client does not know all nodes of a key lease.
         Write::GrantLease { .. }
         | Write::RevokeLease { .. }
-        // A hold touches no data.
+        // A lock changes no data.
         | Write::Lock { .. }
         | Write::ChangeLockMode { .. }
         | Write::Unlock { .. }
@@ -265,8 +261,7 @@ fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
     may_change(&alone, false)
 }
 
-/// The nodes that are to go with leases of the writer's session, if they are written, or to be held
-/// under them.
+/// The nodes to attach to, or to lock under, leases of the writer's session.
 pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodePath> {
     let (own, operations) = match change {
         Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
@@ -281,7 +276,6 @@ pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodeP
 }
 
 impl Holder {
-    /// The application writes.
     pub(super) fn write(&mut self, write: WriteId, change: Write) {
         if self.is_closed() || !self.begin_lock_change(&change) {
             return self.write_done(write, Err(WriteFailure::NotSent));
@@ -304,7 +298,7 @@ impl Holder {
         self.send_queue.push(Purpose::Write(write));
     }
 
-    /// Sends a write, for the first time or again: each time its own copies go first (S2w).
+    /// Sends a write. Each sending first drops the writer's own copies (S2w).
     pub(super) fn send_write(&mut self, write: WriteId, now: Instant) {
         if !self.has_lease_for(write, now) {
             return;
@@ -338,8 +332,8 @@ impl Holder {
         }
     }
 
-    /// Whether the leases are held that the written nodes are to go with, or under which the hold
-    /// is to live. If not the first that is missing is asked for, and the write sent later.
+    /// Whether the session has the leases that the write's nodes or lock need. If not, asks for the
+    /// first that is missing, and the write is sent later.
     fn has_lease_for(&mut self, write: WriteId, now: Instant) -> bool {
         let Some(pending) = self.writes.pending.get(&write) else { return false };
         if pending.sequence.is_some() || pending.goes_without_lease {
@@ -354,7 +348,6 @@ impl Holder {
         false
     }
 
-    /// The write took effect.
     pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, done: AppliedWrite, now: Instant) {
         let Some(pending) = self.end_write(write) else { return };
         let AppliedWrite { written, stamp, grant, applied, cached } = done;
@@ -382,7 +375,7 @@ impl Holder {
         }
     }
 
-    /// Drops what is older than the write's own stamp, and refuses it if it comes later.
+    /// Drops copies older than the write, and refuses their grants if they arrive later.
     fn overtake_older(&mut self, sets: &[ObjectSet], stamp: Stamp) {
         self.stamp_seen = self.stamp_seen.max(stamp);
         let older = Stamp { epoch: stamp.epoch, sequence: stamp.sequence.saturating_sub(1) };
@@ -394,13 +387,13 @@ impl Holder {
         self.dropped(gone);
     }
 
-    /// The write did not take effect, and will not.
+    /// The write did not take effect, and never will.
     pub(super) fn refused_write(&mut self, write: WriteId, refusal: Refusal) {
         if self.is_misplaced(write, &refusal) {
             return self.send_queue.push(Purpose::Write(write));
         }
         let Some(pending) = self.end_write(write) else { return };
-        // Outside of the window nothing is known of what an earlier sending did.
+        // Below the window, the outcome of an earlier sending is unknown.
         let is_unknown = matches!(refusal, Refusal::OutsideWindow { .. }) && pending.sendings > 1;
         if !is_unknown {
             self.undo_hand_over(&pending.change);
@@ -412,7 +405,7 @@ impl Holder {
         self.write_done(write, Err(error));
     }
 
-    /// The application does not wait any more.
+    /// The application cancels a write.
     pub(super) fn cancel_write(&mut self, write: WriteId) {
         if self.writes.is_never_given_up(write) {
             return;
@@ -429,22 +422,21 @@ impl Holder {
         self.write_done(write, Err(error));
     }
 
-    /// Whether the write is still waiting to be sent. If it is given up now, it never happens.
+    /// Whether the write is not sent yet. If it is cancelled now, it never happens.
     pub fn is_unsent(&self, write: WriteId) -> bool {
         self.writes.is_pending(write) && !self.writes.was_sent(write)
     }
 
-    /// Nobody waits for the write, nor wants to be told of it.
+    /// Nobody waits for the write or its outcome.
     pub(super) fn forget_write(&mut self, write: WriteId) {
         if let Some(ticket) = self.end_write(write).and_then(|pending| pending.ticket) {
             self.in_flight.end(ticket);
         }
     }
 
-    /// Whether the write was refused because the node is in a volume that this client did not know
-    /// of, or because its lease on the volume has been replaced since the write arrived (S7b): then
-    /// it is sent again, as another, under the lease that there is then. Once: volumes that come
-    /// and go under the client's hands are its user's business.
+    /// Whether to send a refused write once more, as another write. The node was in an unknown
+    /// volume, or the lease on its volume was replaced after the write arrived (S7b). Only once: if
+    /// volumes keep changing, the application decides.
     fn is_misplaced(&mut self, write: WriteId, refusal: &Refusal) -> bool {
         let refusal = match refusal {
             Refusal::Write(WriteRefusal::Operation { refusal, .. }) => refusal,
@@ -463,14 +455,14 @@ impl Holder {
         begins_again
     }
 
-    /// A write's number is not needed any more. Writes that wait for a number get one, and the
-    /// write that has become the first is sent.
+    /// A number is free: sends the waiting writes that get one, and the write that is now the
+    /// first.
     fn number_is_free(&mut self, sequence: Option<Sequence>) {
         for next in self.writes.take_backlog() {
             self.send_queue.push(Purpose::Write(next));
         }
-        // The first that is not answered is never refused for want of room to remember results: it
-        // need not wait to be sent again.
+        // The first unanswered write always has room for its results, so it need not wait to be
+        // sent again.
         if let Some(first) = self.writes.first_after(sequence) {
             self.send_queue.hasten(&Purpose::Write(first));
         }
@@ -484,8 +476,7 @@ impl Holder {
         Some(pending)
     }
 
-    /// Whether each write is where something will move it on, and none is numbered beyond the
-    /// window.
+    /// Checks that something will move each write on, and that no number is beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
         let OwnWrites { pending, numbered, last, backlog, bounds } = &self.writes;
         let most = bounds.writes_out_max;

@@ -1,4 +1,4 @@
-//! What must hold after every step. Run by tests; see the invariants in docs/PROTOCOL.md.
+//! The lessor's invariants; docs/PROTOCOL.md lists them. Tests check them after every step.
 
 use crate::{
     command::LeaseKey,
@@ -15,12 +15,11 @@ use super::{
 };
 
 impl Lessor {
-    /// Checks the invariants that the lessor can see by itself, against the state that it was last
-    /// stepped with.
+    /// Checks the invariants that the lessor can see by itself, against the state of its last step.
     ///
     /// # Errors
     ///
-    /// A sentence that says what does not hold.
+    /// A sentence that names the broken invariant.
     pub fn check(&self, state: &State) -> Result<(), String> {
         if self.epoch != Some(state.epoch()) {
             return Ok(());
@@ -43,7 +42,7 @@ impl Lessor {
         self.writes_wait_for_every_known_holder(state)
     }
 
-    /// Reads that wait for the next round wait behind one that is under way (S6).
+    /// Reads wait for the next round only while a round is in flight (S6).
     fn reads_wait_for_a_round(&self) -> Result<(), String> {
         let waiting = self.next_round_reads.len();
         if self.round_reads.is_empty() && waiting > 0 {
@@ -52,7 +51,7 @@ impl Lessor {
         Ok(())
     }
 
-    /// What requests under way may bring is counted, and nothing else (S10b).
+    /// The load, sessions and results to come are exactly those of requests in flight (S10b).
     fn what_is_to_come_is_under_way(&self) -> Result<(), String> {
         let (mut load, mut sessions, mut results) = (0, 0, 0);
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
@@ -74,20 +73,21 @@ impl Lessor {
         Ok(())
     }
 
-    /// A write or a removal counts as proposed while its command is under way, and what waits for a
-    /// bound is counted.
+    /// A write counts as proposed exactly while its command is queued or in flight. What a bound
+    /// limits is counted right.
     fn what_is_proposed_is_under_way(&self) -> Result<(), String> {
         let turn_of = |reason: &ProposalReason| match reason {
-            ProposalReason::Write(turn) | ProposalReason::Purge(turn) => Some(*turn),
+            ProposalReason::Write(write_id) | ProposalReason::Purge(write_id) => Some(*write_id),
             _ => None,
         };
         let in_flight = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
-        // A list: what is proposed twice stands there twice.
+        // A list, so that a command that is proposed twice is found.
         let mut found: Vec<PendingWriteId> =
             self.proposal_queue.reasons().chain(in_flight).filter_map(turn_of).collect();
         found.sort_unstable();
         let is_proposed = |(_, pending): &(PendingWriteId, &PendingWrite)| pending.is_proposed;
-        let expected: Vec<PendingWriteId> = self.writes.iter().filter(is_proposed).map(|(turn, _)| turn).collect();
+        let expected: Vec<PendingWriteId> =
+            self.writes.iter().filter(is_proposed).map(|(write_id, _)| write_id).collect();
         if found != expected {
             return Err(format!("the commands of writes {found:?} are under way: expected those of {expected:?}"));
         }
@@ -121,7 +121,7 @@ impl Lessor {
         Ok(())
     }
 
-    /// Each orphan is being removed, or waits for that (S8).
+    /// Each orphan is being removed, or waits for its purge (S8).
     fn every_orphan_is_removed(&self, state: &State) -> Result<(), String> {
         let mut orphans = state.orphans();
         match orphans.find(|lease| !self.orphans.contains(lease) && !self.writes.is_purging_lease(*lease)) {
@@ -130,7 +130,7 @@ impl Lessor {
         }
     }
 
-    /// Tracks, ends and the replicated leases are about the same leases (S7).
+    /// Tracks, ends and replicated leases are about the same leases (S7).
     fn every_volume_lease_is_tracked(&self, state: &State) -> Result<(), String> {
         for (key, lease) in state.leases() {
             if self.lease_ends.get(key).is_none_or(|end| end.incarnation != lease.incarnation) {
@@ -152,29 +152,29 @@ impl Lessor {
         }
     }
 
-    /// A write that is not proposed waits for each session that was granted an object it covers,
-    /// until its last lease on one is over (S2), and for no session whose volume leases are gone.
-    /// None that waits for nothing is left waiting.
+    /// An unproposed write waits for each session that was granted an object that it covers, until
+    /// the session's last such lease ends (S2). It waits for no session whose volume leases have
+    /// ended. A write that waits for nothing is proposed.
     fn writes_wait_for_every_known_holder(&self, state: &State) -> Result<(), String> {
-        for (turn, pending) in self.writes.iter() {
+        for (write_id, pending) in self.writes.iter() {
             if pending.is_ready() {
-                return Err(format!("write {turn} waits for nothing and is not proposed"));
+                return Err(format!("write {write_id} waits for nothing and is not proposed"));
             }
             if pending.is_proposed {
                 continue;
             }
             let waits_in_vain = |(session, wait): &(&SessionId, &ConsentWait)| !self.has_any_lease(**session, wait);
             if let Some((session, _)) = pending.waits.iter().find(waits_in_vain) {
-                return Err(format!("write {turn} waits for {session}, whose leases are gone"));
+                return Err(format!("write {write_id} waits for {session}, whose leases are gone"));
             }
             for set in &pending.covers {
-                self.waits_for_holders(turn, pending, set)?;
+                self.waits_for_holders(write_id, pending, set)?;
             }
             for path in pending.purged_leases().iter().flat_map(|lease| state.attached_nodes(*lease)) {
-                // What was attached since is found out when the command is applied.
+                // Later attachments are found when the command is applied.
                 if state.node(path).is_some_and(|node| node.modify_revision <= pending.gathered_at) {
-                    self.waits_for_holders(turn, pending, &ObjectSet::One(Object::data(path.clone())))?;
-                    self.waits_for_holders(turn, pending, &ObjectSet::One(Object::children(path.clone())))?;
+                    self.waits_for_holders(write_id, pending, &ObjectSet::One(Object::data(path.clone())))?;
+                    self.waits_for_holders(write_id, pending, &ObjectSet::One(Object::children(path.clone())))?;
                 }
             }
         }
@@ -189,18 +189,25 @@ impl Lessor {
         })
     }
 
-    fn waits_for_holders(&self, turn: PendingWriteId, pending: &PendingWrite, set: &ObjectSet) -> Result<(), String> {
+    fn waits_for_holders(
+        &self,
+        write_id: PendingWriteId,
+        pending: &PendingWrite,
+        set: &ObjectSet,
+    ) -> Result<(), String> {
         let now = self.clock.expiry_time();
         for ((object, session), lease) in self.object_leases.leases_in(set) {
             if lease.source.is_reported() || lease.over <= now {
                 continue;
             }
             let Some(wait) = pending.waits.get(session) else {
-                return Err(format!("write {turn} does not wait for {session}, which holds {object}"));
+                return Err(format!("write {write_id} does not wait for {session}, which holds {object}"));
             };
             if let Some(over) = wait.expires_at.filter(|over| *over < lease.over) {
                 let until = lease.over;
-                return Err(format!("write {turn} waits for {session} until {over}: it holds {object} until {until}"));
+                return Err(format!(
+                    "write {write_id} waits for {session} until {over}: it holds {object} until {until}"
+                ));
             }
         }
         Ok(())

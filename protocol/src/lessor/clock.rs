@@ -1,44 +1,44 @@
-//! The leader's two readings of the cluster clock.
+//! The leader's two readings of the cluster clock (T4, T6).
 //!
-//! *Who promises or ends reads the clock on the safe side.* Ending reads a clock that is never
-//! fast: the time between two steps counts only up to [`STEP_MAX`], so that while the leader is
-//! paused, suspended or absent cluster time stands still and nobody loses a lease to an outage of
-//! the servers (T4). Promising reads one that is never slow: all the time since the leader proposed
-//! the last entry of its epoch that it saw committed (T6).
+//! Leases end by the *ending clock*, which is never fast. The time between two steps counts only up
+//! to [`STEP_MAX`]. So while the leader is paused, suspended or absent, cluster time stands still,
+//! and no client loses a lease to an outage of the servers (T4). Promises use the *promising
+//! clock*, which is never slow. It is the cluster time of the last entry of this epoch seen
+//! committed, plus all the time since its proposal (T6).
 //!
-//! Why two: a deposed leader that does not know it was paused would, by the clamped clock, promise
-//! time that its successor has already counted. In a model that was 201 violations in 7,730 runs;
-//! this way none in 963,136.
+//! One clock is not enough. A deposed leader that does not know of its pause would promise time by
+//! the clamped clock that its successor has already counted. A model with one clock had 201
+//! violations in 7,730 runs; with two it had none in 963,136.
 //!
-//! # Where they start
+//! # Where the clocks start
 //!
-//! Both stand still until the epoch begins: until its first entry is applied nobody can renew, so
-//! nobody may lose time (T4). Then they start from the latest cluster time in the log plus what the
-//! replica *heard*: the time from receiving the latest entry to last hearing from the leader that
-//! proposed it. That leader's clock ran meanwhile, and was not logged.
+//! Both clocks stand still until the first entry of the epoch is applied. Until then no client can
+//! renew, so none may lose time (T4). Then they start at the latest cluster time in the log plus
+//! the time *heard*. That is the time from receiving the latest entry to last hearing from the
+//! leader that proposed it. That leader's clock ran meanwhile, and the log does not have this time.
 //!
-//! Ending stays safe. Let the latest entry have time C and be proposed at real time p. It was
-//! received no earlier than p, and the successor's epoch begins no earlier than it last heard. So
-//! at real time r the successor's clock reads C + (r - p) at most, apart from drift, and the
-//! promises of the old leader are honoured by a clock that reads no less (T6). The time heard is
-//! measured on the successor's clock; shortened by the drift allowance it is at most the real time.
+//! The ending clock stays safe. Let the latest entry have time C, proposed at real time p. The
+//! successor received it no earlier than p, and its epoch begins no earlier than it last heard. So
+//! at real time r its clock reads at most C + (r - p), apart from drift. The promises of the old
+//! leader are honoured by a clock that reads no less (T6). The successor measures the time heard on
+//! its own clock. Shortened by the drift allowance, it is at most the real time.
 //!
-//! Promising stays safe, because the time heard is in that clock too: it starts from the same sum,
-//! and counts from the moment when the first entry was *proposed*, which is before the moment when
-//! the ending clock starts. So the promising clock of an epoch is never behind its ending clock,
-//! whose readings are what later entries carry into the log. A successor that does not have one of
-//! those starts from the first entry, whose time is that of the log before it, plus what it heard
-//! since it received it: no more than the time since that was proposed.
+//! The promising clock stays safe, because it also includes the time heard. It starts from the same
+//! sum, and counts from the *proposal* of the first entry, which is before the ending clock starts.
+//! So within an epoch it is never behind the ending clock, whose readings the later entries carry
+//! into the log. A successor may lack those later entries. It then starts from the first entry's
+//! time, which is that of the log before it. It adds what it heard since it received that entry: no
+//! more than the time since the proposal.
 //!
-//! What was heard counts up to `run_on_max`: a leader whose last entry is older had no quorum, or
-//! no leases to keep.
+//! The time heard counts up to `run_on_max`. A leader whose last entry is older had no quorum, or
+//! no leases.
 //!
-//! # Where ending stops
+//! # Where the ending clock stops
 //!
-//! A leader that cannot commit can move no horizon, so its clients lose their promises whatever
-//! they do: the ending clock stops `run_on_max` after the oldest proposal in flight, until that is
-//! committed (T4). To stop is always safe: leases end later by it. The promising clock does not
-//! stop, because a successor may have counted that time (T6).
+//! A leader that cannot commit moves no horizon, so its clients lose their promises whatever they
+//! do. Therefore the ending clock stops `run_on_max` after the oldest proposal in flight, until
+//! that is committed (T4). Stopping is always safe, because leases then end later. The promising
+//! clock does not stop, because a successor may have counted that time (T6).
 
 use std::time::Duration;
 
@@ -47,27 +47,25 @@ use crate::{
     time::{ClusterTime, Instant},
 };
 
-/// The most that one step of the rules advances the clamped clock. The lessor asks to be stepped
-/// several times as often (see [`STEP_EVERY`]), so that only pauses are cut off.
+/// The most that one step advances the clamped clock. The lessor asks for steps several times as
+/// often (see [`STEP_EVERY`]), so this cuts off only pauses.
 pub const STEP_MAX: Duration = Duration::from_millis(200);
 
-/// How often the lessor wants to be stepped at least, with or without a reason.
+/// The longest time between two steps that the lessor asks for.
 pub const STEP_EVERY: Duration = Duration::from_millis(50);
 
-/// How far a leader's ending clock may run beyond what it has in the log, where horizons move once
-/// in a `tick`.
+/// How far a leader's ending clock may run beyond the log, where horizons move once in a `tick`. It
+/// is two ticks, and at least [`STEP_MAX`], because a commit may take longer than a short tick.
 ///
-/// A leader that has leases to keep proposes at least once in a tick, so that what it has in the
-/// log is a tick old at most, and the time of a commit: two ticks, and [`STEP_MAX`] where ticks are
-/// shorter than commits may be. Before a leader without a quorum has a proposal in flight up to a
-/// tick may pass, so that its clients lose three ticks at most of a lease, three tenths of a term;
-/// they ask for more time when half of it is left, and go on asking. Whoever is further ahead
-/// cannot commit what it proposes, and then nobody can renew: nobody may lose time either (T4).
+/// A leader with leases proposes at least once in a tick. So the log is behind the clock by a tick
+/// at most, and the time of a commit. A leader without a quorum may first have no proposal in
+/// flight for up to a tick. So its clients lose at most three ticks of a lease: three tenths of a
+/// term. They ask for more time when half of it is left, and go on asking. Beyond this bound
+/// proposals do not commit and nobody can renew, so nobody may lose time (T4).
 pub(super) fn run_on_max(tick: Duration) -> Duration {
     (tick * 2).max(STEP_MAX)
 }
 
-/// The leader's cluster clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ClusterClock {
     /// The clamped clock's reading at `at`.
@@ -84,18 +82,18 @@ impl ClusterClock {
         Self { clamped: logged, at: now, committed: None }
     }
 
-    /// The first entry of the epoch is applied: the clocks run from here on (T4). `logged` is the
-    /// cluster time in the log; `heard` is the time that the old leader's clock ran beyond it, as
-    /// far as is known and no more.
+    /// Starts the clocks when the first entry of the epoch is applied (T4). `logged` is the cluster
+    /// time in the log. `heard` is how far the old leader's clock is known to have run beyond it;
+    /// it must not be overestimated.
     pub(super) fn begin(&mut self, logged: ClusterTime, heard: Duration, proposed_at: Instant, now: Instant) {
         let start = logged.after(heard);
         (self.clamped, self.at) = (start, self.at.max(now));
         self.committed = Some((start, proposed_at));
     }
 
-    /// Advances the clamped clock by the time since the last step, up to [`STEP_MAX`], once the
-    /// epoch has begun (T4). `oldest` is the time of the oldest proposal that is not committed: the
-    /// clock stops [`run_on_max`] after it.
+    /// Once the epoch has begun, advances the clamped clock by the time since the last step, up to
+    /// [`STEP_MAX`] (T4). `oldest` is the time of the oldest uncommitted proposal: the clock stops
+    /// [`run_on_max`] after it.
     pub(super) fn advance(&mut self, now: Instant, oldest: Option<ClusterTime>, tick: Duration) {
         if self.committed.is_some() {
             if now.since(self.at) > STEP_MAX {
@@ -118,7 +116,7 @@ impl ClusterClock {
         self.clamped
     }
 
-    /// The time by which leases are promised: never slow. None before an entry of the epoch is
+    /// The time by which leases are promised: never slow. `None` before an entry of the epoch is
     /// committed.
     pub(super) fn promise_time(&self, now: Instant) -> Option<ClusterTime> {
         self.committed.map(|(time, proposed_at)| time.after(now.since(proposed_at)))

@@ -1,5 +1,5 @@
-//! How the waits of writes are found by what ends them: a consent, the end of a volume lease, or
-//! time. Follows from the waits.
+//! An index of the waits of writes by what ends them: a consent, the end of a volume lease, or
+//! time.
 
 use std::collections::BTreeSet;
 
@@ -21,21 +21,21 @@ pub(super) struct ConsentWaits {
 }
 
 impl ConsentWaits {
-    pub(super) fn insert(&mut self, turn: PendingWriteId, session: SessionId, wait: &ConsentWait) {
+    pub(super) fn insert(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
         visit(1 + wait.leases.len());
-        self.by_stamp.insert((session, wait.stamp, turn));
-        self.by_lease.extend(wait.leases.iter().map(|(volume, lease)| (session, volume.clone(), *lease, turn)));
-        self.by_expiry.extend(wait.expires_at.map(|over| (over, session, turn)));
+        self.by_stamp.insert((session, wait.stamp, write_id));
+        self.by_lease.extend(wait.leases.iter().map(|(volume, lease)| (session, volume.clone(), *lease, write_id)));
+        self.by_expiry.extend(wait.expires_at.map(|over| (over, session, write_id)));
     }
 
-    pub(super) fn remove(&mut self, turn: PendingWriteId, session: SessionId, wait: &ConsentWait) {
+    pub(super) fn remove(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
         visit(1 + wait.leases.len());
-        self.by_stamp.remove(&(session, wait.stamp, turn));
+        self.by_stamp.remove(&(session, wait.stamp, write_id));
         for (volume, lease) in &wait.leases {
-            self.by_lease.remove(&(session, volume.clone(), *lease, turn));
+            self.by_lease.remove(&(session, volume.clone(), *lease, write_id));
         }
         if let Some(over) = wait.expires_at {
-            self.by_expiry.remove(&(over, session, turn));
+            self.by_expiry.remove(&(over, session, write_id));
         }
     }
 
@@ -43,30 +43,28 @@ impl ConsentWaits {
     pub(super) fn of(&self, session: SessionId) -> Vec<PendingWriteId> {
         let (first, last) = (Stamp::default(), Stamp { epoch: crate::id::Epoch(u64::MAX), sequence: u64::MAX });
         let found = self.by_stamp.range((session, first, 0)..=(session, last, PendingWriteId::MAX)).counted();
-        found.map(|(_, _, turn)| *turn).collect()
+        found.map(|(_, _, write_id)| *write_id).collect()
     }
 
     /// The writes that wait for the session's consent to this recall.
     pub(super) fn of_stamp(&self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
         let found = self.by_stamp.range((session, stamp, 0)..=(session, stamp, PendingWriteId::MAX)).counted();
-        found.map(|(_, _, turn)| *turn).collect()
+        found.map(|(_, _, write_id)| *write_id).collect()
     }
 
-    /// The writes that wait for copies under the session's leases on the volume, those of today and
-    /// earlier ones.
+    /// The writes that wait for copies under the session's present or earlier leases on the volume.
     pub(super) fn of_volume(&self, session: SessionId, volume: &NodePath) -> Vec<PendingWriteId> {
         let first = (session, volume.clone(), Incarnation(0), 0);
         let last = (session, volume.clone(), Incarnation(u64::MAX), PendingWriteId::MAX);
-        self.by_lease.range(first..=last).counted().map(|(_, _, _, turn)| *turn).collect()
+        self.by_lease.range(first..=last).counted().map(|(_, _, _, write_id)| *write_id).collect()
     }
 
-    /// The waits for object leases that are over by now.
+    /// The waits for object leases that have ended.
     pub(super) fn expired(&self, now: ClusterTime) -> Vec<(SessionId, PendingWriteId)> {
         let over = self.by_expiry.iter().take_while(|(over, ..)| *over <= now).counted();
-        over.map(|(_, session, turn)| (*session, *turn)).collect()
+        over.map(|(_, session, write_id)| (*session, *write_id)).collect()
     }
 
-    /// How many entries there are.
     #[cfg(test)]
     pub(super) fn size(&self) -> usize {
         self.by_stamp.len() + self.by_lease.len() + self.by_expiry.len()

@@ -1,10 +1,10 @@
-//! Drift supervision, the leader's half: it notes when it dealt with exchanges, and says how long
-//! ago that was ([`crate::drift`]).
+//! Drift supervision, the leader's half: it notes when it dealt with exchanges, and answers how
+//! long ago that was ([`crate::drift`]).
 //!
-//! The leader cannot judge: it does not know how long requests were on their way. The client
-//! judges, stops serving from memory by itself, and says so with each keep-alive. The leader keeps
-//! who has said so, for the log and for people. It goes on granting and recalling: it never relies
-//! on a client's word that it reads nothing from memory.
+//! The leader cannot judge, because it does not know how long requests were on their way. The
+//! client judges, stops serving from memory by itself, and reports that with each heartbeat. The
+//! leader records these sessions for its log and for inspection. It grants and recalls as before:
+//! it never relies on a client's word that it reads nothing from memory.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::{
     time::Instant,
 };
 
-/// The exchanges of all sessions, and who is beyond its allowance. Both are forgotten with the
-/// session.
+/// The exchanges of all sessions, and the sessions beyond their allowance. Both are forgotten with
+/// the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct DriftReports {
     marks: BTreeMap<SessionId, Marks>,
@@ -27,13 +27,12 @@ pub(super) struct DriftReports {
 }
 
 impl DriftReports {
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 2] {
         [self.marks.len(), self.beyond.len()]
     }
 
-    /// The session is over.
+    /// The session has ended.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.marks.remove(&session);
         self.beyond.remove(&session);
@@ -45,7 +44,7 @@ impl DriftReports {
         self.marks.entry(session).or_default().note(registration, now);
     }
 
-    /// Keeps what a client says about its clock. True if it said otherwise before.
+    /// Records a client's verdict on its clock. True if that changed.
     fn set(&mut self, session: SessionId, beyond: Option<Excess>) -> bool {
         let before = match beyond {
             Some(excess) => self.beyond.insert(session, excess),
@@ -56,23 +55,23 @@ impl DriftReports {
 }
 
 impl Lessor {
-    /// A client compares its clock with this one, and says how it has judged so far.
+    /// A client compares its clock with this one, and reports its verdict so far.
     pub(super) fn compare_clocks(
         &mut self,
         session: SessionId,
         question: &ClockQuestion,
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) -> ClockAnswer {
         if self.drift_reports.set(session, question.excess) {
-            let name = turn.state.session(session).map(|session| session.name.clone()).unwrap_or_default();
-            turn.effects.push(LessorEffect::ClockChanged { session, name, beyond: question.excess });
+            let name = cx.state.session(session).map(|session| session.name.clone()).unwrap_or_default();
+            cx.effects.push(LessorEffect::ClockChanged { session, name, beyond: question.excess });
         }
         let marks = self.drift_reports.marks.entry(session).or_default();
-        marks.answer(question, self.config.drift, turn.now)
+        marks.answer(question, self.config.drift, cx.now)
     }
 
-    /// How many sessions have said that their clocks and this one are beyond their allowances, and
-    /// some of them.
+    /// The number of sessions whose clock and this one differ by more than their allowances, and
+    /// the first [`CLOCK_INFOS_MAX`] of them.
     pub fn clock_infos(&self, state: &State) -> (u64, Vec<ClockInfo>) {
         let info = |(session, excess): (&SessionId, &Excess)| ClockInfo {
             session: *session,

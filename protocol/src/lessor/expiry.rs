@@ -1,4 +1,4 @@
-//! What time brings about: leases that end (T5), and horizons that move (T6).
+//! Timers: they propose the ends of leases (T3, T5) and the ticks that move horizons (T6).
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use super::{
 };
 
 impl Lessor {
-    pub(super) fn run_timers(&mut self, turn: &mut StepContext<'_>) {
+    pub(super) fn run_timers(&mut self, cx: &mut StepContext<'_>) {
         if self.epoch.is_none() {
             return;
         }
-        self.propose_expiries(turn);
-        self.remove_orphans(turn);
+        self.propose_expiries(cx);
+        self.remove_orphans(cx);
         self.object_leases.tidy();
-        self.propose_tick(turn);
+        self.propose_tick(cx);
     }
 
-    /// Proposes the end of each lease whose end and margin have passed by the clock that is never
-    /// fast (T3, T5). A session is forgotten only after its volume leases are.
-    fn propose_expiries(&mut self, turn: &StepContext<'_>) {
-        let (state, ending) = (turn.state, self.clock.expiry_time());
-        let unclamped = self.clock.promise_time(turn.now).filter(|_| self.planted(Bug::PauseEndsLeases));
+    /// Proposes the end of each lease whose end and margin have passed by the ending clock, which
+    /// is never fast (T3, T5). A session ends only after its volume leases.
+    fn propose_expiries(&mut self, cx: &StepContext<'_>) {
+        let (state, ending) = (cx.state, self.clock.expiry_time());
+        let unclamped = self.clock.promise_time(cx.now).filter(|_| self.planted(Bug::PauseEndsLeases));
         let now = unclamped.unwrap_or(ending);
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
         let drift = self.config.drift;
@@ -61,19 +61,20 @@ impl Lessor {
         }
     }
 
-    /// Proposes the end of a lease: if its horizon is still this when that is applied (T5).
+    /// Proposes the end of a lease, on condition that its horizon is still this one when the
+    /// command is applied (T5).
     pub(super) fn propose_expiry(&mut self, lease: LeaseKey, incarnation: Incarnation, horizon: ClusterTime) {
         let reason = ProposalReason::Expire(lease.clone(), incarnation);
         self.propose(Command::Expire { lease, incarnation, horizon }, reason);
     }
 
-    /// Moves the horizons of what was renewed, and carries the cluster's time into the log (T6).
-    /// One tick at a time.
-    fn propose_tick(&mut self, turn: &StepContext<'_>) {
+    /// Proposes a tick: it moves the horizons of renewed leases, and takes cluster time into the
+    /// log (T6). Only one tick is in flight at a time.
+    fn propose_tick(&mut self, cx: &StepContext<'_>) {
         let now = self.clock.expiry_time();
-        // One that could not tell of all is followed by the next as soon as it is applied (S10b).
+        // If a tick could not take all renewals, the next follows as soon as it is applied (S10b).
         let is_due =
-            self.last_tick.is_none_or(|last| now.since(last) >= turn.state.tick()) || self.lease_ends.is_behind();
+            self.last_tick.is_none_or(|last| now.since(last) >= cx.state.tick()) || self.lease_ends.is_behind();
         if is_due && !self.is_tick_in_flight && !self.lease_ends.is_empty() {
             self.last_tick = Some(now);
             self.is_tick_in_flight = true;
@@ -84,15 +85,14 @@ impl Lessor {
         }
     }
 
-    /// The session is remembered for a while longer. No client is promised anything on the strength
-    /// of it, so its horizon need not follow each request: it moves when a quarter of the term is
-    /// used up, and the end with it.
-    pub(super) fn renew_session_lease(&mut self, session: SessionId, turn: &StepContext<'_>) {
+    /// Prolongs the session's own lease. No client is promised anything by it, so its horizon need
+    /// not follow each request. Both move when a quarter of the term has passed.
+    pub(super) fn renew_session_lease(&mut self, session: SessionId, cx: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
         let now = self.clock.expiry_time();
-        let horizon = turn.state.lease(&key).map_or(now, |lease| lease.horizon);
-        // A new lease on a volume moves the horizon with its own entry. The end in memory does not
-        // follow that.
+        let horizon = cx.state.lease(&key).map_or(now, |lease| lease.horizon);
+        // A new volume lease moves the horizon with its own entry. The end in memory does not
+        // follow.
         let left = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
             self.lease_ends.renew(&key, now, State::SESSION_TERM, RenewalPlan { horizon, term: State::SESSION_TERM });
@@ -100,9 +100,8 @@ impl Lessor {
     }
 }
 
-/// What the server waits beyond a lease's end (T3). A key lease has no volume whose settings would
-/// say it: whoever keeps it alive counts its term on a clock of his own, and the margin is what
-/// that can be apart over a term and a tick, and a little more.
+/// The wait beyond a lease's end (T3). A key lease has no volume with a margin. Its margin is what
+/// the client's clock and this one can differ by over a term and a tick, and a little more.
 pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift: DriftAllowance) -> Duration {
     match key {
         LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
@@ -110,11 +109,11 @@ pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift:
     }
 }
 
-/// What the server waits beyond the end of a key lease with this term, where horizons move once in
-/// so long (T3).
+/// The wait beyond the end of a key lease with this term, where horizons move once in a `tick`
+/// (T3).
 pub fn key_lease_margin(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
     drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_MIN
 }
 
-/// What the margin of a key lease is beyond what clocks may drift.
+/// The part of a key lease's margin beyond what clocks may drift.
 const KEY_MARGIN_MIN: Duration = Duration::from_millis(1);

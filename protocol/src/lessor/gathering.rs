@@ -1,16 +1,16 @@
-//! Gathers consents for a write whose turn has come: which sessions may hold what it changes, and
-//! which sets to recall from each (S2).
+//! Gathers consents for a pending write: which sessions may hold what it changes, and which sets to
+//! recall from each (S2).
 //!
-//! It guarantees: each session that may hold an object of the write is asked for a set that
+//! It guarantees that each session that may hold an object of the write is asked for a set that
 //! includes the object. The exception is a writer that dropped the object itself, and was granted
-//! nothing in it since (S2w). It may ask for more than the write covers; the holder then drops
-//! more. If it asks for subtrees, it may ask even a writer that dropped every copy.
+//! nothing in it since (S2w). A recall may name more than the write covers; the holder then drops
+//! more. If recalls name subtrees, even a writer that dropped every copy may be asked.
 //!
-//! While the claims are few, it names each set. One write can have thousands of sets, such as the
-//! removal of the nodes that are attached to many leases, and thousands of sessions can hold them.
-//! Their product would stop the leader (S10b). With more claims than
-//! [`claims_max`](super::LessorBounds::claims_max) it names a few subtrees that include the sets.
-//! It does not know when a write gets its turn, or what becomes of consents.
+//! While the claims are few, each set is named. But one write can have thousands of sets, such as a
+//! purge of the nodes of many leases, and thousands of sessions can hold them. Their product would
+//! stop the leader (S10b). With more claims than [`claims_max`](super::LessorBounds::claims_max)
+//! the recalls name a few subtrees that include the sets. This module does not know the order of
+//! writes, or what becomes of consents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,11 +86,11 @@ type KnownHolder = (SessionId, NodePath, ClusterTime, ObjectSet);
 
 impl Lessor {
     /// Asks each session that may hold an object of the write for its consent (S2), and proposes
-    /// the write if it need not wait. A flush needs no consents: nobody else has had a copy since
-    /// the write lease was applied (S10).
-    pub(super) fn gather(&mut self, waiting: PendingWriteId, turn: &mut StepContext<'_>) {
+    /// the write if it need not wait. A flush needs no consents: no other session has had a copy
+    /// since the write lease was applied (S10).
+    pub(super) fn gather(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
-        pending.gathered_at = turn.state.revision();
+        pending.gathered_at = cx.state.revision();
         let (covers, leases) = (pending.covers.clone(), pending.purged_leases().clone());
         let writer = |asked: &ClientWrite| WriterCopies {
             session: asked.session,
@@ -103,13 +103,13 @@ impl Lessor {
                 return self.propose_ready(vec![waiting]);
             }
             let write = asked.write.clone();
-            self.claim_write_leases(&write, &covers, &mut claims, turn.state);
+            self.claim_write_leases(&write, &covers, &mut claims, cx.state);
         }
-        let changed = self.changed_with(covers, &leases, turn.state);
-        self.claim_from_known(&changed, &mut claims, turn.state);
+        let changed = self.changed_with(covers, &leases, cx.state);
+        self.claim_from_known(&changed, &mut claims, cx.state);
         self.claim_from_coverings(&changed, &mut claims);
         for (holder, claim) in claims.by_session {
-            self.recall(waiting, holder, claim, turn);
+            self.recall(waiting, holder, claim, cx);
         }
         self.propose_ready(vec![waiting]);
     }
@@ -126,8 +126,7 @@ impl Lessor {
             }
             changed.large.push(*lease);
             for list in state.attached_parent_counts(*lease).into_keys() {
-                // No node that goes with a lease is the top of a volume, so each is in the volume
-                // of its parent.
+                // No attached node is the top of a volume, so each is in the volume of its parent.
                 let volume = state.volume_of(&list).0.clone();
                 changed.by_volume.entry(volume).or_default().insert(ObjectSet::Subtree(list));
             }
@@ -146,8 +145,8 @@ impl Lessor {
             reached(Bound::Claims);
             let few = merge_sets_to(changed.by_volume.values().flatten().cloned(), SETS_MAX);
             let known = few.iter().filter_map(|set| self.known_in(set, usize::MAX)).flat_map(|(_, known)| known);
-            // The write waits for nobody who holds copies in other volumes only: their leases may
-            // last for longer.
+            // The write waits for no session whose copies are all in other volumes: its leases may
+            // last longer.
             known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
         });
         for (holder, volume, over, set) in known {
@@ -160,8 +159,7 @@ impl Lessor {
     fn known_copies(&self, changed: &ChangedSets, state: &State) -> Option<Vec<KnownHolder>> {
         let mut left = self.config.bounds.claims_max;
         let mut known = Vec::new();
-        // Only many sets are bounded. Few are claimed each by itself, however many sessions hold
-        // them.
+        // Only many sets are bounded. Few are claimed one by one, however many sessions hold them.
         let is_bounded = changed.sets.len() > SETS_MAX;
         for set in &changed.sets {
             let (looked_at, holders) = self.known_in(set, if is_bounded { left } else { usize::MAX })?;
@@ -219,7 +217,7 @@ impl Lessor {
             coverings.insert(volume, of);
         }
         let sessions: usize = coverings.values().map(Vec::len).sum();
-        // Few sets are asked for each by itself, whoever may hold them.
+        // Few sets are claimed one by one, however many sessions may hold them.
         let least = if changed.sets.len() <= SETS_MAX { SETS_MAX } else { 1 };
         let most = (self.config.bounds.claims_max / sessions.max(1)).max(least);
         let writer = claims.writer.as_ref().map(|writer| writer.session);
@@ -227,7 +225,7 @@ impl Lessor {
             let Some(sets) = changed.by_volume.get(volume).filter(|_| !holders.is_empty()) else { continue };
             let few = (sets.len() > most).then(|| {
                 reached(Bound::Claims);
-                // What they hold under a lease on the volume lies at and below its top.
+                // The copies under a lease on the volume are of objects at and below its top.
                 let within = |set: ObjectSet| match set.path().contains(volume) {
                     true => ObjectSet::Subtree(volume.clone()),
                     false => set,
@@ -235,7 +233,7 @@ impl Lessor {
                 merge_sets_to(sets.iter().cloned(), most).into_iter().map(within).collect::<BTreeSet<_>>()
             });
             for holder in holders {
-                // The writer is looked at set by set: it may have dropped them all.
+                // The writer is judged set by set: it may have dropped them all.
                 let asked = few.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
                 for set in asked {
                     self.claim(set, (holder, volume, None), claims);
@@ -267,7 +265,7 @@ impl Lessor {
 
     /// Recalls the claimed sets from a session. With more than `recall_sets_max`, it names subtrees
     /// that include them.
-    fn recall(&mut self, waiting: PendingWriteId, holder: SessionId, claim: Claim, turn: &mut StepContext<'_>) {
+    fn recall(&mut self, waiting: PendingWriteId, holder: SessionId, claim: Claim, cx: &mut StepContext<'_>) {
         let Claim { sets, leases, expires_at, is_covering } = claim;
         let Some(epoch) = self.epoch else { return };
         let most = self.config.bounds.recall_sets_max;
@@ -279,15 +277,15 @@ impl Lessor {
             false => sets,
         };
         let sets = sets.into_iter().collect();
-        let through = turn.state.last_write_lease();
-        let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), turn.now);
-        turn.effects.extend(recall.map(LessorEffect::Recall));
+        let through = cx.state.last_write_lease();
+        let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), cx.now);
+        cx.effects.extend(recall.map(LessorEffect::Recall));
         let expires_at = expires_at.filter(|_| !is_covering);
         self.writes.wait(waiting, holder, ConsentWait { stamp, leases, expires_at });
     }
 
-    /// Whether the writer needs no recall (S2w): it dropped the set when it sent the write, its
-    /// highest stamp is of this epoch, and no later grant may be of an object in the set.
+    /// Whether the writer needs no recall (S2w). It dropped the set when it sent the write, and its
+    /// highest stamp is of this epoch. No later grant may be of an object in the set.
     fn is_exempt(
         &self,
         writer: SessionId,

@@ -1,4 +1,4 @@
-//! What people may look at.
+//! Answers to inspections by people (`Body::Inspect`). No rule depends on them.
 
 use std::time::Duration;
 
@@ -22,43 +22,43 @@ use super::{
 };
 
 impl Lessor {
-    pub(super) fn inspect(&self, asker: &Requester, inspect: &Inspect, turn: &mut StepContext<'_>) {
-        match self.answer_inspect(inspect, turn) {
-            Some(answer) => self.reply_without_promises(asker, Ok(answer), turn),
-            // Answered by the server itself, which knows its peers.
-            None => self.reply_without_promises(asker, Err(Refusal::Retry), turn),
+    pub(super) fn inspect(&self, asker: &Requester, inspect: &Inspect, cx: &mut StepContext<'_>) {
+        match self.answer_inspect(inspect, cx) {
+            Some(answer) => self.reply_without_promises(asker, Ok(answer), cx),
+            // The server itself answers this one, because it knows its peers.
+            None => self.reply_without_promises(asker, Err(Refusal::Retry), cx),
         }
     }
 
     /// The sessions that hold, or may hold, the objects at `path`.
-    pub(super) fn holder_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<HolderInfo> {
+    pub(super) fn holder_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<HolderInfo> {
         let objects = [Object::data(path.clone()), Object::children(path.clone())];
-        // Not all entries make a row.
+        // Not every entry makes a row.
         let most = self.config.bounds.scan_max;
         let rows = objects.into_iter().flat_map(|object| {
-            let holders = self.object_leases.few_holders(&object, most, self.clock.expiry_time(), turn.state);
+            let holders = self.object_leases.few_holders(&object, most, self.clock.expiry_time(), cx.state);
             holders.into_iter().map(move |(session, volume, over)| HolderInfo {
                 session,
-                name: name(session, turn.state),
+                name: name(session, cx.state),
                 object: object.clone(),
                 is_covering: over.is_none(),
-                remaining: self.remaining(session, &volume, over, turn.state),
+                remaining: self.remaining(session, &volume, over, cx.state),
             })
         });
         self.few(rows)
     }
 
-    /// What writes of `path` wait for.
-    pub(super) fn wait_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<PendingWriteInfo> {
+    /// What pending writes of `path` wait for.
+    pub(super) fn wait_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<PendingWriteInfo> {
         let rows = self.writes.about(path, self.config.bounds.rows_max).flat_map(|pending| {
             let row = move |waits_for: Option<(SessionId, &ConsentWait)>| PendingWriteInfo {
                 path: pending.path().unwrap_or(path).clone(),
                 writer: pending.client_write().map_or(SessionId(0), |asked| asked.session),
-                writer_name: writer_name(pending, turn.state),
+                writer_name: writer_name(pending, cx.state),
                 holder: waits_for.map(|(holder, _)| holder),
-                holder_name: waits_for.map(|(holder, _)| name(holder, turn.state)).unwrap_or_default(),
-                since: turn.now.since(pending.since),
-                at_most: waits_for.map_or(Duration::ZERO, |(of, wait)| self.at_most(of, wait, turn.state)),
+                holder_name: waits_for.map(|(holder, _)| name(holder, cx.state)).unwrap_or_default(),
+                since: cx.now.since(pending.since),
+                at_most: waits_for.map_or(Duration::ZERO, |(of, wait)| self.at_most(of, wait, cx.state)),
                 covering: waits_for.and_then(|(of, wait)| self.covering(of, wait)),
             };
             let waits = pending.waits.iter().map(move |(holder, wait)| row(Some((*holder, wait))));
@@ -68,32 +68,32 @@ impl Lessor {
         self.few(rows)
     }
 
-    /// The reads of `path`, and the lists that begin there, that wait for holders of write leases.
-    pub(super) fn blocked_read_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<BlockedReadInfo> {
+    /// The blocked reads of `path`, and the blocked lists that begin there.
+    pub(super) fn blocked_read_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<BlockedReadInfo> {
         let waiting = self.blocked_reads.about(path, self.config.bounds.scan_max);
         let rows = waiting.into_iter().filter_map(|(kept, (reads, since))| {
-            let (_, hold) = turn.state.write_leased_lock(kept)?;
+            let (_, hold) = cx.state.write_leased_lock(kept)?;
             let holder = hold.session;
             Some(BlockedReadInfo {
                 path: kept.clone(),
                 reads,
                 holder,
-                holder_name: name(holder, turn.state),
-                since: turn.now.since(since),
-                at_most: self.remaining_of(&hold.lease, turn.state),
+                holder_name: name(holder, cx.state),
+                since: cx.now.since(since),
+                at_most: self.remaining_of(&hold.lease, cx.state),
             })
         });
         self.few(rows)
     }
 
-    pub(super) fn volume_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<VolumeInfo> {
+    pub(super) fn volume_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<VolumeInfo> {
         let info = |path: &NodePath, volume: &crate::state::VolumeRecord| VolumeInfo {
             path: path.clone(),
             settings: volume.settings,
             generation: volume.generation,
             leases: self.object_leases.count_in(path),
         };
-        self.few(turn.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
+        self.few(cx.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
     }
 
     /// As many rows as one answer has room for.
@@ -106,15 +106,15 @@ impl Lessor {
         rows
     }
 
-    /// At most how much longer a write waits for this holder: until its volume leases have ended,
-    /// with their margins, or its object leases are over.
+    /// An upper bound of the further wait for this holder: until its volume leases have ended, with
+    /// their margins, or until its object leases have ended.
     fn at_most(&self, holder: SessionId, wait: &ConsentWait, state: &State) -> Duration {
         let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();
         wait.expires_at.map_or(longest, |over| longest.min(over.since(self.clock.expiry_time())))
     }
 
-    /// The highest of the wait's volumes in which it is not known what the holder has.
+    /// The highest of the wait's volumes in which the holder is covering.
     fn covering(&self, holder: SessionId, wait: &ConsentWait) -> Option<CoveringInfo> {
         wait.leases.keys().counted().find_map(|volume| {
             let mode = &self.object_leases.track(volume, holder)?.tracking;
@@ -141,7 +141,7 @@ fn name(session: SessionId, state: &State) -> String {
     state.session(session).map(|session| session.name.clone()).unwrap_or_default()
 }
 
-/// Who writes. A removal is nobody's write.
+/// The name of the writer. A purge has no writer.
 fn writer_name(pending: &PendingWrite, state: &State) -> String {
     match pending.client_write() {
         Some(asked) => name(asked.session, state),

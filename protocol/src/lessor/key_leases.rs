@@ -1,5 +1,5 @@
-//! Key leases: granted and revoked through the log like any write, kept alive in the leader's
-//! memory (T6).
+//! Key leases: granted and revoked through the log like any write, and renewed in the leader's
+//! memory (T3, T5, T6).
 
 use std::time::Duration;
 
@@ -15,34 +15,34 @@ use crate::{
 use super::{Lessor, Requester, StepContext, lease_ends::RenewalPlan, promises::PromiseReach, renewals::RenewalAnswer};
 
 impl Lessor {
-    /// A key lease is granted: its entry is committed. It has been promised nothing yet.
-    pub(super) fn key_lease_granted(&mut self, written: &Written, turn: &StepContext<'_>) {
+    /// The grant of a key lease is committed. Nothing is promised yet.
+    pub(super) fn key_lease_granted(&mut self, written: &Written, cx: &StepContext<'_>) {
         let Some(GrantedKeyLease { id, incarnation }) = written.lease else { return };
         let key = LeaseKey::Key(id);
-        if let Some(lease) = turn.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
-            // Its entry may have been so long in coming that it has nothing left to promise.
+        if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
+            // The commit may have taken so long that nothing is left to promise.
             self.lease_ends.insert(key, lease.incarnation, self.clock.expiry_time().min(lease.horizon), lease.term());
         }
     }
 
-    pub(super) fn keep_alive(&mut self, asker: Requester, leases: &[KeyLeaseRenewal], turn: &mut StepContext<'_>) {
-        let kept = leases.iter().map(|lease| self.renew_key_lease(*lease, turn)).collect();
-        self.answer_renewal(asker, RenewalAnswer::KeepAlive(kept), turn);
+    pub(super) fn keep_alive(&mut self, asker: Requester, leases: &[KeyLeaseRenewal], cx: &mut StepContext<'_>) {
+        let kept = leases.iter().map(|lease| self.renew_key_lease(*lease, cx)).collect();
+        self.answer_renewal(asker, RenewalAnswer::KeepAlive(kept), cx);
     }
 
     /// Renews a key lease in memory: for its term, but no further than its horizon by the promising
-    /// clock (T6). One whose end has been decided is not renewed any more (T5), nor one that has
-    /// taken the place of the one that is meant (T6). It is gone only when its end is applied.
+    /// clock (T6). A lease whose end is proposed is not renewed (T5), nor one that has replaced the
+    /// intended lease (T6). The answer is `NotFound` only when the end is applied.
     pub(super) fn renew_key_lease(
         &mut self,
         KeyLeaseRenewal { id, incarnation }: KeyLeaseRenewal,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> KeyLeasePromise {
         let key = LeaseKey::Key(id);
         let is_meant = |found: Incarnation| {
             incarnation.is_none_or(|meant| meant == found) || self.planted(Bug::RenewalWithoutIncarnation)
         };
-        let found = turn.state.lease(&key).filter(|lease| is_meant(lease.incarnation));
+        let found = cx.state.lease(&key).filter(|lease| is_meant(lease.incarnation));
         let ttl = found.map(|lease| lease.term()).unwrap_or_default();
         let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();
         let is_live =
@@ -50,7 +50,7 @@ impl Lessor {
         let lease = found.filter(|_| is_live);
         let promised = lease.and_then(|lease| {
             let (horizon, term) = (lease.horizon, lease.term());
-            let PromiseReach { span, .. } = self.reach(&key, horizon, term, turn.now, turn.now)?;
+            let PromiseReach { span, .. } = self.reach(&key, horizon, term, cx.now, cx.now)?;
             Some((span, RenewalPlan { horizon, term }))
         });
         if let Some((span, of)) = promised {
@@ -70,9 +70,9 @@ impl Lessor {
         &self,
         id: LeaseId,
         keys_after: Option<&NodesAfter>,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> Option<LeaseInfo> {
-        let lease = turn.state.lease(&LeaseKey::Key(id))?;
+        let lease = cx.state.lease(&LeaseKey::Key(id))?;
         let mut info = self.info(id, lease);
         let mut bytes = 0;
         let mut fits = |path: &&crate::path::NodePath| {
@@ -86,10 +86,10 @@ impl Lessor {
         info.keys = match keys_after {
             None => Vec::new(),
             Some(NodesAfter::Nothing) => {
-                turn.state.attached_nodes(lease.incarnation).take_while(&mut fits).cloned().collect()
+                cx.state.attached_nodes(lease.incarnation).take_while(&mut fits).cloned().collect()
             }
             Some(NodesAfter::Path(last)) => {
-                let rest = turn.state.attached_nodes_from(lease.incarnation, last.clone()).filter(|path| *path != last);
+                let rest = cx.state.attached_nodes_from(lease.incarnation, last.clone()).filter(|path| *path != last);
                 rest.take_while(&mut fits).cloned().collect()
             }
         };
@@ -97,8 +97,8 @@ impl Lessor {
     }
 
     /// Some key leases, in order.
-    pub(super) fn lease_infos(&self, after: Option<LeaseId>, turn: &StepContext<'_>) -> Vec<LeaseInfo> {
-        self.few(turn.state.key_leases_after(after).map(|(id, lease)| self.info(id, lease)))
+    pub(super) fn lease_infos(&self, after: Option<LeaseId>, cx: &StepContext<'_>) -> Vec<LeaseInfo> {
+        self.few(cx.state.key_leases_after(after).map(|(id, lease)| self.info(id, lease)))
     }
 
     fn info(&self, id: LeaseId, lease: &LeaseRecord) -> LeaseInfo {

@@ -1,5 +1,5 @@
-//! When each replicated lease really ends: the leader's memory, within the horizons that the log
-//! has (T5, T6).
+//! The end of each replicated lease in the leader's memory, within the horizons of the log (T5,
+//! T6). It also counts the load of renewals (S10b).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,23 +22,23 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct LeaseEnd {
     pub(super) incarnation: Incarnation,
-    /// No promise that was made reaches further. Never lowered within the epoch.
+    /// No promise reaches further. Never lowered within the epoch.
     pub(super) ends_at: ClusterTime,
-    /// When it was last renewed; nothing if it never was.
+    /// The last renewal; meaningless if there was none.
     renewed: ClusterTime,
     evidence: RenewalEvidence,
-    /// Its end was proposed: it is not renewed any more (T5).
+    /// Its end was proposed: it is no longer renewed (T5).
     pub(super) is_end_proposed: bool,
-    /// Where it stands in the queue of ends, unless it is ending.
+    /// Its time in the queue of ends, unless its end is proposed.
     queued: ClusterTime,
-    /// Where it stands among the renewals that a tick is to tell of, if it does: its horizon then.
+    /// Its place among the renewals for the next ticks, if it is there: its horizon at that time.
     renewal_horizon: ClusterTime,
-    /// What renewing it once in a term takes, as [`load_of`] measures it.
+    /// The load of renewing it once in a term, by [`load_of`].
     load: u64,
 }
 
-/// What renewing leases takes: renewals in a million seconds, if each lease is renewed once in its
-/// term. A delay is renewed by nobody.
+/// The load of a lease: renewals in a million seconds, if it is renewed once in its term. A lock
+/// delay is never renewed.
 pub(super) fn load_of(key: &LeaseKey, term: Duration) -> u64 {
     match key {
         LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::Key(_) => load_of_term(term),
@@ -46,7 +46,7 @@ pub(super) fn load_of(key: &LeaseKey, term: Duration) -> u64 {
     }
 }
 
-/// The same, of a lease that is renewed.
+/// The load of a lease that is renewed once in this term.
 pub(super) fn load_of_term(term: Duration) -> u64 {
     let micros = u64::try_from(term.as_micros()).unwrap_or(u64::MAX).max(1);
     LOAD_PER_RENEWAL_A_SECOND * 1_000_000 / micros
@@ -59,9 +59,9 @@ pub(super) const LOAD_PER_RENEWAL_A_SECOND: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenewalEvidence {
     Never,
-    /// The last time since the last tick, which is to be told of it.
+    /// Since the last tick: a next tick must carry it.
     Unlogged,
-    /// Not since then: when it was is remembered for people only.
+    /// Not since the last tick. The time is remembered for inspection only.
     Logged,
 }
 
@@ -90,14 +90,14 @@ impl LeaseEnd {
         (self.evidence == RenewalEvidence::Unlogged).then_some(self.renewed)
     }
 
-    /// The same; it counts as told from now on.
+    /// As `unlogged_renewal`; from now on the renewal counts as logged.
     fn take_unlogged_renewal(&mut self) -> Option<ClusterTime> {
         let untold = self.unlogged_renewal()?;
         self.evidence = RenewalEvidence::Logged;
         Some(untold)
     }
 
-    /// What steps depend on.
+    /// The fields that steps depend on.
     fn known(&self) -> (Incarnation, ClusterTime, Option<ClusterTime>, bool) {
         (self.incarnation, self.ends_at, self.unlogged_renewal(), self.is_end_proposed)
     }
@@ -120,20 +120,20 @@ impl Hash for LeaseEnd {
 /// What the replicated state has of a lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplicatedLease {
-    /// What is waited for beyond its end (T3).
+    /// The wait beyond its end (T3).
     pub(super) margin: Duration,
     pub(super) horizon: ClusterTime,
 }
 
-/// What a renewal has to be told by, and how often there will be one.
+/// What the lessor needs to record a renewal: the horizon at this time, and the term.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RenewalPlan {
     pub(super) horizon: ClusterTime,
     pub(super) term: Duration,
 }
 
-/// What is remembered for people only. No step depends on it, so that two lessors that differ in
-/// nothing else are the same.
+/// A value for inspection only. No step depends on it, so two lessors that differ only in it are
+/// equal.
 #[derive(Debug, Clone, Default)]
 struct Diagnostic<T>(T);
 
@@ -153,34 +153,34 @@ impl<T> Hash for Diagnostic<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct LeaseEnds {
     ends: BTreeMap<LeaseKey, LeaseEnd>,
-    /// A time not after the one at which the lease can be ended. Put right when it comes up, so
-    /// that a renewal does not have to move it. Of each lease that is not ending there is one
-    /// entry, which goes when the lease does.
+    /// For each lease whose end is not proposed, one entry: a time no later than its end and
+    /// margin. It is corrected when it comes up, so a renewal need not move it. The entry is
+    /// removed with the lease.
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
-    /// Leases of which the next ticks are to tell, those with the nearest horizons first: whatever
-    /// its name, a lease is told of before its horizon comes, if all can be (S10b).
+    /// Leases with renewals for the next ticks, nearest horizon first. So each renewal is logged
+    /// before its horizon comes, whatever the lease's name, if all can be (S10b).
     renewed: BTreeSet<(ClusterTime, LeaseKey)>,
-    /// The last tick did not tell of all.
+    /// The last tick could not take all renewals.
     is_behind: bool,
-    /// What renewing all of them takes.
+    /// The load of all leases.
     load: u64,
-    /// The renewals of key leases in the tick that is on its way.
+    /// The renewals of key leases in the tick in flight.
     ticking: Vec<Renewal>,
-    /// When leases that are gone were last renewed, the latest at the end.
+    /// When ended leases were last renewed, the latest at the end.
     departed: Diagnostic<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
-    /// How many of those are remembered.
+    /// How many of these are remembered.
     departed_max: usize,
     planted: Planted,
 }
 
 impl LeaseEnds {
-    /// No leases yet. Of `departed_max` that end it is remembered when they were last renewed.
+    /// No leases yet. The last renewals of `departed_max` ended leases will be remembered.
     pub(super) fn new(departed_max: usize, planted: Planted) -> Self {
         Self { departed_max, planted, ..Self::default() }
     }
 
-    /// Starts every lease of the state at its horizon: what the old leader can have promised at
-    /// most (T6).
+    /// Starts every lease of the state at its horizon: no promise of the old leader reaches further
+    /// (T6).
     pub(super) fn from_horizons(state: &State, departed_max: usize, planted: Planted) -> Self {
         let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
             let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
@@ -192,8 +192,7 @@ impl LeaseEnds {
         Self { ends, queue, load, ..Self::new(departed_max, planted) }
     }
 
-    /// A lease that ends then, and is to be renewed once in its term. What was known of one of this
-    /// name goes.
+    /// Adds a lease that ends at `end` and has this term. It replaces a lease of the same name.
     pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime, term: Duration) {
         let lease = LeaseEnd::new(incarnation, end, load_of(&key, term));
         self.take_out(&key);
@@ -202,7 +201,7 @@ impl LeaseEnds {
         self.ends.insert(key, lease);
     }
 
-    /// Takes a lease out of all tables.
+    /// Removes a lease from all tables.
     fn take_out(&mut self, key: &LeaseKey) -> Option<LeaseEnd> {
         let removed = self.ends.remove(key)?;
         self.load -= removed.load;
@@ -227,8 +226,8 @@ impl LeaseEnds {
         }
     }
 
-    /// When the lease was last renewed, if that is known; also of one that has gone lately. Without
-    /// an incarnation the last lease of that name is meant. For people.
+    /// When the lease was last renewed, if known; also of a lease that ended lately. Without an
+    /// incarnation, the last lease of that name is meant. For inspection.
     pub(super) fn seen(&self, key: &LeaseKey, meant: Option<Incarnation>) -> Option<ClusterTime> {
         let is_meant = |incarnation| meant.is_none_or(|meant| meant == incarnation);
         let gone =
@@ -261,19 +260,18 @@ impl LeaseEnds {
         self.ends.get_key_value(&LeaseKey::Session(session)).map(|(key, _)| key).into_iter().chain(volumes)
     }
 
-    /// What renewing all leases takes.
     pub(super) fn load(&self) -> u64 {
         self.load
     }
 
-    /// Whether the last tick could not tell of all that was renewed.
+    /// Whether the last tick could not take all renewals.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
 
-    /// The lease was renewed at `now` and promised for `span` from then on. A promise of nothing
-    /// moves no end: else a client that renews for ever would keep its lease for ever, whatever
-    /// bounds the promises (S5).
+    /// The lease was renewed at `now`, with a promise of `span` from then on. A promise of nothing
+    /// moves no end. Otherwise a client that renews for ever would keep its lease for ever,
+    /// whatever bounds the promises (S5).
     pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, of: RenewalPlan) {
         if let Some(lease) = self.ends.get_mut(key) {
             let load = load_of(key, of.term);
@@ -292,16 +290,16 @@ impl LeaseEnds {
         }
     }
 
-    /// More was promised to a renewal that was counted before: the lease ends at `end` at the
-    /// earliest. This is no sign of life: that was when the renewal arrived.
+    /// An earlier renewal was promised more: the lease ends at `end` at the earliest. This does not
+    /// count as a renewal; that was when the request arrived.
     pub(super) fn extend(&mut self, key: &LeaseKey, end: ClusterTime) {
         if let Some(lease) = self.ends.get_mut(key) {
             lease.ends_at = lease.ends_at.max(end);
         }
     }
 
-    /// The renewals since the last tick, for the next one (T6). About `most` bytes of them; the
-    /// rest waits for the tick after, and [`LeaseEnds::is_behind`] says so.
+    /// The renewals since the last tick, for the next one (T6): about `most` bytes. The rest waits
+    /// for the tick after, and [`LeaseEnds::is_behind`] says so.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
         self.ticking.clear();
         let mut renewals = Vec::new();
@@ -324,10 +322,10 @@ impl LeaseEnds {
         renewals
     }
 
-    /// The tick that took renewals is in the log, and their horizons have moved. A key lease lasts
-    /// for its term from its renewal on, of which its client was promised only what its horizon had
-    /// left: else one that is renewed only once in a while would end before it is due again. (A
-    /// volume lease ends when its promise does: writes wait for it, and for no longer, S5.)
+    /// The tick that took renewals is in the log, and their horizons have moved. A key lease now
+    /// lasts for its term from its renewal on, of which its client was promised only what the old
+    /// horizon left. Otherwise a key lease that is renewed rarely would end before its next
+    /// renewal. (A volume lease ends with its promise: writes wait for it, and for no longer, S5.)
     pub(super) fn handle_tick_committed(&mut self, state: &State) {
         for Renewal { lease: key, incarnation, renewed_at } in std::mem::take(&mut self.ticking) {
             let lease = state.lease(&key).filter(|lease| lease.incarnation == incarnation);
@@ -338,11 +336,11 @@ impl LeaseEnds {
         }
     }
 
-    /// The next lease whose end and margin have passed, marked as ending, with its incarnation and
-    /// its horizon. When this returns none, none is left, or so many have been looked at.
+    /// The next lease whose end and margin have passed, with its incarnation and horizon. It is
+    /// marked as ending. `None` when exhausted, or when `looks` leases were examined.
     ///
-    /// `standing` says what the replicated state has of a lease, `may_end` of one that is over
-    /// whether it is to be ended now; if not it is looked at again after `again`.
+    /// `standing` gives the replicated state's view of a lease. `may_end` says whether an expired
+    /// lease may end now; if not, it is examined again after `again`.
     pub(super) fn next_expired(
         &mut self,
         now: ClusterTime,
@@ -351,8 +349,8 @@ impl LeaseEnds {
         may_end: impl Fn(&LeaseKey) -> bool,
         again: Duration,
     ) -> Option<(LeaseKey, Incarnation, ClusterTime)> {
-        // Back in the queue only when the others have been looked at: at the end of all time
-        // *again* is now.
+        // Put back after the loop: at the maximum of cluster time, `now.after(again)` is `now`, and
+        // the loop would find the lease again.
         let mut put_off = Vec::new();
         let mut found = None;
         while found.is_none() && *looks > 0 && self.queue.first().is_some_and(|(at, _)| *at <= now) {
@@ -386,7 +384,6 @@ impl LeaseEnds {
         found
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
         vec![
@@ -398,7 +395,8 @@ impl LeaseEnds {
         ]
     }
 
-    /// Each lease stands in the queues once, and nothing else does; what all take is the sum.
+    /// Checks that each lease is in the queues once, that they have no other entries, and that
+    /// `load` is the sum.
     pub(super) fn check(&self) -> Result<(), String> {
         let queued =
             |(key, lease): (&LeaseKey, &LeaseEnd)| (!lease.is_end_proposed).then(|| (lease.queued, key.clone()));
@@ -418,7 +416,7 @@ impl LeaseEnds {
         Ok(())
     }
 
-    /// When [`LeaseEnds::next_expired`] may have something to say.
+    /// When [`LeaseEnds::next_expired`] may next return a lease.
     pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
         self.queue.first().map(|(at, _)| *at)
     }

@@ -1,10 +1,10 @@
-//! What keeping all leases takes, and what is refused because it would take too much.
+//! The load of all leases, and the refusals that keep it bounded (S10b).
 //!
-//! *What cannot be renewed in time must not have been granted* (S10b). Each lease has to be renewed
-//! once in its term at least, and each renewal goes into the log with a tick. So the renewals that
-//! all leases need in a second are counted, with those of the leases that requests under way may
-//! bring, and one more lease is refused as busy when they would be too many. Leases that were
-//! granted by another leader, with other bounds, are kept as long as that goes.
+//! The lessor must not grant what it cannot renew in time. Each lease has to be renewed at least
+//! once in its term, and each renewal enters the log with a tick. So the lessor counts the renewals
+//! that all leases need in a second, with those of leases that requests in flight may bring. It
+//! refuses one more lease as busy if they would be too many. Leases that another leader granted,
+//! with other bounds, are kept as well as possible.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::{
 };
 
 impl Lessor {
-    /// The refusal of a lease that would take so much more, if that is too much.
+    /// The refusal of a lease with this load, if the sum would exceed the bound.
     pub(super) fn beyond_load(&self, more: u64) -> Option<Refusal> {
         let load = self.lease_ends.load() + self.load_to_come + more;
         let most = self.config.bounds.renewals_per_second_max;
@@ -37,21 +37,21 @@ impl Lessor {
         is_refused.then_some(Refusal::Busy { what, got, most })
     }
 
-    /// What a new session takes.
+    /// The load of a new session.
     pub(super) fn load_of_session() -> u64 {
         load_of_term(State::SESSION_TERM)
     }
 
-    /// What a lease on the volume that the path is in takes: nothing more if the session has one
-    /// there, whose place it takes.
+    /// The load of a lease on the path's volume: nothing more if the session already has one there,
+    /// which the new one replaces.
     pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
         let has_one = self.lease_ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
         if has_one { 0 } else { load_of_term(volume.settings.term()) }
     }
 
-    /// What a write adds to the load, if it takes effect: a key lease what it needs, a volume's
-    /// shorter term what all leases on the volume need more.
+    /// What a write adds to the load if it takes effect. For a key lease it is its load, for a
+    /// volume's shorter term what all leases on the volume need more.
     pub(super) fn load_of_write(&self, write: &Write, state: &State) -> u64 {
         match write {
             Write::GrantLease { ttl, .. } => load_of_term((*ttl).max(Duration::from_micros(1))),
@@ -64,7 +64,7 @@ impl Lessor {
         }
     }
 
-    /// Why a request that is to be proposed as it is finds no room.
+    /// The refusal of a request for which a table or the proposal queue has no room.
     pub(super) fn no_room_for(&self, body: &Body, state: &State) -> Option<Refusal> {
         let bounds = &self.config.bounds;
         let busy = |what: &str, bound, got, most| {
@@ -87,8 +87,8 @@ impl Lessor {
         }
     }
 
-    /// The refusal of a transaction whose results would be too many to remember, beside those that
-    /// are.
+    /// The refusal of a transaction whose results would be too many to remember, with those that
+    /// are remembered.
     pub(super) fn beyond_results(&self, write: &Write, state: &State) -> Option<Refusal> {
         let (own, most) = (results_of_write(write), self.config.bounds.results_max);
         let got = state.results_remembered() + self.results_to_come + own;
@@ -101,7 +101,7 @@ impl Lessor {
     }
 }
 
-/// How many results are to be remembered of a write, at the most.
+/// The most results that a write leaves to remember.
 pub(super) fn results_of_write(write: &Write) -> usize {
     match write {
         Write::Transaction(transaction) => transaction.then.len().max(transaction.otherwise.len()),

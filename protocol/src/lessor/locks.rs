@@ -1,9 +1,9 @@
-//! Holds: sessions that wait to be told how theirs stand.
+//! Requests that wait for changes of locks (S10).
 //!
-//! Holds are granted by the log, to whoever's turn it is, and are in the replicated state. A client
-//! that waits for one, or wants to know whether somebody waits for its own, leaves a request here
-//! that is answered when one of its holds stands otherwise than it says. So only those are woken
-//! whom it concerns, whichever leader they ask, and a lost answer is asked for again.
+//! Locks are granted by the log in the order of their queues, and are in the replicated state. A
+//! client waits for a lock, or for a waiter of its own lock, with one request. The lessor answers
+//! when one of the named locks has another status than the request says. So only the clients
+//! concerned are woken, whichever leader they ask, and after a lost answer the client asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::{
 
 use super::{Lessor, Requester, StepContext};
 
-/// The requests that wait. Each session has one at most: a later one takes the place of an earlier.
+/// The waiting requests. Each session has at most one: a later request replaces an earlier one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct AwaitedLocks {
     requests: BTreeMap<SessionId, (Requester, Vec<AwaitedLock>)>,
@@ -32,7 +32,6 @@ impl AwaitedLocks {
         self.requests.insert(asker.session, (asker, locks));
     }
 
-    /// The request of a session does not wait any more.
     pub(super) fn remove(&mut self, session: SessionId) -> Option<Requester> {
         let (asker, holds) = self.requests.remove(&session)?;
         for hold in holds {
@@ -41,18 +40,16 @@ impl AwaitedLocks {
         Some(asker)
     }
 
-    /// Everyone who waits.
     pub(super) fn askers(&self) -> impl Iterator<Item = &Requester> {
         self.requests.values().map(|(asker, _)| asker)
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 2] {
         [self.requests.len(), self.by_path.len()]
     }
 
-    /// Each is found by the nodes that it names, and by no others.
+    /// Checks that each request is found by the nodes that it names, and by no others.
     pub(super) fn check(&self) -> Result<(), String> {
         let named = self
             .requests
@@ -71,7 +68,7 @@ impl AwaitedLocks {
             .map(|(_, id)| *id)
     }
 
-    /// The holds of a session's request that stand otherwise than it says.
+    /// The locks of a session's request whose status differs from what it says.
     fn changed(&self, session: SessionId, state: &State) -> Vec<(LockId, LockStatus)> {
         let locks = self.requests.get(&session).into_iter().flat_map(|(_, holds)| holds);
         changed(locks, state)
@@ -84,38 +81,38 @@ fn changed<'a>(locks: impl IntoIterator<Item = &'a AwaitedLock>, state: &State) 
 }
 
 impl Lessor {
-    /// A session waits to be told of its holds.
-    pub(super) fn await_locks(&mut self, asker: Requester, locks: Vec<AwaitedLock>, turn: &mut StepContext<'_>) {
+    /// A session waits for changes of its locks.
+    pub(super) fn await_locks(&mut self, asker: Requester, locks: Vec<AwaitedLock>, cx: &mut StepContext<'_>) {
         if let Some(earlier) = self.awaited_locks.remove(asker.session) {
-            self.reply_without_promises(&earlier, Ok(Answer::LockStatuses(Vec::new())), turn);
+            self.reply_without_promises(&earlier, Ok(Answer::LockStatuses(Vec::new())), cx);
         }
-        let changed = changed(&locks, turn.state);
+        let changed = changed(&locks, cx.state);
         if changed.is_empty() {
             self.awaited_locks.insert(asker, locks);
         } else {
-            self.reply(&asker, Ok(Answer::LockStatuses(changed)), turn);
+            self.reply(&asker, Ok(Answer::LockStatuses(changed)), cx);
         }
     }
 
-    /// Holds on these nodes have changed: those are told whom it concerns.
-    pub(super) fn handle_lock_changes(&mut self, paths: &BTreeSet<NodePath>, turn: &mut StepContext<'_>) {
-        self.unblock_reads(paths, turn);
+    /// Locks on these nodes have changed: answers the requests concerned.
+    pub(super) fn handle_lock_changes(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
+        self.unblock_reads(paths, cx);
         for path in paths {
-            self.start_lock_delays(path, turn.state);
+            self.start_lock_delays(path, cx.state);
             let waiting: Vec<SessionId> = self.awaited_locks.on(path).collect();
             for session in waiting {
-                let changed = self.awaited_locks.changed(session, turn.state);
+                let changed = self.awaited_locks.changed(session, cx.state);
                 if changed.is_empty() {
                     continue;
                 }
                 if let Some(asker) = self.awaited_locks.remove(session) {
-                    self.reply(&asker, Ok(Answer::LockStatuses(changed)), turn);
+                    self.reply(&asker, Ok(Answer::LockStatuses(changed)), cx);
                 }
             }
         }
     }
 
-    /// A hold that was lost may keep its node for a while: from the entry on that says so.
+    /// A lost lock may keep its node taken for its lock delay, from the entry that ended it on.
     fn start_lock_delays(&mut self, path: &NodePath, state: &State) {
         for (id, hold) in state.locks_on(path).filter(|(_, hold)| matches!(hold.lease, LeaseKey::LockDelay(_))) {
             let key = LeaseKey::LockDelay(id);
@@ -126,16 +123,16 @@ impl Lessor {
         }
     }
 
-    /// Nobody waits any more for what the session wanted to know.
-    pub(super) fn refuse_awaited_locks(&mut self, session: SessionId, refusal: Refusal, turn: &mut StepContext<'_>) {
+    /// Ends the session's request: nobody waits for its answer any more.
+    pub(super) fn refuse_awaited_locks(&mut self, session: SessionId, refusal: Refusal, cx: &mut StepContext<'_>) {
         if let Some(asker) = self.awaited_locks.remove(session) {
-            self.reply_without_promises(&asker, Err(refusal), turn);
+            self.reply_without_promises(&asker, Err(refusal), cx);
         }
     }
 
-    /// The holds on a node, those that are held and those that wait, in the order of arrival.
-    pub(super) fn lock_infos(&self, path: &NodePath, turn: &StepContext<'_>) -> Vec<LockInfo> {
-        let state = turn.state;
+    /// The locks on a node, owned ones and waiting ones, in the order of arrival.
+    pub(super) fn lock_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<LockInfo> {
+        let state = cx.state;
         let info = |(id, hold): (LockId, &crate::state::LockRecord)| LockInfo {
             lock: id,
             session: hold.session,

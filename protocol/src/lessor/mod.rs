@@ -1,14 +1,17 @@
-//! The lessor: the leader's volatile side. Who holds which objects, and which writes wait for whom.
+//! The lessor: the leader's rules about leases and writes, kept in memory for one epoch.
 //!
-//! It guarantees, for as long as its epoch lasts: a write is proposed only when everyone who may
-//! hold an object it changes has consented or can no longer use its copy (S2), nothing is granted
-//! meanwhile (S3), no promise goes beyond the replicated horizon (T6), and a lease ends only
-//! through the log (T5). It knows the replicated state as it was applied, and the time on this
-//! machine; it does not know other servers, connections or disks.
+//! For as long as its epoch lasts, the lessor guarantees:
 //!
-//! A lessor lives for one epoch. The shell makes one when its replica becomes Raft's leader,
-//! proposes what [`Lessor::take_proposal`] gives it, in that order, and drops the lessor with
-//! [`Lessor::step_down`] when the replica leads no more.
+//! - It proposes a write only when each session that may have a copy of what changes has consented,
+//!   or can no longer use it (S2). Meanwhile it grants nothing on what changes (S3).
+//! - No promise goes beyond the replicated horizon (T6). A lease ends only through the log (T5).
+//!
+//! The lessor knows the replicated state as applied, and the time on this machine. It does not know
+//! other servers, connections or disks.
+//!
+//! The shell creates a lessor when its replica becomes Raft's leader. It proposes the results of
+//! [`Lessor::take_proposal`] in that order. When the replica stops leading, the shell ends the
+//! lessor with [`Lessor::step_down`].
 //!
 //! ```text
 //!   requests, consents ──►┌────────┐──► replies, recalls, proofs of leadership to be made
@@ -16,10 +19,8 @@
 //!   the clock ───────────►└────────┘──► proposals, when the shell is ready for one
 //! ```
 //!
-//! The parts: [`clock`] (T4, T6), `ends` (when leases end), `holdings` (who holds what, S7),
-//! `channel` (stamps and recalls, S4, S5), `writes` (queues, S3); then what is done with them:
-//! `requests`, `granting`, `renewals`, `writing`, `gathering`, `committed`, `expiry`, `removal`,
-//! `keeping`, `holding`, `caching`, `watching`, `clocks` (drift supervision), `inspect`.
+//! `lease_ends`, `object_leases` (S7), `recall_channel` (S4, S5) and `writes` (S3) keep what the
+//! lessor knows; [`clock`] has T4 and T6. The other modules are the steps that use them.
 
 pub mod clock;
 
@@ -27,8 +28,10 @@ mod bounds;
 mod check;
 mod consent_waits;
 mod drift;
+mod effect;
 mod expiry;
 mod gathering;
+mod input;
 mod inspect;
 mod key_leases;
 mod lease_ends;
@@ -56,15 +59,14 @@ use std::{
 };
 
 use crate::{
-    command::{Command, LeaseKey, Outcome, Proposal},
-    drift::Excess,
+    command::{Command, LeaseKey, Proposal},
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     limits::Limits,
-    message::{Answer, Consent, LastValid, Promise, Recall, Refusal, Renew, Request, Response},
+    message::{Answer, LastValid, Promise, Refusal, Renew, Response},
     object::Object,
     path::NodePath,
     planted::{Bug, Planted},
-    state::{Applied, State},
+    state::State,
     time::{ClusterTime, DriftAllowance, Instant},
 };
 
@@ -81,105 +83,29 @@ use write_leases::BlockedReads;
 use writes::{PendingWriteId, PendingWrites};
 
 pub use bounds::LessorBounds;
+pub use effect::LessorEffect;
 pub use expiry::key_lease_margin;
+pub use input::LessorInput;
 
-/// What a lessor is told once.
+/// The configuration of a lessor, fixed for its life.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LessorConfig {
     /// The replica that leads.
     pub replica: u64,
-    /// Distinguishes its leaderships, over restarts too.
+    /// Distinguishes the replica's leaderships, over restarts too.
     pub attempt: u64,
     /// How far clocks may drift.
     pub drift: DriftAllowance,
-    /// How large things may be.
+    /// The size limits of requests.
     pub limits: Limits,
-    /// How much this lessor takes on at a time.
+    /// The bounds of the lessor's queues, tables and batches.
     pub bounds: LessorBounds,
     /// Mistakes put back, in test builds.
     pub planted: Planted,
 }
 
-/// What happens to a lessor.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum LessorInput {
-    /// A client asks. Answered by one [`LessorEffect::Reply`] with this id, sooner or later.
-    Request {
-        /// Names the request among the unanswered ones.
-        id: RequestId,
-        /// What it asks.
-        request: Request,
-    },
-    /// A client answers a recall.
-    Consent(Consent),
-    /// The proof of leadership that [`LessorEffect::Prove`] asked for is there, and everything that
-    /// was committed before it began has been applied (S6).
-    Proven {
-        /// Which round.
-        round: u64,
-    },
-    /// It could not be had.
-    NotProven {
-        /// Which round.
-        round: u64,
-    },
-    /// A proposal of this lessor ([`Lessor::is_mine`]) was applied to the state just now.
-    Committed {
-        /// Its number.
-        number: u64,
-        /// What came of its commands.
-        outcomes: Vec<Outcome>,
-        /// The nodes whose holds it has changed: [`Applied::held`].
-        locks_changed: BTreeSet<NodePath>,
-        /// The leases whose nodes it has orphaned: [`Applied::orphaned`].
-        orphaned: Vec<Incarnation>,
-    },
-    /// The deadline has come.
-    Timeout,
-}
-
-impl LessorInput {
-    /// A proposal of this number was applied, and did this.
-    pub fn committed(number: u64, applied: Applied) -> Self {
-        let locks_changed = applied.nodes_with_changed_locks();
-        Self::Committed { number, outcomes: applied.outcomes, locks_changed, orphaned: applied.new_orphans }
-    }
-}
-
-/// What a lessor wants done, in this order.
-#[expect(clippy::large_enum_variant, reason = "an effect is made, moved once, and taken apart")]
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum LessorEffect {
-    /// Answer a request.
-    Reply {
-        /// The request.
-        id: RequestId,
-        /// The answer.
-        response: Response,
-    },
-    /// Ask a client for consent, on the connection that it registered on last.
-    Recall(Recall),
-    /// Begin a quorum round that shows that this replica leads, and say so when it is over:
-    /// [`LessorInput::Proven`] or [`LessorInput::NotProven`] (S6). There is at most one under way.
-    Prove {
-        /// Names the round.
-        round: u64,
-    },
-    /// Tell the log: a session has found that its clock and this server's ran further apart than
-    /// they are allowed to, and serves nothing from memory; or, none, that they are within their
-    /// allowances again.
-    ClockChanged {
-        /// The session.
-        session: SessionId,
-        /// What it calls itself.
-        name: String,
-        /// What both counted.
-        beyond: Option<Excess>,
-    },
-}
-
-/// Who wants an answer, and what came of the renewals that rode along when the request arrived: an
-/// answer may be long in coming, and its client dead by then.
+/// The requester of an answer, with the results of the renewals that were piggybacked on its
+/// request. They are from the arrival: an answer may take long, and its client may be dead by then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Requester {
     id: RequestId,
@@ -187,49 +113,54 @@ struct Requester {
     renewed: Vec<RenewedLease>,
 }
 
-/// What came of a renewal: a promise, or none if the lease was gone or its end was under way.
+/// The result of a renewal: a promise, or none if the lease has ended or its end is proposed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RenewedLease {
     renew: Renew,
     promise: Option<Promise>,
-    /// The span that would be promised if the horizon set no limit.
+    /// The span that the lessor would promise if the horizon set no limit.
     wanted: Duration,
 }
 
-/// A read that waits for a proof of leadership.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WaitingRead {
     requester: Requester,
     wanted: ReadTarget,
 }
 
-/// What is read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum ReadTarget {
-    /// The content of an object. If somebody keeps it to itself the reader is told so, unless it
-    /// waits for that.
-    Object { object: Object, known: Option<Revision>, waits: bool },
-    /// A page of a list.
-    List { path: NodePath, after: Option<NodePath>, nodes_max: u32 },
-    /// What *now* is, for a watch that begins.
+    /// The content of an object. If the object is under a write lease, `waits` decides whether the
+    /// read waits for the lease's end or is answered at once with [`Answer::ReadBlocked`].
+    Object {
+        object: Object,
+        known: Option<Revision>,
+        waits: bool,
+    },
+    List {
+        path: NodePath,
+        after: Option<NodePath>,
+        nodes_max: u32,
+    },
+    /// The revision from which a new watch starts.
     CurrentRevision,
 }
 
-/// Why a command was proposed: what to do when it is committed.
+/// The reason for a command: it selects the step that follows when the command is committed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum ProposalReason {
     Begin,
     Tick,
     Open(Requester),
     Close(Requester),
-    /// With what the lease adds to the load, as reckoned when it was asked for.
+    /// With the load of the lease, as computed on arrival.
     Acquire(Requester, Option<LastValid>, u64),
     Expire(LeaseKey, Incarnation),
     Purge(PendingWriteId),
     Write(PendingWriteId),
 }
 
-/// A proposal that is on its way through the log.
+/// A proposal that is in the log and not yet committed, or on its way there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ProposalInFlight {
     time: ClusterTime,
@@ -237,14 +168,13 @@ struct ProposalInFlight {
     reasons: Vec<ProposalReason>,
 }
 
-/// The leader's volatile side, for one epoch.
+/// The leader's rules about leases and writes, for one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lessor {
     config: LessorConfig,
-    /// None until the first entry of the epoch is applied: nothing is answered before (S6).
+    /// `None` until the first entry of the epoch is applied. Nothing is answered before (S6).
     epoch: Option<Epoch>,
-    /// How long the last leader's clock is known to have run beyond the log: part of where this
-    /// one's starts (T4).
+    /// How far the last leader's clock is known to have run beyond the log (T4).
     heard: Duration,
     clock: ClusterClock,
     /// How often horizons move, as of the last step.
@@ -253,61 +183,54 @@ pub struct Lessor {
     object_leases: ObjectLeases,
     coverings: CoveringNumber,
     recall_channels: BTreeMap<SessionId, RecallChannel>,
-    /// Who wants to be told of holds.
     awaited_locks: AwaitedLocks,
     writes: PendingWrites,
-    /// The leases whose orphans are to be removed and are not being removed yet. Some may have gone
-    /// by themselves.
+    /// Leases whose orphans no purge removes yet. Some may have no nodes any more.
     orphans: BTreeSet<Incarnation>,
-    /// Reads of the round under way, and of the next.
+    /// Reads of the round in flight, and of the next.
     round: u64,
     round_reads: Vec<WaitingRead>,
     next_round_reads: Vec<WaitingRead>,
-    /// Reads whose round is over, to be answered in this step and the next.
+    /// Reads whose round has ended. This step and the next ones answer them.
     proven_reads: VecDeque<WaitingRead>,
-    /// Reads that wait for a holder to flush.
+    /// Reads that wait for a write lease to be flushed.
     blocked_reads: BlockedReads,
-    /// Commands that the next proposals take.
     proposal_queue: ProposalQueue,
     proposals: u64,
     in_flight: BTreeMap<u64, ProposalInFlight>,
-    /// When the last tick of this epoch was proposed.
     last_tick: Option<ClusterTime>,
-    /// What renewing the leases will take that requests under way may bring, of which `ends` knows
-    /// nothing yet.
+    /// The load of leases that requests in flight may bring. `lease_ends` does not count it yet.
     load_to_come: u64,
-    /// The sessions, and the results to be remembered, that requests under way may bring.
+    /// The sessions and the remembered results that requests in flight may bring.
     sessions_to_come: usize,
     results_to_come: usize,
-    /// A tick is on its way.
     is_tick_in_flight: bool,
-    /// Requests to renew that wait for a tick.
+    /// Renew-only requests that wait for a tick.
     renewals: Renewals,
     watches: WaitingWatches,
     drift_reports: DriftReports,
 }
 
-/// One step: what it may look at, and what it wants done.
 struct StepContext<'a> {
     state: &'a State,
     now: Instant,
     effects: Vec<LessorEffect>,
-    /// About how many bytes the contents have that it has answered reads with.
+    /// About how many bytes of content this step has answered reads with.
     read_bytes: usize,
 }
 
 impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
     ///
-    /// `heard` is the time, on this machine's clock, from receiving the latest proposal in the
-    /// replica's log to last hearing from the leader that proposed it: by an entry, a heartbeat, or
-    /// whatever else only that leader sends (T4). It is given as measured: the lessor shortens it
-    /// by the drift allowance. Entries of Raft's own are no proposals. Entries that are in the log
-    /// and not applied yet count: that leader's clock had run up to the latest of them, wherever
-    /// `state` is. Whoever does not know the time, such as a process that has just started, a
-    /// replica that received the entry from another leader than the one that proposed it, or one
-    /// that cut the entry off again, says [`Duration::ZERO`]: too little prolongs abandoned leases
-    /// by what is missing, too much cuts leases short that were promised.
+    /// `heard` is a span on this machine's clock (T4). It runs from receiving the latest proposal
+    /// in the replica's log to last hearing from the leader that proposed it: by an entry, a
+    /// heartbeat, or anything else that only this leader sends. It is given as measured; the lessor
+    /// shortens it by the drift allowance. Proposals that are not applied yet count, because that
+    /// leader's clock had reached them. Entries of Raft itself do not.
+    ///
+    /// The caller passes [`Duration::ZERO`] if it does not know the span: the process has just
+    /// started, another leader sent the entry, or the replica cut the entry off again. Too small a
+    /// span prolongs abandoned leases. Too large a span cuts promised leases short.
     pub fn new(config: LessorConfig, state: &State, heard: Duration, now: Instant) -> Self {
         Self {
             epoch: None,
@@ -321,8 +244,8 @@ impl Lessor {
             awaited_locks: AwaitedLocks::default(),
             writes: PendingWrites::new(config.planted),
             orphans: BTreeSet::new(),
-            // Another lessor of this process may still have a proof under way: its round must not
-            // be taken for one of ours.
+            // An earlier lessor of this process may have a round in flight: the numbers must
+            // differ.
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
             round_reads: Vec::new(),
             next_round_reads: Vec::new(),
@@ -350,41 +273,39 @@ impl Lessor {
         self
     }
 
-    /// Takes one input. `state` is the replicated state as applied, `now` this machine's clock. The
-    /// effects are to be carried out in order.
+    /// Takes one input. `state` is the state as applied, `now` is this machine's clock.
     pub fn step(&mut self, input: LessorInput, state: &State, now: Instant) -> Vec<LessorEffect> {
         self.tick = state.tick();
         self.advance_clock(now);
-        let mut turn = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
+        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
         let is_proof = matches!(input, LessorInput::Proven { .. });
         match input {
-            LessorInput::Request { id, request } => self.handle_request(id, request, &mut turn),
-            LessorInput::Consent(consent) => self.consent(consent, &mut turn),
-            LessorInput::Proven { round } => self.handle_proof(round, &mut turn),
-            LessorInput::NotProven { round } => self.handle_proof_failure(round, &mut turn),
+            LessorInput::Request { id, request } => self.handle_request(id, request, &mut cx),
+            LessorInput::Consent(consent) => self.consent(consent, &mut cx),
+            LessorInput::Proven { round } => self.handle_proof(round, &mut cx),
+            LessorInput::NotProven { round } => self.handle_proof_failure(round, &mut cx),
             LessorInput::Committed { number, outcomes, locks_changed, orphaned } => {
                 self.orphans.extend(orphaned);
-                self.handle_committed(number, (outcomes, &locks_changed), &mut turn);
+                self.handle_committed(number, (outcomes, &locks_changed), &mut cx);
             }
             LessorInput::Timeout => self.end_expired_waits(),
         }
         if !is_proof {
-            self.answer_proven(&mut turn);
+            self.answer_proven(&mut cx);
         }
-        self.answer_renewals(&mut turn);
-        self.run_timers(&mut turn);
-        self.serve_watches(&mut turn);
-        turn.effects
+        self.answer_renewals(&mut cx);
+        self.run_timers(&mut cx);
+        self.serve_watches(&mut cx);
+        cx.effects
     }
 
-    /// Proposals are numbered in order: the first in flight is the oldest.
+    /// Proposals are numbered in order, so the first one in flight is the oldest.
     fn advance_clock(&mut self, now: Instant) {
         let oldest = self.in_flight.values().next().map(|proposal| proposal.time);
         self.clock.advance(now, oldest, self.tick);
     }
 
-    /// When the lessor wants [`LessorInput::Timeout`] at the latest: often enough that its clock is
-    /// not clamped (T4).
+    /// The latest time for [`LessorInput::Timeout`]: the clock is not clamped by then (T4).
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.expiry_time();
         let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
@@ -395,25 +316,25 @@ impl Lessor {
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
 
-    /// The epoch, once it has begun.
+    /// The epoch; `None` before it has begun.
     pub fn epoch(&self) -> Option<Epoch> {
         self.epoch
     }
 
-    /// Whether there is something to propose.
+    /// Whether a command waits to be proposed.
     pub fn has_proposal(&self) -> bool {
         !self.proposal_queue.is_empty()
     }
 
-    /// Whether so much is to be proposed that it gains nothing by waiting for more:
+    /// Whether the next proposal gains nothing by waiting: it has
     /// [`LessorBounds::proposal_commands_full`] commands, or [`LessorBounds::proposal_bytes_max`]
     /// bytes.
     pub fn has_full_proposal(&self) -> bool {
         self.proposal_queue.is_full(&self.config.bounds)
     }
 
-    /// What to propose next: everything that is ready, up to a bound. Proposals are to enter the
-    /// log in the order in which they are taken; their time is read here (T4).
+    /// The next proposal: everything that is ready, up to a bound. Proposals must enter the log in
+    /// the order of the calls, because the call reads their time (T4).
     pub fn take_proposal(&mut self, now: Instant) -> Option<Proposal> {
         if self.proposal_queue.is_empty() {
             return None;
@@ -441,62 +362,61 @@ impl Lessor {
         }
     }
 
-    /// Ends the lessor: its replica leads no more. Waiting writes that were not proposed are to be
-    /// sent again; of the others it is not known whether they will take effect (S9).
+    /// Ends the lessor when its replica stops leading. It answers *retry* to requests, and to
+    /// writes that were not proposed. It answers *outcome unknown* to proposed writes (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
-        let mut turn = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
+        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
         let parked = std::mem::take(&mut self.blocked_reads).into_reads();
         let proving =
             std::mem::take(&mut self.round_reads).into_iter().chain(std::mem::take(&mut self.next_round_reads));
         for read in std::mem::take(&mut self.proven_reads).into_iter().chain(proving).chain(parked) {
-            self.reply_without_promises(&read.requester, Err(Refusal::Retry), &mut turn);
+            self.reply_without_promises(&read.requester, Err(Refusal::Retry), &mut cx);
         }
         for asker in std::mem::take(&mut self.renewals).into_askers() {
-            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut turn);
+            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut cx);
         }
         let writes = std::mem::take(&mut self.writes);
         for (_, pending) in writes.iter() {
             let refusal = if pending.is_proposed { Refusal::OutcomeUnknown } else { Refusal::Retry };
             for asker in pending.client_write().iter().flat_map(|asked| &asked.requesters) {
-                self.reply_without_promises(asker, Err(refusal.clone()), &mut turn);
+                self.reply_without_promises(asker, Err(refusal.clone()), &mut cx);
             }
         }
         for asker in self.awaited_locks.askers() {
-            self.reply_without_promises(asker, Err(Refusal::Retry), &mut turn);
+            self.reply_without_promises(asker, Err(Refusal::Retry), &mut cx);
         }
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         for reason in self.proposal_queue.reasons().chain(proposed) {
             if let ProposalReason::Open(asker) | ProposalReason::Close(asker) | ProposalReason::Acquire(asker, ..) =
                 reason
             {
-                self.reply_without_promises(asker, Err(Refusal::Retry), &mut turn);
+                self.reply_without_promises(asker, Err(Refusal::Retry), &mut cx);
             }
         }
         for asker in std::mem::take(&mut self.watches).into_askers() {
-            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut turn);
+            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut cx);
         }
-        turn.effects
+        cx.effects
     }
 
-    /// Answers without promising anything.
-    fn reply_without_promises(&self, asker: &Requester, result: Result<Answer, Refusal>, turn: &mut StepContext<'_>) {
+    fn reply_without_promises(&self, asker: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let epoch = self.epoch.unwrap_or_default();
         let response = Response { epoch, promises: Vec::new(), lapses: Vec::new(), result };
-        turn.effects.push(LessorEffect::Reply { id: asker.id, response });
+        cx.effects.push(LessorEffect::Reply { id: asker.id, response });
     }
 
-    /// Answers, and tells what was promised when the request arrived (T6).
-    fn reply(&self, asker: &Requester, result: Result<Answer, Refusal>, turn: &mut StepContext<'_>) {
+    /// Answers, with the promises that were made when the request arrived (T6).
+    fn reply(&self, asker: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let (mut promises, mut lapses) = (Vec::new(), Vec::new());
         for renewed in &asker.renewed {
-            match self.renewal_result(asker.session, renewed, turn.state) {
+            match self.renewal_result(asker.session, renewed, cx.state) {
                 Some(Ok(promise)) => promises.push(promise),
                 Some(Err(lapse)) => lapses.push(lapse),
                 None => {}
             }
         }
         let response = Response { epoch: self.epoch.unwrap_or_default(), promises, lapses, result };
-        turn.effects.push(LessorEffect::Reply { id: asker.id, response });
+        cx.effects.push(LessorEffect::Reply { id: asker.id, response });
     }
 
     fn propose(&mut self, command: Command, reason: ProposalReason) {

@@ -1,16 +1,16 @@
-//! Who holds which objects: the leader's memory of its own grants, and of what it cannot know (S7).
+//! Object leases: the leader's record of its own grants, and of what it cannot know (S2, S7).
 //!
-//! Object leases are not replicated. For each live volume lease there is a [`VolumeTrack`]: exact,
-//! or *covering* when the leader does not know what the session holds and so assumes all of the
-//! volume. Exact entries are kept beside a covering too: what is granted or listed meanwhile counts
+//! Object leases are not replicated. Each live volume lease has a [`VolumeTrack`]. It is exact, or
+//! *covering*: the leader then assumes that the session holds every object of the volume. The
+//! leader also records object leases beside a covering, from grants and holder reports. They count
 //! when the covering ends.
 //!
-//! # Gone at once, forgotten in parts
+//! # Invalid at once, removed in parts
 //!
-//! One session may hold a million objects, and all of them can go with one consent or with the end
-//! of one lease. They are gone at once: an object lease counts only while the [`VolumeTrack`] of
-//! its incarnation is there, and while no [`PendingDrop`] says that it was dropped. What is in
-//! memory is forgotten in parts with later steps, [`FORGOTTEN_PER_STEP`] entries with each.
+//! One session may have a million object leases, and one consent or the end of one volume lease may
+//! end them all. They become invalid at once: an object lease counts only while the [`VolumeTrack`]
+//! of its incarnation exists, and no [`PendingDrop`] covers it. Later steps remove the entries from
+//! memory, at most [`FORGOTTEN_PER_STEP`] entries each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,28 +29,26 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-/// The most entries of object leases that one step forgets because they went together: a tenth of a
-/// millisecond's worth.
+/// The most invalid entries that one step removes from memory. This takes about 0.1 ms.
 const FORGOTTEN_PER_STEP: usize = 256;
 
-/// What the leader knows of one volume lease's copies.
+/// What the leader knows of the object leases under one volume lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct VolumeTrack {
     pub(super) incarnation: Incarnation,
     pub(super) tracking: CopyTracking,
-    /// How many exact entries are in memory that count, or are about to be forgotten because they
-    /// were dropped.
+    /// The number of entries in memory: valid ones, and dropped ones that are not removed yet.
     pub(super) exact: usize,
 }
 
-/// Whether the exact entries are all that the session can hold.
+/// Whether the known object leases are all that the session can hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CopyTracking {
-    /// They are.
+    /// They are all.
     Exact,
-    /// They may not be, until all pieces of a list that names the covering are in.
+    /// There may be others, until all parts of a holder report that names this covering have come.
     AwaitingReport { number: CoveringNumber, pieces: BTreeSet<u32> },
-    /// They are not kept: by the volume's settings, or because there would be too many.
+    /// The leader records none: the volume's settings say so, or there would be too many.
     Covering,
 }
 
@@ -65,28 +63,27 @@ impl VolumeTrack {
     }
 }
 
-/// One object lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ObjectLease {
-    /// The leader counts it as over from here on: term, drift and margin are in (T3).
+    /// From this time on the leader counts the lease as ended. It includes term, drift and margin
+    /// (T3).
     pub(super) over: ClusterTime,
-    /// How the leader knows of it.
     pub(super) source: GrantSource,
 }
 
-/// How the leader knows of an object lease, and the stamp that goes with it, in the leader's epoch.
-/// One word, as there may be millions: the sequence, and in the lowest bit whether it was listed.
+/// How the leader knows of an object lease, and its stamp's sequence in the leader's epoch. One
+/// word, because there may be millions: the lowest bit says whether a holder report named it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct GrantSource(u64);
 
 impl GrantSource {
-    /// The leader granted it, by this stamp.
+    /// The leader granted the lease, with this stamp.
     pub(super) fn granted(sequence: u64) -> Self {
         Self(sequence << 1)
     }
 
-    /// The client has told of it in a list, and nothing was granted since: it may have dropped it
-    /// by now. The stamp is that of the last grant to the session.
+    /// A holder report named the copy, and nothing was granted since. The client may have dropped
+    /// the copy by now. The stamp is that of the last grant to the session.
     pub(super) fn reported(sequence: u64) -> Self {
         Self(sequence << 1 | 1)
     }
@@ -99,8 +96,8 @@ impl GrantSource {
         self.0 & 1 == 1
     }
 
-    /// Both are known. A list says nothing newer of a copy than its own grant does: a consent that
-    /// came after that still counts.
+    /// Merges two sources of one lease. A report says nothing newer about a copy than the copy's
+    /// own grant, so a consent after that grant still counts.
     fn and(self, other: Self) -> Self {
         let sequence = self.sequence().max(other.sequence());
         match (self.is_reported(), other.is_reported()) {
@@ -111,63 +108,61 @@ impl GrantSource {
     }
 }
 
-/// An object lease, and the incarnation of the volume lease that it hangs on.
+/// An object lease, and the incarnation of its volume lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct LeaseEntry {
     lease: ObjectLease,
     under: Incarnation,
 }
 
-/// What one session holds strictly below a node, under one volume lease.
+/// The object leases of one session strictly below a node, under one volume lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct SubtreeCopies {
-    /// How many entries there are.
     count: usize,
-    /// When the last of them is over, at the latest.
+    /// No lease ends later than this.
     over: ClusterTime,
-    /// The latest stamp of any of them, at the latest.
+    /// No stamp is later than this.
     newest: u64,
 }
 
-/// When the last copy of each session ends, by the volume of the lease that it is held under.
+/// When the last object lease of each session ends, by the volume of its volume lease.
 type ExactHolders = BTreeMap<(SessionId, NodePath), ClusterTime>;
 
-/// Copies of one session under one volume lease, and when the last of them ends.
+/// Object leases of one session under one volume lease, and when the last of them ends.
 struct KnownCopies {
     session: SessionId,
     under: Incarnation,
     over: ClusterTime,
 }
 
-/// Object leases that a session has dropped and that are yet to be forgotten.
+/// Object leases that a session has dropped, and that are still in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PendingDrop {
-    /// Those with stamps up to this; later ones stand. None: those under volume leases that are
-    /// gone, and no others.
+    /// Leases with stamps up to this are invalid. `None`: only those whose volume lease has ended.
     through: Option<u64>,
-    /// Where to go on.
+    /// The next object to look at.
     next: Option<Object>,
 }
 
-/// All of them.
+/// All object leases and volume tracks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct ObjectLeases {
     tracks: BTreeMap<(NodePath, SessionId), VolumeTrack>,
     /// How many tracks each volume has.
     counts: BTreeMap<NodePath, u64>,
-    /// Those that are covering. Each write asks for them, and of ten thousand tracks there may be
-    /// none.
+    /// The covering tracks. Each write looks for them, and of ten thousand tracks none may be
+    /// covering.
     coverings: BTreeSet<(NodePath, SessionId)>,
-    /// The tracks whose exact entries count.
+    /// The tracks whose entries count.
     counting: BTreeMap<Incarnation, (NodePath, SessionId)>,
     leases: BTreeMap<(Object, SessionId), LeaseEntry>,
     by_session: BTreeMap<SessionId, BTreeSet<Object>>,
-    /// Who holds something strictly below each node: a write of a subtree asks for them, and each
-    /// may hold very much.
+    /// The object leases strictly below each node, summed up. A write of a subtree needs them, and
+    /// each session may have very many.
     below: BTreeMap<NodePath, BTreeMap<(SessionId, Incarnation), SubtreeCopies>>,
-    /// What is yet to be forgotten, by the session and the subtree that it was dropped in.
+    /// What to remove from memory, by session and by the subtree in which it was dropped.
     dropping: BTreeMap<(SessionId, NodePath), PendingDrop>,
-    /// Where the sweep for leases that are over goes on.
+    /// Where the sweep for ended leases continues.
     swept: Option<(Object, SessionId)>,
     planted: Planted,
 }
@@ -192,7 +187,7 @@ impl ObjectLeases {
         self.counts.get(volume).copied().unwrap_or_default()
     }
 
-    /// How many object leases are in memory, those to be forgotten included.
+    /// How many object leases are in memory, those to be removed included.
     pub(super) fn len(&self) -> usize {
         self.leases.len()
     }
@@ -202,13 +197,13 @@ impl ObjectLeases {
         self.is_live(&object.path, session, entry).then_some(&entry.lease)
     }
 
-    /// Whether an entry counts: its track does, and it was not dropped.
+    /// Whether an entry counts: its track exists, and the session has not dropped it.
     fn is_live(&self, path: &NodePath, session: SessionId, entry: &LeaseEntry) -> bool {
         self.counting.contains_key(&entry.under) && !self.is_dropped(path, session, entry.lease.source.sequence())
     }
 
-    /// Whether the session has dropped all that it got by stamps up to this one at and below the
-    /// path.
+    /// Whether the session has dropped everything at and below the path that it got with stamps up
+    /// to this one.
     fn is_dropped(&self, path: &NodePath, session: SessionId, newest: u64) -> bool {
         let mut own = self.dropping.range((session, NodePath::root())..).map(|((of, _), _)| *of);
         if own.next() != Some(session) {
@@ -218,8 +213,8 @@ impl ObjectLeases {
         tops.filter_map(|top| self.dropping.get(&(session, top))).any(|dropping| Some(newest) <= dropping.through)
     }
 
-    /// A new volume lease. What was known under an older one no longer counts: the client has
-    /// stopped using it.
+    /// Begins to track a new volume lease. Object leases under an earlier one no longer count: the
+    /// client has stopped using those copies.
     pub(super) fn start_tracking(
         &mut self,
         volume: NodePath,
@@ -239,7 +234,7 @@ impl ObjectLeases {
         self.tracks.insert(key, track);
     }
 
-    /// The volume lease is gone, and every object lease under it with it (S2).
+    /// The volume lease has ended, and with it every object lease under it (S2).
     pub(super) fn end_tracking(&mut self, volume: &NodePath, session: SessionId) {
         let key = (volume.clone(), session);
         let Some(track) = self.tracks.remove(&key) else { return };
@@ -256,8 +251,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Counts an object as leased. If that would be one more than `most` in its volume, nothing is
-    /// kept of this volume's objects one by one, and the session is covering.
+    /// Records an object lease. If the volume lease would have more than `most`, none is recorded
+    /// one by one, and the session becomes covering.
     pub(super) fn add(
         &mut self,
         volume: &NodePath,
@@ -305,7 +300,6 @@ impl ObjectLeases {
         }
     }
 
-    /// There are too many objects to keep them one by one.
     fn make_covering(&mut self, key: &(NodePath, SessionId)) {
         let Some(track) = self.tracks.get_mut(key) else { return };
         reached(reached::Bound::SessionObjects);
@@ -324,8 +318,8 @@ impl ObjectLeases {
         self.forget(session, volume, None);
     }
 
-    /// So many entries more are strictly below the nodes above, and none of them is over or stamped
-    /// later than the lease.
+    /// Adds `more` entries to the sums of all nodes above the path, and includes the lease's end
+    /// and stamp in their limits.
     fn note_below(&mut self, path: &NodePath, session: SessionId, under: Incarnation, lease: ObjectLease, more: usize) {
         let newest = lease.source.sequence();
         for above in above(path) {
@@ -343,7 +337,8 @@ impl ObjectLeases {
         }
     }
 
-    /// The session has dropped what it got in the set by stamps up to this one: later ones stand.
+    /// The session has dropped the copies in the set that it got with stamps up to this one. Later
+    /// grants stay valid.
     pub(super) fn drop_through(&mut self, set: &ObjectSet, session: SessionId, through: u64) {
         match set {
             ObjectSet::One(object) => {
@@ -359,8 +354,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Begins to forget what does not count any more of what the session has at and below `top`,
-    /// and what it got by stamps up to this one.
+    /// Begins to remove the session's invalid entries at and below `top`, and those with stamps up
+    /// to `through`.
     fn forget(&mut self, session: SessionId, top: NodePath, through: Option<u64>) {
         let new = PendingDrop { through, next: None };
         let dropping = self.dropping.entry((session, top.clone())).or_insert(new);
@@ -368,12 +363,11 @@ impl ObjectLeases {
         self.forget_some(&(session, top), FORGOTTEN_PER_STEP);
     }
 
-    /// Whether something is yet to be forgotten.
     pub(super) fn is_tidying(&self) -> bool {
         !self.dropping.is_empty()
     }
 
-    /// Forgets some of what does not count any more.
+    /// Removes some invalid entries from memory.
     pub(super) fn tidy(&mut self) {
         if let Some(first) = self.dropping.first_key_value().map(|(key, _)| key.clone()) {
             self.forget_some(&first, FORGOTTEN_PER_STEP);
@@ -408,7 +402,6 @@ impl ObjectLeases {
         }
     }
 
-    /// Forgets one exact entry.
     fn remove_one(&mut self, object: &Object, session: SessionId) {
         let Some(LeaseEntry { under, .. }) = self.leases.remove(&(object.clone(), session)) else { return };
         visit(1);
@@ -438,8 +431,8 @@ impl ObjectLeases {
         }
     }
 
-    /// The sessions that may hold the object, for people: by exact entry (with its end) or by
-    /// covering (without). Looks at the first `most` entries of each kind.
+    /// The sessions that may hold the object, for inspection: known ones with their end, covering
+    /// ones without. Looks at the first `most` entries of each kind.
     pub(super) fn few_holders(
         &self,
         object: &Object,
@@ -454,8 +447,8 @@ impl ObjectLeases {
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
     }
 
-    /// The sessions that hold an object of the set by exact entry, each with the volume of its
-    /// lease and the latest end; and how many entries that took to find. None if more than `most`.
+    /// The sessions with known object leases in the set, with the volume of their lease and the
+    /// latest end, and the number of entries examined. `None` if that is more than `most`.
     pub(super) fn few_exact_holders(
         &self,
         set: &ObjectSet,
@@ -468,7 +461,7 @@ impl ObjectLeases {
         (looked_at <= most).then_some((looked_at, holders))
     }
 
-    /// The latest end of each session's entries under each lease, which is named by its volume.
+    /// The latest end of each session's entries under each volume lease, by its volume.
     fn by_lease(&self, known: impl Iterator<Item = KnownCopies>) -> ExactHolders {
         let mut holders = ExactHolders::new();
         for KnownCopies { session, under, over } in known {
@@ -480,7 +473,7 @@ impl ObjectLeases {
         holders
     }
 
-    /// Goes through the entries of the set. Gives none for one that is over or does not count.
+    /// Walks the entries of the set. Yields `None` for an entry that has ended or does not count.
     fn known_at(&self, set: &ObjectSet, now: ClusterTime) -> impl Iterator<Item = Option<KnownCopies>> {
         let own = self.entries_at(set).map(|((object, session), entry)| {
             let known = KnownCopies { session: *session, under: entry.under, over: entry.lease.over };
@@ -493,7 +486,7 @@ impl ObjectLeases {
         own.chain(below).map(move |known| known.filter(|known| known.over > now))
     }
 
-    /// The sessions that hold an object of the set by exact entry that is not over yet.
+    /// The sessions with a known object lease in the set that has not ended.
     pub(super) fn sessions_in(&self, set: &ObjectSet, now: ClusterTime) -> BTreeSet<SessionId> {
         self.known_at(set, now).flatten().map(|known| known.session).collect()
     }
@@ -504,7 +497,7 @@ impl ObjectLeases {
         tracks.map(|((_, session), _)| *session).collect()
     }
 
-    /// The latest stamp by which the session got an object in the set, at the latest; 0 if it has
+    /// An upper bound of the stamps with which the session got objects in the set; 0 if it has
     /// none.
     pub(super) fn newest_of(&self, set: &ObjectSet, session: SessionId) -> u64 {
         let own = match set {
@@ -523,7 +516,7 @@ impl ObjectLeases {
         own.chain(below).counted().max().unwrap_or_default()
     }
 
-    /// The sessions that may hold anything of the volume, each with its lease on it.
+    /// The covering holders of the volume, each with the incarnation of its lease.
     pub(super) fn coverings_of(&self, volume: &NodePath) -> impl Iterator<Item = (SessionId, Incarnation)> {
         let coverings = self.covering_keys(volume).filter_map(|key| self.tracks.get_key_value(key));
         coverings.map(|((_, session), track)| (*session, track.incarnation))
@@ -533,14 +526,13 @@ impl ObjectLeases {
         self.coverings.range((volume.clone(), EVERYONE.0)..=(volume.clone(), EVERYONE.1)).counted()
     }
 
-    /// The exact entries of all sessions in a set that count.
+    /// The valid entries of all sessions in the set.
     pub(super) fn leases_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&(Object, SessionId), &ObjectLease)> {
         self.entries_in(set)
             .filter(|((object, session), entry)| self.is_live(&object.path, *session, entry))
             .map(|(key, entry)| (key, &entry.lease))
     }
 
-    /// All entries in a set.
     fn entries_in<'a>(
         &'a self,
         set: &ObjectSet,
@@ -556,8 +548,8 @@ impl ObjectLeases {
         self.entries_at(set).chain(below.into_iter().flatten().counted())
     }
 
-    /// The exact entries of all sessions in these sets that count. None if more than `most` entries
-    /// lie there, whether or not they count.
+    /// The valid entries of all sessions in these sets. `None` if the sets have more than `most`
+    /// entries, valid or not.
     pub(super) fn few_leases_in(
         &self,
         sets: impl Iterator<Item = ObjectSet>,
@@ -570,7 +562,7 @@ impl ObjectLeases {
         (all.len() <= most).then(|| all.into_iter().filter(counts).map(|(key, entry)| (key, &entry.lease)).collect())
     }
 
-    /// The entries of the one object, or of the objects of the topmost node.
+    /// The entries of the one object, or of the two objects of the topmost node.
     fn entries_at<'a>(
         &'a self,
         set: &ObjectSet,
@@ -582,7 +574,7 @@ impl ObjectLeases {
         self.leases.range((first, EVERYONE.0)..=(last, EVERYONE.1)).counted()
     }
 
-    /// Who has entries strictly below the top of a subtree.
+    /// The sums of the sessions that have entries strictly below the top of a subtree.
     fn below_in(&self, set: &ObjectSet) -> impl Iterator<Item = (&NodePath, SessionId, Incarnation, &SubtreeCopies)> {
         let found = match set {
             ObjectSet::One(_) => None,
@@ -592,8 +584,8 @@ impl ObjectLeases {
         found.map(|(top, ((session, under), below))| (top, *session, *under, below)).counted()
     }
 
-    /// The coverings of a session in these volumes that a list can end, each with a new number, for
-    /// it to be asked for lists (S7). What has come of earlier lists does not count towards these.
+    /// Asks the session for holder reports: gives each of its coverings in these volumes that a
+    /// report can end a new number (S7). Parts of earlier reports do not count for the new number.
     pub(super) fn request_holder_reports<'a>(
         &mut self,
         session: SessionId,
@@ -618,8 +610,8 @@ impl ObjectLeases {
         coverings
     }
 
-    /// A piece of the list that a covering was asked for has come. With the last of them the
-    /// covering ends: what is known is all that the session can hold (S7).
+    /// A part of a holder report has come. With the last part the covering ends: what is known now
+    /// is all that the session can hold (S7).
     pub(super) fn add_report_part(&mut self, volume: &NodePath, session: SessionId, piece: u32, pieces: u32) {
         let key = (volume.clone(), session);
         let Some(track) = self.tracks.get_mut(&key) else { return };
@@ -632,8 +624,7 @@ impl ObjectLeases {
         }
     }
 
-    /// Forgets some of the leases that are over, going on where it stopped last: looks at `most` of
-    /// them.
+    /// Looks at `most` leases from where the last sweep stopped, and removes those that have ended.
     pub(super) fn sweep(&mut self, now: ClusterTime, most: usize) {
         let start = match self.swept.take() {
             Some(key) => Bound::Excluded(key),
@@ -659,12 +650,12 @@ impl ObjectLeases {
         }
     }
 
-    /// The session's objects at and below `top`, from one of them on.
+    /// The session's objects at and below `top`, from `from` on.
     fn objects_of(&self, session: SessionId, top: &NodePath, from: Option<Object>) -> impl Iterator<Item = &Object> {
         let is_before = |bound: &Object| from.as_ref().is_none_or(|from| from <= bound);
         let last = Object::children(top.clone());
         let own = is_before(&last).then(|| from.clone().unwrap_or(Object::data(top.clone()))..=last);
-        // Of the root, that is itself.
+        // For the root, `first` is the root's own list.
         let first = Object::children(top.bound_below());
         let below = if is_before(&first) { Bound::Excluded(first) } else { Bound::Included(from.unwrap_or(first)) };
         let below = (below, Bound::Excluded(Object::data(top.bound_after())));
@@ -675,8 +666,7 @@ impl ObjectLeases {
         objects.counted()
     }
 
-    /// The object with the path's text shared with the node's, or with entries that there are
-    /// already.
+    /// The object with a path whose text is shared: with the node's, or with that of other entries.
     fn shared(&self, object: &Object, state: &State) -> Object {
         let twin = || {
             [ObjectKind::Data, ObjectKind::Children].into_iter().find_map(|kind| {
@@ -689,7 +679,7 @@ impl ObjectLeases {
         Object { path: path.unwrap_or_else(|| object.path.clone()), kind: object.kind }
     }
 
-    /// How many entries there are, of each table.
+    /// The number of entries of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
         vec![
@@ -706,7 +696,7 @@ impl ObjectLeases {
         ]
     }
 
-    /// The tables agree with each other.
+    /// Checks that the tables agree with each other.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut exact: BTreeMap<Incarnation, usize> = BTreeMap::new();
         for ((object, session), entry) in &self.leases {

@@ -1,4 +1,5 @@
-//! What follows from the log: proposals of this lessor that were committed and applied just now.
+//! The consequences of committed proposals of this lessor, just after they were applied (S7, S7b,
+//! S9, T5, T6).
 
 use std::collections::BTreeSet;
 
@@ -31,49 +32,49 @@ impl Lessor {
         &mut self,
         number: u64,
         (outcomes, held): (Vec<Outcome>, &BTreeSet<NodePath>),
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
-        self.handle_lock_changes(held, turn);
+        self.handle_lock_changes(held, cx);
         let Some(ProposalInFlight { time, proposed_at, reasons }) = self.in_flight.remove(&number) else { return };
         if self.epoch.is_some() {
             self.clock.committed(time, proposed_at);
         }
         for (reason, outcome) in reasons.into_iter().zip(outcomes) {
             match reason {
-                ProposalReason::Begin => self.begin_epoch(&outcome, proposed_at, turn),
+                ProposalReason::Begin => self.begin_epoch(&outcome, proposed_at, cx),
                 ProposalReason::Tick => {
                     self.is_tick_in_flight = false;
-                    self.lease_ends.handle_tick_committed(turn.state);
+                    self.lease_ends.handle_tick_committed(cx.state);
                     if !self.lease_ends.is_behind() {
                         self.renewals.mark_ticks_complete();
                     }
                 }
-                ProposalReason::Purge(waiting) => self.handle_purged(waiting, turn.state),
+                ProposalReason::Purge(waiting) => self.handle_purged(waiting, cx.state),
                 ProposalReason::Open(asker) => {
                     self.load_to_come -= Self::load_of_session();
                     self.sessions_to_come -= 1;
-                    self.handle_session_opened(&asker, &outcome, turn);
+                    self.handle_session_opened(&asker, &outcome, cx);
                 }
-                ProposalReason::Close(asker) => self.handle_session_closed(&asker, turn),
+                ProposalReason::Close(asker) => self.handle_session_closed(&asker, cx),
                 ProposalReason::Acquire(asker, valid_at, load) => {
                     self.load_to_come -= load;
-                    self.handle_volume_acquired(&asker, valid_at, &outcome, turn);
+                    self.handle_volume_acquired(&asker, valid_at, &outcome, cx);
                 }
-                ProposalReason::Expire(key, incarnation) => self.handle_expired(key, incarnation, &outcome, turn),
-                ProposalReason::Write(waiting) => self.handle_written(waiting, outcome, turn),
+                ProposalReason::Expire(key, incarnation) => self.handle_expired(key, incarnation, &outcome, cx),
+                ProposalReason::Write(waiting) => self.handle_written(waiting, outcome, cx),
             }
         }
     }
 
-    /// The first entry of the epoch is applied: everything older in the log is too. Every lease
-    /// starts at its horizon (T6), and every volume lease as a covering (S7).
-    fn begin_epoch(&mut self, outcome: &Outcome, proposed_at: Instant, turn: &mut StepContext<'_>) {
+    /// The first entry of the epoch is applied, and so is everything older in the log. Every lease
+    /// starts at its horizon (T6), and every volume lease is covering (S7).
+    fn begin_epoch(&mut self, outcome: &Outcome, proposed_at: Instant, cx: &mut StepContext<'_>) {
         let Outcome::EpochBegun { epoch } = outcome else { return };
-        let state = turn.state;
+        let state = cx.state;
         self.epoch = Some(*epoch);
         let heard = self.heard.min(run_on_max(state.tick()));
-        self.clock.begin(state.cluster_time(), heard, proposed_at, turn.now);
-        // What was heard is in nobody's log yet: the first tick takes it there at once, or the next
+        self.clock.begin(state.cluster_time(), heard, proposed_at, cx.now);
+        // No log has the time heard yet. The first tick takes it there at once; otherwise the next
         // leader would not know of it.
         self.last_tick = None;
         self.orphans = state.orphans().counted().collect();
@@ -90,7 +91,7 @@ impl Lessor {
         }
     }
 
-    /// How a volume lease is tracked of which it is not known what is held under it.
+    /// How to track a volume lease whose object leases are unknown.
     fn covering_mode(&mut self, volume: &NodePath, state: &State) -> CopyTracking {
         match tracking(volume, state) {
             Tracking::Covering => CopyTracking::Covering,
@@ -100,32 +101,32 @@ impl Lessor {
         }
     }
 
-    fn handle_session_opened(&mut self, asker: &Requester, outcome: &Outcome, turn: &mut StepContext<'_>) {
+    fn handle_session_opened(&mut self, asker: &Requester, outcome: &Outcome, cx: &mut StepContext<'_>) {
         let Outcome::SessionOpened { session } = outcome else {
-            return self.reply_without_promises(asker, Err(Refusal::Retry), turn);
+            return self.reply_without_promises(asker, Err(Refusal::Retry), cx);
         };
         let key = LeaseKey::Session(*session);
-        if let Some(lease) = turn.state.lease(&key) {
+        if let Some(lease) = cx.state.lease(&key) {
             let end = self.clock.expiry_time().after(State::SESSION_TERM);
             self.lease_ends.insert(key, lease.incarnation, end, State::SESSION_TERM);
         }
-        self.reply_without_promises(asker, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), turn);
+        self.reply_without_promises(asker, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), cx);
     }
 
-    fn handle_session_closed(&mut self, asker: &Requester, turn: &mut StepContext<'_>) {
-        if turn.state.session(asker.session).is_none() {
-            self.forget_session(asker.session, turn);
+    fn handle_session_closed(&mut self, asker: &Requester, cx: &mut StepContext<'_>) {
+        if cx.state.session(asker.session).is_none() {
+            self.forget_session(asker.session, cx);
         }
-        self.reply_without_promises(asker, Ok(Answer::Closed), turn);
+        self.reply_without_promises(asker, Ok(Answer::Closed), cx);
     }
 
-    /// A session has a new lease on a volume. What it had before is over, by its own word.
+    /// A session has a new lease on a volume. By acquiring, it has given up its earlier one.
     fn handle_volume_acquired(
         &mut self,
         asker: &Requester,
         valid_at: Option<LastValid>,
         outcome: &Outcome,
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let session = asker.session;
         let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
@@ -133,22 +134,22 @@ impl Lessor {
                 Outcome::SessionNotFound => Refusal::SessionNotFound { session },
                 _ => Refusal::Retry,
             };
-            return self.reply_without_promises(asker, Err(refusal), turn);
+            return self.reply_without_promises(asker, Err(refusal), cx);
         };
         let key = LeaseKey::Volume(session, volume.clone());
-        let Some(lease) = turn.state.lease(&key) else {
-            return self.reply_without_promises(asker, Err(Refusal::Retry), turn);
+        let Some(lease) = cx.state.lease(&key) else {
+            return self.reply_without_promises(asker, Err(Refusal::Retry), cx);
         };
-        // Another request of the same entry has got the lease that there is. What this one could
-        // say of copies would be taken for a word about that one, under which none are counted.
+        // Another acquisition in the same entry has replaced this request's lease. No copies count
+        // under the present lease, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
         if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
-            return self.answer_already_acquired(asker, &key, volume, turn);
+            return self.answer_already_acquired(asker, &key, volume, cx);
         }
         let valid_at = valid_at.filter(|_| !is_overtaken);
-        let revival = self.revival(volume, incarnation, valid_at, turn);
-        let mode = match (&revival, tracking(volume, turn.state)) {
+        let revival = self.revival(volume, incarnation, valid_at, cx);
+        let mode = match (&revival, tracking(volume, cx.state)) {
             (_, Tracking::Covering) => CopyTracking::Covering,
             (Revival::AllExcept { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
                 CopyTracking::AwaitingReport { number: *covering, pieces: Default::default() }
@@ -156,53 +157,53 @@ impl Lessor {
             (_, Tracking::Objects) => CopyTracking::Exact,
         };
         self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
-        // Its entry may have been so long in coming that it has nothing left to promise.
+        // The commit may have taken so long that nothing is left to promise.
         self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), term);
         self.end_waits_without_lease(session, volume);
         let Some(epoch) = self.epoch else { return };
         let stamp = self.channel(session).stamp(epoch);
-        match self.promise(&key, volume, turn) {
+        match self.promise(&key, volume, cx) {
             Some((promise, _)) => {
-                self.reply(asker, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival })), turn)
+                self.reply(asker, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival })), cx)
             }
-            None => self.reply(asker, Err(Refusal::Retry), turn),
+            None => self.reply(asker, Err(Refusal::Retry), cx),
         }
     }
 
-    /// A session has the lease that it had, because nodes go with it. Its copies are still counted;
-    /// those that it has are good again one by one. If the end of the lease has been decided, it
-    /// has to ask once more when that is there.
+    /// The session keeps its lease, because nodes or locks depend on it. Its copies still count,
+    /// and its client validates each before use. If the end of the lease is proposed, the session
+    /// must ask again when the end is applied.
     fn answer_already_acquired(
         &mut self,
         asker: &Requester,
         key: &LeaseKey,
         volume: &NodePath,
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let Some(epoch) = self.epoch else { return };
         let is_ending = self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed);
         let stamp = self.channel(asker.session).stamp(epoch);
-        let promise = if is_ending { None } else { self.promise(key, volume, turn) };
+        let promise = if is_ending { None } else { self.promise(key, volume, cx) };
         match promise {
             Some((promise, _)) => {
                 let acquired = AcquiredVolume { promise, stamp, revival: Revival::None };
-                self.reply(asker, Ok(Answer::Acquired(acquired)), turn);
+                self.reply(asker, Ok(Answer::Acquired(acquired)), cx);
             }
-            None => self.reply(asker, Err(Refusal::Retry), turn),
+            None => self.reply(asker, Err(Refusal::Retry), cx),
         }
     }
 
-    /// What becomes of the copies of a returning session: good again, but for those that changed
-    /// since it was last valid, and those that a write is under way for (Yin's delayed
-    /// invalidation, without a list for each client).
+    /// Which copies of a returning session are valid again: those that have not changed since it
+    /// was last valid, and have no pending write. This is Yin's delayed invalidation, without a
+    /// list for each client.
     fn revival(
         &mut self,
         volume: &NodePath,
         incarnation: Incarnation,
         valid_at: Option<LastValid>,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> Revival {
-        let state = turn.state;
+        let state = cx.state;
         let known = valid_at.filter(|valid_at| {
             valid_at.incarnation < incarnation
                 && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
@@ -214,9 +215,9 @@ impl Lessor {
         }
     }
 
-    /// What has changed of the volume since the revision, is being changed, or is kept to himself
-    /// by somebody. None if that is not known, or too much to be told: nothing more is looked at
-    /// then.
+    /// What has changed in the volume since the revision, what pending writes cover, and what is
+    /// under a write lease. `None` if the history does not reach back, or if the list would be too
+    /// long; the search stops there.
     fn changed(&self, since: Revision, volume: &NodePath, state: &State) -> Option<Vec<ObjectSet>> {
         let within = ObjectSet::Subtree(volume.clone());
         let written = (!self.planted(Bug::OmitPendingWrites)).then(|| self.writes.covers_within(&within));
@@ -231,7 +232,7 @@ impl Lessor {
             }
             fits.then_some(set)
         };
-        // Each once and in order, with what is being done about them behind.
+        // Changed sets once each and in order, then those of pending writes and write leases.
         let mut changed: Vec<ObjectSet> =
             state.changed_in_volume(volume, since)?.cloned().map(&mut tell).collect::<Option<_>>()?;
         changed.sort_unstable();
@@ -241,30 +242,24 @@ impl Lessor {
         Some(changed)
     }
 
-    fn handle_expired(
-        &mut self,
-        key: LeaseKey,
-        incarnation: Incarnation,
-        outcome: &Outcome,
-        turn: &mut StepContext<'_>,
-    ) {
+    fn handle_expired(&mut self, key: LeaseKey, incarnation: Incarnation, outcome: &Outcome, cx: &mut StepContext<'_>) {
         let ends_any = self.planted(Bug::ExpiryEndsReplacement);
         let is_meant = |lease: &LeaseRecord| lease.incarnation == incarnation || ends_any;
         match outcome {
             Outcome::Expired => match &key {
-                LeaseKey::Session(session) => self.forget_session(*session, turn),
+                LeaseKey::Session(session) => self.forget_session(*session, cx),
                 LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
             },
-            // A tick on its way moved the horizon. The lease is not renewed any more; its end is
-            // proposed again (T5). A new lease that came with the same entry has nothing to do with
-            // that.
+            // A tick in flight moved the horizon. The lease is not renewed, and its end is proposed
+            // again (T5). A new lease from the same entry is not affected.
             //
-            // A session was promised nothing: a sign of life, such as a new volume lease, keeps it.
+            // A session's own lease promises nothing: a sign of life, such as a new volume lease,
+            // keeps it.
             Outcome::HorizonMoved { .. } => {
                 if let LeaseKey::Session(_) = &key {
                     let end = self.clock.expiry_time().after(State::SESSION_TERM);
                     self.lease_ends.insert(key, incarnation, end, State::SESSION_TERM);
-                } else if let Some(lease) = turn.state.lease(&key).filter(|lease| is_meant(lease)) {
+                } else if let Some(lease) = cx.state.lease(&key).filter(|lease| is_meant(lease)) {
                     self.propose_expiry(key, incarnation, lease.horizon);
                 }
             }
@@ -273,7 +268,7 @@ impl Lessor {
         }
     }
 
-    /// A lease is gone from the replicated state.
+    /// The replicated state no longer has the lease.
     pub(super) fn forget_lease(&mut self, key: &LeaseKey) {
         self.lease_ends.remove(key);
         if let LeaseKey::Volume(session, volume) = key {
@@ -282,7 +277,7 @@ impl Lessor {
         }
     }
 
-    fn forget_session(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
+    fn forget_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
         let keys: Vec<LeaseKey> = self.lease_ends.of(session).cloned().collect();
         for key in keys {
             self.lease_ends.remove(&key);
@@ -293,26 +288,26 @@ impl Lessor {
         }
         self.recall_channels.remove(&session);
         self.drift_reports.forget(session);
-        self.refuse_awaited_locks(session, Refusal::SessionNotFound { session }, turn);
-        self.refuse_watches(session, &Refusal::SessionNotFound { session }, turn);
-        self.refuse_blocked_reads(session, &Refusal::SessionNotFound { session }, turn);
+        self.refuse_awaited_locks(session, Refusal::SessionNotFound { session }, cx);
+        self.refuse_watches(session, &Refusal::SessionNotFound { session }, cx);
+        self.refuse_blocked_reads(session, &Refusal::SessionNotFound { session }, cx);
     }
 
-    fn handle_written(&mut self, waiting: PendingWriteId, outcome: Outcome, turn: &mut StepContext<'_>) {
+    fn handle_written(&mut self, waiting: PendingWriteId, outcome: Outcome, cx: &mut StepContext<'_>) {
         let result = match outcome {
-            Outcome::MissingConsents => return self.gather_again(waiting, turn),
+            Outcome::MissingConsents => return self.gather_again(waiting, cx),
             Outcome::Written(result) => Ok(result),
             Outcome::BelowWindow { lowest } => Err((lowest, lowest.window_end())),
             Outcome::BeyondWindow { highest } => Err((highest.window_start(), highest)),
             Outcome::SessionNotFound => {
-                return self.write_refused(waiting, |session, _| Refusal::SessionNotFound { session }, turn);
+                return self.write_refused(waiting, |session, _| Refusal::SessionNotFound { session }, cx);
             }
-            _ => return self.write_refused(waiting, |_, _| Refusal::Retry, turn),
+            _ => return self.write_refused(waiting, |_, _| Refusal::Retry, cx),
         };
         let result = match result {
             Ok(result) => result,
             Err((lowest, highest)) => {
-                return self.write_refused(waiting, |_, got| Refusal::OutsideWindow { got, lowest, highest }, turn);
+                return self.write_refused(waiting, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
             }
         };
         let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
@@ -330,18 +325,17 @@ impl Lessor {
                 | Write::Flush { .. }
                 | Write::HandOver { .. },
             ) => {}
-            (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, turn),
+            (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, cx),
             (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id)),
             (
                 Ok(_),
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
-            ) => self.reset_volume_copies(path, turn.state),
+            ) => self.reset_volume_copies(path, cx.state),
         }
-        self.answer_write(asked, &result, turn);
+        self.answer_write(asked, &result, cx);
         self.propose_ready(ready);
     }
 
-    /// A client's write is over.
     fn finish_client_write(&mut self, waiting: PendingWriteId) -> Option<(ClientWrite, Vec<PendingWriteId>)> {
         match self.writes.leave(waiting)? {
             (PendingWrite { work: WriteKind::Client(asked), .. }, ready) => {
@@ -353,85 +347,84 @@ impl Lessor {
         }
     }
 
-    /// The write would have changed objects that no consent covers. It keeps its turn, and gathers
-    /// those too (S2).
-    fn gather_again(&mut self, waiting: PendingWriteId, turn: &mut StepContext<'_>) {
+    /// The write would have changed objects that no consent covers. It keeps its place in the
+    /// queues, and gathers those consents too (S2).
+    fn gather_again(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
         let Some(asked) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
-        let covers = self.covers_again(asked, turn.state);
+        let covers = self.covers_again(asked, cx.state);
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
         if self.planted(Bug::CoverWithoutGathering) {
             return self.propose_ready(vec![waiting]);
         }
-        self.gather(waiting, turn);
+        self.gather(waiting, cx);
     }
 
     fn write_refused(
         &mut self,
         waiting: PendingWriteId,
         refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
         for asker in &asked.requesters {
-            self.reply(asker, Err(refusal(asked.session, asked.sequence)), turn);
+            self.reply(asker, Err(refusal(asked.session, asked.sequence)), cx);
         }
         self.propose_ready(ready);
     }
 
-    /// Answers all who asked. The last of them gets a lease on what a put has written, so that its
-    /// next read is a hit. A transaction brings none: which of its objects its writer will read is
-    /// not known.
-    fn answer_write(&mut self, asked: ClientWrite, result: &Result<Written, WriteRefusal>, turn: &mut StepContext<'_>) {
+    /// Answers all requesters. The last one gets a lease on what a put has written, so that its
+    /// next read is a hit. A transaction grants none, because the lessor does not know which
+    /// objects the writer will read.
+    fn answer_write(&mut self, asked: ClientWrite, result: &Result<Written, WriteRefusal>, cx: &mut StepContext<'_>) {
         let ClientWrite { requesters, write, .. } = asked;
         let last = requesters.len().saturating_sub(1);
         for (place, asker) in requesters.iter().enumerate() {
             let answer = match result {
                 Err(refusal) => Err(Refusal::Write(refusal.clone())),
-                Ok(written) => Ok(self.written_answer(asker.session, &write, written, place == last, turn)),
+                Ok(written) => Ok(self.written_answer(asker.session, &write, written, place == last, cx)),
             };
-            self.reply(asker, answer, turn);
+            self.reply(asker, answer, cx);
         }
     }
 
-    /// Repeats a remembered outcome: without any lease on objects, and with promises computed
-    /// afresh (S9).
+    /// Repeats a remembered outcome, without object leases, and with promises computed afresh (S9).
     pub(super) fn answer_again(
         &mut self,
         asker: &Requester,
         write: &Write,
         outcome: Result<Written, WriteRefusal>,
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let grants = self.planted(Bug::LeaseWithReplayedAnswer);
         let answer = match outcome {
             Err(refusal) => Err(Refusal::Write(refusal)),
-            Ok(written) => Ok(self.written_answer(asker.session, write, &written, grants, turn)),
+            Ok(written) => Ok(self.written_answer(asker.session, write, &written, grants, cx)),
         };
-        self.reply(asker, answer, turn);
+        self.reply(asker, answer, cx);
     }
 
-    /// The answer to a write that took effect; with a lease for the writer on what a put has
-    /// written, if it is to have one.
+    /// The answer to a write that took effect. If `grants`, a put's writer gets a lease on the
+    /// node.
     fn written_answer(
         &mut self,
         session: SessionId,
         write: &Write,
         written: &Written,
         grants: bool,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> Answer {
-        // A write lease is a grant: no recall from before it asks for it.
+        // A write lease is a grant, so no earlier recall asks for it.
         let is_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
         let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
-        // What was written may be gone again by the same entry, and by no write that stands in the
-        // object's queue: what went with an ended lease.
+        // The same entry may have removed the written node again, by the end of its lease. No write
+        // of the object's queue did that.
         let is_there =
-            |path: &NodePath| turn.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
+            |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let is_careless = self.planted(Bug::GrantOfRemovedNode) || self.planted(Bug::LeaseWithReplayedAnswer);
         let grant = match write {
             Write::Put { path, .. } if grants && (is_there(path) || is_careless) => {
-                self.grant(session, &Object::data(path.clone()), turn)
+                self.grant(session, &Object::data(path.clone()), cx)
             }
             _ => None,
         };
@@ -440,12 +433,12 @@ impl Lessor {
             let incarnation = (!is_any).then_some(incarnation);
             KeyLeaseRenewal { id, incarnation }
         });
-        let key_lease = granted.map(|lease| self.renew_key_lease(lease, turn));
+        let key_lease = granted.map(|lease| self.renew_key_lease(lease, cx));
         let write_lease_data = match write {
             Write::TakeWriteLease { path, lock }
-                if turn.state.write_leased_lock(path).is_some_and(|(id, _)| id == *lock) =>
+                if cx.state.write_leased_lock(path).is_some_and(|(id, _)| id == *lock) =>
             {
-                turn.state.data(path).map(Box::new)
+                cx.state.data(path).map(Box::new)
             }
             _ => None,
         };
@@ -453,7 +446,7 @@ impl Lessor {
             written: written.clone(),
             stamp,
             grant,
-            applied: turn.state.revision(),
+            applied: cx.state.revision(),
             key_lease,
             write_lease_data,
         }
@@ -469,8 +462,8 @@ impl Lessor {
         self.channel(session).stamp_grant(epoch)
     }
 
-    /// A volume's borders have changed. All copies in it were recalled, so what is still counted
-    /// there is counted for nothing; and leases on a volume that was removed are gone.
+    /// A volume's borders have changed. All copies in it were recalled, so the object leases
+    /// recorded there no longer count. If the volume was removed, the leases on it have ended.
     fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let all = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&all, self.clock.expiry_time()) {

@@ -1,5 +1,5 @@
-//! What the leader promises in its memory: more time on volume leases (T6, S5), and leases on
-//! objects (S3).
+//! The promises that the leader makes in memory: more time on volume leases (S5, T3, T6), and
+//! object leases (S3).
 
 use std::time::Duration;
 
@@ -38,28 +38,28 @@ impl Lessor {
         &mut self,
         session: SessionId,
         renew: Vec<Renew>,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> Vec<RenewedLease> {
-        renew.into_iter().map(|renew| self.renew(session, renew, turn)).collect()
+        renew.into_iter().map(|renew| self.renew(session, renew, cx)).collect()
     }
 
-    /// Renews a volume lease in memory. One that is gone, or whose end has been proposed, is
-    /// promised nothing, and never is a new lease (T5, T6).
-    fn renew(&mut self, session: SessionId, renew: Renew, turn: &StepContext<'_>) -> RenewedLease {
+    /// Renews a volume lease in memory. If the lease has ended or its end is proposed, there is no
+    /// promise, and never a new lease (T5, T6).
+    fn renew(&mut self, session: SessionId, renew: Renew, cx: &StepContext<'_>) -> RenewedLease {
         let Renew { volume, incarnation } = &renew;
         let key = LeaseKey::Volume(session, volume.clone());
         let is_live = self.lease_ends.get(&key).is_some_and(|end| {
             let is_meant = end.incarnation == *incarnation || self.planted(Bug::RenewalWithoutIncarnation);
             is_meant && (!end.is_end_proposed || self.planted(Bug::EndingLeaseRenewed))
         });
-        let promised = is_live.then(|| self.promise(&key, volume, turn)).flatten();
+        let promised = is_live.then(|| self.promise(&key, volume, cx)).flatten();
         let (promise, wanted) = promised.map_or((None, Duration::ZERO), |(promise, wanted)| (Some(promise), wanted));
         RenewedLease { renew, promise, wanted }
     }
 
-    /// What is told of a renewal with the answer: the promise that was made on arrival if that
-    /// lease is still there, a lapse if its end is applied. Of an end that is proposed nothing is
-    /// told: it may never be applied, and the client goes on asking (T5).
+    /// The answer to a renewal: the promise made on arrival if the lease still exists, a lapse if
+    /// its end is applied. For an end that is only proposed the answer says nothing: it may never
+    /// be applied, and the client goes on asking (T5).
     pub(super) fn renewal_result(
         &self,
         session: SessionId,
@@ -71,7 +71,7 @@ impl Lessor {
         let lease = state.lease(&LeaseKey::Volume(session, volume.clone()));
         let settings = state.volume(volume);
         match (lease.filter(|lease| lease.incarnation == meant), settings) {
-            // Its borders may have changed since.
+            // The volume's borders may have changed since.
             (Some(_), Some(volume)) => {
                 promise.clone().map(|promise| Ok(Promise { generation: volume.generation, ..promise }))
             }
@@ -80,31 +80,30 @@ impl Lessor {
     }
 
     /// Promises more time on a volume lease: a term, but no further than the horizon by the
-    /// promising clock (T6), and no further than a term after the oldest recall that the session
-    /// has left unanswered (S5). Returns also the span that it would promise if the horizon set no
-    /// limit.
+    /// promising clock (T6). A promise also ends at most a term after the session's oldest
+    /// unanswered recall (S5). Also returns the span without the limit of the horizon.
     pub(super) fn promise(
         &mut self,
         key: &LeaseKey,
         volume: &NodePath,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> Option<(Promise, Duration)> {
-        let lease = turn.state.lease(key)?;
-        let settings = turn.state.volume(volume)?;
+        let lease = cx.state.lease(key)?;
+        let settings = cx.state.volume(volume)?;
         let term = settings.settings.term();
-        let PromiseReach { span, span_uncapped } = self.reach(key, lease.horizon, term, turn.now, turn.now)?;
+        let PromiseReach { span, span_uncapped } = self.reach(key, lease.horizon, term, cx.now, cx.now)?;
         let ending = self.clock.expiry_time();
         self.lease_ends.renew(key, ending, span, RenewalPlan { horizon: lease.horizon, term });
         let (volume, incarnation, generation) = (volume.clone(), lease.incarnation, settings.generation);
-        Some((Promise { volume, incarnation, generation, span, term, revision: turn.state.revision() }, span_uncapped))
+        Some((Promise { volume, incarnation, generation, span, term, revision: cx.state.revision() }, span_uncapped))
     }
 
     /// How much the answer to a request that arrived at `arrived` may promise. `None` before an
     /// entry of the epoch is committed.
     ///
     /// The horizon is compared with the promising clock's reading of now, less the time since the
-    /// arrival. This may be below what the clock read at the arrival: an entry carries the ending
-    /// clock, which is never ahead, so a commit can only set the promising clock back. It is still
+    /// arrival. This may be below the clock's reading at the arrival. An entry carries the ending
+    /// clock, which is never ahead. So a commit can only set the promising clock back. It is still
     /// safe: a successor has that entry, and starts no earlier (T6).
     pub(super) fn reach(
         &self,
@@ -131,14 +130,14 @@ impl Lessor {
     }
 
     /// Leases an object to a session, if it has a live lease on the volume, and no write of the
-    /// object is under way (S3).
-    pub(super) fn grant(&mut self, session: SessionId, object: &Object, turn: &StepContext<'_>) -> Option<Grant> {
-        let (volume, settings) = turn.state.volume_of(&object.path);
+    /// object is pending (S3).
+    pub(super) fn grant(&mut self, session: SessionId, object: &Object, cx: &StepContext<'_>) -> Option<Grant> {
+        let (volume, settings) = cx.state.volume_of(&object.path);
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
-        let is_removed = self.is_removed(&object.path, turn.state) && !self.planted(Bug::GrantDuringRemoval);
+        let is_removed = self.is_removed(&object.path, cx.state) && !self.planted(Bug::GrantDuringRemoval);
         let is_written = (self.writes.covers(object) || is_removed) && !self.planted(Bug::GrantDuringWrite);
-        let is_kept = object.kind == ObjectKind::Data && turn.state.write_leased_lock(&object.path).is_some();
+        let is_kept = object.kind == ObjectKind::Data && cx.state.write_leased_lock(&object.path).is_some();
         let is_written = is_written || is_kept;
         if end.is_end_proposed || end.incarnation != track.incarnation || is_written {
             return None;
@@ -158,13 +157,12 @@ impl Lessor {
         let over = self.clock.expiry_time().after(wait);
         let lease = ObjectLease { over, source: GrantSource::granted(stamp.sequence) };
         let most = self.config.limits.session_objects_max;
-        self.object_leases.add(volume, object, session, lease, most, turn.state);
+        self.object_leases.add(volume, object, session, lease, most, cx.state);
         let span = settings.settings.object_term();
         Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span })
     }
 
-    /// Whether the node is being removed with what went with its lease (S3). Most of the time
-    /// nothing is, and no node is looked at.
+    /// Whether a purge is removing the node (S3). Without any purge, no node is looked at.
     fn is_removed(&self, path: &NodePath, state: &State) -> bool {
         let goes_with = || state.node(path).and_then(|node| node.attachment.as_ref());
         self.writes.is_purging() && goes_with().is_some_and(|to| self.writes.is_purging_lease(to.incarnation))

@@ -1,4 +1,4 @@
-//! What the lessor has decided and not proposed yet, in order.
+//! The proposal queue: commands that the lessor has decided and not yet proposed, in order.
 
 use std::collections::VecDeque;
 
@@ -9,17 +9,17 @@ use crate::{
 
 use super::{LessorBounds, ProposalReason};
 
-/// Commands that wait to be proposed, and why each was decided.
+/// Commands that wait to be proposed, each with its reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct ProposalQueue {
     waiting: VecDeque<(Command, ProposalReason)>,
-    /// The length of each one's encoding, in bytes.
+    /// The length of each command's encoding, in bytes.
     lengths: VecDeque<usize>,
-    /// The sum of them.
+    /// The sum of `lengths`.
     bytes: usize,
-    /// How many of them are ends of leases.
+    /// How many commands are ends of leases.
     ends: usize,
-    /// How many of them open or close sessions, or acquire volume leases.
+    /// How many commands open or close sessions, or acquire volume leases.
     requests: usize,
 }
 
@@ -41,7 +41,6 @@ impl ProposalQueue {
         self.waiting.push_back((command, reason));
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 4] {
         [self.waiting.len(), self.lengths.len(), self.bytes, self.ends]
@@ -51,7 +50,7 @@ impl ProposalQueue {
         self.waiting.is_empty()
     }
 
-    /// Whether what waits gains nothing by waiting for more.
+    /// Whether the next proposal gains nothing by waiting for more commands.
     pub(super) fn is_full(&self, bounds: &LessorBounds) -> bool {
         let is_full = self.waiting.len() >= bounds.proposal_commands_full;
         if is_full {
@@ -60,12 +59,10 @@ impl ProposalQueue {
         is_full || self.bytes >= bounds.proposal_bytes_max
     }
 
-    /// How many ends of leases wait.
     pub(super) fn ends(&self) -> usize {
         self.ends
     }
 
-    /// How many requests to open or close sessions, or for volume leases, wait.
     pub(super) fn requests(&self) -> usize {
         self.requests
     }
@@ -74,7 +71,7 @@ impl ProposalQueue {
         self.waiting.iter().map(|(_, reason)| reason)
     }
 
-    /// The commands of the next proposal: the first ones, up to both bounds, and one at least. Each
+    /// The commands of the next proposal: the first ones, up to both bounds, and at least one. Each
     /// fits into an entry by itself ([`Command::BYTES_MAX`]).
     pub(super) fn take(&mut self, bounds: &LessorBounds) -> (Vec<Command>, Vec<ProposalReason>) {
         let mut bytes = 0;
@@ -100,7 +97,7 @@ impl ProposalQueue {
         self.waiting.iter().map(|(command, _)| command)
     }
 
-    /// Gives what waits another order: one that this lessor has no occasion to choose.
+    /// Reorders the waiting commands, for tests: the lessor itself never does.
     #[cfg(test)]
     pub(super) fn reorder<R>(&mut self, order: impl FnOnce(&mut VecDeque<(Command, ProposalReason)>) -> R) -> R {
         let ordered = order(&mut self.waiting);

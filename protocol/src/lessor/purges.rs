@@ -1,13 +1,13 @@
-//! The removal of what went with leases that have ended: a write to each of those nodes, and to the
-//! lists that they are in (S8).
+//! Purges: the removal of orphans. Each is a write to these nodes, and to the lists of children
+//! that they are in (S8).
 //!
-//! The end of the lease itself waited for nobody (T5). Now everyone is asked for consent who may
-//! hold a copy of what goes (S2), and meanwhile nothing of it is leased (S3). A leader that finds
-//! orphans in the state removes them, whoever ended their leases.
+//! The end of the lease itself waited for nobody (T5). Now each session that may hold a copy of
+//! what is removed is asked for consent (S2), and meanwhile nothing of it is leased (S3). A leader
+//! removes the orphans that it finds in the state, whichever leader ended their leases.
 //!
 //! Orphans of several leases share one round of consents: a million leases that end in one second
-//! must be gone in seconds (etcd 12105), and a holder is asked once for all. Who may hold what is
-//! asked for which sets, `gathering` says.
+//! must be removed in seconds (etcd 12105). `gathering` decides which sets each session is asked
+//! for.
 
 use std::collections::BTreeSet;
 
@@ -28,24 +28,24 @@ use super::{
 
 impl Lessor {
     /// Begins to gather consents for the removal of orphans. One step begins one round, so that it
-    /// stays short; the next step follows as soon as a timer can.
-    pub(super) fn remove_orphans(&mut self, turn: &mut StepContext<'_>) {
+    /// stays short. The next step follows as soon as a timer can.
+    pub(super) fn remove_orphans(&mut self, cx: &mut StepContext<'_>) {
         if !self.may_remove_orphans() {
             if !self.orphans.is_empty() {
                 reached(Bound::Purges);
             }
             return;
         }
-        let leases = self.take_orphans(turn.state);
+        let leases = self.take_orphans(cx.state);
         if leases.is_empty() {
             return;
         }
         let spares = self.planted(Bug::RemovalSparesLists);
         let lists =
-            if spares { BTreeSet::new() } else { lists_of_all(&leases, self.config.bounds.purge_sets_max, turn.state) };
-        let pending = PendingWrite::new(WriteKind::Purge(leases), lists.into_iter().collect(), turn.now);
+            if spares { BTreeSet::new() } else { lists_of_all(&leases, self.config.bounds.purge_sets_max, cx.state) };
+        let pending = PendingWrite::new(WriteKind::Purge(leases), lists.into_iter().collect(), cx.now);
         let entered = self.writes.enter(pending);
-        self.gather(entered, turn);
+        self.gather(entered, cx);
     }
 
     /// Whether orphans wait, and one more round may begin.
@@ -54,7 +54,7 @@ impl Lessor {
         self.epoch.is_some() && !self.orphans.is_empty() && !is_under_way
     }
 
-    /// Takes orphans that nobody removes yet, as many as share a round.
+    /// Takes orphans that no purge removes yet, as many as share a round.
     fn take_orphans(&mut self, state: &State) -> BTreeSet<Incarnation> {
         let most = self.config.bounds.purge_leases_max;
         let (mut together, mut nodes) = (BTreeSet::new(), 0);
@@ -64,8 +64,8 @@ impl Lessor {
             visit(1);
             // Its nodes may have been written or removed meanwhile.
             if state.is_orphaned(lease) {
-                // Together they have no more nodes than one command removes; one lease alone has
-                // not.
+                // Together they have at most as many nodes as one command removes. A single lease
+                // never has more.
                 nodes += state.attached_node_count(lease);
                 if !together.is_empty() && nodes > State::REMOVED_NODES_MAX {
                     break;
@@ -80,7 +80,7 @@ impl Lessor {
         together
     }
 
-    /// The removal was committed, or came to nothing: then its orphans are to be removed still.
+    /// The purge was committed, or had no effect: then its orphans still have to be removed.
     pub(super) fn handle_purged(&mut self, waiting: PendingWriteId, state: &State) {
         if let Some((pending, ready)) = self.writes.leave(waiting) {
             self.orphans.extend(pending.purged_leases().iter().filter(|lease| state.is_orphaned(**lease)));
@@ -89,12 +89,12 @@ impl Lessor {
     }
 }
 
-/// The lists of children that the removal of what these leases carry changes.
+/// The lists of children that the purge of these leases changes.
 fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) -> BTreeSet<ObjectSet> {
     let mut lists = BTreeSet::new();
     let mut last: Option<NodePath> = None;
     for lease in leases {
-        // Mostly that of the lease before.
+        // Most leases have all nodes in the same list as the lease before.
         let is_same =
             last.as_ref().is_some_and(|list| state.attached_nodes(*lease).all(|path| list.is_parent_of(path)));
         if !is_same {
@@ -105,7 +105,8 @@ fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) 
     lists
 }
 
-/// The lists of children that the removal changes; of very many, the subtree that they lie in.
+/// The lists of children that the purge changes, or their common subtree if they are more than
+/// `sets_max`.
 pub(super) fn lists_of(lease: Incarnation, sets_max: usize, state: &State) -> Vec<ObjectSet> {
     let lists = state.attached_parent_counts(lease);
     if lists.len() > sets_max {

@@ -1,4 +1,4 @@
-//! What the leader says to one session unasked, and in which order (S4, S5).
+//! The recall channel of one session: its stamps, and its numbered recalls in order (S4, S5).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,20 +14,20 @@ use crate::{
     work::CountVisits,
 };
 
-/// A recall that goes unanswered is sent again with the session's requests, at most this often: a
-/// connection loses nothing by itself, but a server may have dropped what it could not send.
+/// An unanswered recall is sent again with the session's requests, at most this often. A connection
+/// loses nothing by itself, but a server may have dropped what it could not send.
 pub const RECALL_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most recalls that are examined for one that has all of some sets. Beyond that the sets are
-/// recalled once more, which costs a message and nothing else. Recalls that include one set and
-/// differ in others are rare.
+/// The most recalls that are examined for one that includes all of some sets. Beyond that, the sets
+/// are recalled once more, which costs only a message. Recalls that share one set and differ in
+/// others are rare.
 const CANDIDATES_MAX: usize = 16;
 
 /// One session's stamps and recalls in one epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct RecallChannel {
-    /// The session's latest registration with this epoch: recalls can be sent, and requests of it
-    /// are dealt with.
+    /// The session's latest registration with this epoch. `None`: recalls cannot be sent, and its
+    /// requests are refused.
     registration: Option<u64>,
     /// The last stamp given.
     sequence: u64,
@@ -36,24 +36,22 @@ pub(super) struct RecallChannel {
     /// The number of the last recall.
     recalls: u64,
     unanswered: BTreeMap<Stamp, UnansweredRecall>,
-    /// The sets of the unanswered recalls. Those of single objects come before the subtrees.
+    /// The sets of the unanswered recalls. Single objects come before subtrees.
     by_set: BTreeSet<(ObjectSet, Stamp)>,
-    /// The unanswered recalls by when they were sent last.
+    /// The unanswered recalls, by when they were last sent.
     by_sent: BTreeSet<(Instant, Stamp)>,
 }
 
-/// A recall that no consent has come for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredRecall {
     recall: Recall,
-    /// The last write lease that there was: it asks for none that came later.
+    /// The newest write lease at the time: the recall asks for none that began later.
     through: WriteLeaseId,
     since: Instant,
     sent: Instant,
 }
 
 impl RecallChannel {
-    /// The next stamp.
     pub(super) fn stamp(&mut self, epoch: Epoch) -> Stamp {
         self.sequence += 1;
         Stamp { epoch, sequence: self.sequence }
@@ -71,8 +69,8 @@ impl RecallChannel {
         self.last_grant
     }
 
-    /// Recalls the sets from the session. If an unanswered recall has them all, and nothing was
-    /// granted since, nothing new is asked: its consent is the one to wait for.
+    /// Recalls the sets from the session. If an unanswered recall includes them all, and nothing
+    /// was granted since, returns that recall's stamp and no new recall.
     pub(super) fn recall(
         &mut self,
         session: SessionId,
@@ -92,8 +90,8 @@ impl RecallChannel {
         (stamp, self.registration.map(|_| recall))
     }
 
-    /// The oldest unanswered recall that has all the sets and came after the last grant, if it is
-    /// among the first few that have the rarest of the sets.
+    /// The oldest unanswered recall after the last grant that includes all the sets. It is found
+    /// only among the first few that include the rarest of the sets.
     fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {
@@ -113,7 +111,7 @@ impl RecallChannel {
         candidates.into_iter().find(|stamp| sets.iter().all(|set| self.has(set, *stamp)))
     }
 
-    /// The unanswered recalls after the last grant that have all of the set.
+    /// The unanswered recalls after the last grant that include the set.
     fn having<'a>(&'a self, epoch: Epoch, set: &ObjectSet) -> impl Iterator<Item = Stamp> + use<'a> {
         let first = Stamp { epoch, sequence: self.last_grant + 1 };
         let last = Stamp { epoch, sequence: u64::MAX };
@@ -121,13 +119,13 @@ impl RecallChannel {
         by.map(|(_, stamp)| *stamp).counted()
     }
 
-    /// Whether this unanswered recall has all of the set.
+    /// Whether this unanswered recall includes the set.
     fn has(&self, set: &ObjectSet, stamp: Stamp) -> bool {
         self.including(set).counted().any(|set| self.by_set.contains(&(set, stamp)))
     }
 
-    /// The sets that include this one, of those that may have been recalled: itself, and the
-    /// subtrees that it lies in.
+    /// The sets that include this one, among those that may have been recalled: itself, and the
+    /// subtrees above it.
     fn including(&self, set: &ObjectSet) -> impl Iterator<Item = ObjectSet> + use<> {
         let (own, top) = match set {
             ObjectSet::One(object) => (Some(set.clone()), Some(object.path.clone())),
@@ -138,12 +136,12 @@ impl RecallChannel {
         own.into_iter().chain(tops.map(ObjectSet::Subtree))
     }
 
-    /// What an unanswered recall asks for, and the last write lease that it can ask for.
+    /// The sets of an unanswered recall, and the newest write lease that it can ask for.
     pub(super) fn recalled(&self, stamp: Stamp) -> Option<(&[ObjectSet], WriteLeaseId)> {
         self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.through))
     }
 
-    /// Takes a consent. Returns what had been recalled, once (S2).
+    /// Takes a consent. Returns its recall; `None` the second time (S2).
     pub(super) fn consent(&mut self, stamp: Stamp) -> Option<Recall> {
         let UnansweredRecall { recall, sent, .. } = self.unanswered.remove(&stamp)?;
         self.by_sent.remove(&(sent, stamp));
@@ -153,8 +151,8 @@ impl RecallChannel {
         Some(recall)
     }
 
-    /// The session has found this leader. False if it has registered later than this already: the
-    /// request was sent on a connection that it has given up since.
+    /// The session has registered with this leader. False if it has already registered with a
+    /// higher number: then the request came late from a connection that the client has given up.
     pub(super) fn register(&mut self, registration: u64) -> bool {
         let is_later = self.registration.is_none_or(|last| last < registration);
         if is_later {
@@ -163,15 +161,15 @@ impl RecallChannel {
         is_later
     }
 
-    /// Whether a request belongs to the session's latest registration. What was sent before that,
-    /// on a connection that the client has given up, must not have an effect any more: its
-    /// repetition may have been answered (S9).
+    /// Whether a request belongs to the session's latest registration. Requests from before, on a
+    /// connection that the client has given up, must no longer take effect: a repetition may have
+    /// been answered (S9).
     pub(super) fn is_current(&self, registration: u64) -> bool {
         self.registration == Some(registration)
     }
 
-    /// Recalls that were sent at least `after` ago and are unanswered, to be sent again in their
-    /// order: so many at most, those that were sent longest ago.
+    /// Unanswered recalls last sent at least `after` ago, to be sent again in their order: the
+    /// `most` that were sent longest ago.
     pub(super) fn resend_overdue(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();
@@ -191,18 +189,17 @@ impl RecallChannel {
         Some(one.recall.clone())
     }
 
-    /// Since when the oldest unanswered recall has been so (S5).
+    /// Since when the oldest unanswered recall has been unanswered (S5).
     pub(super) fn unanswered_since(&self) -> Option<Instant> {
         self.unanswered.values().next().map(|unanswered| unanswered.since)
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 3] {
         [self.unanswered.len(), self.by_set.len(), self.by_sent.len()]
     }
 
-    /// The tables are about the same recalls.
+    /// Checks that the tables have the same recalls.
     pub(super) fn check(&self) -> Result<(), String> {
         let sets =
             self.unanswered.iter().flat_map(|(stamp, one)| one.recall.sets.iter().map(|set| (set.clone(), *stamp)));

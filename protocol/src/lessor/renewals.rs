@@ -1,14 +1,15 @@
-//! Renew-only requests: each waits for its tick, and is then promised a whole term.
+//! Renew-only requests: each waits for its tick, and is then promised a whole term (T6).
 //!
-//! No promise goes beyond the horizon (T6). When a client renews at half of its term, the horizon
-//! is about half a term away. An answer at once would promise half a term, and the client would
-//! soon ask again. So the answer waits until the first tick that is proposed after the arrival is
-//! committed, and the log has all earlier renewals. By then the horizon is at least a term after
-//! the renewal, and the answer promises a whole term from the arrival (docs/adr/0014).
+//! No promise goes beyond the horizon. When a client renews at half of its term, the horizon is
+//! about half a term away. An answer at once would promise that, and the client would soon ask
+//! again. So the answer waits until the first tick proposed after the arrival is committed, and the
+//! log has all earlier renewals. By then the horizon is at least a term after the renewal, and the
+//! answer promises a whole term from the arrival (docs/adr/0014).
 //!
-//! The lessor carries out a waiting request when it arrives: its consents count, and its leases
-//! are renewed as of then. Only the answer waits, and only if it gains (`Waiting::gains`). If the
-//! tick is not committed within [`TICKS_WAITED`], the answer promises what the horizon leaves.
+//! The lessor carries out a waiting request when it arrives: its consents count, and its leases are
+//! renewed as of then. Only the answer waits, and only if the request gains by it
+//! (`WaitingRenewal::gains`). If the tick is not committed within [`TICKS_WAITED`], the answer
+//! promises what the horizon leaves.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -68,7 +69,7 @@ impl WaitingRenewal {
     }
 
     /// For each lease: the span promised at the arrival, and the span without the limit of the
-    /// horizon. `None` if the lease is gone or its end is proposed.
+    /// horizon. `None` if the lease has ended or its end is proposed.
     fn spans(&self) -> impl Iterator<Item = Option<(Duration, Duration)>> {
         let volume = |renewed: &RenewedLease| renewed.promise.as_ref().map(|promise| (promise.span, renewed.wanted));
         let key = |kept: &KeyLeasePromise| match kept.result {
@@ -169,9 +170,9 @@ impl Renewals {
 impl Lessor {
     /// Answers a renew-only request: at once, or after its tick if it gains by that and there is
     /// room.
-    pub(super) fn answer_renewal(&mut self, requester: Requester, answer: RenewalAnswer, turn: &mut StepContext<'_>) {
-        let (tick, until) = (self.renewals.proposed + 1, turn.now.after(self.tick * TICKS_WAITED));
-        let waiting = WaitingRenewal { requester, answer, arrived: turn.now, tick, until };
+    pub(super) fn answer_renewal(&mut self, requester: Requester, answer: RenewalAnswer, cx: &mut StepContext<'_>) {
+        let (tick, until) = (self.renewals.proposed + 1, cx.now.after(self.tick * TICKS_WAITED));
+        let waiting = WaitingRenewal { requester, answer, arrived: cx.now, tick, until };
         let gains = waiting.gains(self.tick);
         let fits = self.renewals.leases + waiting.leases() <= self.config.bounds.renewals_waiting_max;
         if gains && fits {
@@ -180,69 +181,67 @@ impl Lessor {
         if gains {
             reached(Bound::RenewalsWaiting);
         }
-        self.reply(&waiting.requester, Ok(waiting.answer.into()), turn);
+        self.reply(&waiting.requester, Ok(waiting.answer.into()), cx);
     }
 
-    /// Answers requests whose tick is committed or whose wait is over, as many as one step may.
-    pub(super) fn answer_renewals(&mut self, turn: &mut StepContext<'_>) {
+    /// Answers requests whose tick is committed or whose wait has ended, as many as one step may.
+    pub(super) fn answer_renewals(&mut self, cx: &mut StepContext<'_>) {
         let most = self.config.bounds.renewals_answered_per_step;
         let mut answered = 0;
         while answered < most
-            && let Some(waiting) = self.renewals.pop_ready(turn.now)
+            && let Some(waiting) = self.renewals.pop_ready(cx.now)
         {
             answered += waiting.leases();
-            self.answer_waiting(waiting, turn);
+            self.answer_waiting(waiting, cx);
         }
-        if self.renewals.are_ready(turn.now) {
+        if self.renewals.are_ready(cx.now) {
             reached(Bound::RenewalsAnswered);
         }
     }
 
-    fn answer_waiting(&mut self, waiting: WaitingRenewal, turn: &mut StepContext<'_>) {
+    fn answer_waiting(&mut self, waiting: WaitingRenewal, cx: &mut StepContext<'_>) {
         let WaitingRenewal { requester: mut asker, mut answer, arrived, .. } = waiting;
         let session = asker.session;
-        if turn.state.session(session).is_none() {
-            return self.reply_without_promises(&asker, Err(Refusal::SessionNotFound { session }), turn);
+        if cx.state.session(session).is_none() {
+            return self.reply_without_promises(&asker, Err(Refusal::SessionNotFound { session }), cx);
         }
         for promise in asker.renewed.iter_mut().filter_map(|renewed| renewed.promise.as_mut()) {
             let key = LeaseKey::Volume(session, promise.volume.clone());
-            let more = self.promise_more(&key, promise.incarnation, promise.term, arrived, turn);
+            let more = self.promise_more(&key, promise.incarnation, promise.term, arrived, cx);
             promise.span = more.unwrap_or_default().max(promise.span);
         }
         match &mut answer {
-            RenewalAnswer::Heartbeat(clocks) => clocks.delay = turn.now.since(arrived),
-            RenewalAnswer::KeepAlive(kept) => {
-                kept.iter_mut().for_each(|kept| self.extend_key_lease(kept, arrived, turn))
-            }
+            RenewalAnswer::Heartbeat(clocks) => clocks.delay = cx.now.since(arrived),
+            RenewalAnswer::KeepAlive(kept) => kept.iter_mut().for_each(|kept| self.extend_key_lease(kept, arrived, cx)),
         }
-        self.reply(&asker, Ok(answer.into()), turn);
+        self.reply(&asker, Ok(answer.into()), cx);
     }
 
-    /// Extends the promise on a key lease, or answers that the lease is gone by now.
-    fn extend_key_lease(&mut self, kept: &mut KeyLeasePromise, arrived: Instant, turn: &StepContext<'_>) {
+    /// Extends the promise on a key lease, or answers that the lease no longer exists.
+    fn extend_key_lease(&mut self, kept: &mut KeyLeasePromise, arrived: Instant, cx: &StepContext<'_>) {
         let key = LeaseKey::Key(kept.id);
         let KeepAliveResult::Renewed(span) = &mut kept.result else { return };
-        if turn.state.lease(&key).is_none_or(|lease| lease.incarnation != kept.incarnation) {
+        if cx.state.lease(&key).is_none_or(|lease| lease.incarnation != kept.incarnation) {
             kept.result = KeepAliveResult::NotFound;
-        } else if let Some(more) = self.promise_more(&key, kept.incarnation, kept.ttl, arrived, turn) {
+        } else if let Some(more) = self.promise_more(&key, kept.incarnation, kept.ttl, arrived, cx) {
             *span = more.max(*span);
         }
     }
 
     /// Extends the promise of a renewal to what the horizon allows now, counted from its arrival.
-    /// `None` if the lease is gone or its end is proposed (T5).
+    /// `None` if the lease has ended or its end is proposed (T5).
     fn promise_more(
         &mut self,
         key: &LeaseKey,
         incarnation: Incarnation,
         term: Duration,
         arrived: Instant,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> Option<Duration> {
-        let lease = turn.state.lease(key).filter(|lease| lease.incarnation == incarnation)?;
+        let lease = cx.state.lease(key).filter(|lease| lease.incarnation == incarnation)?;
         self.lease_ends.get(key).filter(|end| end.incarnation == incarnation && !end.is_end_proposed)?;
-        let PromiseReach { span, .. } = self.reach(key, lease.horizon, term, arrived, turn.now)?;
-        let left = span.saturating_sub(turn.now.since(arrived));
+        let PromiseReach { span, .. } = self.reach(key, lease.horizon, term, arrived, cx.now)?;
+        let left = span.saturating_sub(cx.now.since(arrived));
         if !left.is_zero() && !self.planted(Bug::LongerPromiseNotCounted) {
             self.lease_ends.extend(key, self.clock.expiry_time().after(left));
         }

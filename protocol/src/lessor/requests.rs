@@ -1,4 +1,5 @@
-//! What clients ask, up to where it is answered or begins to wait.
+//! Requests from their arrival until they are answered or wait: admission, registration, consents,
+//! holder reports and reads (S2, S6, S7).
 
 use std::time::Duration;
 
@@ -26,105 +27,98 @@ use super::{
 };
 
 impl Lessor {
-    pub(super) fn handle_request(&mut self, id: RequestId, request: Request, turn: &mut StepContext<'_>) {
+    pub(super) fn handle_request(&mut self, id: RequestId, request: Request, cx: &mut StepContext<'_>) {
         let lengths = request.check_lengths();
         let Request { header, body } = request;
         let is_sessionless = header.is_sessionless();
         let mut requester = Requester { id, session: header.session, renewed: Vec::new() };
-        let Some(epoch) = self.epoch.filter(|epoch| *epoch == turn.state.epoch()) else {
+        let Some(epoch) = self.epoch.filter(|epoch| *epoch == cx.state.epoch()) else {
             if let (Body::Read { object, known }, true) = (body, self.planted(Bug::ReadBeforeFirstEntry)) {
                 let wanted = ReadTarget::Object { object, known, waits: false };
-                return self.answer_read(&WaitingRead { requester, wanted }, turn);
+                return self.answer_read(&WaitingRead { requester, wanted }, cx);
             }
-            return self.reply_without_promises(&requester, Err(Refusal::Retry), turn);
+            return self.reply_without_promises(&requester, Err(Refusal::Retry), cx);
         };
         if let Err(error) = lengths {
-            return self.reply_without_promises(&requester, Err(error.into()), turn);
+            return self.reply_without_promises(&requester, Err(error.into()), cx);
         }
         let numbers = (header.sequence, header.unanswered_from);
         let may_be_sessionless = matches!(body, Body::Open { .. } | Body::Inspect(_) | Body::List { .. });
-        if (is_sessionless && may_be_sessionless) || self.admit(&mut requester, header, &body, epoch, turn) {
-            self.dispatch(requester, numbers, body, turn);
+        if (is_sessionless && may_be_sessionless) || self.admit(&mut requester, header, &body, epoch, cx) {
+            self.dispatch(requester, numbers, body, cx);
         }
     }
 
-    /// The one way in for whatever speaks for a session: the session exists, and has registered
-    /// with this epoch. What the header carries takes effect. False if the request has been
-    /// answered.
+    /// Admits a request of a session. The session must exist and be registered with this epoch.
+    /// Then what is piggybacked in the header takes effect. False if the request was refused.
     fn admit(
         &mut self,
         asker: &mut Requester,
         header: RequestHeader,
         body: &Body,
         epoch: Epoch,
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) -> bool {
         let session = asker.session;
-        if turn.state.session(session).is_none() {
-            self.reply_without_promises(asker, Err(Refusal::SessionNotFound { session }), turn);
+        if cx.state.session(session).is_none() {
+            self.reply_without_promises(asker, Err(Refusal::SessionNotFound { session }), cx);
             return false;
         }
         if let Body::Register = body {
             if !self.channel(session).register(header.registration) {
                 let refusal = Refusal::NotRegistered { got: epoch, expected: epoch };
-                self.reply_without_promises(asker, Err(refusal), turn);
+                self.reply_without_promises(asker, Err(refusal), cx);
                 return false;
             }
-            self.drift_reports.registered(session, header.registration, turn.now);
+            self.drift_reports.registered(session, header.registration, cx.now);
         } else if header.epoch != epoch || !self.is_current(session, header.registration) {
             let refusal = Refusal::NotRegistered { got: header.epoch, expected: epoch };
-            self.reply_without_promises(asker, Err(refusal), turn);
+            self.reply_without_promises(asker, Err(refusal), cx);
             return false;
         }
-        self.renew_session_lease(session, turn);
+        self.renew_session_lease(session, cx);
         for stamp in header.consents {
-            self.consent(Consent { session, stamp }, turn);
+            self.consent(Consent { session, stamp }, cx);
         }
         for given_back in header.returns {
             self.drop_older(session, &ObjectSet::One(given_back.object), given_back.stamp);
         }
-        // From its arrival on, however long the answer takes; after the consents, which bound it
-        // (S5).
-        asker.renewed = self.renew_all(session, header.renew, turn);
+        // Renewals count from the arrival, however long the answer takes. They come after the
+        // consents, which bound them (S5).
+        asker.renewed = self.renew_all(session, header.renew, cx);
         if *body != Body::Register {
-            self.resend_recalls(session, turn);
+            self.resend_recalls(session, cx);
         }
         true
     }
 
-    fn dispatch(
-        &mut self,
-        requester: Requester,
-        numbers: (Sequence, Sequence),
-        body: Body,
-        turn: &mut StepContext<'_>,
-    ) {
+    fn dispatch(&mut self, requester: Requester, numbers: (Sequence, Sequence), body: Body, cx: &mut StepContext<'_>) {
         let session = requester.session;
-        if let Some(refusal) = self.no_room_for(&body, turn.state) {
-            return self.reply_without_promises(&requester, Err(refusal), turn);
+        if let Some(refusal) = self.no_room_for(&body, cx.state) {
+            return self.reply_without_promises(&requester, Err(refusal), cx);
         }
         match body {
-            Body::Register => self.handle_registration(&requester, turn),
-            Body::Open { name } => self.open(requester, name, turn),
-            Body::Inspect(inspect) => self.inspect(&requester, &inspect, turn),
+            Body::Register => self.handle_registration(&requester, cx),
+            Body::Open { name } => self.open(requester, name, cx),
+            Body::Inspect(inspect) => self.inspect(&requester, &inspect, cx),
             Body::List { path, after, nodes_max } => {
-                self.read(WaitingRead { requester, wanted: ReadTarget::List { path, after, nodes_max } }, turn);
+                self.read(WaitingRead { requester, wanted: ReadTarget::List { path, after, nodes_max } }, cx);
             }
             Body::Heartbeat(question) => {
-                let answer = self.compare_clocks(session, &question, turn);
-                self.answer_renewal(requester, RenewalAnswer::Heartbeat(answer), turn);
+                let answer = self.compare_clocks(session, &question, cx);
+                self.answer_renewal(requester, RenewalAnswer::Heartbeat(answer), cx);
             }
             Body::Close => self.propose(Command::CloseSession { session }, ProposalReason::Close(requester)),
             Body::Acquire { path, last_valid } => {
                 if let Err(error) = self.config.limits.check_path(&path) {
-                    return self.reply(&requester, Err(error.into()), turn);
+                    return self.reply(&requester, Err(error.into()), cx);
                 }
-                if self.may_extend_ending(session, &path, turn.state) {
-                    return self.reply(&requester, Err(Refusal::Retry), turn);
+                if self.may_extend_ending(session, &path, cx.state) {
+                    return self.reply(&requester, Err(Refusal::Retry), cx);
                 }
-                let load = self.load_of_acquiring(session, &path, turn.state);
+                let load = self.load_of_acquiring(session, &path, cx.state);
                 if let Some(refusal) = self.beyond_load(load) {
-                    return self.reply_without_promises(&requester, Err(refusal), turn);
+                    return self.reply_without_promises(&requester, Err(refusal), cx);
                 }
                 self.load_to_come += load;
                 self.propose(
@@ -132,30 +126,29 @@ impl Lessor {
                     ProposalReason::Acquire(requester, last_valid, load),
                 );
             }
-            Body::KeepAlive { leases } => self.keep_alive(requester, &leases, turn),
+            Body::KeepAlive { leases } => self.keep_alive(requester, &leases, cx),
             Body::Read { object, known } => {
-                self.read(WaitingRead { requester, wanted: ReadTarget::Object { object, known, waits: false } }, turn);
+                self.read(WaitingRead { requester, wanted: ReadTarget::Object { object, known, waits: false } }, cx);
             }
             Body::AwaitRead { object, known } => {
-                self.read(WaitingRead { requester, wanted: ReadTarget::Object { object, known, waits: true } }, turn);
+                self.read(WaitingRead { requester, wanted: ReadTarget::Object { object, known, waits: true } }, cx);
             }
             Body::Watch { watched, after, wait, bytes_max } => {
-                self.watch(requester, WatchRequest { watched, after, bytes_max }, wait, turn);
+                self.watch(requester, WatchRequest { watched, after, bytes_max }, wait, cx);
             }
-            Body::Write { write, dropped, seen } => self.write(requester, numbers, write, (dropped, seen), turn),
-            Body::AwaitLocks { locks } => self.await_locks(requester, locks, turn),
+            Body::Write { write, dropped, seen } => self.write(requester, numbers, write, (dropped, seen), cx),
+            Body::AwaitLocks { locks } => self.await_locks(requester, locks, cx),
             Body::HolderReport(piece) => {
-                self.add_holder_report_part(session, &piece, turn);
-                self.reply(&requester, Ok(Answer::ReportReceived), turn);
+                self.add_holder_report_part(session, &piece, cx);
+                self.reply(&requester, Ok(Answer::ReportReceived), cx);
             }
         }
     }
 
-    /// Whether a request for a volume lease may give more time to one whose end has been proposed,
-    /// because nodes or holds go with it. With a stream of such requests its horizon would move
-    /// before each end that is proposed, and it would never end (T5). The volume that the path is
-    /// in may be removed before the request is applied: then the path is in one of the volumes
-    /// above.
+    /// Whether acquiring a volume lease could extend one whose end is proposed, because nodes or
+    /// locks depend on it. A stream of such requests would move the horizon before each proposed
+    /// end, and the lease would never end (T5). The path's volume may be removed before the request
+    /// is applied. Then the path is in one of the volumes above.
     fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
         let keys = tops.map(|top| LeaseKey::Volume(session, top));
@@ -163,38 +156,38 @@ impl Lessor {
         ending.any(|key| state.has_dependents(&key))
     }
 
-    fn open(&mut self, asker: Requester, name: String, turn: &mut StepContext<'_>) {
+    fn open(&mut self, asker: Requester, name: String, cx: &mut StepContext<'_>) {
         let load = Self::load_of_session();
         let refusal = self.config.limits.check_session_name(&name).err().map(Refusal::from);
         if let Some(refusal) = refusal.or_else(|| self.beyond_load(load)) {
-            return self.reply_without_promises(&asker, Err(refusal), turn);
+            return self.reply_without_promises(&asker, Err(refusal), cx);
         }
         self.load_to_come += load;
         self.sessions_to_come += 1;
         self.propose(Command::OpenSession { name }, ProposalReason::Open(asker));
     }
 
-    /// The session has found this leader. It is told for which volumes a list of what it holds is
-    /// wanted (S7), and gets the recalls that could not be sent before.
+    /// The session has registered with this leader. The answer names the volumes of which a holder
+    /// report is wanted (S7). Recalls that could not be sent before follow.
     ///
-    /// Each registration asks for lists of its own: pieces of one that was begun under an earlier
+    /// Each registration asks for reports of its own: parts of a report from an earlier
     /// registration do not count.
-    fn handle_registration(&mut self, asker: &Requester, turn: &mut StepContext<'_>) {
+    fn handle_registration(&mut self, asker: &Requester, cx: &mut StepContext<'_>) {
         let session = asker.session;
-        // What was asked on an earlier connection, nobody waits for any more.
-        self.refuse_awaited_locks(session, Refusal::Retry, turn);
-        self.refuse_watches(session, &Refusal::Retry, turn);
-        self.refuse_blocked_reads(session, &Refusal::Retry, turn);
-        let volumes = turn.state.leases_of(session).filter_map(|(key, _)| key.volume());
+        // Nobody waits any more for the answers to requests of an earlier connection.
+        self.refuse_awaited_locks(session, Refusal::Retry, cx);
+        self.refuse_watches(session, &Refusal::Retry, cx);
+        self.refuse_blocked_reads(session, &Refusal::Retry, cx);
+        let volumes = cx.state.leases_of(session).filter_map(|(key, _)| key.volume());
         let coverings = &mut self.coverings;
         let coverings = self.object_leases.request_holder_reports(session, volumes, || {
             *coverings = coverings.next();
             *coverings
         });
-        self.reply(asker, Ok(Answer::Registered { coverings }), turn);
-        turn.effects.extend(
+        self.reply(asker, Ok(Answer::Registered { coverings }), cx);
+        cx.effects.extend(
             self.channel(session)
-                .resend_overdue(turn.now, Duration::ZERO, usize::MAX)
+                .resend_overdue(cx.now, Duration::ZERO, usize::MAX)
                 .into_iter()
                 .map(LessorEffect::Recall),
         );
@@ -206,21 +199,21 @@ impl Lessor {
         self.recall_channels.get(&session).is_some_and(is_current) || self.planted(Bug::LateRequestHonoured)
     }
 
-    fn resend_recalls(&mut self, session: SessionId, turn: &mut StepContext<'_>) {
+    fn resend_recalls(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
         let (channel, most) = (self.recall_channels.entry(session).or_default(), self.config.bounds.recalls_again_max);
-        let again = channel.resend_overdue(turn.now, RECALL_RESEND_INTERVAL, most);
+        let again = channel.resend_overdue(cx.now, RECALL_RESEND_INTERVAL, most);
         if again.len() == most {
             reached(Bound::RecallsAgain);
         }
-        turn.effects.extend(again.into_iter().map(LessorEffect::Recall));
+        cx.effects.extend(again.into_iter().map(LessorEffect::Recall));
     }
 
     /// The session has dropped what this recall named (S2). A consent to any other stamp has no
     /// effect.
-    pub(super) fn consent(&mut self, consent: Consent, turn: &mut StepContext<'_>) {
+    pub(super) fn consent(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
-        if let Some(kept) = self.write_leased_node(session, stamp, turn.state) {
-            return self.note_early(kept, consent, turn);
+        if let Some(kept) = self.write_leased_node(session, stamp, cx.state) {
+            return self.note_early(kept, consent, cx);
         }
         let Some(recall) = self.recall_channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else {
             return;
@@ -234,9 +227,9 @@ impl Lessor {
         self.end_waits_consented(session, stamp);
     }
 
-    /// Forgets leases of the session in the set that were granted before the stamp; a later grant
-    /// stands (S2). The session consents, or gives a copy back, and names the stamp that this
-    /// answers.
+    /// Forgets the session's leases in the set that were granted before the stamp; a later grant
+    /// stands (S2). The stamp is that of a recall that the session consents to, or of a grant that
+    /// it returns.
     fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp) {
         let through = if self.planted(Bug::OlderReturnTaken) { u64::MAX } else { stamp.sequence };
         if Some(stamp.epoch) == self.epoch {
@@ -244,11 +237,10 @@ impl Lessor {
         }
     }
 
-    /// One piece of a list of what the session holds (S7). It only ever adds, and is never a
-    /// consent; a list that names another lease or covering is an old one and ends nothing. Nor
-    /// does one of more pieces than a session may hold objects: what has come of a list is
-    /// remembered.
-    fn add_holder_report_part(&mut self, session: SessionId, piece: &HolderReportPart, turn: &StepContext<'_>) {
+    /// Takes one part of a holder report (S7). It only ever adds, and is never a consent. A report
+    /// that names another lease or covering is old, and ends nothing. A report of more parts than a
+    /// session may hold objects is ignored, because the parts that came are remembered.
+    fn add_holder_report_part(&mut self, session: SessionId, piece: &HolderReportPart, cx: &StepContext<'_>) {
         let HolderReportPart { volume, incarnation, covering, part, parts, objects } = piece;
         if part >= parts || *parts as usize > self.config.limits.session_objects_max.max(1) {
             return;
@@ -257,86 +249,86 @@ impl Lessor {
         let is_of = |number: &CoveringNumber| number == covering || self.planted(Bug::ReportOfOldCovering);
         let is_current = (track.incarnation == *incarnation || self.planted(Bug::ReportOfOldIncarnation))
             && matches!(&track.tracking, CopyTracking::AwaitingReport { number, .. } if is_of(number));
-        let Some((_, settings)) = is_current.then(|| turn.state.volume_of(volume)) else { return };
+        let Some((_, settings)) = is_current.then(|| cx.state.volume_of(volume)) else { return };
         let over = self.clock.expiry_time().after(settings.settings.object_wait(self.config.drift));
         if self.planted(Bug::ReportReplaces) {
             self.object_leases.drop_through(&ObjectSet::Subtree(volume.clone()), session, u64::MAX);
         }
-        // Which grant each copy came with is not told: the last there was is as late as it can have
-        // been (S2, S2w).
+        // The report does not say which grant each copy came with. No grant is later than the last
+        // one (S2, S2w).
         let sequence = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
         let most = self.config.limits.session_objects_max;
-        // The piece is not in: the session stays covering.
+        // The part is ignored: the session stays covering.
         if self.object_leases.len() + objects.len() > self.config.bounds.object_leases_max {
             reached(Bound::ObjectLeases);
             return;
         }
-        for object in objects.iter().filter(|object| turn.state.volume_of(&object.path).0 == volume) {
+        for object in objects.iter().filter(|object| cx.state.volume_of(&object.path).0 == volume) {
             self.object_leases.add(
                 volume,
                 object,
                 session,
                 ObjectLease { over, source: GrantSource::reported(sequence) },
                 most,
-                turn.state,
+                cx.state,
             );
         }
         self.object_leases.add_report_part(volume, session, *part, *parts);
     }
 
-    /// A read waits for a quorum round that begins after its arrival: if one is under way, for the
-    /// next (S6).
-    pub(super) fn read(&mut self, read: WaitingRead, turn: &mut StepContext<'_>) {
+    /// A read waits for a quorum round that begins after its arrival. If a round is in flight, it
+    /// waits for the next (S6).
+    pub(super) fn read(&mut self, read: WaitingRead, cx: &mut StepContext<'_>) {
         let path = match &read.wanted {
             ReadTarget::Object { object, .. } => Some(&object.path),
             ReadTarget::List { path, .. } => Some(path),
             ReadTarget::CurrentRevision => None,
         };
         if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
-            return self.reply(&read.requester, Err(error.into()), turn);
+            return self.reply(&read.requester, Err(error.into()), cx);
         }
         let got = self.proven_reads.len() + self.round_reads.len() + self.next_round_reads.len();
         let most = self.config.bounds.reads_max;
         if got >= most {
             reached(Bound::Reads);
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most };
-            return self.reply_without_promises(&read.requester, Err(refusal), turn);
+            return self.reply_without_promises(&read.requester, Err(refusal), cx);
         }
         let is_list = matches!(read.wanted, ReadTarget::List { .. });
         if self.planted(Bug::ReadWithoutProof) || (is_list && self.planted(Bug::ListWithoutProof)) {
-            return self.answer_read(&read, turn);
+            return self.answer_read(&read, cx);
         }
         let joins = !self.round_reads.is_empty() && self.planted(Bug::JoinRoundUnderWay);
         let round = if joins { &mut self.round_reads } else { &mut self.next_round_reads };
         round.push(read);
-        self.begin_round(turn);
+        self.begin_round(cx);
     }
 
-    fn begin_round(&mut self, turn: &mut StepContext<'_>) {
+    fn begin_round(&mut self, cx: &mut StepContext<'_>) {
         if self.round_reads.is_empty() && !self.next_round_reads.is_empty() {
             self.round = self.round.wrapping_add(1);
             self.round_reads = std::mem::take(&mut self.next_round_reads);
-            turn.effects.push(LessorEffect::Prove { round: self.round });
+            cx.effects.push(LessorEffect::Prove { round: self.round });
         }
     }
 
-    pub(super) fn handle_proof(&mut self, round: u64, turn: &mut StepContext<'_>) {
+    pub(super) fn handle_proof(&mut self, round: u64, cx: &mut StepContext<'_>) {
         if round == self.round {
             self.proven_reads.extend(std::mem::take(&mut self.round_reads));
-            self.answer_proven(turn);
-            self.begin_round(turn);
+            self.answer_proven(cx);
+            self.begin_round(cx);
         }
     }
 
-    /// Answers reads whose proof is there, as many as one step may. The others follow at once: what
-    /// was proven is that this replica led after they came, and they are answered from what is
-    /// applied by then.
-    pub(super) fn answer_proven(&mut self, turn: &mut StepContext<'_>) {
+    /// Answers reads whose round has succeeded, as many as one step may. The next steps answer the
+    /// others, from what is applied by then. The round began after they arrived, so it proves
+    /// leadership for them too.
+    pub(super) fn answer_proven(&mut self, cx: &mut StepContext<'_>) {
         let LessorBounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
         for _ in 0..reads_per_step.max(1) {
             let Some(read) = self.proven_reads.pop_front() else { return };
-            self.answer_read(&read, turn);
-            if turn.read_bytes >= content_bytes_max {
+            self.answer_read(&read, cx);
+            if cx.read_bytes >= content_bytes_max {
                 return;
             }
         }
@@ -345,79 +337,78 @@ impl Lessor {
         }
     }
 
-    pub(super) fn handle_proof_failure(&mut self, round: u64, turn: &mut StepContext<'_>) {
+    pub(super) fn handle_proof_failure(&mut self, round: u64, cx: &mut StepContext<'_>) {
         if round == self.round {
             for read in std::mem::take(&mut self.round_reads) {
-                self.reply_without_promises(&read.requester, Err(Refusal::Retry), turn);
+                self.reply_without_promises(&read.requester, Err(Refusal::Retry), cx);
             }
-            self.begin_round(turn);
+            self.begin_round(cx);
         }
     }
 
-    pub(super) fn answer_read(&mut self, read: &WaitingRead, turn: &mut StepContext<'_>) {
-        self.answer_freed(read, None, turn);
+    pub(super) fn answer_read(&mut self, read: &WaitingRead, cx: &mut StepContext<'_>) {
+        self.answer_freed(read, None, cx);
     }
 
-    /// Answers a read that has waited for the end of a write lease on the node `freed`, if on any.
-    pub(super) fn answer_freed(&mut self, read: &WaitingRead, freed: Option<&NodePath>, turn: &mut StepContext<'_>) {
+    /// Answers a read. `freed` is the node whose write lease has ended, if the read waited for one.
+    pub(super) fn answer_freed(&mut self, read: &WaitingRead, freed: Option<&NodePath>, cx: &mut StepContext<'_>) {
         let WaitingRead { requester, wanted } = read;
         let (object, known) = match wanted {
             ReadTarget::Object { object, .. }
-                if freed != Some(&object.path) && self.is_under_write_lease(object, turn.state) =>
+                if freed != Some(&object.path) && self.is_under_write_lease(object, cx.state) =>
             {
-                return self.defer_read(read, object, turn);
+                return self.defer_read(read, object, cx);
             }
             ReadTarget::Object { object, known, .. } => (object, known),
             ReadTarget::List { path, after, nodes_max } => {
-                let page = list(path, after.as_ref(), *nodes_max, &self.config.bounds, turn.state);
-                turn.read_bytes += page.nodes.iter().map(|(_, data)| NODE_BYTES + data.value.len()).sum::<usize>();
-                return self.answer_list(read, (page, freed), turn);
+                let page = list(path, after.as_ref(), *nodes_max, &self.config.bounds, cx.state);
+                cx.read_bytes += page.nodes.iter().map(|(_, data)| NODE_BYTES + data.value.len()).sum::<usize>();
+                return self.answer_list(read, (page, freed), cx);
             }
             ReadTarget::CurrentRevision => {
-                let changes = Changes { changes: Vec::new(), through: turn.state.revision() };
-                return self.reply(requester, Ok(Answer::Changes(changes)), turn);
+                let changes = Changes { changes: Vec::new(), through: cx.state.revision() };
+                return self.reply(requester, Ok(Answer::Changes(changes)), cx);
             }
         };
-        let is_unchanged = known.is_some() && *known == turn.state.modify_revision(object);
+        let is_unchanged = known.is_some() && *known == cx.state.modify_revision(object);
         let content = match is_unchanged {
             true => Ok(None),
-            false => turn.state.content_within(object, self.config.bounds.content_bytes_max).map(Some),
+            false => cx.state.content_within(object, self.config.bounds.content_bytes_max).map(Some),
         };
         let content = match content {
             Ok(content) => content,
             Err(error) => {
                 reached(Bound::ContentBytes);
-                return self.reply(requester, Err(error.into()), turn);
+                return self.reply(requester, Err(error.into()), cx);
             }
         };
-        turn.read_bytes += content.as_ref().map_or(0, Content::weight);
-        let grant = self.grant(requester.session, object, turn);
-        let volume = turn.state.volume_of(&object.path).0.clone();
-        let answer = ReadAnswer { content, grant, volume, applied: turn.state.revision() };
-        self.reply(requester, Ok(Answer::Read(answer)), turn);
+        cx.read_bytes += content.as_ref().map_or(0, Content::weight);
+        let grant = self.grant(requester.session, object, cx);
+        let volume = cx.state.volume_of(&object.path).0.clone();
+        let answer = ReadAnswer { content, grant, volume, applied: cx.state.revision() };
+        self.reply(requester, Ok(Answer::Read(answer)), cx);
     }
 
-    pub(super) fn answer_inspect(&self, inspect: &Inspect, turn: &StepContext<'_>) -> Option<Answer> {
+    pub(super) fn answer_inspect(&self, inspect: &Inspect, cx: &StepContext<'_>) -> Option<Answer> {
         match inspect {
-            Inspect::Holders { path } => Some(Answer::Holders(self.holder_infos(path, turn))),
-            Inspect::PendingWrites { path } => Some(Answer::PendingWrites(self.wait_infos(path, turn))),
-            Inspect::BlockedReads { path } => Some(Answer::BlockedReads(self.blocked_read_infos(path, turn))),
-            Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, turn))),
-            Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), turn))),
-            Inspect::Locks { path } => Some(Answer::LockInfos(self.lock_infos(path, turn))),
-            Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, turn))),
-            Inspect::Services { path, after } => Some(Answer::Services(self.services(path, after.as_ref(), turn))),
+            Inspect::Holders { path } => Some(Answer::Holders(self.holder_infos(path, cx))),
+            Inspect::PendingWrites { path } => Some(Answer::PendingWrites(self.wait_infos(path, cx))),
+            Inspect::BlockedReads { path } => Some(Answer::BlockedReads(self.blocked_read_infos(path, cx))),
+            Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, cx))),
+            Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), cx))),
+            Inspect::Locks { path } => Some(Answer::LockInfos(self.lock_infos(path, cx))),
+            Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, cx))),
+            Inspect::Services { path, after } => Some(Answer::Services(self.services(path, after.as_ref(), cx))),
             Inspect::Cluster => None,
         }
     }
 
-    /// The channel of a session, for its stamps.
     pub(super) fn channel(&mut self, session: SessionId) -> &mut RecallChannel {
         self.recall_channels.entry(session).or_default()
     }
 }
 
-/// A page of the nodes at and below a path: as many as fit, and one at least if there is one.
+/// A page of the nodes at and below a path: as many as fit, and at least one if there is one.
 pub(super) fn list(
     path: &NodePath,
     after: Option<&NodePath>,
@@ -431,7 +422,7 @@ pub(super) fn list(
     let most = nodes_max.clamp(1, LIST_NODES_MAX) as usize;
     let mut page = ListPage { nodes: Vec::new(), revision: state.revision(), through: None };
     let (mut bytes, mut through): (usize, Option<&NodePath>) = (0, None);
-    // Those that are gone and not buried yet take time too.
+    // Tombstones count too, because examining them takes time.
     for (looked_at, (path, node)) in state.nodes_and_tombstones_in(path, after).enumerate() {
         bytes += node.map_or(0, |node| path.as_str().len() + node.value.len() + NODE_BYTES);
         let is_long = page.nodes.len() == most;
@@ -451,5 +442,5 @@ pub(super) fn list(
     page
 }
 
-/// About what a node takes in a list beside its path and value.
+/// About how many bytes a node takes in a list beside its path and value.
 const NODE_BYTES: usize = 64;

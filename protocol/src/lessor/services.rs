@@ -1,4 +1,4 @@
-//! Who is alive: the nodes that go with leases, and those that lately did. For people: nothing
+//! Services: the attached nodes that exist, and those that lately did. For inspection: no rule
 //! depends on it.
 
 use std::{
@@ -20,16 +20,16 @@ use crate::{
 
 use super::{Lessor, LessorBounds, StepContext};
 
-/// A lease with less than this part left was not renewed in time: clients renew when half of it is
-/// left.
+/// A lease with less than a third of its term left was not renewed in time: clients renew at half
+/// of it.
 const LEFT_IN_TIME: u32 = 3;
 
-/// What one answer is about: what lies at and below `top`, after `after`, and not after `through`,
-/// in the order of paths.
+/// The range of one answer: nodes at and below `top`, after `after` and up to `through`, in the
+/// order of paths.
 struct PageRange<'a> {
     top: &'a NodePath,
     after: Option<&'a NodePath>,
-    /// None: to the end.
+    /// `None`: to the end.
     through: Option<NodePath>,
 }
 
@@ -40,8 +40,7 @@ impl PageRange<'_> {
             && self.top.contains(path)
     }
 
-    /// Leaves to the next answer what comes after the first of these, if they are more than one has
-    /// room for.
+    /// Keeps the first `most` nodes, and leaves those beyond to the next answer.
     fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&NodePath, PastRemoval>) {
         let beyond = known.keys().counted().nth(most).copied();
         if let Some(beyond) = beyond {
@@ -51,16 +50,15 @@ impl PageRange<'_> {
     }
 }
 
-/// What the remembered changes say of a node that went with a lease.
+/// What the history says of an attached node.
 enum PastRemoval {
-    /// It was put.
     Present { owner: NodeOwner, registered: Revision },
-    /// It was removed.
     Removed { revision: Revision, reason: ChangeReason, before: Option<(NodeOwner, Revision)> },
 }
 
 impl PastRemoval {
-    /// After one more event of the node. None: it is not known ever to have gone with a lease.
+    /// The result of one more event of the node. `None` if the node is not known ever to have been
+    /// attached.
     fn after(past: Option<Self>, event: &Event, revision: Revision) -> Option<Self> {
         let before = match past {
             Some(Self::Present { owner, registered }) => Some((owner, registered)),
@@ -68,8 +66,8 @@ impl PastRemoval {
         };
         match &event.kind {
             EventKind::Put(data) => data.stat.owner.map(|owner| Self::Present { owner, registered: revision }),
-            // One that somebody removed and that is known to have gone with nothing, or is not
-            // known at all, is no service.
+            // A node that a request removed, and that was not attached or is unknown, is no
+            // service.
             EventKind::Delete if before.is_some() || event.reason != ChangeReason::Request => {
                 Some(Self::Removed { revision, reason: event.reason, before })
             }
@@ -79,13 +77,13 @@ impl PastRemoval {
 }
 
 impl Lessor {
-    /// Services at and below `top`, those that are there and those that are gone. An answer looks
-    /// at so many nodes at most, and once through the history.
-    pub(super) fn services(&self, top: &NodePath, after: Option<&NodePath>, turn: &StepContext<'_>) -> ServicePage {
+    /// Services at and below `top`, present and removed. One answer examines a bounded number of
+    /// nodes, and scans the history once.
+    pub(super) fn services(&self, top: &NodePath, after: Option<&NodePath>, cx: &StepContext<'_>) -> ServicePage {
         let bounds = &self.config.bounds;
         let mut part = PageRange { top, after, through: None };
-        let there = present_nodes(&mut part, bounds, turn.state);
-        let past = past(&mut part, bounds, turn.state);
+        let there = present_nodes(&mut part, bounds, cx.state);
+        let past = past(&mut part, bounds, cx.state);
         let gone = past.iter().filter(|(_, past)| matches!(past, PastRemoval::Removed { .. })).map(|(path, _)| *path);
         let paths: BTreeSet<&NodePath> = there.keys().copied().chain(gone).filter(|path| part.has(path)).collect();
         let mut services: Vec<ServiceInfo> = Vec::new();
@@ -99,15 +97,14 @@ impl Lessor {
                 break;
             }
             services.extend(match (there.get(path), past.get(path)) {
-                (Some(node), _) => self.present(path, node, turn.state),
-                (None, Some(past)) => self.absent(path, past, turn.state),
+                (Some(node), _) => self.present(path, node, cx.state),
+                (None, Some(past)) => self.absent(path, past, cx.state),
                 (None, None) => None,
             });
         }
         ServicePage { services, through: part.through }
     }
 
-    /// One that is there.
     fn present(&self, path: &NodePath, node: &NodeRecord, state: &State) -> Option<ServiceInfo> {
         let to = node.attachment.as_ref()?;
         let (health, remaining) = self.health(to, state);
@@ -116,7 +113,6 @@ impl Lessor {
         Some(ServiceInfo { registered: Some(node.modify_revision), health, remaining, ..info })
     }
 
-    /// One that is gone.
     fn absent(&self, path: &NodePath, past: &PastRemoval, state: &State) -> Option<ServiceInfo> {
         let PastRemoval::Removed { revision, reason, before } = *past else { return None };
         let owner = before.map(|(owner, _)| owner);
@@ -126,8 +122,8 @@ impl Lessor {
         Some(ServiceInfo { registered, health: ServiceHealth::Removed { revision, reason }, ..info })
     }
 
-    /// How a node stands that goes with the lease, or went with it and is still there; and what
-    /// remains of the lease.
+    /// The health of a node that is attached to the lease, or is its orphan, and the remaining time
+    /// of the lease.
     fn health(&self, to: &Attachment, state: &State) -> (ServiceHealth, Duration) {
         let lease = state.lease(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
         let end = self.lease_ends.get(&to.lease).filter(|end| end.incarnation == to.incarnation);
@@ -136,7 +132,7 @@ impl Lessor {
         (if is_in_time { ServiceHealth::Live } else { ServiceHealth::Jeopardy }, remaining)
     }
 
-    /// What is known of a service by what its node goes with, or did.
+    /// The facts about a service that follow from its node's owner.
     fn info_of(
         &self,
         path: &NodePath,
@@ -160,7 +156,7 @@ impl Lessor {
     }
 }
 
-/// The nodes that go with leases, as many as an answer has room for.
+/// The attached nodes, as many as an answer has room for.
 fn present_nodes<'a>(
     part: &mut PageRange<'_>,
     bounds: &LessorBounds,
@@ -177,9 +173,8 @@ fn present_nodes<'a>(
     there
 }
 
-/// The nodes that went with leases, those that are gone and those that were put again, as far back
-/// as the changes are known; as many as an answer has room for. What comes after those is passed
-/// over as soon as there are more.
+/// The nodes that were attached, as far back as the history reaches: those removed, and those put
+/// again; as many as an answer has room for. Later paths are dropped as soon as there are more.
 fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -> BTreeMap<&'a NodePath, PastRemoval> {
     let mut known: BTreeMap<&NodePath, PastRemoval> = BTreeMap::new();
     for (revision, events) in state.events_after(state.history_start()).into_iter().flatten() {
@@ -195,8 +190,8 @@ fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -
     known
 }
 
-/// The lease that a node went with which is gone: of a session, its lease on the volume that the
-/// path is in today. The changes do not say on which volume it was.
+/// The lease of a removed node. For a session, its lease on the volume that the path is in today:
+/// the changes do not say which volume it was.
 fn key(owner: NodeOwner, path: &NodePath, state: &State) -> LeaseKey {
     match owner {
         NodeOwner::Lease(id) => LeaseKey::Key(id),

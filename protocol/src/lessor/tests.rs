@@ -1,22 +1,19 @@
-//! Each rule by itself: a state, one step, the exact effects. Here is the small world that they
-//! happen in.
+//! Tests of each rule: a state, one step, its exact effects. This file has their small world.
 
-mod acquiring;
-mod caching;
-mod clocks;
+mod bounds;
 mod consents;
 mod costs;
 mod crowd;
+mod drift;
 mod failovers;
-mod full;
 mod growth;
 mod headers;
-mod holding;
 mod inspections;
-mod keys;
+mod key_leases;
 mod leases;
 mod load;
-mod many;
+mod locks;
+mod many_sessions;
 mod mistakes;
 mod outages;
 mod proposals;
@@ -28,20 +25,22 @@ mod rounds;
 mod services;
 mod sizes;
 mod transactions;
+mod volume_leases;
 mod volumes;
 mod watches;
 mod work;
+mod write_leases;
 mod writes;
 
 use bytes::Bytes;
 
 use super::*;
 use crate::{
-    command::{Condition, IntendedLeases, Renewal, Write, WriteRefusal},
+    command::{Condition, IntendedLeases, Outcome, Renewal, Write, WriteRefusal},
     id::{Incarnation, Sequence, Stamp, VolumeGeneration},
     message::{
-        AcquiredVolume, Body, CoveringLease, Grant, HolderReportPart, Inspect, Lapse, Promise, ReadAnswer,
-        RequestHeader, Revival,
+        AcquiredVolume, Body, Consent, CoveringLease, Grant, HolderReportPart, Inspect, Lapse, Promise, ReadAnswer,
+        Recall, Request, RequestHeader, Revival,
     },
     object::{Content, ObjectSet},
     volume::VolumeSettings,
@@ -50,7 +49,7 @@ use crate::{
 const MILLI: Duration = Duration::from_millis(1);
 const TERM: Duration = Duration::from_secs(10);
 
-/// One replica that commits whatever its lessor proposes, when it is told to.
+/// One replica. It commits what its lessor proposes when the test calls `commit`.
 struct World {
     state: State,
     lessor: Lessor,
@@ -59,7 +58,8 @@ struct World {
     requests: u64,
     sequence: u64,
     registrations: BTreeMap<SessionId, u64>,
-    /// The invariants are checked after each step. With very many sessions that takes long.
+    /// Whether the invariants are checked after each step, which takes long with very many
+    /// sessions.
     is_checked: bool,
 }
 
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Another leader takes over the state.
+    /// A new leader continues with the same state.
     fn fail_over(&mut self) {
         self.lessor = Lessor::new(config(self.lessor.config.attempt + 1), &self.state, Duration::ZERO, self.now);
         self.commit();
@@ -128,7 +128,7 @@ impl World {
         self.lessor.check(&self.state).expect("the invariants hold");
     }
 
-    /// Commits everything that is proposed, and what follows from it.
+    /// Commits all proposals, and those that follow from them.
     fn commit(&mut self) -> Vec<LessorEffect> {
         let mut effects = Vec::new();
         while let Some(proposal) = self.lessor.take_proposal(self.now) {
@@ -172,8 +172,8 @@ impl World {
         self.send(Request { header, body })
     }
 
-    /// Does this with a leader that lets no renewal wait for a tick: what is promised then is what
-    /// the horizon leaves.
+    /// Calls `asks` with a leader that answers renewals without waiting for a tick. So a promise is
+    /// what the horizon leaves.
     fn at_once<T>(&mut self, asks: impl FnOnce(&mut Self) -> T) -> T {
         let most = std::mem::take(&mut self.lessor.config.bounds.renewals_waiting_max);
         let answered = asks(self);
@@ -226,7 +226,7 @@ impl World {
         self.request(session, Body::Write { write, dropped: Vec::new(), seen: Stamp::default() })
     }
 
-    /// The promise; or the lapse, if there is one.
+    /// The promise; if there is none, the lapse, if any.
     fn renew(&mut self, session: SessionId, incarnation: Incarnation) -> Result<Promise, Option<Lapse>> {
         let header = RequestHeader {
             session,

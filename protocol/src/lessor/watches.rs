@@ -1,28 +1,27 @@
-//! Watches that wait until something happens to what they watch.
+//! Watches that wait until something in their scope changes.
 //!
-//! A watch is one request: answered as soon as there is something to tell, and asked again from
-//! where that ended. So a server keeps nothing of a watcher but the request that waits, a watcher
-//! that is slow asks later and holds nobody up, and any leader can go on where another left off:
-//! the history is in the replicated state.
+//! A watch is one request. The lessor answers it as soon as there are changes to report, and the
+//! client asks again from where the answer ended. So a server keeps nothing of a watcher but the
+//! waiting request, and a slow watcher asks later and delays nobody. Any leader can continue where
+//! another stopped, because the history is in the replicated state.
 //!
 //! # Why no proof of leadership is needed
 //!
-//! What is told was applied, so it was committed, and every leader to come has it at the same place
-//! in the same order. A leader that was deposed without knowing tells less than there is, never
-//! anything else; what it leaves out is told by whoever is asked next, from the same revision on.
-//! Only a watch that begins *now* has to know what that is, and waits for a proof as a read does
-//! (S6).
+//! What a lessor reports was applied, so it was committed. Every later leader has it at the same
+//! place in the same order. A leader that was deposed without knowing reports a prefix of that,
+//! never anything else. The next leader reports the rest, from the same revision on. Only a watch
+//! without a revision must learn the present one, and waits for a proof as a read does (S6).
 //!
-//! # Who is woken
+//! # Which watches are woken
 //!
-//! Watches are found by the paths of a change's events and the nodes above them, so that a write
-//! costs by its depth and by those that it concerns, however many wait. A watch that is not woken
-//! has nothing to hear of what was applied since it began to wait: when its time is over it is told
-//! so without looking again.
+//! Watches are found by the paths of a change's events and by the nodes above them. So the cost of
+//! a write depends on its depth and on the watches that it concerns, however many wait. If a watch
+//! is not woken, nothing in its scope has changed since it began to wait. When its time is up, it
+//! is answered without another scan.
 //!
-//! Telling very much to very many is spread over steps, so that others are served in between: who
-//! has been woken and is yet to be told is remembered, and is told what happened even if its time
-//! is over meanwhile.
+//! Large reports to many watchers are spread over steps, so that others are served in between. A
+//! woken watch is remembered until it is answered. It gets its changes even if its time is up
+//! meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -57,14 +56,13 @@ pub(super) struct WatchRequest {
 struct WaitingWatch {
     requester: Requester,
     watched: Watched,
-    /// Nothing that is watched has happened after this, up to what was applied when the watch was
-    /// looked at last.
+    /// From this revision to the last scan, nothing in its scope has changed.
     after: Revision,
     bytes_max: u32,
     over: Instant,
 }
 
-/// All watches that wait, and how they are found.
+/// All waiting watches, and the indexes that find them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WaitingWatches {
     waiting: BTreeMap<RequestId, WaitingWatch>,
@@ -72,9 +70,9 @@ pub(super) struct WaitingWatches {
     subtrees: BTreeMap<NodePath, BTreeSet<RequestId>>,
     sessions: BTreeMap<SessionId, BTreeSet<RequestId>>,
     over: BTreeSet<(Instant, RequestId)>,
-    /// Those who have yet to be told what happened after a change.
+    /// Woken watches that are not answered yet. Nothing in their scope changed up to this revision.
     woken: BTreeMap<RequestId, Revision>,
-    /// Those who had to be told of it have been told of everything up to this.
+    /// Every watch that a change up to this revision concerns has been woken.
     seen: Revision,
 }
 
@@ -103,14 +101,14 @@ impl WaitingWatches {
         }
     }
 
-    /// Those who watch what these events happened to.
+    /// The watches with one of these events in their scope.
     fn concerned(&self, events: &[Event]) -> BTreeSet<RequestId> {
         let mut found = BTreeSet::new();
         let mut last: Option<&NodePath> = None;
         for Event { path, .. } in events {
             found.extend(self.nodes.get(path).into_iter().flatten());
             found.extend(self.subtrees.get(path).into_iter().flatten());
-            // Of siblings in a row, the nodes above are looked at once.
+            // Siblings in a row have the same nodes above: one look-up is enough.
             let is_sibling = last.is_some_and(|last| last.parent().is_some_and(|above| above.is_parent_of(path)));
             if !is_sibling && !self.subtrees.is_empty() {
                 found.extend(path.ancestors().filter_map(|above| self.subtrees.get(&above)).flatten());
@@ -120,7 +118,7 @@ impl WaitingWatches {
         found
     }
 
-    /// Those who watch something of what was changed, if that is all that is known of it.
+    /// The watches whose scope overlaps these sets, for a change without events.
     fn concerned_by(&self, sets: &[ObjectSet]) -> BTreeSet<RequestId> {
         let mut found = BTreeSet::new();
         for set in sets {
@@ -136,7 +134,7 @@ impl WaitingWatches {
         found
     }
 
-    /// Whether somebody has yet to be told something.
+    /// Whether a woken watch is not answered yet.
     pub(super) fn is_behind(&self) -> bool {
         !self.woken.is_empty()
     }
@@ -145,14 +143,13 @@ impl WaitingWatches {
         self.waiting.into_values().map(|watch| watch.requester)
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 6] {
         let ids = [self.nodes.len(), self.subtrees.len(), self.sessions.len()];
         [self.waiting.len(), ids[0], ids[1], ids[2], self.over.len(), self.woken.len()]
     }
 
-    /// The tables are about the same watches, and none is behind.
+    /// Checks that the tables have the same watches, and that all changes were examined.
     pub(super) fn check(&self, revision: Revision) -> Result<(), String> {
         let count = |table: &BTreeMap<NodePath, BTreeSet<RequestId>>| table.values().map(BTreeSet::len).sum::<usize>();
         let found = [
@@ -184,28 +181,28 @@ fn forget<K: Ord>(table: &mut BTreeMap<K, BTreeSet<RequestId>>, key: &K, id: Req
 }
 
 impl Lessor {
-    /// A session watches: it is told what there is to tell, or waits.
+    /// A session watches: it is answered with the changes so far, or it waits.
     pub(super) fn watch(
         &mut self,
         requester: Requester,
         request: WatchRequest,
         wait: Duration,
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         if let Err(error) = self.config.limits.check_path(request.watched.path()) {
-            return self.reply(&requester, Err(error.into()), turn);
+            return self.reply(&requester, Err(error.into()), cx);
         }
         let Some(after) = request.after else {
-            return self.read(WaitingRead { requester, wanted: ReadTarget::CurrentRevision }, turn);
+            return self.read(WaitingRead { requester, wanted: ReadTarget::CurrentRevision }, cx);
         };
         if wait > WATCH_WAIT_MAX {
             reached(Bound::WatchWait);
         }
-        let over = turn.now.after(wait.min(WATCH_WAIT_MAX));
+        let over = cx.now.after(wait.min(WATCH_WAIT_MAX));
         let watch = WaitingWatch { requester, watched: request.watched, after, bytes_max: request.bytes_max, over };
-        let Some(watch) = self.answer_watch(watch, turn) else { return };
+        let Some(watch) = self.answer_watch(watch, cx) else { return };
         if let Some(refusal) = self.too_many_watches(watch.requester.session) {
-            return self.reply_without_promises(&watch.requester, Err(refusal), turn);
+            return self.reply_without_promises(&watch.requester, Err(refusal), cx);
         }
         self.watches.insert(watch);
     }
@@ -225,19 +222,19 @@ impl Lessor {
         })
     }
 
-    /// Answers a watch if there is something to tell, or if looking for it has taken enough.
-    /// Otherwise it is returned, to wait.
-    fn answer_watch(&mut self, mut watch: WaitingWatch, turn: &mut StepContext<'_>) -> Option<WaitingWatch> {
+    /// Answers a watch if there are changes to report, or if the scan reached its limit. Otherwise
+    /// returns it, to wait.
+    fn answer_watch(&mut self, mut watch: WaitingWatch, cx: &mut StepContext<'_>) -> Option<WaitingWatch> {
         if watch.bytes_max > CHANGES_BYTES_MAX {
             reached(Bound::ChangesBytes);
         }
         let bytes = watch.bytes_max.min(CHANGES_BYTES_MAX) as usize;
         let bounds = ScanBounds { bytes, events: self.config.bounds.watch_looks_max };
-        let revision = turn.state.revision();
-        match turn.state.scan_after(watch.after, &watch.watched, bounds) {
+        let revision = cx.state.revision();
+        match cx.state.scan_after(watch.after, &watch.watched, bounds) {
             HistoryScan::Compacted(oldest) => {
                 let refusal = Refusal::Compacted { after: watch.after, oldest };
-                self.reply(&watch.requester, Err(refusal), turn);
+                self.reply(&watch.requester, Err(refusal), cx);
                 None
             }
             HistoryScan::Found(found) if found.changes.is_empty() && found.through >= revision => {
@@ -248,46 +245,46 @@ impl Lessor {
                 if self.planted(Bug::ProgressBeyondReported) {
                     found.through = revision;
                 }
-                self.reply(&watch.requester, Ok(Answer::Changes(found)), turn);
+                self.reply(&watch.requester, Ok(Answer::Changes(found)), cx);
                 None
             }
         }
     }
 
-    /// Tells those who wait of what has been applied, and those whose time is over that nothing has
-    /// happened.
-    pub(super) fn serve_watches(&mut self, turn: &mut StepContext<'_>) {
-        self.wake(turn.state);
+    /// Reports what has been applied to the watches that it concerns. Answers those whose time is
+    /// up without changes.
+    pub(super) fn serve_watches(&mut self, cx: &mut StepContext<'_>) {
+        self.wake(cx.state);
         let mut answered = 0;
         while answered < self.config.bounds.watch_events_per_step
             && let Some(id) = self.watches.woken.first_key_value().map(|(id, _)| *id)
         {
-            answered += self.answer_woken(id, turn);
+            answered += self.answer_woken(id, cx);
         }
         if self.watches.is_behind() {
             reached(Bound::WatchesAnswered);
         }
-        let over = self.watches.over.iter().take_while(|(over, _)| *over <= turn.now).map(|(_, id)| *id);
+        let over = self.watches.over.iter().take_while(|(over, _)| *over <= cx.now).map(|(_, id)| *id);
         let over: Vec<RequestId> = over.filter(|id| !self.watches.woken.contains_key(id)).collect();
         for watch in over.into_iter().filter_map(|id| self.watches.remove(id)).collect::<Vec<_>>() {
-            let through = watch.after.max(turn.state.revision());
-            self.reply(&watch.requester, Ok(Answer::Changes(Changes { changes: Vec::new(), through })), turn);
+            let through = watch.after.max(cx.state.revision());
+            self.reply(&watch.requester, Ok(Answer::Changes(Changes { changes: Vec::new(), through })), cx);
         }
     }
 
-    /// Tells one who was woken. Returns how much that was.
-    fn answer_woken(&mut self, id: RequestId, turn: &mut StepContext<'_>) -> usize {
+    /// Answers a woken watch. Returns 1 plus the number of events reported.
+    fn answer_woken(&mut self, id: RequestId, cx: &mut StepContext<'_>) -> usize {
         let last = self.watches.woken.remove(&id);
         let Some(mut watch) = self.watches.remove(id) else { return 0 };
         watch.after = watch.after.max(last.unwrap_or_default());
-        let before = turn.effects.len();
-        if let Some(watch) = self.answer_watch(watch, turn) {
+        let before = cx.effects.len();
+        if let Some(watch) = self.answer_watch(watch, cx) {
             self.watches.insert(watch);
         }
-        1 + turn.effects[before..].iter().map(events_in).sum::<usize>()
+        1 + cx.effects[before..].iter().map(events_in).sum::<usize>()
     }
 
-    /// Notes who has something to hear of what has been applied since the last time.
+    /// Marks the watches that the changes applied since the last call concern.
     fn wake(&mut self, state: &State) {
         let from = std::mem::replace(&mut self.watches.seen, state.revision());
         if from == state.revision() || self.watches.waiting.is_empty() {
@@ -306,7 +303,7 @@ impl Lessor {
                     self.watches.concerned(std::slice::from_ref(first))
                 }
                 Some(events) => self.watches.concerned(events),
-                // It is too much to be told: whoever it concerns starts over.
+                // The change is too large to keep its events: the watchers start over.
                 None => self.watches.concerned_by(state.sets_changed_by(revision)),
             };
             visit(ids.len());
@@ -317,17 +314,17 @@ impl Lessor {
         }
     }
 
-    /// The session is gone, or has found this leader anew and will ask again.
-    pub(super) fn refuse_watches(&mut self, session: SessionId, refusal: &Refusal, turn: &mut StepContext<'_>) {
+    /// The session has ended, or has registered again and will ask again.
+    pub(super) fn refuse_watches(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
         for id in self.watches.sessions.get(&session).cloned().unwrap_or_default() {
             if let Some(watch) = self.watches.remove(id) {
-                self.reply_without_promises(&watch.requester, Err(refusal.clone()), turn);
+                self.reply_without_promises(&watch.requester, Err(refusal.clone()), cx);
             }
         }
     }
 }
 
-/// How many events are told by an effect.
+/// The number of events that an effect reports.
 fn events_in(effect: &LessorEffect) -> usize {
     match effect {
         LessorEffect::Reply { response: Response { result: Ok(Answer::Changes(told)), .. }, .. } => {

@@ -1,14 +1,14 @@
-//! Write leases: what waits for a holder that keeps a node's data to itself.
+//! Write leases: requests that wait for their owners (S10).
 //!
-//! Whoever reads, writes or compares that data has the holder asked for it: by a recall, like one
-//! for a copy, so that no promise to the holder goes further than a term after it (S5). The holder
-//! flushes, says that it keeps the data to itself no longer, and consents. Reads wait here; writes
-//! wait in their queues, and are refused by the state until then. What ends the wait is what the
-//! state says, never the consent alone.
+//! If a session reads, writes or compares data under a write lease, the lessor recalls the write
+//! lease from its owner. It is a recall like that of a copy, so no promise to the owner goes
+//! further than a term after it (S5). The owner flushes, ends the write lease, and consents. Reads
+//! wait here. Writes wait in their queues, and the state refuses them until then. The replicated
+//! state ends the wait, never the consent alone.
 //!
-//! A reader is told at once that it has to wait, and asks again as one that waits: so its client
-//! knows the silence for what it is. Those who wait are bounded by themselves: however many they
-//! are, other reads are answered.
+//! A reader is first answered that the read is blocked, and then asks again with a read that waits.
+//! So its client can tell this wait from a silent server. Blocked reads have a bound of their own.
+//! So other reads are answered, however many are blocked.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,24 +30,21 @@ use crate::{
 
 use super::{Lessor, LessorEffect, ReadTarget, StepContext, WaitingRead, gathering::Claims};
 
-/// The reads that wait, by the node that keeps them waiting and who asks.
+/// The blocked reads, by node, then by session and request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BlockedReads {
     reads: BTreeMap<NodePath, BTreeMap<(SessionId, RequestId), BlockedRead>>,
-    /// The same by who asks.
+    /// The same by session.
     by_session: BTreeSet<(SessionId, RequestId, NodePath)>,
-    /// How many they are.
     pub(super) count: usize,
-    /// The write leases whose holders have been asked for the node's data on behalf of a reader.
-    /// Reads of a node wait for the end of this one: who has the node to itself after that is asked
-    /// anew.
+    /// The write leases that were recalled for readers. Reads of the node wait for the end of this
+    /// write lease. A later one on the same node is recalled anew.
     recalled: BTreeMap<NodePath, WriteLeaseId>,
-    /// Consents that came before what they are for had ended: they count when it has. By a node
-    /// that is kept still.
+    /// Consents that came before their write lease ended, by its node. They count when it ends.
     early: BTreeSet<(NodePath, SessionId, Stamp)>,
 }
 
-/// A read that waits.
+/// A blocked read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct BlockedRead {
     read: WaitingRead,
@@ -73,7 +70,7 @@ impl BlockedReads {
         self.count += 1;
     }
 
-    /// Takes out the session's earlier read of the node, if there is one: nobody waits for that any
+    /// Removes the session's earlier read of the node, if there is one: nobody waits for it any
     /// more.
     fn remove_earlier(&mut self, path: &NodePath, session: SessionId) -> Option<WaitingRead> {
         let reads = self.reads.get_mut(path)?;
@@ -88,9 +85,9 @@ impl BlockedReads {
         earlier
     }
 
-    /// The nodes that keep reads of this one waiting, or lists that begin there; how many of those
-    /// wait, and since when the first does. At most `most` waiting reads are looked at, those of
-    /// the node itself first.
+    /// The nodes that block reads of this node, or lists that begin there, with the number of these
+    /// reads and the arrival of the first. Looks at `most` blocked reads, those of the node itself
+    /// first.
     pub(super) fn about(&self, path: &NodePath, most: usize) -> BTreeMap<&NodePath, (u64, Instant)> {
         let below = (ops::Bound::Excluded(path.bound_below()), ops::Bound::Excluded(path.bound_after()));
         let at_and_below = self.reads.get_key_value(path).into_iter().chain(self.reads.range(below));
@@ -109,7 +106,7 @@ impl BlockedReads {
         about
     }
 
-    /// Takes out what waited for this node.
+    /// Removes the reads that this node blocked.
     fn remove(&mut self, path: &NodePath) -> impl Iterator<Item = WaitingRead> + use<> {
         self.recalled.remove(path);
         let reads = self.reads.remove(path).unwrap_or_default();
@@ -120,7 +117,7 @@ impl BlockedReads {
         reads.into_values().map(|parked| parked.read)
     }
 
-    /// Takes out what the session waited for.
+    /// Removes the session's reads.
     fn remove_of(&mut self, session: SessionId) -> Vec<WaitingRead> {
         let mut gone = Vec::new();
         let all = (session, RequestId(0), NodePath::root())..(session.next(), RequestId(0), NodePath::root());
@@ -138,18 +135,16 @@ impl BlockedReads {
         gone
     }
 
-    /// All that wait.
     pub(super) fn into_reads(self) -> impl Iterator<Item = WaitingRead> {
         self.reads.into_values().flat_map(BTreeMap::into_values).map(|parked| parked.read)
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 5] {
         [self.reads.len(), self.by_session.len(), self.count, self.recalled.len(), self.early.len()]
     }
 
-    /// What waits, waits for somebody who was asked.
+    /// Checks that each read waits for an existing write lease that was recalled.
     pub(super) fn check(&self, most: usize, state: &State) -> Result<(), String> {
         let is_there = |(path, lease): &(&NodePath, &WriteLeaseId)| state.write_lease_on(path) == Some(**lease);
         if let Some((path, _)) = self.recalled.iter().find(|asked| !is_there(asked)) {
@@ -173,7 +168,7 @@ impl BlockedReads {
 }
 
 impl Lessor {
-    /// Whether somebody keeps the object to itself.
+    /// Whether the object is under a write lease.
     pub(super) fn is_under_write_lease(&self, object: &Object, state: &State) -> bool {
         object.kind == ObjectKind::Data && self.has_write_lease(&object.path, state)
     }
@@ -182,82 +177,83 @@ impl Lessor {
         state.write_leased_lock(path).is_some() && !self.planted(Bug::ReadPastWriteLease)
     }
 
-    /// The read is of what somebody keeps to itself, who is asked for it. The reader is told so, or
-    /// waits.
-    pub(super) fn defer_read(&mut self, read: &WaitingRead, object: &Object, turn: &mut StepContext<'_>) {
+    /// The object is under a write lease: recalls that, and answers that the read is blocked, or
+    /// blocks it.
+    pub(super) fn defer_read(&mut self, read: &WaitingRead, object: &Object, cx: &mut StepContext<'_>) {
         let WaitingRead { requester, wanted } = read;
-        self.recall_write_lease(&object.path, turn);
+        self.recall_write_lease(&object.path, cx);
         if !matches!(wanted, ReadTarget::Object { waits: true, .. }) {
-            return self.reply(requester, Ok(Answer::ReadBlocked), turn);
+            return self.reply(requester, Ok(Answer::ReadBlocked), cx);
         }
         if let Some(earlier) = self.blocked_reads.remove_earlier(&object.path, requester.session) {
-            self.reply_without_promises(&earlier.requester, Err(Refusal::Retry), turn);
+            self.reply_without_promises(&earlier.requester, Err(Refusal::Retry), cx);
         }
-        self.block_read(&object.path, read, turn);
+        self.block_read(&object.path, read, cx);
     }
 
-    /// Answers a list with what comes before the first node that somebody keeps to itself. So only
-    /// a page that would begin with such a node waits, for that node alone, and is answered in the
-    /// very step in which it is not kept any more, before anybody can keep it again: each wait
-    /// brings the list on, and is bounded as that of any reader. All that would be on the page are
-    /// asked for at once.
+    /// Answers a list with the nodes before the first one under a write lease. So a page waits only
+    /// if it would begin with such a node, and for that node alone. It is answered in the step in
+    /// which the write lease has ended, before another can begin. So each wait brings the list
+    /// further, and is bounded like that of any reader. All write leases of the page are recalled
+    /// at once.
     ///
-    /// `freed` is a node that it has waited for: it is told as the ended write lease has left it,
-    /// though it may be kept again.
+    /// `freed` is the node that the list waited for. It is listed with the value that the ended
+    /// write lease left, though another may have begun.
     pub(super) fn answer_list(
         &mut self,
         read: &WaitingRead,
         (mut page, freed): (ListPage, Option<&NodePath>),
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let paths = page.nodes.iter().map(|(path, _)| path).filter(|path| Some(*path) != freed);
-        let kept: Vec<NodePath> = paths.filter(|path| self.has_write_lease(path, turn.state)).cloned().collect();
-        kept.iter().for_each(|path| self.recall_write_lease(path, turn));
+        let kept: Vec<NodePath> = paths.filter(|path| self.has_write_lease(path, cx.state)).cloned().collect();
+        kept.iter().for_each(|path| self.recall_write_lease(path, cx));
         if let Some(first) = kept.first() {
             let free = page.nodes.iter().take_while(|(path, _)| path != first).count();
             if free == 0 {
-                return self.block_read(first, read, turn);
+                return self.block_read(first, read, cx);
             }
             page.nodes.truncate(free);
             page.through = page.nodes.last().map(|(path, _)| path.clone());
         }
-        self.reply(&read.requester, Ok(Answer::Listed(page)), turn);
+        self.reply(&read.requester, Ok(Answer::Listed(page)), cx);
     }
 
-    /// Has the holder asked for the node's data: once, because a consent counts only when it keeps
-    /// it no longer.
-    fn recall_write_lease(&mut self, path: &NodePath, turn: &mut StepContext<'_>) {
-        let (Some((_, hold)), Some(epoch)) = (turn.state.write_leased_lock(path), self.epoch) else { return };
+    /// Recalls the write lease from its owner, once: a consent counts only when the write lease has
+    /// ended.
+    fn recall_write_lease(&mut self, path: &NodePath, cx: &mut StepContext<'_>) {
+        let (Some((_, hold)), Some(epoch)) = (cx.state.write_leased_lock(path), self.epoch) else { return };
         let Some(lease) = hold.write_lease else { return };
         if self.blocked_reads.recalled.insert(path.clone(), lease) != Some(lease) {
-            let asked = (vec![ObjectSet::One(Object::data(path.clone()))], turn.state.last_write_lease());
-            let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, asked, turn.now);
-            turn.effects.extend(recall.map(LessorEffect::Recall));
+            let asked = (vec![ObjectSet::One(Object::data(path.clone()))], cx.state.last_write_lease());
+            let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, asked, cx.now);
+            cx.effects.extend(recall.map(LessorEffect::Recall));
         }
     }
 
-    fn block_read(&mut self, path: &NodePath, read: &WaitingRead, turn: &mut StepContext<'_>) {
+    fn block_read(&mut self, path: &NodePath, read: &WaitingRead, cx: &mut StepContext<'_>) {
         let most = self.config.bounds.blocked_reads_max;
         if self.blocked_reads.count < most {
-            return self.blocked_reads.insert(path, read.clone(), turn.now);
+            return self.blocked_reads.insert(path, read.clone(), cx.now);
         }
         reached(Bound::BlockedReads);
         let (what, got) = ("reads that wait for write leases".to_owned(), self.blocked_reads.count);
-        self.reply_without_promises(&read.requester, Err(Refusal::Busy { what, got, most }), turn);
+        self.reply_without_promises(&read.requester, Err(Refusal::Busy { what, got, most }), cx);
     }
 
-    /// Holds on these nodes have changed: answers the reads that waited for a write lease which has
-    /// ended. Another may have begun with the same entry. Its holder has not been told yet, so what
-    /// is in the state is still the node's value: it is answered without a lease, and takes effect
-    /// before anything that the holder does.
-    pub(super) fn unblock_reads(&mut self, paths: &BTreeSet<NodePath>, turn: &mut StepContext<'_>) {
+    /// Locks on these nodes have changed: answers the reads whose write lease has ended. The same
+    /// entry may have begun another write lease. Its owner has not been answered yet, so the state
+    /// still has the node's value. The reads get it without an object lease, and take effect before
+    /// anything that the owner does.
+    pub(super) fn unblock_reads(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
         for path in paths {
             let of_node = (path.clone(), SessionId(0), Stamp::default())..;
             let early = self.blocked_reads.early.range(of_node).take_while(|(kept, ..)| kept == path).counted();
             for (path, session, stamp) in early.cloned().collect::<Vec<_>>() {
                 self.blocked_reads.early.remove(&(path, session, stamp));
-                // If there is something else that it keeps, that is noted.
-                self.consent(Consent { session, stamp }, turn);
+                // If the recall asks for another write lease of the session, the consent is noted
+                // again.
+                self.consent(Consent { session, stamp }, cx);
             }
         }
         if self.blocked_reads.recalled.is_empty() {
@@ -265,40 +261,36 @@ impl Lessor {
         }
         for path in paths {
             let asked = self.blocked_reads.recalled.get(path);
-            if asked.is_none_or(|asked| turn.state.write_lease_on(path) == Some(*asked)) {
+            if asked.is_none_or(|asked| cx.state.write_lease_on(path) == Some(*asked)) {
                 continue;
             }
             for read in self.blocked_reads.remove(path) {
-                self.answer_freed(&read, Some(path), turn);
+                self.answer_freed(&read, Some(path), cx);
             }
         }
     }
 
-    /// Takes note of a consent that does not count yet, because the session keeps this node still.
+    /// Notes a consent that does not count yet, because the session still has the write lease of
+    /// this node.
     ///
     /// The recall may have reached the client before the answer with its write lease. So it is sent
     /// once more, at once.
-    pub(super) fn note_early(
-        &mut self,
-        kept: NodePath,
-        Consent { session, stamp }: Consent,
-        turn: &mut StepContext<'_>,
-    ) {
+    pub(super) fn note_early(&mut self, kept: NodePath, Consent { session, stamp }: Consent, cx: &mut StepContext<'_>) {
         if self.blocked_reads.early.insert((kept, session, stamp))
             && let Some(channel) = self.recall_channels.get_mut(&session)
         {
-            turn.effects.extend(channel.resend(stamp, turn.now).map(LessorEffect::Recall));
+            cx.effects.extend(channel.resend(stamp, cx.now).map(LessorEffect::Recall));
         }
     }
 
-    /// Nobody waits any more for what the session wanted to read.
-    pub(super) fn refuse_blocked_reads(&mut self, session: SessionId, refusal: &Refusal, turn: &mut StepContext<'_>) {
+    /// Ends the session's blocked reads: nobody waits for them any more.
+    pub(super) fn refuse_blocked_reads(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
         for read in self.blocked_reads.remove_of(session) {
-            self.reply_without_promises(&read.requester, Err(refusal.clone()), turn);
+            self.reply_without_promises(&read.requester, Err(refusal.clone()), cx);
         }
     }
 
-    /// Adds those who keep to themselves what the write changes or compares.
+    /// Claims from the owners of write leases on what the write changes or compares.
     pub(super) fn claim_write_leases(&self, write: &Write, covers: &[ObjectSet], claims: &mut Claims, state: &State) {
         for path in state.blocking_write_leases(write, covers) {
             let Some((_, hold)) = state.write_leased_lock(&path) else { continue };
@@ -309,9 +301,9 @@ impl Lessor {
         }
     }
 
-    /// A node whose data the session still keeps to itself though this recall asks for it, under a
-    /// write lease that there was then: if there is one, its consent is no answer yet. A client
-    /// that keeps its half never says so; of another the promises end (S5).
+    /// A node that the session still has under a write lease, though this recall asks for it and
+    /// the write lease existed then. While there is one, a consent does not count. A correct client
+    /// never sends such a consent; the promises of another one end (S5).
     pub(super) fn write_leased_node(&self, session: SessionId, stamp: Stamp, state: &State) -> Option<NodePath> {
         let (sets, through) = self.recall_channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
         let is_asked_for = |path: &&NodePath| {

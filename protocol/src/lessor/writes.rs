@@ -1,9 +1,9 @@
-//! Writes that wait: for their turn, for consents, for their commit (S2, S3). The removal of nodes
-//! whose leases have ended is a write too (S8).
+//! Pending writes: they wait for earlier writes, for consents, and for their commit (S2, S3, S7b).
+//! A purge of orphans is a write too (S8).
 //!
-//! A write enters the queues of all objects it may change at once, and from then on no lease is
-//! granted on them. It may be proposed when all its consents are in and every earlier write that
-//! shares an object with it has been proposed: the log keeps the order, so the next need not wait
+//! A write enters the queues of all objects that it may change at once. From then on no lease is
+//! granted on them. It may be proposed when all its consents are in, and every earlier write that
+//! shares an object with it is proposed. The log keeps the order, so the next write need not wait
 //! for the commit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use crate::{
 use self::queues::WriteQueues;
 use super::{Requester, consent_waits::ConsentWaits};
 
-/// A write's place in the order of arrival.
+/// Numbers pending writes in the order of arrival.
 pub(super) type PendingWriteId = u64;
 
 /// About how many bytes of memory a write takes beside its parts.
@@ -37,68 +37,66 @@ pub(super) struct PendingWrite {
     pub(super) work: WriteKind,
     /// The objects that consents are gathered for.
     pub(super) covers: Vec<ObjectSet>,
-    /// Consents are gathered for what the leases whose nodes it removes carried at this revision,
-    /// too.
+    /// Consents are also gathered for the nodes attached at this revision to the leases of
+    /// `purged_leases`.
     pub(super) gathered_at: Revision,
-    /// The consents that are missing.
+    /// The missing consents.
     pub(super) waits: BTreeMap<SessionId, ConsentWait>,
     pub(super) is_proposed: bool,
     pub(super) since: Instant,
-    /// About how many bytes of memory it takes: counted when it enters, and with each change of its
-    /// covers.
+    /// About how many bytes of memory it takes: counted when it enters, and again when its covers
+    /// change.
     bytes: usize,
-    /// The last of the earlier writes that share an object, or attach nodes to a lease that this
-    /// one revokes, or revoke it too, of those that are not proposed yet.
+    /// The nearest earlier unproposed writes that it waits for: they share an object with it,
+    /// attach nodes to a lease that it revokes, or revoke the same lease.
     ahead: BTreeSet<PendingWriteId>,
-    /// Earlier revocations of leases that this one attaches nodes to, the last of each lease among
-    /// them. It waits until they are proposed, or, if they have been found uncovered, until they
-    /// are over: else a stream of such writes would have them gather consents for ever (S7b).
+    /// The last earlier revocation of each lease that this write attaches nodes to. It waits until
+    /// they are proposed, or until they end if one was found uncovered. Otherwise a stream of such
+    /// writes would have them gather consents for ever (S7b).
     revoking: BTreeSet<PendingWriteId>,
-    /// It was applied without effect once, because its consents did not cover what it would have
+    /// It was applied once without effect, because its consents did not cover what it would have
     /// changed.
     was_uncovered: bool,
 }
 
-/// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum WriteKind {
-    /// What a client has asked for.
     Client(ClientWrite),
-    /// The removal of what went with these leases, which have ended.
+    /// The purge of the nodes that were attached to these ended leases.
     Purge(BTreeSet<Incarnation>),
 }
 
-/// A client's write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ClientWrite {
     pub(super) session: SessionId,
     pub(super) sequence: Sequence,
     pub(super) unanswered_from: Sequence,
     pub(super) write: Write,
-    /// What the names in it stood for when it arrived (S7b).
+    /// The leases and volumes that its names meant on arrival (S7b).
     pub(super) intended: IntendedLeases,
-    /// The requests that want the answer: more than one if it was sent again.
+    /// The requests that wait for the answer: more than one if it was sent again.
     pub(super) requesters: Vec<Requester>,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that
     /// it had seen (S2w).
     pub(super) dropped: Vec<ObjectSet>,
     pub(super) seen: Stamp,
-    /// What it adds to the load, as reckoned when it arrived.
+    /// The load that it adds, as computed on arrival.
     pub(super) load: u64,
 }
 
-/// What a write waits for from one session: a consent, or any of the ends that make it needless.
+/// What a write waits for from one session: a consent, or any of the ends that replace it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ConsentWait {
     /// The recall to be answered.
     pub(super) stamp: Stamp,
-    /// The volume leases under which copies may be held: needless when none of them is left (T5).
+    /// The volume leases under which the session may hold copies. The wait ends when none of them
+    /// is left (T5).
     pub(super) leases: BTreeMap<NodePath, Incarnation>,
-    /// When all the object leases are over, where they are known one by one (T3).
+    /// When all the object leases have ended, if they are known one by one (T3).
     pub(super) expires_at: Option<ClusterTime>,
 }
 
-/// All writes that are waiting.
+/// All pending writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct PendingWrites {
     last: PendingWriteId,
@@ -109,22 +107,21 @@ pub(super) struct PendingWrites {
     /// The writes that name a node.
     by_path: BTreeSet<(NodePath, PendingWriteId)>,
     queues: WriteQueues,
-    /// Finds the waits of all writes.
+    /// An index of the waits of all writes.
     waits: ConsentWaits,
-    /// For each write, those that have it ahead of them.
+    /// For each write, those that have it in `ahead`.
     behind: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
-    /// The leases whose nodes are being removed, and by which write.
+    /// The leases whose nodes are being removed, with the write that removes them.
     purging: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// The same of the writes that are not proposed yet.
+    /// Those of unproposed writes.
     revoking: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// The same of those that have been found uncovered.
+    /// Those of writes that were found uncovered.
     uncovered: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// The leases that nodes are being attached to, and by which write, of those that are not
-    /// proposed yet.
+    /// The leases that unproposed writes attach nodes to, with the write.
     attached: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// For each revocation, the writes that it holds up.
+    /// For each revocation, the writes that have it in `revoking`.
     held_up: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
-    /// How many writes are removals.
+    /// The number of purges.
     purges: usize,
     planted: Planted,
 }
@@ -159,7 +156,7 @@ impl PendingWrite {
         }
     }
 
-    /// The leases that it attaches nodes to, or places a hold under.
+    /// The leases that it attaches nodes to, or asks for a lock under.
     fn attached(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.work {
@@ -168,7 +165,6 @@ impl PendingWrite {
         }
     }
 
-    /// The client's write that it is, if it is one.
     pub(super) fn client_write(&self) -> Option<&ClientWrite> {
         match &self.work {
             WriteKind::Client(asked) => Some(asked),
@@ -176,12 +172,12 @@ impl PendingWrite {
         }
     }
 
-    /// Whether writes that attach nodes to the leases which it revokes have to wait.
+    /// Whether writes that attach nodes to the leases which it revokes must wait.
     fn holds_up_attaching(&self) -> bool {
         !self.is_proposed || self.was_uncovered
     }
 
-    /// Whether it passes the writes of the same data that came first: they wait for it (S10).
+    /// Whether it passes the earlier writes of the same data: they wait for this flush (S10).
     fn passes(&self) -> bool {
         self.client_write().is_some_and(|asked| matches!(asked.write, Write::Flush { .. }))
     }
@@ -198,7 +194,6 @@ impl PendingWrite {
         PENDING_BYTES + asked
     }
 
-    /// The node that it names.
     pub(super) fn path(&self) -> Option<&NodePath> {
         self.client_write().and_then(|asked| asked.write.path())
     }
@@ -217,22 +212,20 @@ impl PendingWrites {
         self.pending.len()
     }
 
-    /// About how many bytes of memory the writes take.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(super) fn get(&self, turn: PendingWriteId) -> Option<&PendingWrite> {
-        self.pending.get(&turn)
+    pub(super) fn get(&self, write_id: PendingWriteId) -> Option<&PendingWrite> {
+        self.pending.get(&write_id)
     }
 
-    pub(super) fn get_mut(&mut self, turn: PendingWriteId) -> Option<&mut PendingWrite> {
-        self.pending.get_mut(&turn)
+    pub(super) fn get_mut(&mut self, write_id: PendingWriteId) -> Option<&mut PendingWrite> {
+        self.pending.get_mut(&write_id)
     }
 
-    /// The client's write of this turn, if it is one.
-    pub(super) fn client_write_mut(&mut self, turn: PendingWriteId) -> Option<&mut ClientWrite> {
-        match &mut self.pending.get_mut(&turn)?.work {
+    pub(super) fn client_write_mut(&mut self, write_id: PendingWriteId) -> Option<&mut ClientWrite> {
+        match &mut self.pending.get_mut(&write_id)?.work {
             WriteKind::Client(asked) => Some(asked),
             WriteKind::Purge(_) => None,
         }
@@ -243,105 +236,107 @@ impl PendingWrites {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (PendingWriteId, &PendingWrite)> {
-        self.pending.iter().counted().map(|(turn, pending)| (*turn, pending))
+        self.pending.iter().counted().map(|(write_id, pending)| (*write_id, pending))
     }
 
-    /// The writes that name the node, or cover one of its objects, in their order. At most `most`
-    /// of each queue are looked at.
+    /// The writes that name the node, or cover one of its objects, in their order. Looks at `most`
+    /// of each queue.
     pub(super) fn about(&self, path: &NodePath, most: usize) -> impl Iterator<Item = &PendingWrite> {
-        let named = self.by_path.range((path.clone(), 0)..=(path.clone(), PendingWriteId::MAX)).map(|(_, turn)| *turn);
-        let turns: BTreeSet<PendingWriteId> = named.take(most).chain(self.queues.about(path, most)).counted().collect();
-        turns.into_iter().filter_map(|turn| self.pending.get(&turn))
+        let named =
+            self.by_path.range((path.clone(), 0)..=(path.clone(), PendingWriteId::MAX)).map(|(_, write_id)| *write_id);
+        let write_ids: BTreeSet<PendingWriteId> =
+            named.take(most).chain(self.queues.about(path, most)).counted().collect();
+        write_ids.into_iter().filter_map(|write_id| self.pending.get(&write_id))
     }
 
-    /// Lets a write in, behind all others.
+    /// Adds a write behind all others.
     pub(super) fn enter(&mut self, mut pending: PendingWrite) -> PendingWriteId {
         self.last += 1;
-        let turn = self.last;
+        let write_id = self.last;
         pending.bytes = pending.own_bytes() + covers_bytes(&pending.covers);
         self.bytes += pending.bytes;
         self.purges += usize::from(pending.client_write().is_none());
-        self.by_request.extend(pending.request().map(|request| (request, turn)));
-        self.by_path.extend(pending.path().map(|path| (path.clone(), turn)));
-        self.purging.extend(pending.purged_leases().iter().map(|lease| (*lease, turn)));
-        self.pending.insert(turn, pending);
-        self.enter_queues(turn);
-        turn
+        self.by_request.extend(pending.request().map(|request| (request, write_id)));
+        self.by_path.extend(pending.path().map(|path| (path.clone(), write_id)));
+        self.purging.extend(pending.purged_leases().iter().map(|lease| (*lease, write_id)));
+        self.pending.insert(write_id, pending);
+        self.enter_queues(write_id);
+        write_id
     }
 
-    /// Gives a write other objects to change, in the turn that it has. The ones it had stay blocked
-    /// for leases only if they are among the new ones.
-    pub(super) fn cover(&mut self, turn: PendingWriteId, covers: Vec<ObjectSet>) -> Vec<PendingWriteId> {
-        self.leave_queues(turn);
-        let ready = self.release_behind(turn);
-        if let Some(pending) = self.pending.get_mut(&turn) {
+    /// Gives a write other objects to change, in its old place. Its earlier objects may be leased
+    /// again, unless the new ones include them. Returns the writes that became ready.
+    pub(super) fn cover(&mut self, write_id: PendingWriteId, covers: Vec<ObjectSet>) -> Vec<PendingWriteId> {
+        self.leave_queues(write_id);
+        let ready = self.release_behind(write_id);
+        if let Some(pending) = self.pending.get_mut(&write_id) {
             (pending.is_proposed, pending.was_uncovered) = (false, true);
             let (before, now) = (covers_bytes(&pending.covers), covers_bytes(&covers));
             pending.bytes = pending.bytes + now - before;
             self.bytes = self.bytes + now - before;
             pending.covers = covers;
-            self.uncovered.extend(pending.purged_leases().iter().map(|lease| (*lease, turn)));
+            self.uncovered.extend(pending.purged_leases().iter().map(|lease| (*lease, write_id)));
         }
-        self.enter_queues(turn);
-        // Those behind have to wait for it once more: who comes after them will wait for them only.
-        let behind = self.pending.get(&turn).map(|pending| self.queues.behind(&pending.covers, turn));
+        self.enter_queues(write_id);
+        // The writes behind it must wait for it once more. Only the first of each queue: later ones
+        // wait for those.
+        let behind = self.pending.get(&write_id).map(|pending| self.queues.behind(&pending.covers, write_id));
         for other in behind.into_iter().flatten() {
-            self.wait_behind(other, turn);
+            self.wait_behind(other, write_id);
         }
-        let attaching: Vec<PendingWriteId> = self.attaching_to(turn, turn + 1).collect();
+        let attaching: Vec<PendingWriteId> = self.attaching_to(write_id, write_id + 1).collect();
         for other in attaching {
-            self.block_on_revocation(other, turn);
+            self.block_on_revocation(other, write_id);
         }
         ready
     }
 
     /// The write has been proposed: those behind it may follow it into the log. Returns the ones
     /// that became ready.
-    pub(super) fn proposed(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
-        if let Some(pending) = self.pending.get_mut(&turn) {
+    pub(super) fn proposed(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
+        if let Some(pending) = self.pending.get_mut(&write_id) {
             pending.is_proposed = true;
-            self.queues.proposed(turn, &pending.covers);
-            take_out(&mut self.attached, pending.attached(), turn);
-            take_out(&mut self.revoking, pending.purged_leases(), turn);
+            self.queues.proposed(write_id, &pending.covers);
+            take_out(&mut self.attached, pending.attached(), write_id);
+            take_out(&mut self.revoking, pending.purged_leases(), write_id);
         }
-        let mut ready = self.release_behind(turn);
-        if self.pending.get(&turn).is_some_and(|pending| !pending.holds_up_attaching()) {
-            ready.extend(self.release_attaching(turn));
+        let mut ready = self.release_behind(write_id);
+        if self.pending.get(&write_id).is_some_and(|pending| !pending.holds_up_attaching()) {
+            ready.extend(self.release_attaching(write_id));
         }
         ready
     }
 
-    /// The write is over, one way or the other. Returns it, and the ones that became ready.
-    pub(super) fn leave(&mut self, turn: PendingWriteId) -> Option<(PendingWrite, Vec<PendingWriteId>)> {
-        self.leave_queues(turn);
-        let mut ready = self.release_behind(turn);
-        if let Some(pending) = self.pending.get(&turn) {
-            take_out(&mut self.uncovered, pending.purged_leases(), turn);
+    /// Removes a write that has ended. Returns it, and the ones that became ready.
+    pub(super) fn leave(&mut self, write_id: PendingWriteId) -> Option<(PendingWrite, Vec<PendingWriteId>)> {
+        self.leave_queues(write_id);
+        let mut ready = self.release_behind(write_id);
+        if let Some(pending) = self.pending.get(&write_id) {
+            take_out(&mut self.uncovered, pending.purged_leases(), write_id);
         }
-        ready.extend(self.release_attaching(turn));
-        let pending = self.pending.remove(&turn)?;
+        ready.extend(self.release_attaching(write_id));
+        let pending = self.pending.remove(&write_id)?;
         self.bytes -= pending.bytes;
         self.purges -= usize::from(pending.client_write().is_none());
         for (session, wait) in &pending.waits {
-            self.waits.remove(turn, *session, wait);
+            self.waits.remove(write_id, *session, wait);
         }
         if let Some(request) = pending.request() {
             self.by_request.remove(&request);
         }
         if let Some(path) = pending.path() {
-            self.by_path.remove(&(path.clone(), turn));
+            self.by_path.remove(&(path.clone(), write_id));
         }
-        take_out(&mut self.purging, pending.purged_leases(), turn);
+        take_out(&mut self.purging, pending.purged_leases(), write_id);
         Some((pending, ready))
     }
 
-    /// The write waits for a session.
-    pub(super) fn wait(&mut self, turn: PendingWriteId, session: SessionId, wait: ConsentWait) {
-        if let Some(pending) = self.pending.get_mut(&turn) {
+    pub(super) fn wait(&mut self, write_id: PendingWriteId, session: SessionId, wait: ConsentWait) {
+        if let Some(pending) = self.pending.get_mut(&write_id) {
             if let Some(earlier) = pending.waits.remove(&session) {
-                self.waits.remove(turn, session, &earlier);
+                self.waits.remove(write_id, session, &earlier);
             }
-            self.waits.insert(turn, session, &wait);
+            self.waits.insert(write_id, session, &wait);
             pending.waits.insert(session, wait);
         }
     }
@@ -373,11 +368,11 @@ impl PendingWrites {
         self.end_waits_of(self.waits.of_volume(session, volume), session, is_over)
     }
 
-    /// Ends the waits for object leases that are over. Returns the writes that became ready.
+    /// Ends the waits whose object leases have ended. Returns the writes that became ready.
     pub(super) fn end_expired_waits(&mut self, now: ClusterTime) -> Vec<PendingWriteId> {
         let over = self.waits.expired(now);
-        let ended = over.into_iter().filter(|(session, turn)| self.end_wait(*turn, *session, |_| true));
-        ended.map(|(_, turn)| turn).collect()
+        let ended = over.into_iter().filter(|(session, write_id)| self.end_wait(*write_id, *session, |_| true));
+        ended.map(|(_, write_id)| write_id).collect()
     }
 
     fn end_waits_of(
@@ -386,18 +381,23 @@ impl PendingWrites {
         session: SessionId,
         is_over: impl Fn(&ConsentWait) -> bool,
     ) -> Vec<PendingWriteId> {
-        waiting.into_iter().filter(|turn| self.end_wait(*turn, session, &is_over)).collect()
+        waiting.into_iter().filter(|write_id| self.end_wait(*write_id, session, &is_over)).collect()
     }
 
-    fn end_wait(&mut self, turn: PendingWriteId, session: SessionId, is_over: impl Fn(&ConsentWait) -> bool) -> bool {
-        let Some(pending) = self.pending.get_mut(&turn) else { return false };
+    fn end_wait(
+        &mut self,
+        write_id: PendingWriteId,
+        session: SessionId,
+        is_over: impl Fn(&ConsentWait) -> bool,
+    ) -> bool {
+        let Some(pending) = self.pending.get_mut(&write_id) else { return false };
         let Some(wait) = pending.waits.get(&session).filter(|wait| is_over(wait)) else { return false };
-        self.waits.remove(turn, session, wait);
+        self.waits.remove(write_id, session, wait);
         pending.waits.remove(&session);
         pending.is_ready()
     }
 
-    /// How many removals are under way.
+    /// The number of purges.
     pub(super) fn purges(&self) -> usize {
         self.purges
     }
@@ -412,123 +412,121 @@ impl PendingWrites {
         ids_of(&self.purging, lease, 0, PendingWriteId::MAX).next().is_some()
     }
 
-    /// Whether a write of the object is under way (S3).
+    /// Whether a write of the object is pending (S3).
     pub(super) fn covers(&self, object: &Object) -> bool {
         self.queues.cover(object)
     }
 
-    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with
-    /// leases: what a returning session may not revive (section 5).
+    /// The objects of a subtree with pending writes, and the lists of children that nodes of leases
+    /// are being removed from. A returning session must not revive copies of them (S7).
     pub(super) fn covers_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         self.queues.within(within)
     }
 
-    fn enter_queues(&mut self, turn: PendingWriteId) {
-        let Some(pending) = self.pending.get(&turn) else { return };
+    fn enter_queues(&mut self, write_id: PendingWriteId) {
+        let Some(pending) = self.pending.get(&write_id) else { return };
         let passes = pending.passes();
-        let ahead = if passes { BTreeSet::new() } else { self.ahead(turn, pending) };
+        let ahead = if passes { BTreeSet::new() } else { self.ahead(write_id, pending) };
         let (attached, carried) = (pending.attached().clone(), pending.purged_leases().clone());
-        self.queues.enter(turn, &pending.covers, passes, !carried.is_empty());
+        self.queues.enter(write_id, &pending.covers, passes, !carried.is_empty());
         for other in ahead {
-            self.wait_behind(turn, other);
+            self.wait_behind(write_id, other);
         }
-        self.block_on_revocations(turn, &attached);
-        self.attached.extend(attached.into_iter().map(|lease| (lease, turn)));
-        self.revoking.extend(carried.into_iter().map(|lease| (lease, turn)));
+        self.block_on_revocations(write_id, &attached);
+        self.attached.extend(attached.into_iter().map(|lease| (lease, write_id)));
+        self.revoking.extend(carried.into_iter().map(|lease| (lease, write_id)));
     }
 
-    /// The last writes that this one waits for: what the lease carries is known when a revocation
-    /// is applied, but for what is on its way already.
-    fn ahead(&self, turn: PendingWriteId, pending: &PendingWrite) -> BTreeSet<PendingWriteId> {
-        let mut ahead = self.queues.ahead(&pending.covers, turn, &self.pending);
+    /// The nearest earlier writes that this one waits for. A revocation learns of later attachments
+    /// when it is applied, so it waits only for those that are pending already.
+    fn ahead(&self, write_id: PendingWriteId, pending: &PendingWrite) -> BTreeSet<PendingWriteId> {
+        let mut ahead = self.queues.ahead(&pending.covers, write_id, &self.pending);
         for lease in pending.purged_leases() {
-            let last = ids_of(&self.revoking, *lease, 0, turn).next_back();
+            let last = ids_of(&self.revoking, *lease, 0, write_id).next_back();
             ahead.extend(last);
-            ahead.extend(ids_of(&self.attached, *lease, last.unwrap_or_default(), turn).counted());
+            ahead.extend(ids_of(&self.attached, *lease, last.unwrap_or_default(), write_id).counted());
         }
         ahead
     }
 
-    fn wait_behind(&mut self, turn: PendingWriteId, other: PendingWriteId) {
-        if let Some(pending) = self.pending.get_mut(&turn) {
+    fn wait_behind(&mut self, write_id: PendingWriteId, other: PendingWriteId) {
+        if let Some(pending) = self.pending.get_mut(&write_id) {
             pending.ahead.insert(other);
-            self.behind.entry(other).or_default().insert(turn);
+            self.behind.entry(other).or_default().insert(write_id);
         }
     }
 
     /// The write attaches nodes to these leases. For each lease it waits for the last earlier
-    /// revocation. When that one does not hold it up any more, it waits for the last one that still
-    /// does (S7b).
-    fn block_on_revocations(&mut self, turn: PendingWriteId, attached: &BTreeSet<Incarnation>) {
+    /// revocation. When that no longer blocks it, it waits for the last one that still does (S7b).
+    fn block_on_revocations(&mut self, write_id: PendingWriteId, attached: &BTreeSet<Incarnation>) {
         for lease in attached.iter().counted() {
-            if let Some(other) = self.last_revocation(*lease, turn) {
-                self.block_on_revocation(turn, other);
+            if let Some(other) = self.last_revocation(*lease, write_id) {
+                self.block_on_revocation(write_id, other);
             }
         }
     }
 
-    /// The last revocation of the lease, before a turn, that holds up writes which attach nodes to
+    /// The last revocation of the lease, before `before`, that blocks writes which attach nodes to
     /// it.
     fn last_revocation(&self, lease: Incarnation, before: PendingWriteId) -> Option<PendingWriteId> {
         let last = |index| ids_of(index, lease, 0, before).next_back();
         last(&self.revoking).max(last(&self.uncovered))
     }
 
-    /// The write attaches nodes to a lease that the other revokes.
-    fn block_on_revocation(&mut self, turn: PendingWriteId, other: PendingWriteId) {
+    fn block_on_revocation(&mut self, write_id: PendingWriteId, other: PendingWriteId) {
         if self.planted.has(Bug::AttachmentsPassRevocation) {
             return;
         }
-        if let Some(pending) = self.pending.get_mut(&turn) {
+        if let Some(pending) = self.pending.get_mut(&write_id) {
             pending.revoking.insert(other);
-            self.held_up.entry(other).or_default().insert(turn);
+            self.held_up.entry(other).or_default().insert(write_id);
         }
     }
 
-    /// The writes from a turn on that are not proposed yet and attach nodes to leases which this
-    /// one revokes.
-    fn attaching_to(&self, turn: PendingWriteId, from: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
-        let revoked = self.pending.get(&turn).into_iter().flat_map(PendingWrite::purged_leases);
+    /// The unproposed writes with ids from `from` on that attach nodes to leases which this one
+    /// revokes.
+    fn attaching_to(&self, write_id: PendingWriteId, from: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
+        let revoked = self.pending.get(&write_id).into_iter().flat_map(PendingWrite::purged_leases);
         revoked.flat_map(move |lease| ids_of(&self.attached, *lease, from, PendingWriteId::MAX)).counted()
     }
 
-    fn leave_queues(&mut self, turn: PendingWriteId) {
-        let Some(pending) = self.pending.get_mut(&turn) else { return };
-        self.queues.leave(turn, &pending.covers, !pending.purged_leases().is_empty());
+    fn leave_queues(&mut self, write_id: PendingWriteId) {
+        let Some(pending) = self.pending.get_mut(&write_id) else { return };
+        self.queues.leave(write_id, &pending.covers, !pending.purged_leases().is_empty());
         for other in std::mem::take(&mut pending.ahead) {
-            leave(&mut self.behind, other, turn);
+            leave(&mut self.behind, other, write_id);
         }
         for other in std::mem::take(&mut pending.revoking) {
-            leave(&mut self.held_up, other, turn);
+            leave(&mut self.held_up, other, write_id);
         }
-        take_out(&mut self.attached, pending.attached(), turn);
-        take_out(&mut self.revoking, pending.purged_leases(), turn);
+        take_out(&mut self.attached, pending.attached(), write_id);
+        take_out(&mut self.revoking, pending.purged_leases(), write_id);
     }
 
-    fn release_behind(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
+    fn release_behind(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
         let mut ready = Vec::new();
-        for other in self.behind.remove(&turn).into_iter().flatten().counted() {
+        for other in self.behind.remove(&write_id).into_iter().flatten().counted() {
             if let Some(pending) = self.pending.get_mut(&other) {
-                pending.ahead.remove(&turn);
+                pending.ahead.remove(&write_id);
                 ready.extend(pending.is_ready().then_some(other));
             }
         }
         ready
     }
 
-    /// Writes that attach nodes to leases that this one revokes wait for it no longer. They wait
+    /// Writes that attach nodes to leases which this one revokes no longer wait for it. They wait
     /// for the last earlier revocation of the same lease instead, if there is one (S7b). Returns
     /// those that became ready.
-    fn release_attaching(&mut self, turn: PendingWriteId) -> Vec<PendingWriteId> {
-        let held_up = self.held_up.remove(&turn).unwrap_or_default();
+    fn release_attaching(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
+        let held_up = self.held_up.remove(&write_id).unwrap_or_default();
         if held_up.is_empty() {
             return Vec::new();
         }
-        let revoked = self.pending.get(&turn).map(|pending| pending.purged_leases().clone()).unwrap_or_default();
+        let revoked = self.pending.get(&write_id).map(|pending| pending.purged_leases().clone()).unwrap_or_default();
         let mut ready = Vec::new();
         for other in held_up.into_iter().counted() {
             let Some(pending) = self.pending.get_mut(&other) else { continue };
-            pending.revoking.remove(&turn);
+            pending.revoking.remove(&write_id);
             let attached = pending.attached().intersection(&revoked).copied().collect();
             self.block_on_revocations(other, &attached);
             ready.extend(self.pending.get(&other).is_some_and(PendingWrite::is_ready).then_some(other));
@@ -536,7 +534,6 @@ impl PendingWrites {
         ready
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
         let [objects, subtrees, emptied] = self.queues.sizes();
@@ -558,46 +555,47 @@ impl PendingWrites {
         ]
     }
 
-    /// The tables agree with each other.
+    /// Checks that the tables agree with each other.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut waits = ConsentWaits::default();
-        for (turn, pending) in &self.pending {
-            pending.waits.iter().for_each(|(session, wait)| waits.insert(*turn, *session, wait));
+        for (write_id, pending) in &self.pending {
+            pending.waits.iter().for_each(|(session, wait)| waits.insert(*write_id, *session, wait));
             for other in &pending.ahead {
-                let waits_behind = self.behind.get(other).is_some_and(|behind| behind.contains(turn));
-                if other >= turn || !waits_behind || self.pending.get(other).is_none_or(|other| other.is_proposed) {
-                    return Err(format!("write {turn} waits behind {other}, which will not release it"));
+                let waits_behind = self.behind.get(other).is_some_and(|behind| behind.contains(write_id));
+                if other >= write_id || !waits_behind || self.pending.get(other).is_none_or(|other| other.is_proposed) {
+                    return Err(format!("write {write_id} waits behind {other}, which will not release it"));
                 }
             }
-            if pending.path().is_some_and(|path| !self.by_path.contains(&(path.clone(), *turn))) {
-                return Err(format!("write {turn} is not found by its path"));
+            if pending.path().is_some_and(|path| !self.by_path.contains(&(path.clone(), *write_id))) {
+                return Err(format!("write {write_id} is not found by its path"));
             }
-            if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(turn)) {
-                return Err(format!("write {turn} is not found by its request"));
+            if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(write_id)) {
+                return Err(format!("write {write_id} is not found by its request"));
             }
-            let is_in =
-                |index: &BTreeSet<(Incarnation, PendingWriteId)>, lease: &Incarnation| index.contains(&(*lease, *turn));
+            let is_in = |index: &BTreeSet<(Incarnation, PendingWriteId)>, lease: &Incarnation| {
+                index.contains(&(*lease, *write_id))
+            };
             let is_found = pending.purged_leases().iter().all(|lease| {
                 is_in(&self.purging, lease)
                     && is_in(&self.revoking, lease) != pending.is_proposed
                     && is_in(&self.uncovered, lease) == pending.was_uncovered
             });
             if !is_found || pending.attached().iter().any(|lease| is_in(&self.attached, lease) == pending.is_proposed) {
-                return Err(format!("write {turn} is not found by the leases whose nodes it removes, or attaches"));
+                return Err(format!("write {write_id} is not found by the leases whose nodes it removes, or attaches"));
             }
-            let mut revocations = pending.attached().iter().filter_map(|lease| self.last_revocation(*lease, *turn));
+            let mut revocations = pending.attached().iter().filter_map(|lease| self.last_revocation(*lease, *write_id));
             let passes = |other: &PendingWriteId| !pending.is_proposed && !pending.revoking.contains(other);
-            // With the mistake put back, the search is to find what comes of it.
+            // With this bug planted, the simulation must find the consequences instead.
             let passes = |other: &PendingWriteId| passes(other) && !self.planted.has(Bug::AttachmentsPassRevocation);
             if let Some(other) = revocations.find(passes) {
-                return Err(format!("write {turn} attaches nodes to a lease that {other} revokes, and passes it"));
+                return Err(format!("write {write_id} attaches nodes to a lease that {other} revokes, and passes it"));
             }
             let holds_up = |other: &PendingWriteId| {
-                self.held_up.get(other).is_some_and(|held_up| held_up.contains(turn))
+                self.held_up.get(other).is_some_and(|held_up| held_up.contains(write_id))
                     && self.pending.get(other).is_some_and(PendingWrite::holds_up_attaching)
             };
             if let Some(other) = pending.revoking.iter().find(|other| !holds_up(other)) {
-                return Err(format!("write {turn} waits for revocation {other}, which will not release it"));
+                return Err(format!("write {write_id} waits for revocation {other}, which will not release it"));
             }
         }
         if waits != self.waits {
@@ -621,26 +619,34 @@ fn covers_bytes(covers: &[ObjectSet]) -> usize {
     covers.iter().map(|set| SET_BYTES + set.path().as_str().len()).sum()
 }
 
-/// The writes of an index that have to do with the lease, from one turn on and before another.
+/// The writes of an index for this lease, with ids from `from` on and below `before`.
 fn ids_of(
     index: &BTreeSet<(Incarnation, PendingWriteId)>,
     lease: Incarnation,
     from: PendingWriteId,
     before: PendingWriteId,
 ) -> impl DoubleEndedIterator<Item = PendingWriteId> {
-    index.range((lease, from)..(lease, before)).map(|(_, turn)| *turn)
+    index.range((lease, from)..(lease, before)).map(|(_, write_id)| *write_id)
 }
 
-fn take_out(index: &mut BTreeSet<(Incarnation, PendingWriteId)>, leases: &BTreeSet<Incarnation>, turn: PendingWriteId) {
+fn take_out(
+    index: &mut BTreeSet<(Incarnation, PendingWriteId)>,
+    leases: &BTreeSet<Incarnation>,
+    write_id: PendingWriteId,
+) {
     for lease in leases {
-        index.remove(&(*lease, turn));
+        index.remove(&(*lease, write_id));
     }
 }
 
-fn leave(table: &mut BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>, other: PendingWriteId, turn: PendingWriteId) {
-    if let Some(turns) = table.get_mut(&other) {
-        turns.remove(&turn);
-        if turns.is_empty() {
+fn leave(
+    table: &mut BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
+    other: PendingWriteId,
+    write_id: PendingWriteId,
+) {
+    if let Some(write_ids) = table.get_mut(&other) {
+        write_ids.remove(&write_id);
+        if write_ids.is_empty() {
             table.remove(&other);
         }
     }

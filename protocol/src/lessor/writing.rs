@@ -1,5 +1,5 @@
-//! A write from its arrival to the log: deduplicated (S9), queued (S3), recalled from all who may
-//! hold what it changes (S2).
+//! A write from its arrival to the log: validated (S12), recognized if repeated (S9), queued (S3),
+//! and proposed when no wait is left (S2).
 
 use std::collections::BTreeSet;
 
@@ -30,40 +30,38 @@ impl Lessor {
         (sequence, unanswered_from): (Sequence, Sequence),
         write: Write,
         (dropped, seen): (Vec<ObjectSet>, Stamp),
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let session = asker.session;
         if let Some(waiting) = self.writes.id_of(session, sequence) {
-            return self.join(waiting, asker, (dropped, seen), turn);
+            return self.join(waiting, asker, (dropped, seen), cx);
         }
-        if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, turn) {
-            return self.reply(&asker, Err(refusal), turn);
+        if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, cx) {
+            return self.reply(&asker, Err(refusal), cx);
         }
         if self.planted(Bug::ConditionBeforeOutcome)
-            && let Err(refusal) = turn.state.footprint(session, &write, &turn.state.intended(session, &write))
+            && let Err(refusal) = cx.state.footprint(session, &write, &cx.state.intended(session, &write))
         {
-            return self.reply(&asker, Err(Refusal::Write(refusal)), turn);
+            return self.reply(&asker, Err(Refusal::Write(refusal)), cx);
         }
-        if let Some(RequestStatus::Outcome(outcome)) =
-            turn.state.request_status_given(session, sequence, unanswered_from)
+        if let Some(RequestStatus::Outcome(outcome)) = cx.state.request_status_given(session, sequence, unanswered_from)
         {
             let outcome = outcome.clone();
-            return self.answer_again(&asker, &write, outcome, turn);
+            return self.answer_again(&asker, &write, outcome, cx);
         }
-        let intended = turn.state.intended(session, &write);
-        let covers = self.covers(session, &write, &intended, turn.state);
+        let intended = cx.state.intended(session, &write);
+        let covers = self.covers(session, &write, &intended, cx.state);
         let requesters = vec![asker];
-        let load = self.load_of_write(&write, turn.state);
+        let load = self.load_of_write(&write, cx.state);
         let asked =
             ClientWrite { session, sequence, unanswered_from, write, intended, requesters, dropped, seen, load };
         self.load_to_come += load;
         self.results_to_come += results_of_write(&asked.write);
-        let entered = self.writes.enter(PendingWrite::new(WriteKind::Client(asked), covers, turn.now));
-        self.gather(entered, turn);
+        let entered = self.writes.enter(PendingWrite::new(WriteKind::Client(asked), covers, cx.now));
+        self.gather(entered, cx);
     }
 
-    /// The objects that consents are to be gathered for, but for the nodes of a lease that is
-    /// revoked.
+    /// The objects that consents are gathered for, except the nodes of a revoked lease.
     fn covers(&self, writer: SessionId, write: &Write, meant: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
         within_a_command(self.all_covers(writer, write, meant, state))
     }
@@ -74,19 +72,19 @@ impl Lessor {
             return meant.leases.iter().flat_map(|lease| lists_of(*lease, sets_max, state)).collect();
         }
         let sets = state.footprint(writer, write, meant).unwrap_or_default();
-        // What a transaction changes lies apart, and is few already.
+        // The sets of a transaction do not overlap, and are few.
         if let Write::Transaction(_) = write { sets } else { compact_sets(sets) }
     }
 
-    /// The same for a write that changes more by now than it was proposed for. A transaction that
-    /// keeps being overtaken by writes of what it compares would ask in vain for one branch after
-    /// the other: from now on it asks for both.
+    /// The objects for a write that by now changes more than it was proposed for. Writes of what a
+    /// transaction compares could make it gather in vain for one branch after the other. So from
+    /// now on it gathers for both.
     pub(super) fn covers_again(&self, asked: &ClientWrite, state: &State) -> Vec<ObjectSet> {
         let ClientWrite { session: writer, write, intended, .. } = asked;
         within_a_command(match write {
             Write::Transaction(transaction) => {
-                // In the queue of what it compares, it comes before a holder that would keep that
-                // to itself once more.
+                // It also enters the queues of compared nodes under a write lease. So it comes
+                // before their next write lease.
                 let kept =
                     state.blocking_write_leases(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
                 state.footprint_of_both(*writer, transaction, intended).into_iter().chain(kept).collect()
@@ -95,14 +93,14 @@ impl Lessor {
         })
     }
 
-    /// The request was sent again while the write waits: one write, and one more who wants its
-    /// answer (S9).
+    /// The request was sent again while its write is pending. There is still one write, with one
+    /// more requester (S9).
     fn join(
         &mut self,
         waiting: PendingWriteId,
         asker: Requester,
         (dropped, seen): (Vec<ObjectSet>, Stamp),
-        turn: &mut StepContext<'_>,
+        cx: &mut StepContext<'_>,
     ) {
         let askers_max = self.config.bounds.write_requesters_max;
         let Some(asked) = self.writes.client_write_mut(waiting) else { return };
@@ -111,7 +109,7 @@ impl Lessor {
         if asked.requesters.len() > askers_max {
             reached(Bound::WriteRequesters);
             let oldest = asked.requesters.remove(0);
-            self.reply_without_promises(&oldest, Err(Refusal::Retry), turn);
+            self.reply_without_promises(&oldest, Err(Refusal::Retry), cx);
         }
     }
 
@@ -121,17 +119,17 @@ impl Lessor {
         session: SessionId,
         (sequence, unanswered_from): (Sequence, Sequence),
         write: &Write,
-        turn: &StepContext<'_>,
+        cx: &StepContext<'_>,
     ) -> Option<Refusal> {
         let window = |lowest, highest| Some(Refusal::OutsideWindow { got: sequence, lowest, highest });
-        match turn.state.request_status_given(session, sequence, unanswered_from) {
+        match cx.state.request_status_given(session, sequence, unanswered_from) {
             None => return Some(Refusal::SessionNotFound { session }),
             Some(RequestStatus::BelowWindow { lowest }) => return window(lowest, lowest.window_end()),
             Some(RequestStatus::BeyondWindow { highest }) => return window(highest.window_start(), highest),
             Some(RequestStatus::Outcome(_)) => return None,
             Some(RequestStatus::Unanswered) => {}
         }
-        // What is flushed is waited for by others, and waits for nobody.
+        // Others wait for a flush, and a flush waits for no other write.
         let is_flush = matches!(write, Write::Flush { .. });
         let bounds = &self.config.bounds;
         let got = self.writes.len();
@@ -145,7 +143,7 @@ impl Lessor {
             return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: bounds.writes_bytes_max });
         }
         if sequence > unanswered_from
-            && let Some(refusal) = self.beyond_results(write, turn.state)
+            && let Some(refusal) = self.beyond_results(write, cx.state)
         {
             return Some(refusal);
         }
@@ -153,36 +151,36 @@ impl Lessor {
         if let Err(error) = write.path().map_or(Ok(()), |path| limits.check_path(path)) {
             return Some(error.into());
         }
-        self.refusal_of_parts(session, write, turn).or_else(|| limits.check_write(write).err().map(Refusal::from))
+        self.refusal_of_parts(session, write, cx).or_else(|| limits.check_write(write).err().map(Refusal::from))
     }
 
-    /// Why a write is refused for what it says.
-    fn refusal_of_parts(&self, session: SessionId, write: &Write, turn: &StepContext<'_>) -> Option<Refusal> {
+    /// Why a write is refused for its content.
+    fn refusal_of_parts(&self, session: SessionId, write: &Write, cx: &StepContext<'_>) -> Option<Refusal> {
         let limits = &self.config.limits;
         match write {
             Write::Put { path, value, attach, .. } => {
-                let ending = self.attaches_to_ending(session, path, *attach, turn.state);
+                let ending = self.attaches_to_ending(session, path, *attach, cx.state);
                 limits.check_value(value).err().map(Refusal::from).or(ending.map(Refusal::Write))
             }
             Write::Transaction(transaction) => {
                 let beyond = limits.check_transaction(transaction).err().map(Refusal::from);
-                let made = || limits.check_nodes_made(turn.state.nodes_made(transaction)).err().map(Refusal::from);
+                let made = || limits.check_nodes_made(cx.state.nodes_made(transaction)).err().map(Refusal::from);
                 let overlap = || transaction.check_overlaps().err().map(Refusal::Write);
                 beyond
                     .or_else(overlap)
                     .or_else(made)
-                    .or_else(|| self.transaction_attaches_to_ending(session, transaction, turn.state))
+                    .or_else(|| self.transaction_attaches_to_ending(session, transaction, cx.state))
             }
             Write::GrantLease { ttl, .. } => {
                 let beyond = limits.check_ttl(*ttl).err().map(Refusal::from);
-                beyond.or_else(|| self.beyond_load(self.load_of_write(write, turn.state)))
+                beyond.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
             Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
                 let beyond = settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into());
-                beyond.or_else(|| self.beyond_load(self.load_of_write(write, turn.state)))
+                beyond.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
             Write::Lock { path, delay, .. } => {
-                let ending = self.attaches_to_ending(session, path, Attach::Session, turn.state).map(Refusal::from);
+                let ending = self.attaches_to_ending(session, path, Attach::Session, cx.state).map(Refusal::from);
                 limits.check_lock_delay(path, *delay).err().map(Refusal::from).or(ending)
             }
             Write::Delete { .. }
@@ -197,8 +195,7 @@ impl Lessor {
         }
     }
 
-    /// To a lease whose end has been proposed nothing is attached any more, and no hold is granted
-    /// under it (T5).
+    /// Refuses to attach a node to a lease whose end is proposed, or to queue a lock under it (T5).
     fn attaches_to_ending(
         &self,
         writer: SessionId,
@@ -219,8 +216,8 @@ impl Lessor {
         is_ending.then_some(refusal)
     }
 
-    /// The same of the branch that would be chosen now. What the other one attaches to is looked at
-    /// if it is chosen in the end.
+    /// As `attaches_to_ending`, for the branch that the comparisons choose now. If another branch
+    /// is chosen when the entry is applied, its attachments are examined then.
     fn transaction_attaches_to_ending(
         &self,
         writer: SessionId,
@@ -236,20 +233,22 @@ impl Lessor {
         refusals.next()
     }
 
-    /// Ends a session's waits for which the condition holds, and proposes what has become ready.
+    /// Ends a session's waits for which the condition holds, and proposes the writes that became
+    /// ready.
     pub(super) fn end_waits(&mut self, session: SessionId, is_over: impl Fn(&ConsentWait) -> bool) {
         let ready = self.writes.end_waits(session, is_over);
         self.propose_ready(ready);
     }
 
-    /// Ends the waits for a session's consent to this recall, and proposes what has become ready.
+    /// Ends the waits for a session's consent to this recall, and proposes the writes that became
+    /// ready.
     pub(super) fn end_waits_consented(&mut self, session: SessionId, stamp: Stamp) {
         let ready = self.writes.consented(session, stamp);
         self.propose_ready(ready);
     }
 
-    /// Ends the waits for copies that can no longer be used because the session's leases on this
-    /// volume under which they were held are gone from the replicated state (T5).
+    /// Ends the waits for copies that can no longer be used: the replicated state has no volume
+    /// lease any more under which the session held them (T5).
     pub(super) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
         let ends = &self.lease_ends;
         let is_left = |(volume, incarnation): (&NodePath, &Incarnation)| {
@@ -265,14 +264,13 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Ends the waits for object leases that are over (T3).
+    /// Ends the waits for object leases that have ended (T3).
     pub(super) fn end_expired_waits(&mut self) {
         let ready = self.writes.end_expired_waits(self.clock.expiry_time());
         self.propose_ready(ready);
     }
 
-    /// Proposes writes that wait for nothing any more, in their order, and those that this lets
-    /// follow.
+    /// Proposes the writes that are ready, in their order, and those that may follow them.
     pub(super) fn propose_ready(&mut self, ready: Vec<PendingWriteId>) {
         let mut ready: BTreeSet<PendingWriteId> = ready.into_iter().collect();
         while let Some(next) = ready.pop_first() {
@@ -300,9 +298,8 @@ impl Lessor {
     }
 }
 
-/// The same sets, or the subtree that has them all if their encoding is too long for a command:
-/// what a write covers may grow each time that it is gathered for, and must not make its command
-/// too long for an entry.
+/// These sets, or their common subtree if their encoding is too long for a command. The covers of a
+/// write may grow each time that it gathers. They must not make its command too long for an entry.
 pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if encoded_bytes_of_sets(&covers) <= Write::CONSENTED_BYTES_MAX {
         return covers;

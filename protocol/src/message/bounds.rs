@@ -1,5 +1,7 @@
-//! How much one request may carry. A request beyond a bound is refused, and nothing of it takes
-//! effect (S10b, S12).
+//! Bounds of requests and answers. The server refuses a request whose lists are beyond a bound, and
+//! nothing of it takes effect (S10b, S12). It cuts wishes for a longer answer or wait to the bound.
+
+use std::time::Duration;
 
 use super::{AWAIT_LOCKS_MAX, Body, Request, RequestHeader};
 use crate::{
@@ -9,29 +11,40 @@ use crate::{
     transaction::Transaction,
 };
 
-/// The most renewals of volume leases in one request: each costs a promise in the answer. A session
+/// The longest wait of a watch: the server forgets the watch of a dead client after it.
+pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// About the most bytes of changes in one answer. The first change may be longer, up to
+/// [`State::CHANGE_BYTES_MAX`](crate::state::State::CHANGE_BYTES_MAX).
+pub const CHANGES_BYTES_MAX: u32 = 1 << 20;
+
+/// The most nodes in one page of a list: a page takes little time to make.
+pub const LIST_NODES_MAX: u32 = 4096;
+
+/// The most renewals of volume leases in one request. Each costs a promise in the answer. A session
 /// with more leases renews the others with its next request.
 pub const RENEWALS_MAX: usize = 1024;
 
 /// The most consents in one request, for the same reason.
 pub const CONSENTS_MAX: usize = 1024;
 
-/// The most returns in one request. They can wait: a copy that is not given back is recalled.
+/// The most returns in one request. Returns can wait: the lessor recalls a copy that is not
+/// returned.
 pub const RETURNS_MAX: usize = 256;
 
-/// The most key leases that one request keeps alive.
+/// The most key leases that one request renews.
 pub const KEEP_ALIVES_MAX: usize = 16_384;
 
-/// Pieces of a held list have at most this many objects: a piece stays well below a frame.
+/// The most objects in one part of a holder report: a part stays well below a frame.
 pub const REPORT_PART_OBJECTS_MAX: usize = 512;
 
-/// The most sets of objects that one write names as dropped: three for each operation of both
-/// branches of a transaction.
+/// The most sets that one write names as dropped: three for each operation of both branches of a
+/// transaction.
 pub const DROPPED_SETS_MAX: usize = 3 * 2 * Transaction::OPERATIONS_MAX;
 
 impl RequestHeader {
-    /// Whether it says nothing on behalf of a session: what [`Body::List`], [`Body::Inspect`] and
-    /// [`Body::Open`] come with when they are nobody's.
+    /// Whether the header names no session, and has no renewals, consents or returns.
+    /// [`Body::List`], [`Body::Inspect`] and [`Body::Open`] are sent so.
     pub fn is_sessionless(&self) -> bool {
         self.session == SessionId(0) && self.renew.is_empty() && self.consents.is_empty() && self.returns.is_empty()
     }
@@ -42,8 +55,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`LimitError::Request`], [`LimitError::Leases`] or [`LimitError::Holds`] with the numbers of
-    /// the first list that is too long.
+    /// [`LimitError::Request`], [`LimitError::Leases`] or [`LimitError::Locks`] with the numbers of
+    /// a list that is too long.
     pub fn check_lengths(&self) -> Result<(), LimitError> {
         let RequestHeader { renew, consents, returns, .. } = &self.header;
         let list = match &self.body {

@@ -1,4 +1,4 @@
-//! What people may look at. Nothing depends on it.
+//! Requests and answers for operators. Nothing in the protocol depends on them.
 
 use std::time::Duration;
 
@@ -14,20 +14,21 @@ use crate::{
     volume::VolumeSettings,
 };
 
-/// What can be looked at.
+/// The requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Inspect {
-    /// Which sessions hold leases on the objects at `path`, with what remains. From the leader.
+    /// The sessions with leases on the objects at `path`, and their remaining times. From the
+    /// leader.
     Holders {
         /// The node.
         path: NodePath,
     },
-    /// What writes of `path` wait for right now. From the leader.
+    /// The present blockers of writes of `path`. From the leader.
     PendingWrites {
         /// The node.
         path: NodePath,
     },
-    /// Which reads of `path` wait for write leases right now, and lists that begin there. From the
+    /// The reads of `path` that wait for write leases now, and the lists that begin there. From the
     /// leader.
     BlockedReads {
         /// The node.
@@ -38,254 +39,256 @@ pub enum Inspect {
         /// The top.
         path: NodePath,
     },
-    /// A key lease, with what remains of it and some of its nodes. From the leader.
+    /// A key lease, with its remaining time and some of its nodes. From the leader.
     Lease {
         /// The lease.
         id: LeaseId,
-        /// Whether nodes are wanted: those that come after this path, or from the first on.
+        /// Where the list of nodes begins. None: without nodes.
         keys_after: Option<NodesAfter>,
     },
-    /// The key leases whose names come after one, in order. From the leader.
+    /// The key leases in the order of their ids. From the leader.
     Leases {
-        /// The last that is known already.
+        /// The list begins after this id.
         after: Option<LeaseId>,
     },
-    /// The members, the leader, indexes. From any server.
+    /// The members, the leader, and indexes. From any server.
     Cluster,
-    /// The holds on a node, those that are held and those that wait. From the leader.
+    /// The locks on a node, granted and waiting. From the leader.
     Locks {
         /// The node.
         path: NodePath,
     },
-    /// The nodes at and below `path` that go with leases, or did: who is alive. In the order of
-    /// paths. From the leader.
+    /// The services: nodes at and below `path` that are, or were, attached to leases. In the order
+    /// of paths. From the leader.
     Services {
         /// The top.
         path: NodePath,
-        /// Up to where they are known already.
+        /// The page begins after this path.
         after: Option<NodePath>,
     },
 }
 
-/// Some of the services below a path.
+/// One page of the services below a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ServicePage {
-    /// They, in the order of paths.
+    /// The services, in the order of paths.
     pub services: Vec<ServiceInfo>,
-    /// These are all up to this path, after which the next are to be asked for; there may be none
-    /// yet. None: there are no more.
+    /// The page has all services up to this path, perhaps none. The next page begins after it.
+    /// None: this is the last page.
     pub through: Option<NodePath>,
 }
 
-/// A node that goes with a lease, or did, for people: by it a service shows that it lives.
+/// A service: a node that is, or was, attached to a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ServiceInfo {
     /// The node.
     pub path: NodePath,
-    /// What it goes with, or did. None if that is not known any more.
+    /// The lease to which the node is, or was, attached. None if the history does not show it.
     pub owner: Option<NodeOwner>,
-    /// What the session calls itself that it goes with. Empty if there is none, or none any more.
+    /// The name of the session whose lease it is. Empty for a key lease, or if the session has
+    /// ended.
     pub name: String,
-    /// The last change of the node's value. None if that is not known any more.
+    /// The last change of the node's value. None if the history does not show it.
     pub registered: Option<Revision>,
-    /// Whether it is there, and how well.
+    /// Whether the service is alive.
     pub health: ServiceHealth,
-    /// How long ago its lease was renewed last. None if that is not known: it was not since this
-    /// leader began, or it is long ago.
+    /// The time since the lease was last renewed. None if this leader has seen no renewal, or if
+    /// that was long ago.
     pub seen: Option<Duration>,
-    /// What remains of its lease, without the margin.
+    /// The remaining time of the lease, without the margin.
     pub remaining: Duration,
 }
 
-/// How it stands with a service.
+/// The state of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ServiceHealth {
-    /// It has been heard of in time.
+    /// The lease was renewed in time.
     Live,
-    /// It has not: less than a third of its lease remains, and it is renewed well before that when
-    /// all goes well. Or its lease is over, and the removal of its node waits for others.
+    /// Less than a third of the lease remains. Clients normally renew well before that. Or the
+    /// lease has ended, and the removal of the node is pending.
     Jeopardy,
-    /// Its node was removed, and nobody is registered there. Known as far back as the changes are.
+    /// The node was removed, and no service is registered there. Reported as far back as the
+    /// history goes.
     Removed {
-        /// By this change.
+        /// The change that removed the node.
         revision: Revision,
-        /// Why.
+        /// The reason.
         reason: ChangeReason,
     },
 }
 
-/// A hold, for people.
+/// A lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockInfo {
-    /// Names it: the order of arrival.
+    /// Its id: the order of arrival.
     pub lock: LockId,
-    /// Whose it is, or was.
+    /// The session that owns it, owned it, or waits for it.
     pub session: SessionId,
-    /// What the session calls itself.
+    /// The name of the session.
     pub name: String,
-    /// As what it is held, or asked for.
+    /// The granted mode, or the requested one.
     pub mode: LockMode,
-    /// Of the grant. None: it waits.
+    /// The fencing token of the grant. None while it waits.
     pub token: Option<Token>,
-    /// It is held shared, and waits to be exclusive.
+    /// It is granted as shared, and waits for its upgrade.
     pub is_upgrading: bool,
-    /// It is a write lease: the session keeps the node's data to itself.
+    /// It is a write lease: only its owner uses the node's data.
     pub is_write_lease: bool,
-    /// Its session has lost its lease; the hold keeps the node for the delay that was asked for.
+    /// The session's lease has ended, and the node stays taken for the lock delay.
     pub is_lost: bool,
-    /// What remains of the lease under which it lives, with the margin, or of the delay.
+    /// The remaining time of the lease under which it lives, with the margin, or of the lock delay.
     pub remaining: Duration,
 }
 
-/// From where on nodes of a lease are listed.
+/// Where a list of a lease's nodes begins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NodesAfter {
-    /// From the first on.
+    /// At the first node.
     Nothing,
-    /// From the one after this.
+    /// After this path.
     Path(NodePath),
 }
 
-/// A key lease, for people.
+/// A key lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseInfo {
     /// The lease.
     pub id: LeaseId,
-    /// Its term.
+    /// Its TTL.
     pub ttl: Duration,
-    /// What remains of it; zero once it is over, until the log has its end.
+    /// Its remaining time. Zero after its end, until that end is applied.
     pub remaining: Duration,
-    /// Some of the nodes that go with it, in the order of paths. If there are none though they were
-    /// asked for, there are no more.
+    /// Some of its attached nodes, in the order of paths. Empty after the last one, or if no nodes
+    /// were requested.
     pub keys: Vec<NodePath>,
 }
 
-/// One session's lease or hold on a node, for people.
+/// One session's lease on an object of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HolderInfo {
     /// The session.
     pub session: SessionId,
-    /// What it calls itself.
+    /// The name of the session.
     pub name: String,
-    /// The object that it holds, or may hold.
+    /// The object on which it has, or may have, a lease.
     pub object: Object,
-    /// Whether the server assumes it rather than knows it.
+    /// Whether the server only assumes the lease, because the session is covering.
     pub is_covering: bool,
-    /// What remains of its volume lease, with the margin.
+    /// The remaining time of the session's volume lease with the margin, or of the object lease if
+    /// that is less.
     pub remaining: Duration,
 }
 
-/// What a write waits for, for people.
+/// A pending write and one of its blockers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PendingWriteInfo {
-    /// The node that is written.
+    /// The node that the write is about.
     pub path: NodePath,
-    /// Who writes.
+    /// The session that writes.
     pub writer: SessionId,
-    /// The writer's name.
+    /// The name of the writer.
     pub writer_name: String,
-    /// The session whose consent is missing; none while the write waits for others in its queue or
-    /// for its commit.
+    /// The session whose consent is missing. None if the write waits for earlier writes or for its
+    /// commit.
     pub holder: Option<SessionId>,
-    /// The holder's name.
+    /// The name of that session.
     pub holder_name: String,
-    /// How long the write has been waiting.
+    /// How long the write has been pending.
     pub since: Duration,
-    /// At most how much longer it will wait for this holder.
+    /// How much longer it may wait for this session, at most.
     pub at_most: Duration,
-    /// Set if the leader does not know which objects the holder has: then every write in the volume
-    /// waits for it, whether it has a copy or not.
+    /// Set if the leader does not know the session's object leases. Then each write in the volume
+    /// waits for the session, whether or not it has a copy.
     pub covering: Option<CoveringInfo>,
 }
 
-/// A volume in which the leader has to assume that a session holds every object.
+/// A volume in which the leader must assume that a session holds every object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CoveringInfo {
     /// The volume.
     pub volume: NodePath,
-    /// The session has yet to list its copies to this leader, which may be new or may have been
-    /// away. Otherwise its object leases are not tracked one by one, because the volume's settings
-    /// say so or because they are too many.
+    /// The leader waits for the session's holder report. Otherwise it does not track the object
+    /// leases one by one: the volume's settings say so, or there are too many.
     pub is_unreported: bool,
 }
 
-/// Reads that wait until the holder of a write lease has flushed, for people.
+/// Reads that wait for the flush of a write lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BlockedReadInfo {
-    /// The node that is kept.
+    /// The node under the write lease.
     pub path: NodePath,
-    /// How many wait, lists included: as far as one answer counts them
-    /// ([`scan_max`](crate::lessor::Bounds::scan_max)).
+    /// How many reads and lists wait, as far as one answer counts them
+    /// ([`scan_max`](crate::lessor::LessorBounds::scan_max)).
     pub reads: u64,
-    /// The session that keeps it to itself.
+    /// The owner of the write lease.
     pub holder: SessionId,
-    /// The holder's name.
+    /// The name of the owner.
     pub holder_name: String,
     /// How long the first of them has been waiting.
     pub since: Duration,
-    /// At most how much longer they will wait for this holder.
+    /// How much longer they may wait for this owner, at most.
     pub at_most: Duration,
 }
 
-/// A volume, for people.
+/// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// The top.
     pub path: NodePath,
-    /// What it promises.
+    /// Its settings.
     pub settings: VolumeSettings,
-    /// How often it has changed.
+    /// Grows with each change of the volume.
     pub generation: VolumeGeneration,
     /// How many sessions have a lease on it.
     pub leases: u64,
 }
 
-/// The cluster as one server sees it, for people.
+/// The cluster as one server sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClusterInfo {
-    /// The server that answers.
+    /// The id of the server that answers.
     pub replica: u64,
-    /// The leader, if known.
+    /// The id of the leader, if known.
     pub leader: Option<u64>,
-    /// The last epoch that the server has applied.
+    /// The last epoch that this server has applied.
     pub epoch: Epoch,
-    /// The last revision that the server has applied.
+    /// The last revision that this server has applied.
     pub revision: Revision,
     /// All members.
     pub members: Vec<MemberInfo>,
-    /// How many sessions serve nothing from memory, because their clocks and this server's ran
-    /// further apart than they are allowed to. Known of the leader; 0 of others.
+    /// How many sessions serve nothing from memory, because their clocks and the leader's differ by
+    /// more than the allowances. Only the leader knows; 0 from other servers.
     pub clocks_beyond: u64,
-    /// Some of them, in order: at most [`CLOCK_INFOS_MAX`].
+    /// Some of these sessions, in order; at most [`CLOCK_INFOS_MAX`].
     pub clocks: Vec<ClockInfo>,
 }
 
-/// The most sessions that [`ClusterInfo`] names: enough to see whether it is one client's clock or
-/// the server's.
+/// The most sessions that [`ClusterInfo`] names: enough to see whether one client's clock is wrong,
+/// or the server's.
 pub const CLOCK_INFOS_MAX: usize = 64;
 
-/// A session whose clock and the leader's ran further apart than they are allowed to, for people.
+/// A session whose clock and the leader's differ by more than their allowances.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClockInfo {
     /// The session.
     pub session: SessionId,
-    /// What it calls itself.
+    /// The name of the session.
     pub name: String,
-    /// What both counted.
+    /// The times that both clocks counted.
     pub excess: Excess,
 }
 
-/// A member of the cluster, for people.
+/// A member of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemberInfo {
     /// Its id.
     pub replica: u64,
     /// Where it listens.
     pub address: String,
-    /// Whether its vote counts.
+    /// Whether it is a voter.
     pub is_voter: bool,
-    /// The last log index that is known to be on its disk. Only the leader knows all.
+    /// The last log index known to be on its disk. Only the leader knows it for all members.
     pub matched: Option<u64>,
-    /// The last log index applied; known of the server that answers.
+    /// The last applied log index. Known only for the server that answers.
     pub applied: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Why requests are not done.
+//! Reasons for refusing requests.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,24 +9,25 @@ use crate::{
     volume::VolumeError,
 };
 
-/// Why a request was not done. Unless it says otherwise, nothing changed.
+/// The reason why the server refused a request. Nothing has changed, unless the variant says
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// This server does not lead.
     #[error("this server does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
     NotLeader {
-        /// Where the leader listens, if that is known.
+        /// The address of the leader, if known.
         leader: Option<String>,
     },
-    /// The server has no proof that it leads, or stopped leading before anything was proposed: send
-    /// it again.
+    /// The server cannot prove that it leads, or stopped leading before it proposed anything. Or a
+    /// later request replaced this one. The client sends the request again.
     #[error("the server could not show that it leads: try again")]
     Retry,
-    /// The server stopped leading after the write was proposed: it may still take effect. Send it
-    /// again under the same sequence to learn.
+    /// The server stopped leading after it proposed the write, which may still take effect. The
+    /// client sends it again under the same sequence to learn the outcome.
     #[error("the leader changed while the write was being committed: it may still take effect")]
     OutcomeUnknown,
-    /// The session has not registered with this leadership, or not on this connection.
+    /// The session has not registered with this epoch, or not on this connection.
     #[error("the session has registered with epoch {got}: expected {expected}")]
     NotRegistered {
         /// The epoch in the request.
@@ -34,51 +35,52 @@ pub enum Refusal {
         /// The epoch of the leadership that answers.
         expected: Epoch,
     },
-    /// The session does not exist (any more). Its leases, and all that depends on them, are gone.
+    /// The session does not exist, or has ended, with its leases and all that depends on them.
     #[error("session {session} is gone")]
     SessionNotFound {
         /// The session.
         session: SessionId,
     },
-    /// The request's number lies outside of the window of remembered outcomes (S9).
+    /// The request's number is outside of the window of remembered outcomes (S9).
     #[error(
         "request {got} of the session is outside of the window of remembered outcomes: expected {lowest} to {highest}"
     )]
     OutsideWindow {
         /// The request's number.
         got: Sequence,
-        /// The lowest accepted.
+        /// The lowest accepted number.
         lowest: Sequence,
-        /// The highest accepted.
+        /// The highest accepted number.
         highest: Sequence,
     },
     /// The write's conditions did not hold.
     #[error(transparent)]
     Write(#[from] WriteRefusal),
-    /// Something is too long.
+    /// Something in the request or its answer is too large.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// A volume cannot have these settings.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// A bounded table of the server is full.
+    /// A bounded table is full, or the server could not renew more leases in time (S10b).
     #[error("the server has {got} {what} under way: expected at most {most}")]
     Busy {
-        /// What there are too many of.
+        /// The entries of the table, in the plural.
         what: String,
-        /// How many.
+        /// Their number.
         got: usize,
         /// The bound.
         most: usize,
     },
-    /// What is to be watched is not known any more: the client starts over from a fresh read.
+    /// The history no longer has all changes after the watch's revision. The client starts over
+    /// from a fresh read.
     #[error(
         "changes after {after} are not all known any more: expected a watch after {oldest} or later, and a fresh read before it"
     )]
     Compacted {
         /// The last change that the watcher knows.
         after: Revision,
-        /// The least that can be watched after.
+        /// The oldest revision after which a watch can begin.
         oldest: Revision,
     },
 }

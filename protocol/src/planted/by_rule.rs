@@ -1,7 +1,7 @@
-//! Mistakes that a test of the rule finds, and which test.
+//! The mistakes that a test of the rule finds, with the name of the test.
 //!
-//! The simulator takes too long to find these, or cannot make them show. The test of this crate
-//! that [`BY_RULE`] names passes, and fails with the mistake put back: `planted::tests` runs both.
+//! The simulator needs too long for these, or cannot show them. `planted::tests` runs each test of
+//! [`BY_RULE`] twice: it must pass without the mistake, and fail with it.
 
 use super::Bug;
 
@@ -52,8 +52,14 @@ pub const BY_RULE: &[(Bug, &str)] = &[
     (Bug::NodesLostWithNewLease, "state::attachments::tests::lease_with_attached_nodes_is_extended_not_replaced"),
     (Bug::LockReleasedByAnyone, "state::locks::tests::only_its_session_gives_a_hold_back"),
     (Bug::ListWithoutProof, "lessor::tests::watches::a_list_comes_in_pages_each_at_one_revision"),
-    (Bug::ReviveUnderWriteLease, "lessor::tests::caching::a_returning_copy_is_not_good_again_while_its_data_is_kept"),
-    (Bug::WriteLeaseWithoutClock, "holder::tests::caching::what_the_clock_ends_is_lost_with_its_value_and_told_once"),
+    (
+        Bug::ReviveUnderWriteLease,
+        "lessor::tests::write_leases::a_returning_copy_is_not_good_again_while_its_data_is_kept",
+    ),
+    (
+        Bug::WriteLeaseWithoutClock,
+        "holder::tests::write_leases::what_the_clock_ends_is_lost_with_its_value_and_told_once",
+    ),
     (Bug::SuccessorPassedOver, "state::locks::tests::hand_over_skips_queue_in_one_entry_with_larger_token"),
     (Bug::GrantOfRemovedNode, "lessor::tests::removals::a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease"),
 ];

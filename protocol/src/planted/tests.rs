@@ -1,7 +1,7 @@
-//! Each mistake of [`BY_RULE`] is put back, and the test that it names must find it.
+//! Plants each mistake of [`BY_RULE`]. The test that the list names must find it.
 //!
-//! This binary runs itself: `LEASEHOLD_PLANT` names the mistake, libtest's `--exact` the test. By
-//! hand, to see all tests that find one:
+//! This binary runs itself. `LEASEHOLD_PLANT` names the mistake, and libtest's `--exact` the test.
+//! To see by hand all tests that find one:
 //! `LEASEHOLD_PLANT=EndLowered cargo test -p leasehold-protocol --lib`.
 
 use std::{sync::LazyLock, thread};
@@ -9,10 +9,10 @@ use std::{sync::LazyLock, thread};
 use super::{BY_RULE, Bug};
 use crate::rerun::{TestResult, run};
 
-/// Names the mistake that is put back.
+/// Names the planted mistake.
 const VARIABLE: &str = "LEASEHOLD_PLANT";
 
-/// The mistake that this process was started with.
+/// The mistake that this process has planted.
 pub(super) fn chosen() -> Option<Bug> {
     #[expect(clippy::disallowed_methods, reason = "a test is told by whoever runs it")]
     static CHOSEN: LazyLock<Option<Bug>> = LazyLock::new(|| {

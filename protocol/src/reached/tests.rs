@@ -1,7 +1,7 @@
-//! Each bound of [`BY_TESTS_OF_RULES`] is reached by the test that it names.
+//! The test that [`BY_TESTS_OF_RULES`] names for a bound reaches it.
 //!
-//! This binary runs itself: `LEASEHOLD_REACHED` names a bound, and whoever reaches it fails. By
-//! hand, to see all tests that reach one:
+//! This binary runs itself. `LEASEHOLD_REACHED` names a bound, and any test that reaches it fails.
+//! To see by hand all tests that reach one:
 //! `LEASEHOLD_REACHED=Depth cargo test -p leasehold-protocol --lib`.
 
 use std::{sync::LazyLock, thread};
@@ -9,10 +9,10 @@ use std::{sync::LazyLock, thread};
 use super::{BY_TESTS_OF_RULES, Bound};
 use crate::rerun::{TestResult, run};
 
-/// Names the bound that is not to be reached.
+/// Names the bound that fails a test.
 const VARIABLE: &str = "LEASEHOLD_REACHED";
 
-/// A bound is reached: if it is the one that this process was started with, the test ends here.
+/// Called when a bound is reached. Fails the test if this process was started with that bound.
 pub(super) fn expected(bound: Bound) {
     #[expect(clippy::disallowed_methods, reason = "a test is told by whoever runs it")]
     static NAME: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(VARIABLE).ok());

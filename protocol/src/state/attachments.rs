@@ -1,26 +1,26 @@
-//! Nodes that go with a lease, and what becomes of them when it ends.
+//! Nodes attached to leases, and their removal after a lease ends (S8, T5 in docs/PROTOCOL.md).
 //!
-//! A node goes with one lease at most, a lease carries any number of nodes (etcd's keys,
-//! ZooKeeper's ephemeral nodes). A node that goes with a lease is a leaf and no volume, as in
-//! ZooKeeper: its end then takes nothing else along.
+//! A node is attached to one lease at most. A lease has any number of attached nodes (etcd's keys,
+//! ZooKeeper's ephemeral nodes), up to [`State::REMOVED_NODES_MAX`]. As in ZooKeeper, an attached
+//! node has no children and is no volume. So its removal removes nothing else.
 //!
-//! # First the lease, then the nodes
+//! # First the lease, then the nodes (ADR 8)
 //!
-//! A lease ends with one command, which waits for nobody (T5): writes wait for the end of leases,
-//! and it must not wait for others in turn. What went with it is an *orphan* from then on: it is
-//! still there, and nothing can be attached to that lease any more. When everyone has consented who
-//! may hold copies of the orphans, or of the lists that they are in, a second command removes them
-//! (S8).
+//! One command ends a lease, and waits for nothing (T5): writes wait for the ends of leases, so an
+//! end must not wait in turn. The attached nodes are *orphans* from then on. They still exist, but
+//! no node can be attached to that lease. When every session that may hold copies of the orphans or
+//! of their lists has consented, a second command purges them (S8).
 //!
-//! # Gone at once, taken out in pieces
+//! # Purged at once, reclaimed in parts
 //!
-//! That command makes all of them go with one change, however many they are: a node is
-//! [there](State::node) only if its lease is not among those whose nodes are gone. What is left is
-//! to give back the memory, and that is done in pieces of [`RECLAIMED_PER_ENTRY`] with the entries
-//! that follow, so that the end of a lease with 100,000 keys holds nobody up (the complaint of etcd
-//! 15993). The lists of children are put right at once: there are few of them. What watchers are
-//! told of it is put together at once too: the end of a lease with 100,000 nodes took 37 ms to
-//! apply, and its change, a row of 3.6 MB, 14 ms to encode (one core of a shared machine).
+//! However many orphans a lease has, that command purges all of them with one change. The lease
+//! gets a tombstone, and a node [exists](State::node) only if its lease has none. Later entries
+//! reclaim the memory in parts of [`RECLAIMED_PER_ENTRY`]. So the end of a lease with 100,000 nodes
+//! blocks no other client (etcd issue 15993).
+//!
+//! The lists of children are updated at once, because they are few. The events for watchers are
+//! built at once too. The purge of 100,000 nodes took 37 ms to apply. Its row of 3.6 MB took 14 ms
+//! to encode (one core of a shared machine).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,28 +39,28 @@ use crate::{
     work::CountVisits,
 };
 
-/// The most nodes that one entry takes out of memory.
+/// The most nodes that one entry reclaims, unless very many leases have tombstones.
 pub(super) const RECLAIMED_PER_ENTRY: usize = 1024;
 
-/// With more nodes, a lease ends with a change of its own, which names the subtree that they lie in
-/// instead of each. Copies of its nodes are looked for together then, too.
+/// The most nodes of a lease that shares a change. A lease with more has its own change, which
+/// names a common subtree. The lessor then looks for copies by that subtree too.
 pub(crate) const FEW_NODES: usize = 16;
 
-/// The most nodes of several leases that go with one change: with the longest paths it can still be
-/// told.
+/// The most nodes of several leases that share one change. Even with the longest paths, such a
+/// change fits into an answer to a watcher.
 const NODES_PER_CHANGE: usize = 1024;
 
-/// The lease that a node goes with.
+/// The lease that a node is attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attachment {
     /// The lease.
     pub lease: LeaseKey,
-    /// Which of its incarnations: one that comes later carries nothing of it.
+    /// Its incarnation. A later lease of the same name does not have the node.
     pub incarnation: Incarnation,
 }
 
 impl Attachment {
-    /// The lease as users know it.
+    /// The lease as clients see it.
     pub fn owner(&self) -> Option<NodeOwner> {
         match &self.lease {
             LeaseKey::Key(id) => Some(NodeOwner::Lease(*id)),
@@ -70,33 +70,32 @@ impl Attachment {
     }
 }
 
-/// Which nodes go with which lease. Follows from the nodes and the leases; kept because an end must
-/// not look at all of them.
+/// The attached nodes by lease. Derived from the nodes and the leases. Stored because the end of a
+/// lease must not scan all nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Attachments {
     nodes: BTreeMap<Incarnation, Nodes>,
-    /// The leases that have ended and whose nodes are still there.
+    /// The ended leases whose nodes still exist.
     orphans: BTreeSet<Incarnation>,
-    /// The leases whose nodes are gone, but not all taken out of memory yet. Each has a row.
+    /// The leases whose nodes are purged, but not all reclaimed yet. Each has a row.
     pub(super) tombstones: BTreeSet<Incarnation>,
-    /// The leases that ended with their sessions, which were closed, and whose nodes are still
-    /// there. Each has a row.
+    /// The orphaned leases that ended because their session was closed. Each has a row.
     pub(super) closed_session_orphans: BTreeSet<Incarnation>,
 }
 
-/// Nodes that go with one change.
+/// Nodes to purge with one change.
 #[derive(Debug, Default)]
 struct PurgeBatch {
-    /// The leases that carried them.
+    /// The leases that they are attached to.
     leases: Vec<Incarnation>,
-    /// Each, and why it goes.
+    /// Each node, with the reason of its removal.
     nodes: Vec<(NodePath, ChangeReason)>,
-    /// The lists of children that they are in, with how many of each.
+    /// The lists of children that contain them, with the number of nodes in each.
     lists: BTreeMap<NodePath, u64>,
 }
 
 impl PurgeBatch {
-    /// Beside what goes already, what this lease carries, all in one list.
+    /// Adds the nodes of one more lease, all in one list.
     fn add(
         &mut self,
         lease: Incarnation,
@@ -108,8 +107,9 @@ impl PurgeBatch {
         self.leases.push(lease);
     }
 
-    /// What it changes: each node, for those who were away drop what is named, and a list has
-    /// others in it that live on. Of a lease with many nodes, the subtree that they all lie in.
+    /// The changed objects. It names each node, because returning clients drop whatever is named
+    /// here, and a list also contains nodes that stay. For a lease with many nodes it names a
+    /// common subtree.
     fn sets(&self) -> Vec<ObjectSet> {
         if self.leases.len() == 1 && self.nodes.len() > FEW_NODES {
             return vec![ObjectSet::Subtree(NodePath::common_ancestor(self.lists.keys()))];
@@ -120,7 +120,7 @@ impl PurgeBatch {
 }
 
 impl Attachments {
-    /// As the nodes and the leases say; nodes of `gone` leases are there no more.
+    /// Builds the table from the nodes and the leases. Leases with a tombstone are no orphans.
     pub(super) fn of(
         nodes: &BTreeMap<NodePath, NodeRecord>,
         leases: &BTreeMap<LeaseKey, LeaseRecord>,
@@ -155,7 +155,8 @@ impl Attachments {
         }
     }
 
-    /// The lease is an orphan no more, if it was one. Why its nodes go.
+    /// Ends the orphan state of a lease. Returns the reason of its nodes' removal, or `None` if the
+    /// lease was no orphan.
     fn take_orphan(&mut self, lease: Incarnation, touched: &mut Touched) -> Option<ChangeReason> {
         let is_closed = self.closed_session_orphans.remove(&lease);
         if is_closed {
@@ -165,7 +166,6 @@ impl Attachments {
         was_orphan.then_some(if is_closed { ChangeReason::Revoked } else { ChangeReason::Expired })
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 4] {
         [self.nodes.len(), self.orphans.len(), self.tombstones.len(), self.closed_session_orphans.len()]
@@ -179,7 +179,7 @@ impl Attachments {
         self.nodes.get(&incarnation).into_iter().flat_map(move |nodes| nodes.from(path.clone()))
     }
 
-    /// Takes out so many of the lease's nodes, or as many as it has.
+    /// Takes out at most `most` of the lease's nodes.
     fn take(&mut self, incarnation: Incarnation, most: usize) -> Vec<NodePath> {
         let first = self.nodes.get_mut(&incarnation).and_then(|nodes| nodes.split(most));
         first.unwrap_or_else(|| self.nodes.remove(&incarnation).map(Nodes::into_paths).unwrap_or_default())
@@ -187,19 +187,18 @@ impl Attachments {
 }
 
 impl State {
-    /// Whether a node that is in memory is there: it is not gone with its lease.
+    /// Whether a node in memory exists: its lease has no tombstone.
     pub(super) fn is_live(&self, node: &NodeRecord) -> bool {
         let gone = &self.attachments.tombstones;
         gone.is_empty() || node.attachment.as_ref().is_none_or(|to| !gone.contains(&to.incarnation))
     }
 
-    /// The nodes that go with the lease of this incarnation, or went with it and are still there,
-    /// in the order of paths.
+    /// The nodes that are attached to this incarnation, orphans included, in the order of paths.
     pub fn attached_nodes(&self, incarnation: Incarnation) -> impl Iterator<Item = &NodePath> + use<'_> {
         self.attached_nodes_from(incarnation, NodePath::root())
     }
 
-    /// Those of the nodes that lie at `path` or after it.
+    /// The same, from `path` on.
     pub fn attached_nodes_from(
         &self,
         incarnation: Incarnation,
@@ -209,13 +208,13 @@ impl State {
         self.attachments.from(incarnation, path).counted().filter(move |_| !is_gone)
     }
 
-    /// How many nodes go with the lease of this incarnation, or went with it and are still in
-    /// memory.
+    /// The number of nodes attached to this incarnation, with those that are purged and not yet
+    /// reclaimed.
     pub fn attached_node_count(&self, incarnation: Incarnation) -> usize {
         self.attachments.nodes.get(&incarnation).map_or(0, Nodes::len)
     }
 
-    /// Whether a node or a hold goes with the lease.
+    /// Whether a node is attached to the lease, or a lock lives under it.
     pub fn has_dependents(&self, lease: &LeaseKey) -> bool {
         let carries = |incarnation| {
             self.attached_nodes(incarnation).next().is_some() || self.locks_under(incarnation).next().is_some()
@@ -223,21 +222,21 @@ impl State {
         self.leases.get(lease).is_some_and(|lease| carries(lease.incarnation))
     }
 
-    /// Whether the lease has ended and its nodes are still there.
+    /// Whether the lease has ended and its nodes still exist.
     pub fn is_orphaned(&self, lease: Incarnation) -> bool {
         self.attachments.orphans.contains(&lease)
     }
 
-    /// The leases that have ended and whose nodes are still there.
+    /// The ended leases whose nodes still exist.
     pub fn orphans(&self) -> impl Iterator<Item = Incarnation> + use<'_> {
         self.attachments.orphans.iter().copied().counted()
     }
 
-    /// What a put attaches the node to.
+    /// The lease that a put attaches the node to.
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal`] if there is no such lease, or the node cannot go with one.
+    /// [`WriteRefusal`] if there is no such lease, or the node cannot be attached to one.
     pub(super) fn attachment(
         &self,
         session: SessionId,
@@ -258,7 +257,7 @@ impl State {
         Ok(Some(Attachment { lease, incarnation }))
     }
 
-    /// The writer's volume leases that these puts have attached nodes to, each once.
+    /// The writer's volume leases to which these puts have attached nodes, each once.
     pub(super) fn attached_by<'a>(
         &self,
         writer: SessionId,
@@ -277,12 +276,12 @@ impl State {
         leases
     }
 
-    /// The lease has room for one more node, unless the node goes with it already. The puts of one
-    /// transaction do not count each other.
+    /// Checks that the lease has room for one more node, unless the node is attached to it already.
+    /// The puts of one transaction do not count each other.
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal::LeaseFull`] if it has not.
+    /// [`WriteRefusal::LeaseFull`] if it has no room.
     pub(super) fn check_lease_room(&self, path: &NodePath, to: &Attachment) -> Result<(), WriteRefusal> {
         let got = self.attached_node_count(to.incarnation);
         let goes_with =
@@ -294,11 +293,11 @@ impl State {
         Err(WriteRefusal::LeaseFull { path: path.clone(), got: got as u64, most: Self::REMOVED_NODES_MAX as u64 })
     }
 
-    /// The node that is there and nearest above the path stays, whatever lease ends.
+    /// Checks that the nearest existing ancestor is not attached to a lease.
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal::Attached`] if it goes with a lease: such a node gets no children.
+    /// [`WriteRefusal::Attached`] if it is: such a node gets no children.
     pub(super) fn check_parent_not_attached(&self, path: &NodePath) -> Result<(), WriteRefusal> {
         let nearest = path.ancestors().find_map(|above| self.node(&above).map(|node| (above, node)));
         match nearest {
@@ -307,7 +306,7 @@ impl State {
         }
     }
 
-    /// A change has attached a node to the lease.
+    /// Records that a change attached a node to the lease.
     pub(super) fn note_attached(&mut self, lease: &LeaseKey, revision: Revision, touched: &mut Touched) {
         if let Some(lease) = self.leases.get_mut(lease) {
             lease.attached_at = revision;
@@ -315,16 +314,16 @@ impl State {
         touched.insert(RowKey::Lease(lease.clone()));
     }
 
-    /// Whether consents that were gathered for what was attached up to `carried` cover everything
-    /// that the key lease carries. They were gathered for the lease that is [meant](Self::meant),
-    /// which the footprint looks at.
+    /// Whether consents for the nodes attached up to `carried` cover all nodes of the key lease.
+    /// The footprint has checked that it is the [intended](Self::intended) lease.
     pub(super) fn consents_cover_attached(&self, id: LeaseId, carried: Revision) -> bool {
         let lease = LeaseKey::Key(id);
         let is_known = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= carried);
         is_known || !self.has_dependents(&lease) || self.mistake.is(Bug::AttachedUnasked)
     }
 
-    /// The lists of children that the nodes of a lease are in, and how many of them are in each.
+    /// The lists of children that contain the nodes of a lease, with the number of these nodes in
+    /// each.
     pub fn attached_parent_counts(&self, incarnation: Incarnation) -> BTreeMap<NodePath, u64> {
         let mut lists: BTreeMap<NodePath, u64> = BTreeMap::new();
         let mut last: Option<(NodePath, u64)> = None;
@@ -345,7 +344,7 @@ impl State {
         lists
     }
 
-    /// The session whose lease this was has been closed: what went with it did not expire.
+    /// Records that the lease ended because its session was closed: its nodes did not expire.
     pub(super) fn note_session_closed(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         if self.attachments.orphans.contains(&incarnation) {
             self.attachments.closed_session_orphans.insert(incarnation);
@@ -353,7 +352,7 @@ impl State {
         }
     }
 
-    /// Ends the lease. Its holds end with it, its nodes are orphaned.
+    /// Ends the lease. Its locks end too, and its nodes become orphans.
     pub(super) fn end_lease(&mut self, key: &LeaseKey, touched: &mut Touched) {
         if let Some(lease) = self.leases.remove(key) {
             if let Some(on_volume) = volume_lease_holder(key) {
@@ -368,9 +367,9 @@ impl State {
         }
     }
 
-    /// Removes what went with these leases, which have ended. Leases whose few nodes are all in one
-    /// list of children go with one change: the end of a whole registry is a few of them, for the
-    /// history, the disk and all who watch. Each other has a change of its own.
+    /// Purges the orphans of these leases. Small leases with all nodes in one list of children
+    /// share changes. So the end of a whole registry is a few changes for the history, the disk and
+    /// the watchers. Each other lease has its own change.
     pub(super) fn purge_orphans(&mut self, leases: &[Incarnation], touched: &mut Touched) -> Outcome {
         let mut together: BTreeMap<NodePath, PurgeBatch> = BTreeMap::new();
         let (mut removed, mut last) = (0, NodePath::root());
@@ -393,20 +392,20 @@ impl State {
         Outcome::Purged { nodes: removed }
     }
 
-    /// Removes the nodes of a lease that was revoked, with one change. Returns how many there were.
+    /// Purges the nodes of a revoked lease with one change. Returns their number.
     pub(super) fn purge_revoked(&mut self, incarnation: Incarnation, touched: &mut Touched) -> u64 {
         self.attachments.take_orphan(incarnation, touched);
         self.purge(self.purge_batch(incarnation, ChangeReason::Revoked), touched)
     }
 
-    /// The removal of all that a lease carries.
+    /// The removal of all nodes attached to a lease.
     fn purge_batch(&self, incarnation: Incarnation, reason: ChangeReason) -> PurgeBatch {
         let nodes = self.attached_nodes(incarnation).map(|path| (path.clone(), reason)).collect();
         PurgeBatch { leases: vec![incarnation], nodes, lists: self.attached_parent_counts(incarnation) }
     }
 
-    /// The nodes of a lease and the one list that they are in, if they are few. It is mostly the
-    /// one of the lease before.
+    /// The nodes of a lease and their one list, if they are few. `last` is the list of the lease
+    /// before, which is usually the same.
     fn few_attached_nodes(&self, incarnation: Incarnation, last: &NodePath) -> Option<(NodePath, Vec<NodePath>)> {
         let nodes: Vec<NodePath> = self.attached_nodes(incarnation).take(FEW_NODES + 1).cloned().collect();
         let first = nodes.first()?;
@@ -415,7 +414,7 @@ impl State {
         are_few.then_some((list, nodes))
     }
 
-    /// Removes nodes whose leases have ended, with one change. Returns how many there were.
+    /// Purges the nodes of ended leases with one change. Returns their number.
     fn purge(&mut self, removal: PurgeBatch, touched: &mut Touched) -> u64 {
         if removal.lists.is_empty() {
             return 0;
@@ -438,10 +437,10 @@ impl State {
         removal.lists.values().sum()
     }
 
-    /// Takes some of the nodes that are gone out of memory.
+    /// Reclaims the memory of some purged nodes.
     pub(super) fn reclaim_purged(&mut self, touched: &mut Touched) {
-        // Many leases of few nodes together, and the more the more there are: a million of them
-        // that end in one second must not take memory until the log has had a million entries.
+        // More leases get more room. A million leases of few nodes that end in one second must not
+        // take memory until the log has had a million entries.
         let mut room = RECLAIMED_PER_ENTRY.max(self.attachments.tombstones.len() * 2);
         while room > 0
             && let Some(incarnation) = self.attachments.tombstones.first().copied()
@@ -457,12 +456,12 @@ impl State {
             }
             self.attachments.tombstones.remove(&incarnation);
             touched.insert(RowKey::Tombstone(incarnation));
-            // A lease costs something though all its nodes have been written anew meanwhile.
+            // A lease costs something even if all its nodes have been written again since.
             room -= count.max(1);
         }
     }
 
-    /// Checks that the nodes and the leases that they go with fit together.
+    /// Checks that the nodes and the leases that they are attached to are consistent.
     pub(super) fn check_attachments(&self) -> Result<(), String> {
         let (gone, closed) = (self.attachments.tombstones.clone(), self.attachments.closed_session_orphans.clone());
         if self.attachments != Attachments::of(&self.nodes, &self.leases, (gone, closed)) {

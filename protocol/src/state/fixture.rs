@@ -1,8 +1,7 @@
-//! What the tests of the state share: a state under one leadership, and short ways to say what
-//! happens to it.
+//! The fixture of the state's tests: a state in its first epoch, and short functions for commands.
 //!
-//! Every entry goes through [`Fixture::apply`], which checks the invariants and that the rows named
-//! as touched are all that changed.
+//! [`Fixture::apply`] checks the invariants after each entry. [`Fixture::apply_command`] also
+//! checks that the touched rows are all rows that changed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -36,7 +35,7 @@ pub(super) fn subtree(text: &str) -> ObjectSet {
     ObjectSet::Subtree(path(text))
 }
 
-/// Covers whatever a write changes.
+/// Consents that cover any write.
 pub(super) fn everything() -> Vec<ObjectSet> {
     vec![subtree("/")]
 }
@@ -68,7 +67,7 @@ pub(super) fn create_volume(at: &str, term_seconds: u64) -> Write {
 pub(super) struct Fixture {
     pub(super) state: State,
     pub(super) rows: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The cluster time that the next proposal carries.
+    /// The cluster time of the next proposal.
     pub(super) time: ClusterTime,
     sequences: BTreeMap<SessionId, Sequence>,
 }
@@ -83,13 +82,13 @@ impl Fixture {
         fixture
     }
 
-    /// A state that something has been done to already.
+    /// A fixture for an existing state.
     pub(super) fn of(state: State) -> Self {
         let (rows, time) = (state.rows().collect(), state.cluster_time());
         Self { state, rows, time, sequences: BTreeMap::new() }
     }
 
-    /// Applies an entry, and checks the state and its rows after it.
+    /// Applies an entry, stores its rows, and checks the invariants.
     pub(super) fn apply(&mut self, proposal: &Proposal) -> Applied {
         let applied = self.state.apply(self.state.applied_index() + 1, proposal);
         for key in &applied.changed_rows {
@@ -120,15 +119,15 @@ impl Fixture {
         }
     }
 
-    /// The session's next sequence. It counts what this fixture made only.
+    /// The session's next sequence. Counts only the sequences of this fixture.
     pub(super) fn next_sequence(&mut self, session: SessionId) -> Sequence {
         let sequence = self.sequences.entry(session).or_default();
         *sequence = sequence.next();
         *sequence
     }
 
-    /// A new write of the session that arrives now, covers everything, and says nothing of what was
-    /// answered.
+    /// A new write of the session that arrives now. Its consents cover everything. It declares no
+    /// request answered.
     pub(super) fn command(&mut self, session: SessionId, write: Write) -> Command {
         let (sequence, intended) = (self.next_sequence(session), self.state.intended(session, &write));
         Command::Write {
@@ -142,7 +141,7 @@ impl Fixture {
         }
     }
 
-    /// The same behind all that the session was answered already.
+    /// The same, with a sequence after all remembered outcomes of the session.
     pub(super) fn command_after(&mut self, session: SessionId, write: Write) -> Command {
         let answers = self.state.session(session).map(|session| session.answers.keys().next_back().copied());
         self.sequences.insert(session, answers.flatten().unwrap_or_default());

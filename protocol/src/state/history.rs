@@ -1,12 +1,12 @@
-//! The last changes: what a client missed while it was away, and what watchers have yet to hear.
+//! The history: the latest changes, for returning clients and for watchers.
 //!
-//! Each change is remembered as the sets of objects that it changed, by which copies are revived,
-//! and as its [events](crate::change), which watchers are told. What is forgotten follows from the
-//! changes alone, so that all replicas forget the same.
+//! A change is stored as the sets of objects that it changed, which decide the revival of copies,
+//! and as its [events](crate::change), which watchers receive. Compaction depends on the changes
+//! alone, so all replicas compact the same ones.
 //!
-//! A change with very many events is remembered without them: it would not fit into one answer, and
-//! would push everything else out of the history. Whoever watches what it changed starts over from
-//! a fresh read.
+//! A change with very many events is stored without them. It would not fit into one answer, and
+//! would displace the rest of the history. A client that watches something it changed starts again
+//! from a fresh read.
 
 #[cfg(test)]
 use std::collections::BTreeSet;
@@ -29,9 +29,9 @@ use crate::{
 /// One change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct HistoryEntry {
-    /// What it changed.
+    /// The changed objects.
     pub(super) sets: Vec<ObjectSet>,
-    /// What happened; none if that is too much to be told.
+    /// The events. `None` if they are too heavy for an answer.
     events: Option<Vec<Event>>,
 }
 
@@ -41,8 +41,7 @@ impl HistoryEntry {
         CHANGE_BYTES + sets + weight_of(self.events.as_deref().unwrap_or_default())
     }
 
-    /// Whether it changed something that is watched. Of one that is remembered without its events,
-    /// whether it may have.
+    /// Whether it changed a watched node. For a change without events, whether it may have.
     fn concerns(&self, watched: &Watched) -> bool {
         match &self.events {
             Some(events) => events.iter().any(|event| watched.includes(&event.path)),
@@ -54,23 +53,23 @@ impl HistoryEntry {
     }
 }
 
-/// What a change weighs by itself.
+/// The weight of a change without sets and events, in bytes.
 const CHANGE_BYTES: usize = 64;
 
 fn weight_of(events: &[Event]) -> usize {
     events.iter().map(Event::weight).sum()
 }
 
-/// What each of the last changes changed, oldest first. Revisions have no gaps, so that the place
-/// says which it was: the first is the one after [`Meta::history_start`](super::Meta).
+/// The latest changes, oldest first. Revisions have no gaps, so the index gives the revision: the
+/// first change follows [`Meta::history_start`](super::Meta).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
     changes: VecDeque<HistoryEntry>,
-    /// By what a returning session is told.
+    /// The index that answers returning sessions.
     latest: LatestChanges,
-    /// Of all changes together. Follows from them.
+    /// The weight of all changes together, in bytes. Derived from them.
     weight: usize,
-    /// Events of the change that is being made. Empty between commands.
+    /// The events of the change in progress. Empty between commands.
     pending_events: Vec<Event>,
 }
 
@@ -85,13 +84,12 @@ impl History {
         self.changes.iter()
     }
 
-    /// How many entries its tables have.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 2] {
         self.latest.sizes()
     }
 
-    /// Checks the history by itself. It begins after a revision.
+    /// Checks the history by itself. Its first change follows `start`.
     pub(super) fn check(&self, start: Revision) -> Result<(), String> {
         let changes = (start.0 + 1..).zip(&self.changes);
         let sets = changes.flat_map(|(revision, change)| change.sets.iter().map(move |set| (Revision(revision), set)));
@@ -111,37 +109,38 @@ impl History {
     }
 }
 
-/// What became of a look at the history on behalf of a watcher.
+/// The result of a scan of the history for a watcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HistoryScan {
-    /// What happened, and how far was looked.
+    /// The watched changes, and how far the scan went.
     Found(Changes),
-    /// It is no longer known what happened: the least that can be watched after.
+    /// A needed change is compacted or has no events. A watch can start after this revision, not
+    /// earlier.
     Compacted(Revision),
 }
 
-/// What one look at the history may cost.
+/// The bounds of one scan of the history.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScanBounds {
-    /// The weight of what is found; what is found first may be heavier.
+    /// The weight of the found changes, in bytes. The first one may be heavier.
     pub(crate) bytes: usize,
-    /// The changes and events that are looked at; what is looked at first may have more.
+    /// The number of changes and events to scan. The first change may have more.
     pub(crate) events: usize,
 }
 
 impl State {
-    /// What changed after `revision` of what the volume had then and may have had copies of: each
-    /// set once. Costs by what there is to be told.
+    /// The sets that changed after `revision` in the volume as it was then, each once. Costs by the
+    /// number of these sets. The sets may reach beyond the volume, or be in a part that it no
+    /// longer has.
     ///
-    /// None if that is not known: the history does not reach back that far, or the revision is
-    /// still to come. Sets may reach beyond the volume, or lie in what was part of it once.
+    /// `None` if the history does not know: `revision` is compacted, or still to come.
     pub fn changed_in_volume(&self, volume: &NodePath, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
         let is_known = (self.meta.history_start..=self.meta.revision).contains(&revision);
         is_known.then(|| self.history.latest.after(revision, volume))
     }
 
-    /// The same of any subtree, by walking the history, with what lies in volumes inside it: the
-    /// sets in order.
+    /// The same for any subtree, inner volumes included, by a walk of the history. The sets are in
+    /// order.
     #[cfg(test)]
     pub(crate) fn changed_since(&self, revision: Revision, volume: &NodePath) -> Option<Vec<ObjectSet>> {
         if revision > self.meta.revision {
@@ -153,35 +152,34 @@ impl State {
         Some(changed.into_iter().cloned().collect())
     }
 
-    /// The last change that the history has forgotten: it knows all changes after this one.
+    /// The last compacted revision: the history has all changes after it.
     pub fn history_start(&self) -> Revision {
         self.meta.history_start
     }
 
-    /// The changes after one, in order. None if the history does not reach back that far.
+    /// The changes after a revision, in order. `None` if the revision is compacted.
     fn entries_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &HistoryEntry)>> {
         let known = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
         let changes = self.history.changes.range(known.min(self.history.changes.len())..);
-        // There is a change for each revision that is counted to, and no more are.
+        // The history has a change for each revision in this range, and no more.
         let revisions = revision.0.saturating_add(1)..;
         Some(changes.zip(revisions).counted().map(|(change, revision)| (Revision(revision), change)))
     }
 
-    /// The events of each change after one, in order; none of a change that cannot be told. None if
-    /// the history does not reach back that far.
+    /// The events of each change after a revision, in order. A change without stored events has
+    /// `None`. The result is `None` if the revision is compacted.
     pub fn events_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, Option<&[Event]>)>> {
         let changes = self.entries_after(revision)?;
         Some(changes.map(|(revision, change)| (revision, change.events.as_deref())))
     }
 
-    /// What this change changed; nothing if that is not known any more.
+    /// The sets that a change changed. Empty if it is compacted.
     pub(crate) fn sets_changed_by(&self, revision: Revision) -> &[ObjectSet] {
         self.change(revision).map_or(&[], |change| &change.sets)
     }
 
-    /// What happened after a revision to what is watched. Stops where it has cost enough; but one
-    /// change at least is looked at, if there is one, so that whoever goes on from there comes to
-    /// the end.
+    /// The watched events after a revision. Stops at the bounds, but scans one change at least, if
+    /// there is one. So a caller that continues from there reaches the end.
     pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
         let start = if self.mistake.is(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
         let Some(remembered) = self.entries_after(start) else {
@@ -197,7 +195,7 @@ impl State {
             }
             if change.concerns(watched) {
                 let Some(events) = &change.events else {
-                    // What came before it is told first.
+                    // The caller gets the changes before it first.
                     return if found.changes.is_empty() {
                         HistoryScan::Compacted(revision)
                     } else {
@@ -220,20 +218,19 @@ impl State {
         HistoryScan::Found(found)
     }
 
-    /// Something happens with the change that is being made.
+    /// Adds an event to the change in progress.
     pub(super) fn note_event(&mut self, path: NodePath, kind: EventKind, reason: ChangeReason) {
         self.history.pending_events.push(Event { path, kind, reason });
     }
 
-    /// A node has just been made or written.
+    /// Adds the event of a node that was created or written.
     pub(super) fn note_put(&mut self, path: &NodePath) {
         if let Some(Data { value, stat }) = self.data(path) {
             self.note_event(path.clone(), EventKind::Put(Data { value, stat }), ChangeReason::Request);
         }
     }
 
-    /// Notes what the change that has just been made changed, and forgets the oldest if there are
-    /// too many.
+    /// Stores the change that was just made, and compacts the oldest changes if there are too many.
     pub(super) fn note_change(&mut self, mut sets: Vec<ObjectSet>, touched: &mut Touched) {
         if self.mistake.is(Bug::ChangeHalfRemembered) {
             sets.truncate(1);
@@ -267,7 +264,7 @@ impl State {
         }
     }
 
-    /// Finds the last changes by set, of a history that was read.
+    /// Builds the index of latest changes, for a history that was read from rows.
     pub(super) fn index_last_changes(&mut self) {
         let History { changes, latest, .. } = &mut self.history;
         for (revision, change) in (self.meta.history_start.0.saturating_add(1)..).zip(changes.iter()) {
@@ -278,7 +275,7 @@ impl State {
         }
     }
 
-    /// The last change is kept, whatever it weighs: it weighs less than the bound by itself.
+    /// The last change always stays: alone it weighs less than the bound.
     fn is_history_too_long(&self) -> bool {
         let kept = self.history.changes.len();
         let is_long = kept as u64 > self.meta.history_max;
@@ -291,14 +288,14 @@ impl State {
         is_long || is_heavy
     }
 
-    /// What the change of this revision changed, if that is still known.
+    /// The change with this revision, unless it is compacted.
     pub(super) fn change(&self, revision: Revision) -> Option<&HistoryEntry> {
         let place = revision.0.checked_sub(self.meta.history_start.0)?.checked_sub(1)?;
         self.history.changes.get(usize::try_from(place).ok()?)
     }
 }
 
-/// The volume around the one that a subtree is the whole of.
+/// If the set is the subtree of a volume, the volume around it.
 fn outer_volume<'a>(volumes: &'a BTreeMap<NodePath, VolumeRecord>, set: &ObjectSet) -> Option<&'a NodePath> {
     match set {
         ObjectSet::One(_) => None,
@@ -309,7 +306,7 @@ fn outer_volume<'a>(volumes: &'a BTreeMap<NodePath, VolumeRecord>, set: &ObjectS
     }
 }
 
-/// The top of the volume that the path is in.
+/// The top of the path's volume.
 fn volume_of<'a>(volumes: &'a BTreeMap<NodePath, VolumeRecord>, path: &NodePath) -> &'a NodePath {
     super::volumes::volume_of(volumes, path).0
 }

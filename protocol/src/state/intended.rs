@@ -1,12 +1,12 @@
-//! Which lease, and which volume, a write names (S7b).
+//! The leases and the volume that a write intends (S7b in docs/PROTOCOL.md).
 //!
-//! A key lease can end and be granted again under its name, a session can get another lease on a
-//! volume, and a volume can be removed and made anew, all while a write waits for its consents. The
-//! write is about those that there were when it arrived: [`State::meant`] says which they are, and
-//! when the write is applied every name in it has to stand for the same one.
+//! While a write waits for consents, a key lease can end and be granted again under its id. A
+//! session can get another lease on a volume. A volume can be removed and created again. The write
+//! is about those of its arrival: [`State::intended`] computes them then. When the write is
+//! applied, each name must still mean the same one.
 //!
-//! What a write names otherwise needs no such care: sessions, holds, tokens and revisions are never
-//! used again, and a path means whichever node is there (a condition says otherwise).
+//! Other names need no such check. Sessions, locks, tokens and revisions are never reused. A path
+//! means whichever node exists then, unless a condition says otherwise.
 
 use super::State;
 use crate::{
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl State {
-    /// What the names in the write stand for now: computed when its request arrives, of a
-    /// transaction for both branches.
+    /// The leases and the volume that the names in the write mean now. For a transaction, those of
+    /// both branches. The lessor calls this when the request arrives.
     pub fn intended(&self, writer: SessionId, write: &Write) -> IntendedLeases {
         let leases = leases_named_by(write).into_iter().filter_map(|named| {
             let key = match named {
@@ -35,7 +35,7 @@ impl State {
         IntendedLeases { leases: leases.collect(), volume: volume.map(|volume| volume.create_generation) }
     }
 
-    /// The lease that a put names, whether or not there is one.
+    /// The name of the lease that a put names. The lease need not exist.
     pub(super) fn named_lease(&self, writer: SessionId, path: &NodePath, attach: Attach) -> Option<LeaseKey> {
         match attach {
             Attach::Nothing | Attach::Unchanged => None,
@@ -44,7 +44,7 @@ impl State {
         }
     }
 
-    /// Why a node cannot be attached so: there is no such lease.
+    /// The refusal of an attachment to a lease that does not exist.
     pub(super) fn no_lease_refusal(&self, path: &NodePath, attach: Attach) -> WriteRefusal {
         match attach {
             Attach::Lease(id) => WriteRefusal::LeaseNotFound { id },
@@ -54,11 +54,11 @@ impl State {
         }
     }
 
-    /// The lease that a put names is the one that is meant.
+    /// Checks that the lease that a put names is the intended one.
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal`] if there is none, or another has its name by now.
+    /// [`WriteRefusal`] if there is none, or another lease has its name by now.
     pub(super) fn check_intended(
         &self,
         writer: SessionId,
@@ -72,13 +72,13 @@ impl State {
         }
     }
 
-    /// Whether there is a lease of this name, and it is meant.
+    /// Whether a lease with this name exists and is intended.
     pub(super) fn is_intended(&self, key: &LeaseKey, meant: &IntendedLeases) -> bool {
         let any = self.mistake.is(Bug::ReplacementTakenForIntended);
         self.lease(key).is_some_and(|lease| meant.leases.contains(&lease.incarnation) || any)
     }
 
-    /// Whether there is a volume with this top, and it is meant.
+    /// Whether a volume with this top exists and is intended.
     pub(super) fn is_volume_intended(&self, top: &NodePath, meant: &IntendedLeases) -> bool {
         let any = self.mistake.is(Bug::ReplacementTakenForIntended);
         self.volume(top).is_some_and(|volume| meant.volume == Some(volume.create_generation) || any)
@@ -88,11 +88,10 @@ impl State {
 /// A lease that a write names.
 enum NamedLease<'a> {
     Revoked(LeaseKey),
-    /// By where a node is put, or a hold asked for, and what it is to go with.
+    /// Named by the node of a put or a lock request, and by the kind of attachment.
     Attached(&'a NodePath, Attach),
 }
 
-/// The leases that the write names.
 fn leases_named_by(write: &Write) -> Vec<NamedLease<'_>> {
     match write {
         Write::RevokeLease { id } => vec![NamedLease::Revoked(LeaseKey::Key(*id))],
@@ -160,7 +159,7 @@ mod tests {
         (fixture, session)
     }
 
-    /// Every name that can be replaced is.
+    /// Replaces everything that has a reusable name.
     fn replace(fixture: &mut Fixture, session: SessionId) {
         fixture.write(session, Write::RevokeLease { id: ONE }).expect("revoked");
         fixture.write(session, grant()).expect("granted anew");

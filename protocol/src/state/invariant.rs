@@ -1,21 +1,22 @@
-//! What holds of every state, whatever was applied.
+//! The invariants of every state.
 //!
-//! Checked of rows that come from a disk or another machine, and after every step of simulations.
+//! They are checked for rows that come from a disk or another replica, and after every step of
+//! simulations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::State;
 use crate::{command::LeaseKey, id::Revision, path::NodePath};
 
-/// No counter gets this far by counting. One that is beyond was damaged, and could overflow.
+/// No counter gets this far by counting. A counter beyond it was damaged, and could overflow.
 const COUNTER_MAX: u64 = u64::MAX >> 1;
 
 impl State {
-    /// Checks that the parts of the state fit together. Takes time by the size of the state.
+    /// Checks that the parts of the state are consistent. Takes time by the size of the state.
     ///
     /// # Errors
     ///
-    /// What does not fit, in words.
+    /// A description of the inconsistency.
     pub fn check(&self) -> Result<(), String> {
         self.check_meta()?;
         self.check_nodes()?;
@@ -27,7 +28,6 @@ impl State {
         self.check_history()
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         let [holds, by_path, by_lease, by_token, caching] = self.locks.sizes();
@@ -94,12 +94,12 @@ impl State {
                     self.meta.revision
                 )
             })?;
-            // Each change of either has a revision of its own.
+            // Each change of the value has a revision of its own.
             let newest = 1 + (node.modify_revision.0 - node.create_revision.0);
             ensure((1..=newest).contains(&node.version), || {
                 format!("node {path} has version {}: expected 1 to {newest}", node.version)
             })?;
-            // One change may bring many children.
+            // One change may add many children.
             let (least, newest) = (children.min(1), 1 + (node.children_revision().0 - node.create_revision.0));
             ensure((least..=newest).contains(&node.children_version()), || {
                 format!("node {path} has children version {}: expected {least} to {newest}", node.children_version())

@@ -1,9 +1,9 @@
-//! Replicated leases and their horizons.
+//! Replicated leases and their horizons (T5, T6 in docs/PROTOCOL.md).
 //!
-//! A lease is here with the bound that no promise of any leader goes beyond, its horizon (T6). When
-//! it really ends within that is the leader's business. A lease is removed by a command only: by
-//! [expiry](Command::Expire), by the end of its session or of its volume, or by a new lease of the
-//! same session on the same volume.
+//! A record has the lease's horizon: no promise of any leader goes beyond it. When the lease ends
+//! within its horizon, only the leader knows. Only a command removes a lease:
+//! [expiry](Command::Expire), a revocation, the end of its session or its volume, or a new lease of
+//! the same session on the same volume.
 //!
 //! [`Command::Expire`]: crate::command::Command::Expire
 
@@ -26,43 +26,44 @@ use crate::{
 /// One replicated lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseRecord {
-    /// Which of the leases that there have been.
+    /// Distinguishes this lease from all others, earlier and later.
     pub incarnation: Incarnation,
     term: Span,
-    /// No promise goes beyond this. Never moves backwards.
+    /// No promise goes beyond this time. Never moves backwards.
     pub horizon: ClusterTime,
     margin: Span,
-    /// The last change that attached a node to it. 0 if none ever did.
+    /// The last change that attached a node to the lease. 0 if there is none.
     pub attached_at: Revision,
 }
 
 impl LeaseRecord {
-    /// How long it is promised for, as of its grant or its last renewal.
+    /// The promised term, as of the grant or the last renewal.
     pub fn term(&self) -> Duration {
         self.term.duration()
     }
 
-    /// The greatest skew margin that its volume has had since it was granted: what was promised
-    /// under a longer term is waited for with the margin that went with that (T3). Zero for
-    /// sessions and delays, whose end makes nothing unsafe, and for key leases, whose margin
-    /// follows from their term and the drift that the cluster allows for.
+    /// The greatest skew margin that its volume has had since the grant. A promise under a longer
+    /// term needs the margin of that term (T3). Zero for sessions and lock delays, whose end is
+    /// always safe. Zero for key leases: their margin follows from the TTL and the cluster's drift
+    /// allowance.
     pub fn margin(&self) -> Duration {
         self.margin.duration()
     }
 }
 
 impl State {
-    /// The lease of this name.
+    /// The lease with this name.
     pub fn lease(&self, key: &LeaseKey) -> Option<&LeaseRecord> {
         self.leases.get(key)
     }
 
-    /// All leases: those of sessions in order, then those on volumes by session and top.
+    /// All leases: sessions, then volume leases by session and top, then key leases, then lock
+    /// delays.
     pub fn leases(&self) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
         self.leases.iter().counted()
     }
 
-    /// All leases of one session: its own, then those on volumes.
+    /// All leases of one session: its own, then its volume leases.
     pub fn leases_of(&self, session: SessionId) -> impl Iterator<Item = (&LeaseKey, &LeaseRecord)> {
         self.leases.get_key_value(&LeaseKey::Session(session)).into_iter().chain(self.volume_leases_of(session))
     }
@@ -75,7 +76,7 @@ impl State {
             .take_while(move |(key, _)| key.session() == Some(session))
     }
 
-    /// The key leases whose names come after `after`, in order.
+    /// The key leases with ids above `after`, in order of their ids.
     pub fn key_leases_after(&self, after: Option<LeaseId>) -> impl Iterator<Item = (LeaseId, &LeaseRecord)> {
         let from = match after {
             Some(id) => Bound::Excluded(LeaseKey::Key(id)),
@@ -88,7 +89,8 @@ impl State {
         })
     }
 
-    /// The volume's settings have changed: leases on it keep the greater margin.
+    /// After a change of the volume's settings, each lease on it keeps the greater of its two
+    /// margins.
     pub(super) fn widen_margins(&mut self, top: &NodePath, margin: Duration, touched: &mut Touched) {
         let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
@@ -100,7 +102,7 @@ impl State {
         }
     }
 
-    /// Gives a lease of this name, a new one whether or not there was one before.
+    /// Grants a new lease with this name. It replaces any earlier one.
     pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
@@ -117,7 +119,7 @@ impl State {
         lease
     }
 
-    /// A new key lease, under a name of its own if none was asked for.
+    /// Grants a key lease. Without an id, the state assigns one.
     pub(super) fn grant_key_lease(&mut self, id: Option<LeaseId>, ttl: Duration, touched: &mut Touched) -> Written {
         let id = id.unwrap_or_else(|| self.free_lease_id());
         let incarnation = self.grant_lease(LeaseKey::Key(id), ttl, touched).incarnation;
@@ -128,7 +130,8 @@ impl State {
         self.meta.cluster_time.after(term).after(self.tick)
     }
 
-    /// A new lease on the volume that `path` belongs to. It is a sign of life of its session too.
+    /// Acquires a lease on the volume that `path` belongs to. It also renews the session's own
+    /// lease.
     pub(super) fn acquire_volume(&mut self, id: SessionId, path: &NodePath, touched: &mut Touched) -> Outcome {
         if !self.sessions.contains_key(&id) {
             return Outcome::SessionNotFound;
@@ -151,9 +154,9 @@ impl State {
         Outcome::VolumeAcquired { volume: top, incarnation: lease.incarnation, generation, horizon: lease.horizon }
     }
 
-    /// The session has a lease there that carries nodes: it is that one that it gets, with more
-    /// time. The path may have been named in a volume that has been removed since, by a client that
-    /// means no harm to the nodes that it has above.
+    /// Extends a lease that nodes or locks depend on, instead of replacing it. The client may have
+    /// named a path in a volume that was removed since, and must not lose nodes in the volume
+    /// above.
     fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
         let lease = self.leases.get_mut(key).expect("it carries nodes");
@@ -167,12 +170,12 @@ impl State {
         self.grant_lease(key, term, touched)
     }
 
-    /// Moves the horizons of renewed leases to the lesser of *now + term + tick* and *last
-    /// renewal + term + two ticks*, never backwards (T6).
+    /// Moves the horizon of each renewed lease, never backwards (T6). The new horizon is the lesser
+    /// of *now + term + tick* and *last renewal + term + 2 ticks*.
     ///
-    /// The lesser bound is for a tick entry that was late: counted from now alone, it would give a
-    /// lease that its client has long abandoned a full extension. The term is the volume's of
-    /// today: a changed one counts from the next renewal on.
+    /// The lesser bound is for a late tick. Counted from now alone, the tick would give an
+    /// abandoned lease a full extension. The term is the volume's present one, so a changed term
+    /// counts from the next renewal.
     pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut Touched) -> Outcome {
         for Renewal { lease: key, incarnation, renewed_at } in renewals {
             let term = self.current_term(key);
@@ -202,11 +205,11 @@ impl State {
         }
     }
 
-    /// Ends a lease if it is the one that is meant and its horizon has not moved since (T5).
+    /// Ends a lease if the incarnation is its own and its horizon has not moved (T5).
     ///
-    /// A session ends with its own lease. One that still has a volume lease does not end, because
-    /// its copies may still be in use: the outcome is [`Outcome::HorizonMoved`], as if the volume
-    /// lease held up the session's horizon. The proposer ends the volume leases first.
+    /// A session ends with its own lease. A session with a volume lease does not end, because its
+    /// copies may still be in use. The outcome is then [`Outcome::HorizonMoved`], as if the volume
+    /// lease had moved the session's horizon. The proposer ends the volume leases first.
     pub(super) fn expire(
         &mut self,
         key: &LeaseKey,
@@ -236,7 +239,7 @@ impl State {
         Outcome::Expired
     }
 
-    /// Ends all leases on a volume that is no more.
+    /// Ends all leases on a removed volume.
     pub(super) fn remove_leases_on(&mut self, top: &NodePath, touched: &mut Touched) {
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
             let key = LeaseKey::Volume(session, top.clone());

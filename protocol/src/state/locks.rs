@@ -1,20 +1,20 @@
-//! Holds: who holds a node, and who waits for it.
+//! Locks and lock queues (S10 in docs/PROTOCOL.md).
 //!
-//! A node's holds stand in the order of arrival. Those in front are held, the others wait; a shared
-//! hold that comes after one that waits to be alone waits too, so that a writer is not starved by
-//! readers. When a hold ends, the next are granted by the same command. Only one who has the node
-//! alone can hand it over to another that waits, past those in front. A hold is here only while the
-//! lease is under which it lives (a waiter whose session is gone is granted nothing: Jepsen's
-//! finding in etcd 3.4.3), so there is nothing to be checked when it is granted.
+//! The locks of a node are ordered by arrival. Those in front are granted, the others wait. A
+//! shared lock behind a waiting exclusive one waits too, so that readers do not starve a writer.
+//! When a lock ends, the same command grants the next ones. The sole owner of a node can hand its
+//! lock over to a named waiter, ahead of earlier waiters.
 //!
-//! A hold that is lost with its lease needs nobody's consent to end: its holder counts it as over
-//! by its own clock, earlier (T2, T3). It can keep the node for a while yet, if that was asked for
-//! (Chubby's lock delay): then it lives under a lease of its own that is never renewed.
+//! A lock exists only while the lease under it does. So a grant needs no check of the waiter's
+//! session. (Jepsen found that etcd 3.4.3 granted locks to waiters whose lease had expired.)
+//!
+//! A lock that is lost with its lease ends without consents: its owner has counted it as lost
+//! earlier, by its own clock (T2, T3). With a lock delay (Chubby), the node stays taken for a
+//! while. The lock then lives under a lease of its own, which is never renewed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+mod table;
+
+use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,155 +26,60 @@ use crate::{
     path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
-    work::CountVisits,
 };
 
-/// The most holds on one node, of those that are held and those that wait.
+pub(super) use table::LockTable;
+
+/// The most locks on one node, granted and waiting together.
 pub const LOCKS_PER_NODE_MAX: u64 = 4096;
 
-/// One hold.
+/// A lock: granted, waiting, or lost and in its lock delay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockRecord {
-    /// Whose it is, or was.
+    /// The session that owns or requested it, or that lost it.
     pub session: SessionId,
-    /// The lease under which it lives: the session's on a volume, or a
-    /// [delay](LeaseKey::LockDelay).
+    /// The lease under the lock: the session's on a volume, or a [lock delay](LeaseKey::LockDelay).
     pub lease: LeaseKey,
-    /// Which of its incarnations.
+    /// The incarnation of that lease.
     pub incarnation: Incarnation,
-    /// As what it is held, or asked for.
+    /// The granted or requested mode.
     pub mode: LockMode,
-    /// Of the grant. None: it waits.
+    /// The fencing token of the grant. `None` while the lock waits.
     pub token: Option<Token>,
-    /// It is held shared, and waits to be exclusive.
+    /// Whether the lock is shared and waits to become exclusive.
     pub is_upgrading: bool,
-    /// How long nobody gets the node if the hold is lost.
+    /// How long the node stays taken if the lock is lost.
     pub lock_delay: Duration,
-    /// Its holder keeps the node's data to itself under this write lease (`caching.rs`).
+    /// The write lease that its owner has, if any.
     pub write_lease: Option<WriteLeaseId>,
-    /// It was handed over by the one before, past those that had come first.
+    /// Whether the owner before handed it over, ahead of earlier waiters.
     pub is_handed_over: bool,
 }
 
-/// All holds. What is found by path, lease and token follows from the holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct LockTable {
-    pub(super) rows: BTreeMap<LockId, (NodePath, LockRecord)>,
-    by_path: BTreeMap<NodePath, BTreeSet<LockId>>,
-    by_lease: BTreeSet<(Incarnation, LockId)>,
-    by_token: BTreeMap<Token, LockId>,
-    /// Those whose holders keep the data to themselves: one on a node at most.
-    pub(super) write_leases: BTreeMap<NodePath, LockId>,
-    /// The same by the session.
-    pub(super) write_leases_by_session: BTreeSet<(SessionId, NodePath)>,
-}
-
-impl LockTable {
-    pub(super) fn of(rows: BTreeMap<LockId, (NodePath, LockRecord)>) -> Self {
-        let mut holds = Self::default();
-        for (id, (path, hold)) in rows {
-            holds.insert(id, path, hold);
-        }
-        holds
-    }
-
-    fn insert(&mut self, id: LockId, path: NodePath, hold: LockRecord) {
-        self.by_path.entry(path.clone()).or_default().insert(id);
-        self.by_lease.insert((hold.incarnation, id));
-        self.by_token.extend(hold.token.map(|token| (token, id)));
-        if hold.write_lease.is_some() {
-            self.write_leases.insert(path.clone(), id);
-            self.write_leases_by_session.insert((hold.session, path.clone()));
-        }
-        self.rows.insert(id, (path, hold));
-    }
-
-    fn remove(&mut self, id: LockId) -> Option<(NodePath, LockRecord)> {
-        let (path, hold) = self.rows.remove(&id)?;
-        if let Some(ids) = self.by_path.get_mut(&path) {
-            ids.remove(&id);
-            if ids.is_empty() {
-                self.by_path.remove(&path);
-            }
-        }
-        self.by_lease.remove(&(hold.incarnation, id));
-        if let Some(token) = hold.token {
-            self.by_token.remove(&token);
-        }
-        if hold.write_lease.is_some() {
-            self.write_leases.remove(&path);
-            self.write_leases_by_session.remove(&(hold.session, path.clone()));
-        }
-        Some((path, hold))
-    }
-
-    /// The holder keeps the node's data to itself from now on, or does not any more. Returns the
-    /// node, if that is another than before.
-    pub(super) fn set_write_lease(&mut self, id: LockId, caches: Option<WriteLeaseId>) -> Option<NodePath> {
-        let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.write_lease.is_some() != caches.is_some())?;
-        hold.write_lease = caches;
-        let of = (hold.session, path.clone());
-        match caches {
-            Some(_) => {
-                self.write_leases.insert(path.clone(), id);
-                self.write_leases_by_session.insert(of);
-            }
-            None => {
-                self.write_leases.remove(path);
-                self.write_leases_by_session.remove(&of);
-            }
-        }
-        Some(path.clone())
-    }
-
-    /// How many entries there are, of each table.
-    #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 5] {
-        let by_path = self.by_path.values().map(BTreeSet::len).sum();
-        [
-            self.rows.len(),
-            by_path,
-            self.by_lease.len(),
-            self.by_token.len(),
-            self.write_leases.len() + self.write_leases_by_session.len(),
-        ]
-    }
-
-    fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
-        let all = (incarnation, LockId(0))..(incarnation.next(), LockId(0));
-        self.by_lease.range(all).counted().map(|(_, id)| *id)
-    }
-
-    fn on<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
-        let ids = self.by_path.get(path).into_iter().flatten();
-        ids.counted().filter_map(|id| self.rows.get(id).map(|(_, hold)| (*id, hold)))
-    }
-}
-
 impl State {
-    /// The holds on a node, those that are held and those that wait, in the order of arrival.
+    /// The locks on a node, granted and waiting, in order of arrival.
     pub fn locks_on<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
         self.locks.on(path)
     }
 
-    /// All holds, in the order of arrival.
+    /// All locks, in order of arrival.
     pub fn locks(&self) -> impl Iterator<Item = (LockId, &NodePath, &LockRecord)> {
         self.locks.rows.iter().map(|(id, (path, hold))| (*id, path, hold))
     }
 
-    /// The holds that live under the lease.
+    /// The locks that live under the lease.
     pub fn locks_under(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
         self.locks.of_lease(incarnation)
     }
 
-    /// Whether a node at or below `top` is held under this token by a session that lives: what a
-    /// resource asks before it acts for a holder (S10).
+    /// Whether a live session owns a lock with this token at or below `top`. A resource asks this
+    /// before it acts for a lock owner (S10).
     pub fn is_locked_under(&self, top: &NodePath, token: Token) -> bool {
         let hold = self.locks.by_token.get(&token).and_then(|id| self.locks.rows.get(id));
         hold.is_some_and(|(path, hold)| top.contains(path) && !matches!(hold.lease, LeaseKey::LockDelay(_)))
     }
 
-    /// How a hold on a node stands.
+    /// The status of a lock on a node.
     pub fn lock_status(&self, path: &NodePath, id: LockId) -> LockStatus {
         let found = self.locks.rows.get(&id).filter(|(at, hold)| at == path && hold.lease.session().is_some());
         match found.map(|(_, hold)| (hold.token, hold.mode)) {
@@ -188,7 +93,7 @@ impl State {
         }
     }
 
-    /// The session's lease under which a hold on the node would live.
+    /// The session's lease under which a lock on the node would live.
     fn lease_for_lock(&self, session: SessionId, path: &NodePath) -> Result<(LeaseKey, Incarnation), WriteRefusal> {
         let volume = self.volume_of(path).0;
         let key = LeaseKey::Volume(session, volume.clone());
@@ -200,7 +105,7 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if a hold on the node cannot be had, or waited for.
+    /// [`WriteRefusal`] if the lock can neither be granted nor wait.
     pub(super) fn check_lock_request(
         &self,
         session: SessionId,
@@ -218,7 +123,7 @@ impl State {
         if wait || self.is_grantable(path, mode) { Ok(()) } else { Err(self.locked_refusal(path, None)) }
     }
 
-    /// Whether a hold that comes now is granted at once.
+    /// Whether a new lock is granted at once.
     fn is_grantable(&self, path: &NodePath, mode: LockMode) -> bool {
         let overtakes = self.mistake.is(Bug::SharedLockOvertakes);
         self.locks.on(path).all(|(_, hold)| match hold.token {
@@ -227,7 +132,7 @@ impl State {
         })
     }
 
-    /// Says who is in the way.
+    /// The refusal that names a current owner, except `but`.
     fn locked_refusal(&self, path: &NodePath, but: Option<LockId>) -> WriteRefusal {
         let others = || self.locks.on(path).filter(|(id, _)| Some(*id) != but).map(|(_, hold)| hold);
         let first = others().find_map(|hold| hold.token.map(|token| (hold.session, token)));
@@ -238,7 +143,7 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the session has no such hold, held or waiting.
+    /// [`WriteRefusal`] if the session has no such lock, granted or waiting.
     pub(super) fn check_own_lock(
         &self,
         session: SessionId,
@@ -254,7 +159,7 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the hold is not held, or cannot be made another.
+    /// [`WriteRefusal`] if the lock is not granted, or its mode cannot change.
     pub(super) fn check_lock_mode_change(
         &self,
         session: SessionId,
@@ -277,7 +182,7 @@ impl State {
         if wait || others().next().is_none() { Ok(()) } else { Err(self.locked_refusal(path, Some(id))) }
     }
 
-    /// Carries out a request for a hold that is not refused.
+    /// Requests a lock. The caller has checked the request.
     pub(super) fn lock(
         &mut self,
         session: SessionId,
@@ -306,7 +211,7 @@ impl State {
         self.lock_grant(id)
     }
 
-    /// Carries out what makes a hold another. The token of one that is made shared stays good.
+    /// Changes the mode of a lock. A downgraded lock keeps its token.
     pub(super) fn change_lock_mode(
         &mut self,
         path: &NodePath,
@@ -328,7 +233,7 @@ impl State {
         self.lock_grant(id)
     }
 
-    /// Ends a hold that was given back.
+    /// Ends a lock that its owner releases.
     pub(super) fn unlock(&mut self, id: LockId, touched: &mut Touched) -> Written {
         if let Some((path, _)) = self.locks.remove(id) {
             touched.insert(RowKey::Lock(id, path.clone()));
@@ -339,8 +244,8 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the session has no such hold, others have a part in it, or the successor
-    /// does not wait.
+    /// [`WriteRefusal`] if the session has no such lock, it has other owners, or the successor does
+    /// not wait.
     pub(super) fn check_hand_over(
         &self,
         session: SessionId,
@@ -358,8 +263,8 @@ impl State {
         if waits { Ok(()) } else { Err(WriteRefusal::SuccessorNotWaiting { path: path.clone(), successor }) }
     }
 
-    /// Gives a hold to another that waits. Nobody gets the node in between, and those who can share
-    /// it with that one get it too.
+    /// Hands a lock over to a waiter. No other session gets the node in between. Waiters that can
+    /// share it with the successor get it too.
     pub(super) fn hand_over(&mut self, id: LockId, to: LockId, touched: &mut Touched) -> Written {
         let Some((path, given)) = self.locks.remove(id) else { return self.unchanged() };
         touched.insert(RowKey::Lock(id, path.clone()));
@@ -375,7 +280,7 @@ impl State {
         self.unchanged()
     }
 
-    /// What a request came to that changes no node.
+    /// The result of a write that changes no node.
     pub(super) fn unchanged(&self) -> Written {
         Written { revision: self.meta.revision, ..Written::default() }
     }
@@ -400,7 +305,7 @@ impl State {
         self.meta.last_lock_number
     }
 
-    /// Grants a node to those whose turn it is.
+    /// Grants the node to each waiter that can have it now.
     fn grant_locks(&mut self, path: &NodePath, touched: &mut Touched) {
         while let Some(id) = self.next_grantable(path) {
             let token = match self.locks.rows.get(&id).and_then(|(_, hold)| hold.token) {
@@ -417,8 +322,8 @@ impl State {
         }
     }
 
-    /// The hold to be granted next: one that waits to be exclusive when the others have left, else
-    /// the first in the queue if it goes with those that are held.
+    /// The next lock to grant. An upgrade comes first, once the other owners have left. Otherwise
+    /// it is the first waiter, if it is compatible with the granted locks.
     fn next_grantable(&self, path: &NodePath) -> Option<LockId> {
         let held = || self.locks.on(path).filter(|(_, hold)| hold.token.is_some());
         if let Some((id, _)) = held().find(|(_, hold)| hold.is_upgrading) {
@@ -428,14 +333,12 @@ impl State {
         held().all(|(_, hold)| hold.mode.is_compatible_with(first.mode)).then_some(id)
     }
 
-    /// Ends all holds under a lease that the session gives up of its own accord: it has stopped
-    /// using them.
+    /// Ends all locks under a lease that the session ends itself: it has stopped using them.
     pub(super) fn release_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         self.end_locks(incarnation, |_| None, touched);
     }
 
-    /// Ends all holds under a lease that is over. Those that ask for it keep their nodes for a
-    /// while.
+    /// Ends all locks under an ended lease. Locks with a lock delay keep their nodes taken.
     pub(super) fn lose_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         let is_lost =
             |hold: &LockRecord| hold.token.is_some() && hold.lease.session().is_some() && !hold.lock_delay.is_zero();
@@ -471,8 +374,7 @@ impl State {
         }
     }
 
-    /// Checks that the holds on each node go together, are in order, and live under leases that are
-    /// there.
+    /// Checks that the locks on each node are compatible, in order, and under existing leases.
     pub(super) fn check_locks(&self) -> Result<(), String> {
         if self.locks != LockTable::of(self.locks.rows.clone()) {
             return Err("what is found of holds by path, lease and token is not what the holds say".to_owned());

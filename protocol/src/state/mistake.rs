@@ -1,4 +1,4 @@
-//! A known mistake put back in test builds. No part of the state: it is neither compared nor
+//! A planted mistake in test builds. It is not part of the state: it is neither compared nor
 //! stored.
 
 use std::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use crate::{
     planted::{Bug, Planted},
 };
 
-/// Equal to any other.
+/// Equal to any other mistake.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mistake(Planted);
 
@@ -19,7 +19,7 @@ impl Mistake {
         self.0.has(bug)
     }
 
-    /// What is left of a write's footprint when something is forgotten that it changes.
+    /// The footprint of a write, without the objects that a planted mistake forgets.
     pub(super) fn narrow(self, write: &Write, mut sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
         let Some(top) = write.path() else { return sets };
         let own = || [Object::data(top.clone()), Object::children(top.clone())].map(ObjectSet::One);
@@ -56,7 +56,7 @@ impl Hash for Mistake {
 }
 
 impl State {
-    /// Puts a known mistake back, to see that tests find it.
+    /// Plants a mistake, to see that tests find it.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub fn plant(&mut self, planted: Planted) {
         self.mistake = Mistake(planted);

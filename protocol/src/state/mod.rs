@@ -1,39 +1,40 @@
-//! The replicated state: what every replica agrees on.
+//! The replicated state: what every replica computes from the log.
 //!
-//! One way in: [`State::apply`] takes one log entry and gives back one [`Outcome`] for each of its
-//! commands, together with the [rows](RowKey) that it changed. Applying the same entries in the
-//! same order gives equal states and equal rows on every machine. Nothing here reads a clock; time
-//! is the cluster time that proposals carry (T4).
+//! There is one way in. [`State::apply`] takes one log entry. It returns one [`Outcome`] for each
+//! command and the [rows](RowKey) that the entry changed. The same entries in the same order give
+//! equal states and equal rows on every replica. Nothing here reads a clock: time is the cluster
+//! time in proposals (T4, T7 in docs/PROTOCOL.md).
 //!
 //! # What it guarantees
 //!
-//! - A command of another leadership than the current one changes nothing (S2). That goes for the
-//!   cluster time of its proposal too: the clock that leases end by is moved by one leadership
-//!   only, so that a leader that was deposed without knowing cannot bring nearer the end of a lease
-//!   that its successor still renews. A proposal that begins an epoch does move it: it is the first
-//!   of the leadership that counts from there on.
+//! - A command of another epoch than the current one changes nothing (S2). Neither does the cluster
+//!   time of its proposal. Otherwise a deposed leader could bring nearer the end of a lease that
+//!   its successor renews. A proposal that begins an epoch moves cluster time, because it belongs
+//!   to the new epoch.
 //! - A write changes exactly the objects in its [footprint](State::footprint), and only if its
-//!   consents cover them.
+//!   consents cover them (S2, S8).
 //! - A write takes effect once, however often it is sent, and always gets the first outcome (S9).
-//! - Every command either does all that it says or changes nothing.
-//! - The rows are the state: [`State::from_rows`] of the [`State::rows`] is the same state, and
-//!   `touched` names each row that an entry changed. What is on disk can follow by storing those,
-//!   never by writing all of it.
+//! - A lease ends by a command only (T5). No command moves a horizon back (T6).
+//! - A command does all of its work or changes nothing.
+//! - The rows are the state. [`State::from_rows`] rebuilds an equal state from [`State::rows`].
+//!   `touched` names each row that an entry changed, so a store writes only those.
 //!
 //! # What it does not know
 //!
-//! Who holds a copy of what, when a lease really ends within its horizon, and which writes are
-//! waiting: that is the lessor's, and gone with it. It trusts the proposer that the consents named
-//! in a command were given, and that a lease that it expires has ended.
+//! Which sessions have cached copies, when a lease ends within its horizon, and which writes are
+//! pending. The lessor knows these, and a new lessor starts without them. The state trusts two
+//! claims of the proposer: that the consents in a command were given, and that an expired lease has
+//! ended.
 //!
 //! # Costs
 //!
-//! A put of an existing key costs a few look-ups in ordered maps; one of a new key those for each
-//! node that it makes, at most the depth of its path. A transaction costs that for each of its
-//! parts, which are bounded. A delete and the removal of what went with leases cost by the number
-//! of nodes, at most [`State::REMOVED_NODES_MAX`]; nodes of leases are taken out of memory with
-//! later entries, some with each. Removing a volume costs by the number of leases, the end of a
-//! session by what it has.
+//! - A put of an existing node: a few look-ups in ordered maps. A put of a new node: the same for
+//!   each created node, at most the depth of its path.
+//! - A transaction: the sum of its operations, whose number is bounded.
+//! - A delete or a purge: by the number of nodes, at most [`State::REMOVED_NODES_MAX`]. Later
+//!   entries free the memory of purged nodes, some with each entry.
+//! - The removal of a volume: by the number of leases on it. The end of a session: by its leases
+//!   and remembered outcomes.
 
 mod attachments;
 mod history;
@@ -87,31 +88,31 @@ use crate::{
     volume::VolumeSettings,
 };
 
-/// What every replica agrees on.
+/// The state that all replicas agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     meta: Meta,
     nodes: BTreeMap<NodePath, NodeRecord>,
     volumes: BTreeMap<NodePath, VolumeRecord>,
     sessions: BTreeMap<SessionId, SessionRecord>,
-    /// How many results of operations are remembered with outcomes. Follows from the sessions.
+    /// The number of operation results in remembered outcomes. Derived from the sessions.
     result_count: usize,
     leases: BTreeMap<LeaseKey, LeaseRecord>,
-    /// The nodes that go with leases. Follows from the nodes and the leases, but for which leases'
-    /// nodes are gone, and which sessions were closed.
+    /// The attached nodes by lease. Derived from the nodes and the leases, except for tombstones
+    /// and the orphans of closed sessions.
     attachments: Attachments,
     locks: LockTable,
     history: History,
-    /// Which sessions have a lease on each volume. Follows from the leases.
+    /// The sessions with a lease on each volume. Derived from the leases.
     volume_lease_holders: BTreeSet<(NodePath, SessionId)>,
-    /// How many volumes ask for each tick. Follows from the volumes.
+    /// The number of volumes that need each tick. Derived from the volumes.
     tick_counts: BTreeMap<Duration, usize>,
-    /// The shortest of them; kept because every promise asks for it.
+    /// The shortest of these ticks. Stored because every promise reads it.
     tick: Duration,
     mistake: Mistake,
 }
 
-/// The counters and clocks: all that there is one of.
+/// The counters and clocks, each of which exists once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Meta {
     applied_index: u64,
@@ -120,31 +121,30 @@ struct Meta {
     revision: Revision,
     next_session: SessionId,
     next_incarnation: Incarnation,
-    /// The last revision that the history has forgotten: it knows all changes after this one.
+    /// The last compacted revision: the history has all changes after it.
     history_start: Revision,
-    /// The last number that a hold or a token got.
+    /// The last number given to a lock or a token.
     last_lock_number: u64,
     last_write_lease: WriteLeaseId,
-    /// How many changes the history keeps.
+    /// The most changes that the history keeps.
     history_max: u64,
 }
 
-/// What applying one log entry did.
+/// The effects of one log entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Applied {
-    /// What came of each command, in order.
+    /// The outcome of each command, in order.
     pub outcomes: Vec<Outcome>,
-    /// The rows that are to be stored anew, or removed: [`State::row`] says which. Each once, in
-    /// order.
+    /// The rows to write or to remove, as [`State::row`] says. Each once, in order.
     pub changed_rows: Vec<RowKey>,
-    /// The leases that ended and left nodes behind, which are orphans now.
+    /// The leases that ended and left orphans.
     pub new_orphans: Vec<Incarnation>,
 }
 
 impl Applied {
-    /// The nodes whose holds have changed: what the lessor is told with the outcomes.
+    /// The nodes whose locks have changed. The lessor gets them with the outcomes.
     pub fn nodes_with_changed_locks(&self) -> BTreeSet<NodePath> {
-        // Their rows lie together.
+        // The rows of locks are adjacent.
         let first = self.changed_rows.partition_point(|key| *key < RowKey::Lock(LockId(0), NodePath::root()));
         let held = self.changed_rows[first..].iter().map_while(|key| match key {
             RowKey::Lock(_, path) => Some(path.clone()),
@@ -155,34 +155,33 @@ impl Applied {
 }
 
 impl State {
-    /// How long a session is remembered without a sign of life. Much longer than a volume term,
-    /// because losing it means *outcome unknown* for requests under way (S9), and remembering it
-    /// costs little.
+    /// How long a silent session is remembered. Much longer than a volume term, because its loss
+    /// means *outcome unknown* for its requests in flight (S9). A session takes little memory.
     pub const SESSION_TERM: Duration = Duration::from_secs(600);
 
-    /// How many requests of one session can have remembered outcomes (S9): the window of sequences
-    /// that a session may use at one time. More than a client has under way, and still small for
-    /// each session.
+    /// The most requests of one session with remembered outcomes (S9). It is the size of the window
+    /// of sequences that a session may use. It exceeds what a client has in flight, and is still
+    /// small for each session.
     pub const ANSWERS_MAX: u64 = 1024;
 
-    /// How many changes the history keeps: what a client can have missed and still revive its
-    /// copies or go on watching. About a minute of a busy cluster.
+    /// The most changes that the history keeps. A client that missed no more can still revive its
+    /// copies or resume a watch. About a minute of a busy cluster.
     pub const HISTORY_MAX: usize = 100_000;
 
-    /// About how many bytes they may take, with the values that were put: some of what a replica
-    /// has for its nodes, and enough for [`HISTORY_MAX`](Self::HISTORY_MAX) small ones.
+    /// The approximate bound on the history in bytes, put values included. It is a part of what a
+    /// replica uses for its nodes, and enough for [`HISTORY_MAX`](Self::HISTORY_MAX) small changes.
     pub const HISTORY_BYTES_MAX: usize = 64 << 20;
 
-    /// The heaviest change that watchers are told: it fits into one answer, whole. Beyond it lies
-    /// the removal of some 150,000 nodes at once.
+    /// The heaviest change that watchers receive, in bytes. It fits whole into one answer. The
+    /// removal of about 150,000 nodes at once would be heavier.
     pub const CHANGE_BYTES_MAX: usize = 8 << 20;
 
-    /// The most nodes that one command removes: a subtree with more is deleted in parts, a lease
-    /// that has as many gets no more. Nothing else is done while they are removed.
+    /// The most nodes that one command removes, because nothing else runs meanwhile. A client must
+    /// delete a larger subtree in parts. A lease accepts no more attached nodes than this.
     pub const REMOVED_NODES_MAX: usize = 1 << 16;
 
-    /// The state before any entry: the node `/`, which is a volume with these settings, and nothing
-    /// else. Every replica must begin with the same.
+    /// The state before any entry: the node `/`, which is a volume with these settings. Every
+    /// replica must start with the same settings.
     pub fn new(root: VolumeSettings) -> Self {
         let origin = Revision(0);
         let mut state = Self {
@@ -215,20 +214,20 @@ impl State {
         state
     }
 
-    /// Keeps fewer changes in the history: at most so many, at least one. Every replica must begin
-    /// with the same.
+    /// Limits the history to this many changes, from 1 to [`HISTORY_MAX`](Self::HISTORY_MAX). Every
+    /// replica must start with the same limit.
     #[must_use]
     pub fn with_history(mut self, changes: usize) -> Self {
         self.meta.history_max = changes.clamp(1, Self::HISTORY_MAX) as u64;
         self
     }
 
-    /// Applies one log entry. `index` is its place in the log.
+    /// Applies one log entry. `index` is its position in the log.
     ///
     /// # Panics
     ///
-    /// If the entry is not later than all that were applied before: applying an entry twice would
-    /// make replicas differ without anybody noticing.
+    /// If the entry is not later than all applied entries. Applying an entry twice would make
+    /// replicas diverge unnoticed.
     pub fn apply(&mut self, index: u64, proposal: &Proposal) -> Applied {
         assert!(
             index > self.meta.applied_index,
@@ -289,22 +288,22 @@ impl State {
         }
     }
 
-    /// The place in the log of the last entry that was applied.
+    /// The log index of the last applied entry.
     pub fn applied_index(&self) -> u64 {
         self.meta.applied_index
     }
 
-    /// The leadership whose commands count.
+    /// The epoch whose commands count.
     pub fn epoch(&self) -> Epoch {
         self.meta.epoch
     }
 
-    /// The highest cluster time that a proposal carried (T4).
+    /// The highest cluster time in an applied proposal of its epoch (T4).
     pub fn cluster_time(&self) -> ClusterTime {
         self.meta.cluster_time
     }
 
-    /// The last change.
+    /// The revision of the last change.
     pub fn revision(&self) -> Revision {
         self.meta.revision
     }
@@ -317,7 +316,7 @@ fn below<'a, V>(map: &'a BTreeMap<NodePath, V>, path: &NodePath) -> btree_map::R
     map.range::<str, _>((Bound::Excluded(lower.as_str()), Bound::Excluded(upper.as_str())))
 }
 
-/// Where the run of paths ends that begin with `lower`, a text that ends in `/`: `0` is the byte
+/// The end of the range of paths that begin with `lower`, a text that ends in `/`. `0` is the byte
 /// after `/`.
 fn after_all_below(lower: &str) -> String {
     let mut upper = lower.strip_suffix('/').unwrap_or(lower).to_owned();

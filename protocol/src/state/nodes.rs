@@ -1,8 +1,8 @@
-//! Nodes, and what is read of them.
+//! The nodes of the tree, and reads of them.
 //!
-//! Nodes lie in one ordered map by path. A node keeps the number of its children but not their
-//! names: those are found by walking the map below it, with one seek past each child's own subtree.
-//! So a put touches no list of siblings, however many there are.
+//! One ordered map by path has all nodes. A node stores the number of its children, not their
+//! names. To list the names, a read walks the map below the node and seeks past each child's
+//! subtree. So a put changes no list of siblings, however many there are.
 
 use std::ops::Bound;
 
@@ -22,21 +22,21 @@ use crate::{
 /// One node of the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// The bytes.
+    /// The value.
     pub value: Value,
-    /// The change that made the node.
+    /// The change that created the node.
     pub create_revision: Revision,
     /// The last change of the value.
     pub modify_revision: Revision,
-    /// How many times the value was written since the node was made; 1 for a new node.
+    /// The number of writes of the value since the node was created. 1 for a new node.
     pub version: u64,
-    /// None before the first child came.
+    /// `None` until the first child is created.
     children: Option<Box<ChildList>>,
-    /// The lease that the node goes with, for a node that does.
+    /// The lease that the node is attached to, if any.
     pub attachment: Option<Box<Attachment>>,
 }
 
-/// The list of a node's children, without their names. Most nodes never have one.
+/// The list of a node's children, without the names. Most nodes never have one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct ChildList {
     count: u64,
@@ -61,22 +61,22 @@ impl NodeRecord {
         Self { attachment: attachment.map(Box::new), ..self }
     }
 
-    /// How many children there are.
+    /// The number of children.
     pub fn child_count(&self) -> u64 {
         self.children.as_ref().map_or(0, |children| children.count)
     }
 
-    /// How many changes made a child come or go since the node was made.
+    /// The number of changes that added or removed a child since the node was created.
     pub fn children_version(&self) -> u64 {
         self.children.as_ref().map_or(0, |children| children.version)
     }
 
-    /// The last change of the list of children: a child came or went, or the node was made.
+    /// The last change of the list of children: it added or removed a child, or created the node.
     pub fn children_revision(&self) -> Revision {
         self.children.as_ref().map_or(self.create_revision, |children| children.revision)
     }
 
-    /// Everything about the node but its children.
+    /// All properties of the node except its children.
     pub fn stat(&self) -> Stat {
         Stat {
             create_revision: self.create_revision,
@@ -93,7 +93,7 @@ impl NodeRecord {
         self.version += 1;
     }
 
-    /// So many children have gone with their lease.
+    /// Counts this many children as purged with their lease.
     pub(super) fn remove_children(&mut self, count: u64, revision: Revision) {
         self.change_children(revision).count -= count;
     }
@@ -106,7 +106,7 @@ impl NodeRecord {
         self.remove_children(1, revision);
     }
 
-    /// What one transaction does to the list is one change.
+    /// A transaction counts as one change of the list, however many children it adds or removes.
     fn change_children(&mut self, revision: Revision) -> &mut ChildList {
         let none = || Box::new(ChildList { count: 0, version: 0, revision });
         let children = self.children.get_or_insert_with(none);
@@ -124,14 +124,13 @@ fn children_of(node: &NodeRecord, names: Vec<String>) -> Children {
 }
 
 impl State {
-    /// The path that the state itself keeps of a node: whoever remembers it needs no memory for its
-    /// text.
+    /// The path object that the state stores for a node. A caller that clones it needs no memory
+    /// for the text.
     pub(crate) fn interned_path(&self, path: &NodePath) -> Option<&NodePath> {
         self.nodes.get_key_value(path).map(|(kept, _)| kept)
     }
 
-    /// The node at `path`, if it is there: a node whose lease has ended is not, whether or not it
-    /// has been removed.
+    /// The node at `path`, if it exists. A purged node does not exist, even while it is in memory.
     pub fn node(&self, path: &NodePath) -> Option<&NodeRecord> {
         self.nodes.get(path).filter(|node| self.is_live(node))
     }
@@ -141,14 +140,14 @@ impl State {
         self.node(path).map(|node| Data { value: node.value.clone(), stat: node.stat() })
     }
 
-    /// The content of a node's children object. Costs by the number of children, not of what lies
-    /// below them.
+    /// The content of a node's children object. Costs by the number of children, not by that of
+    /// deeper descendants.
     pub fn children(&self, path: &NodePath) -> Option<Children> {
         let node = self.node(path)?;
         self.child_names(path, node, &mut |_| true).map(|names| children_of(node, names))
     }
 
-    /// The names of a node's children; none as soon as one does not fit.
+    /// The names of a node's children. `None` as soon as one does not fit.
     fn child_names(
         &self,
         path: &NodePath,
@@ -169,7 +168,7 @@ impl State {
                 None if self.is_live(node) && !fits(name) => return None,
                 None if self.is_live(node) => names.push(name.to_owned()),
                 None => {}
-                // A run of nodes below a child that has been seen already.
+                // Nodes below a child that the walk has seen already.
                 Some(end) => {
                     let past = after_all_below(&at.as_str()[..=lower.len() + end]);
                     rest =
@@ -180,8 +179,7 @@ impl State {
         Some(names)
     }
 
-    /// The content of an object. An object of a node that does not exist has content too: that
-    /// fact.
+    /// The content of an object. For a node that does not exist, the content is that fact.
     pub fn content(&self, object: &Object) -> Content {
         match object.kind {
             ObjectKind::Data => Content::Data(self.data(&object.path)),
@@ -189,12 +187,12 @@ impl State {
         }
     }
 
-    /// The content of an object, if it weighs so many bytes at most.
+    /// The content of an object, if it weighs at most `most` bytes.
     ///
     /// # Errors
     ///
-    /// [`LimitError::Content`]. Costs no more than a content that is not too long: a list that is
-    /// too long by the number of its names alone is not looked at.
+    /// [`LimitError::Content`] if it weighs more. The check costs no more than an allowed content:
+    /// a list with too many names is not read.
     pub fn content_within(&self, object: &Object, most: usize) -> Result<Content, LimitError> {
         let too_long = |got| Err(LimitError::Content { got, expected: most });
         let node = self.node(&object.path);
@@ -223,7 +221,7 @@ impl State {
         }
     }
 
-    /// The revision of an object's last change; none for a node that does not exist.
+    /// The revision of an object's last change. `None` if the node does not exist.
     pub fn modify_revision(&self, object: &Object) -> Option<Revision> {
         self.node(&object.path).map(|node| match object.kind {
             ObjectKind::Children if !self.mistake.is(Bug::ValidatedByOtherRevision) => node.children_revision(),
@@ -231,13 +229,14 @@ impl State {
         })
     }
 
-    /// All nodes from `path` on, in the order of paths, `path` itself first if it exists.
+    /// All nodes from `path` on, in the order of paths, with `path` itself if it exists.
     pub fn nodes_from<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (&'a NodePath, &'a NodeRecord)> + use<'a> {
         let nodes = self.nodes.range::<NodePath, _>((Bound::Included(path), Bound::Unbounded));
         nodes.filter(|(_, node)| self.is_live(node))
     }
 
-    /// The nodes at and below `top` that come after a path, or all of them, in the order of paths.
+    /// The nodes at and below `top` whose paths come after `after`, in the order of paths. With
+    /// `None`, all of them.
     pub fn nodes_in<'a>(
         &'a self,
         top: &NodePath,
@@ -246,8 +245,8 @@ impl State {
         self.nodes_and_tombstones_in(top, after).filter_map(|(path, node)| node.map(|node| (path, node)))
     }
 
-    /// The same, and in between the paths at which there was a node that is gone with its lease and
-    /// has not been buried yet: what is to cost no more than so much has to count them.
+    /// The same, with `None` for each purged node that is not reclaimed yet. A caller with a scan
+    /// limit must count these too.
     pub(crate) fn nodes_and_tombstones_in<'a>(
         &'a self,
         top: &NodePath,
@@ -255,17 +254,17 @@ impl State {
     ) -> impl Iterator<Item = (&'a NodePath, Option<&'a NodeRecord>)> + use<'a> {
         let lower = top.prefix_below();
         let upper = after_all_below(&lower);
-        // An end that comes before the beginning is none: nothing follows.
+        // A range that ends before it begins would panic. The clamp makes it empty instead.
         let from = after.map_or(lower.as_str(), NodePath::as_str).clamp(lower.as_str(), upper.as_str());
         let below = self.nodes.range::<str, _>((Bound::Excluded(from), Bound::Included(upper.as_str())));
         let topmost = self.nodes.get_key_value(top).filter(|(top, _)| after.is_none_or(|after| *top > after));
-        // No node has the name of the upper bound, unless one lies right behind the subtree.
+        // No node in the subtree has the path of the upper bound, but its next neighbour may.
         let within = move |path: &&NodePath| path.as_str() != upper;
         let nodes = topmost.into_iter().chain(below.filter(move |(path, _)| within(path)));
         nodes.counted().map(|(path, node)| (path, Some(node).filter(|node| self.is_live(node))))
     }
 
-    /// The nodes strictly below `path`, in the order of paths.
+    /// The descendants of `path`, in the order of paths.
     pub fn nodes_below<'a>(
         &'a self,
         path: &NodePath,
@@ -273,13 +272,13 @@ impl State {
         below(&self.nodes, path).filter(|(_, node)| self.is_live(node))
     }
 
-    /// How many nodes there are in memory at and below a path, those included that are gone and not
-    /// buried yet; no more than one above `most`.
+    /// The number of nodes in memory at and below a path, with purged nodes that are not reclaimed
+    /// yet. Counts to `most` + 1 at most.
     pub(super) fn count_nodes_in(&self, top: &NodePath, most: usize) -> usize {
         1 + below(&self.nodes, top).take(most).count()
     }
 
-    /// Makes a node that does not exist, and those above it that do not.
+    /// Creates a node and its missing ancestors.
     pub(super) fn make_node(&mut self, path: &NodePath, node: NodeRecord, touched: &mut Touched) {
         let revision = node.create_revision;
         let mut made = vec![path.clone()];
@@ -299,7 +298,7 @@ impl State {
         made.iter().rev().for_each(|path| self.note_put(path));
     }
 
-    /// Takes the place of one whose lease has ended, if that has not been removed.
+    /// Inserts a node. It may replace a purged node that is not reclaimed yet.
     fn insert_node(&mut self, path: NodePath, node: NodeRecord, touched: &mut Touched) {
         self.attachments.insert(&path, &node);
         touched.insert(RowKey::Node(path.clone()));
@@ -308,7 +307,7 @@ impl State {
         }
     }
 
-    /// Gives a node a new value, and lets it go with a lease, or with none.
+    /// Sets a node's value and its attachment.
     pub(super) fn set_node(
         &mut self,
         path: &NodePath,
@@ -330,7 +329,8 @@ impl State {
         Some(stat)
     }
 
-    /// Removes a node other than the root, and all below it. Returns how many there were.
+    /// Removes a node other than the root, and its descendants. Returns the number of removed
+    /// nodes.
     pub(super) fn remove_nodes(&mut self, top: &NodePath, revision: Revision, touched: &mut Touched) -> u64 {
         let mut gone: Vec<NodePath> = below(&self.nodes, top).rev().map(|(below, _)| below.clone()).collect();
         gone.push(top.clone());
@@ -366,8 +366,8 @@ mod tests {
     fn children_are_found_past_their_subtrees_and_their_neighbours() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
-        // In the order of bytes, /a-b lies between /a and what is below /a, and /a0 right behind
-        // that.
+        // In the order of bytes, `/a-b` is between `/a` and its descendants, and `/a0` comes right
+        // after these.
         for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/a/x1", "/a/name/z", "/b/x/y/z"] {
             fixture.put(session, at, "");
         }

@@ -1,8 +1,8 @@
-//! Rows: the replicated state as keys and values of bytes, for the disk and for snapshots.
+//! Rows: the replicated state as keys and values in bytes, for the disk and for Raft snapshots.
 //!
-//! A key is one tag byte and a rest that keeps the order: numbers big-endian, a path as its bytes
-//! and always last. So rows of a kind lie together and in the order of the maps that they come
-//! from. A value is [postcard](https://postcard.jamesmunns.com).
+//! A key is a tag byte and a rest that keeps the order: numbers are big-endian, and a path is its
+//! bytes and comes last. So rows of one kind are adjacent, in the order of the maps in the state. A
+//! value is in the [postcard](https://postcard.jamesmunns.com) format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ use crate::{
     planted::Bug,
 };
 
-/// Names one row.
+/// The key of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowKey {
-    /// Counters and clocks: the only row of its kind. Changes with every entry.
+    /// The counters and clocks. This row is the only one of its kind, and changes with every entry.
     Meta,
     /// A node.
     Node(NodePath),
@@ -27,37 +27,37 @@ pub enum RowKey {
     Volume(NodePath),
     /// A session.
     Session(SessionId),
-    /// What a request of a session was answered.
+    /// The remembered outcome of a session's request.
     Answer(SessionId, Sequence),
     /// A lease.
     Lease(LeaseKey),
-    /// What a change changed, and what happened with it.
+    /// A change in the history: its objects and its events.
     Change(Revision),
-    /// A hold on a node.
+    /// A lock on a node.
     Lock(LockId, NodePath),
-    /// A lease whose nodes are gone, and not all taken out of memory yet.
+    /// A lease whose nodes are purged, but not all reclaimed yet.
     Tombstone(Incarnation),
-    /// A lease that ended with its session, which was closed, and whose nodes are still there.
+    /// A lease that ended because its session was closed, and whose nodes still exist.
     ClosedSessionOrphan(Incarnation),
 }
 
-/// Rows that are not a state.
+/// The error of rows that are not a state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RowError {
-    /// A key is none.
+    /// A key is malformed.
     #[error("row key {key:02x?} is malformed: expected {expected}")]
     Key {
         /// The key.
         key: Vec<u8>,
-        /// What was expected.
+        /// The expected content.
         expected: &'static str,
     },
-    /// A key has a path that is none.
+    /// The path in a key is invalid.
     #[error("row key {key:02x?} holds no path: {cause}")]
     Path {
         /// The key.
         key: Vec<u8>,
-        /// What is wrong with the path.
+        /// The error of the path.
         cause: PathError,
     },
     /// A value does not decode.
@@ -65,10 +65,10 @@ pub enum RowError {
     Value {
         /// The row.
         key: RowKey,
-        /// What is wrong with it.
+        /// The error of the decoder.
         cause: String,
     },
-    /// A row is there twice.
+    /// A row occurs twice.
     #[error("row {key:?} is there twice")]
     Twice {
         /// The row.
@@ -77,10 +77,10 @@ pub enum RowError {
     /// The row with counters and clocks is missing.
     #[error("the row {:?} is missing", RowKey::Meta)]
     MetaMissing,
-    /// Each row is well-formed, but they do not fit together.
+    /// Each row is well-formed, but the rows contradict each other.
     #[error("the rows contradict each other: {what}")]
     Inconsistent {
-        /// What does not fit.
+        /// The contradiction.
         what: String,
     },
 }
@@ -100,7 +100,7 @@ const TAG_TOMBSTONE: u8 = 11;
 const TAG_CLOSED_SESSION_ORPHAN: u8 = 12;
 
 impl RowKey {
-    /// The key as bytes, in the same order.
+    /// The key as bytes, in the same order as [`RowKey`].
     pub fn encode(&self) -> Vec<u8> {
         let (tag, numbers, path): (u8, [Option<u64>; 2], &str) = match self {
             Self::Meta => (TAG_META, [None, None], ""),
@@ -126,11 +126,11 @@ impl RowKey {
         bytes
     }
 
-    /// The key that these bytes are.
+    /// Decodes a key.
     ///
     /// # Errors
     ///
-    /// [`RowError::Key`] or [`RowError::Path`] if they are none.
+    /// [`RowError::Key`] or [`RowError::Path`] if the bytes are no key.
     pub fn decode(bytes: &[u8]) -> Result<Self, RowError> {
         let mut rest = KeyRest { key: bytes, rest: bytes };
         let key = match rest.tag()? {
@@ -153,7 +153,7 @@ impl RowKey {
     }
 }
 
-/// What is still to be read of a key.
+/// The part of a key that is still to be read.
 struct KeyRest<'a> {
     key: &'a [u8],
     rest: &'a [u8],
@@ -185,7 +185,7 @@ impl KeyRest<'_> {
 }
 
 impl State {
-    /// The value of a row as it is now. None: the row is gone, or never was.
+    /// The present value of a row. `None` if there is no such row.
     pub fn row(&self, key: &RowKey) -> Option<Vec<u8>> {
         match key {
             RowKey::Meta => Some(encode(&self.meta)),
@@ -205,8 +205,8 @@ impl State {
         }
     }
 
-    /// All rows, in the order of their keys: what a snapshot is made of. They are encoded one by
-    /// one as they are asked for.
+    /// All rows, in the order of their keys. A Raft snapshot consists of them. The iterator encodes
+    /// each row when it returns it.
     pub fn rows(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
         let meta = std::iter::once((RowKey::Meta.encode(), encode(&self.meta)));
         let nodes = self.nodes.iter().map(|(path, node)| (RowKey::Node(path.clone()).encode(), encode(node)));
@@ -231,7 +231,7 @@ impl State {
         named.chain(changes).chain(holds).chain(gone).chain(closed)
     }
 
-    /// The state that these rows are, in whatever order they come.
+    /// Builds a state from its rows, in any order.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl State {
     }
 }
 
-/// Rows read so far.
+/// The rows read so far.
 #[derive(Default)]
 struct RowReader {
     meta: Option<Meta>,

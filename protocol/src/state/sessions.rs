@@ -1,9 +1,9 @@
-//! Sessions: who clients are, and what their last requests were answered.
+//! Sessions: the identities of clients, and the remembered outcomes of their writes (S9 in
+//! docs/PROTOCOL.md).
 //!
-//! A session's requests are numbered by the client, all kinds of them in one count, but only writes
-//! come this way. The window of remembered outcomes therefore moves with what the *command* says is
-//! answered, before its own number is looked at: a client may have done thousands of reads since
-//! its last write.
+//! The client numbers all its requests in one sequence, but only writes enter the log. A client may
+//! have sent thousands of reads since its last write. So the window of remembered outcomes first
+//! moves to the *command's* own `unanswered_from`. Only then is its number judged.
 
 use std::collections::BTreeMap;
 
@@ -19,38 +19,38 @@ use crate::{
     work::CountVisits,
 };
 
-/// A client's identity, and what it was answered.
+/// A session, and its remembered outcomes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionRecord {
-    /// What the client calls itself, for people who look.
+    /// The client's own name for itself, for operators.
     pub name: String,
-    /// All requests below this have been answered: their outcomes are forgotten.
+    /// All requests below this are answered: their outcomes are forgotten.
     pub unanswered_from: Sequence,
     /// The outcomes within the window. Each has a row of its own.
     #[serde(skip)]
     pub(super) answers: BTreeMap<Sequence, Result<Written, WriteRefusal>>,
 }
 
-/// What is known of a request (S9).
+/// The state of a request (S9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestStatus<'a> {
-    /// It was not answered yet: it may be done.
+    /// It has no outcome yet: it may be done.
     Unanswered,
-    /// It was done, with this outcome, which is the answer to whoever sends it again.
+    /// It has this outcome, which is the answer whenever the request arrives again.
     Outcome(&'a Result<Written, WriteRefusal>),
-    /// It lies below the window of remembered outcomes.
+    /// Its number is below the window of remembered outcomes.
     BelowWindow {
-        /// The lowest number that is still remembered.
+        /// The lowest number in the window.
         lowest: Sequence,
     },
-    /// It lies beyond the window.
+    /// Its number is above the window.
     BeyondWindow {
         /// The highest number that would be accepted.
         highest: Sequence,
     },
 }
 
-/// Which request a write is.
+/// Identifies the request of a write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestId {
     pub(super) session: SessionId,
@@ -58,19 +58,19 @@ pub(super) struct RequestId {
     pub(super) unanswered_from: Sequence,
 }
 
-/// How many results of operations an outcome has.
+/// The number of operation results in an outcome.
 fn results_of(outcome: &Result<Written, WriteRefusal>) -> usize {
     let transacted = outcome.as_ref().ok().and_then(|written| written.transaction.as_ref());
     transacted.map_or(0, |transacted| transacted.results.len())
 }
 
 impl SessionRecord {
-    /// Where the window begins once the request has been seen. A request never gives itself up.
+    /// The start of the window after this request. The request itself always stays in it.
     fn window_start(&self, sequence: Sequence, unanswered_from: Sequence) -> Sequence {
         self.unanswered_from.max(unanswered_from.min(sequence))
     }
 
-    /// How many results of operations its outcomes have.
+    /// The number of operation results in all its outcomes.
     pub(super) fn results(&self) -> usize {
         self.answers.values().map(results_of).sum()
     }
@@ -92,38 +92,38 @@ impl SessionRecord {
 }
 
 impl State {
-    /// The session of this identity.
+    /// The session with this id.
     pub fn session(&self, id: SessionId) -> Option<&SessionRecord> {
         self.sessions.get(&id)
     }
 
-    /// All sessions, in order of their identities.
+    /// All sessions, in order of their ids.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
         self.sessions.iter().counted().map(|(id, session)| (*id, session))
     }
 
-    /// How many sessions there are.
+    /// The number of sessions.
     pub fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How many results of operations are remembered, with the outcomes of all sessions.
+    /// The number of operation results in the outcomes of all sessions.
     pub fn results_remembered(&self) -> usize {
         self.result_count
     }
 
-    /// What is known of a request, whatever else its session is still waiting for; none if there is
-    /// no such session.
+    /// The state of a request, if all earlier requests were answered. `None` if there is no such
+    /// session.
     ///
-    /// Never [`RequestStatus::BeyondWindow`]: only what the request says of earlier ones can put it
-    /// there. See [`State::request_status_given`].
+    /// Never [`RequestStatus::BeyondWindow`]: only unanswered earlier requests can put a number
+    /// beyond the window. See [`State::request_status_given`].
     pub fn request_status(&self, session: SessionId, sequence: Sequence) -> Option<RequestStatus<'_>> {
         self.request_status_given(session, sequence, sequence)
     }
 
-    /// What is known of a request that says that all below `unanswered_from` have been answered;
-    /// none if there is no such session. This is how
-    /// [`Command::Write`](crate::command::Command::Write) is judged.
+    /// The state of a request, if all requests below `unanswered_from` were answered. `None` if
+    /// there is no such session. [`Command::Write`](crate::command::Command::Write) is judged this
+    /// way.
     pub fn request_status_given(
         &self,
         session: SessionId,
@@ -160,11 +160,10 @@ impl State {
         Outcome::SessionClosed
     }
 
-    /// A client's write: judged by what is remembered, then done and remembered (S9).
+    /// Applies a client's write, and remembers its outcome (S9).
     ///
-    /// A refused write is remembered like one that was done: sent again, it gets the same answer
-    /// even if it would succeed by now. One whose consents do not cover it is not: its proposer
-    /// will bring it again.
+    /// A refusal is remembered too: the same request gets it again, even if the write would succeed
+    /// by then. A write without enough consents is not remembered. Its proposer proposes it again.
     pub(super) fn write_once(
         &mut self,
         request: RequestId,
@@ -185,7 +184,8 @@ impl State {
             Write::RevokeLease { id } => self.consents_cover_attached(*id, carried),
             _ => true,
         };
-        // What a transaction compares says which of its branches is judged at all.
+        // The compared data choose the branch to judge. So the write waits for write leases on them
+        // first.
         if !self.blocking_write_leases(write, &[]).is_empty() {
             return Outcome::MissingConsents;
         }

@@ -1,10 +1,10 @@
-//! What an entry has changed.
+//! The rows and leases that an entry has changed.
 
 use super::RowKey;
 use crate::id::Incarnation;
 
-/// Rows that are to be stored anew, or removed. Noted as often as they change, and put in order
-/// once, at the end: an entry that ends a thousand leases notes thousands.
+/// Rows to write or to remove. A row is added at each change. The list is sorted and deduplicated
+/// once, at the end, because an entry that ends a thousand leases adds thousands of rows.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     rows: Vec<RowKey>,
@@ -21,12 +21,12 @@ impl Touched {
         self.rows.extend(rows);
     }
 
-    /// The lease has ended and left nodes behind.
+    /// Records that the lease has ended and left orphans.
     pub(super) fn note_orphan(&mut self, lease: Incarnation) {
         self.orphaned.push(lease);
     }
 
-    /// Each row once, in order; and the leases whose nodes became orphans.
+    /// Each row once, in order, and the leases that left orphans.
     pub(super) fn into_parts(mut self) -> (Vec<RowKey>, Vec<Incarnation>) {
         self.rows.sort_unstable();
         self.rows.dedup();

@@ -1,13 +1,13 @@
-//! Transactions: the branch that the comparisons choose in the state as it is, and its operations
-//! as one change.
+//! Transactions: the branch that the comparisons choose, applied as one change (S8 in
+//! docs/PROTOCOL.md).
 //!
-//! The branch is chosen when footprints are taken and once more when the transaction is applied. If
-//! it is another one by then, or needs other objects, the consents do not cover it and its proposer
-//! gathers again, like for any write (S2).
+//! The branch is chosen when footprints are computed, and again when the transaction is applied. If
+//! the branch or its footprint has changed by then, the consents do not cover it. The lessor
+//! gathers again, as for any write (S2).
 //!
-//! Operations of a branch are [independent](crate::transaction): each is judged by the state as it
-//! is before any of them, and the footprint of all is that of each, together. They are carried out
-//! parents first, so that a node that is both named and above another is made once, with its value.
+//! The operations of a branch are [independent](crate::transaction). Each is judged by the state
+//! before all of them, and the footprint is the union of theirs. They are applied parents first. So
+//! a node that is both a named node and an ancestor is created once, with its value.
 
 use std::collections::BTreeSet;
 
@@ -22,14 +22,14 @@ use crate::{
     transaction::{Branch, FailedCompare, Operation, OperationResult, Transacted, Transaction, index_of},
 };
 
-/// One operation changes at most this many sets of objects; with more, as of a put that makes a
-/// long chain of nodes, it is the subtree of the topmost node and the list that this comes into. So
-/// what a transaction names beside itself is bounded by its paths.
+/// The most sets of objects that one operation names. A put that creates a long chain of nodes
+/// would have more. It names the subtree of the topmost created node, and the list that contains
+/// this node. So the sets of a transaction are bounded by its paths.
 const OPERATION_SETS_MAX: usize = 3;
 
 impl State {
-    /// The first comparison that does not hold; none if the operations of [`Branch::Then`] are to
-    /// be done.
+    /// The first comparison that does not hold. `None` if the operations of [`Branch::Then`] are
+    /// chosen.
     fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
         let judged = if self.mistake.is(Bug::FirstCompareOnly) { 1 } else { Transaction::COMPARES_MAX };
         let compares = transaction.compares.iter().take(judged);
@@ -37,7 +37,7 @@ impl State {
             !compare.matches(self.data(&compare.path).as_ref(), |token| self.is_locked_under(&compare.path, token))
         });
         let (place, compare) = failed.next()?;
-        // Of what somebody keeps to itself only the hold may be compared, and nothing is told.
+        // Under a write lease only the lock may be compared, and the stat is not disclosed.
         let found = self.node(&compare.path).filter(|_| self.write_leased_lock(&compare.path).is_none());
         Some(FailedCompare { index: index_of(place), found: found.map(|node| node.stat()) })
     }
@@ -57,8 +57,8 @@ impl State {
         self.branch_footprint(writer, (transaction, self.branch(transaction)), meant)
     }
 
-    /// The objects that either branch would change now, if it were chosen: those of one that would
-    /// be refused are left out.
+    /// The objects that either branch would change if it were chosen now. A branch that would be
+    /// refused adds none.
     pub fn footprint_of_both(
         &self,
         writer: SessionId,
@@ -99,8 +99,8 @@ impl State {
         Ok(sets)
     }
 
-    /// How many nodes the branch that would make more of them would make now, with those above that
-    /// are missing, and how many bytes their paths have.
+    /// The number of nodes that a branch would create now, missing ancestors included, and the
+    /// bytes of their paths. Each is the greater of the two branches' numbers.
     pub fn nodes_made(&self, transaction: &Transaction) -> (usize, usize) {
         let of = |branch| {
             let mut made: BTreeSet<NodePath> = BTreeSet::new();
@@ -108,7 +108,7 @@ impl State {
             for path in puts.map(Operation::path) {
                 let missing = std::iter::once(path.clone()).chain(path.ancestors());
                 for node in missing.take_while(|above| self.node(above).is_none()) {
-                    // Those above it are there already too.
+                    // Its ancestors are in the set already.
                     if !made.insert(node) {
                         break;
                     }
@@ -140,7 +140,7 @@ impl State {
         Ok(topmost.map(ObjectSet::Subtree).into_iter().chain(list).collect())
     }
 
-    /// Carries out a transaction that is not refused. `sets` is its footprint.
+    /// Applies a transaction that is not refused. `sets` is its footprint.
     pub(super) fn transact(
         &mut self,
         writer: SessionId,
@@ -166,7 +166,8 @@ impl State {
         }
     }
 
-    /// Does all of these, none of which is refused, as one change. None of them: no change.
+    /// Applies these operations as one change. None of them is refused. An empty list makes no
+    /// change.
     fn apply_operations(
         &mut self,
         writer: SessionId,
@@ -206,7 +207,7 @@ impl State {
         }
     }
 
-    /// A known mistake: what comes before the operation that is refused is done.
+    /// A planted mistake: the operations before the refused one are applied.
     pub(super) fn transact_half(
         &mut self,
         writer: SessionId,
@@ -223,8 +224,8 @@ impl State {
         }
     }
 
-    /// A known mistake: the branch is done that consents were gathered for, though the other one is
-    /// chosen by now.
+    /// A planted mistake: the branch with consents is applied, though the comparisons now choose
+    /// the other.
     pub(super) fn transact_as_proposed(
         &mut self,
         writer: SessionId,
@@ -249,7 +250,7 @@ impl State {
     }
 }
 
-/// What the history remembers: of many objects, the subtree that they all lie in.
+/// The sets for the history. Many sets are replaced by one common subtree.
 fn compact_to_subtree(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if sets.len() <= SETS_MAX {
         return sets;

@@ -1,4 +1,4 @@
-//! Volumes: which there are, and which one a node belongs to.
+//! Volumes, and the volume of each node (S8 in docs/PROTOCOL.md).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,22 +16,21 @@ use crate::{
     work::CountVisits,
 };
 
-/// One volume. Its top is its key.
+/// One volume. The key of its record is its top.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeRecord {
-    /// What it promises.
+    /// Its settings.
     pub settings: VolumeSettings,
-    /// The generation that it was made with: distinguishes it from those of the same name that come
-    /// later (S7b). A change of the volume leaves it as it is.
+    /// The generation of its creation. It distinguishes the volume from later ones with the same
+    /// top (S7b). Changes of the volume do not alter it.
     pub create_generation: VolumeGeneration,
-    /// Grows with each change of the volume, and is never used again for this top, even if the
-    /// volume is removed and made anew: it follows from the revision of the change.
+    /// Grows with each change of the volume. It derives from the revision of the change. So it is
+    /// never reused for this top, even if the volume is removed and created again.
     pub generation: VolumeGeneration,
 }
 
 impl VolumeRecord {
-    /// A volume as it is from `revision` on. The root, made at revision 0, begins with
-    /// generation 1.
+    /// A volume created at `revision`. The root, created at revision 0, has generation 1.
     pub(super) fn new(settings: VolumeSettings, revision: Revision) -> Self {
         let generation = VolumeGeneration(revision.0 + 1);
         Self { settings, create_generation: generation, generation }
@@ -39,8 +38,8 @@ impl VolumeRecord {
 }
 
 impl State {
-    /// The volume that the node at `path` belongs to, and its top: the nearest at or above it. The
-    /// node need not exist.
+    /// The top and the record of the volume of `path`: the nearest at or above it. The node need
+    /// not exist.
     pub fn volume_of(&self, path: &NodePath) -> (&NodePath, &VolumeRecord) {
         volume_of(&self.volumes, path)
     }
@@ -50,7 +49,7 @@ impl State {
         self.volumes.get(top)
     }
 
-    /// The volumes whose top is `path` or lies below it, in the order of paths.
+    /// The volumes with tops at or below `path`, in the order of paths.
     pub fn volumes_below<'a>(
         &'a self,
         path: &NodePath,
@@ -58,22 +57,21 @@ impl State {
         self.volumes.get_key_value(path).into_iter().chain(below(&self.volumes, path)).counted()
     }
 
-    /// How often horizons move: a tenth of the shortest volume term, and [`TICK_MAX`] at most (T6).
+    /// The interval of ticks: a tenth of the shortest volume term, at most [`TICK_MAX`] (T6).
     ///
     /// [`TICK_MAX`]: crate::volume::TICK_MAX
     pub fn tick(&self) -> Duration {
         self.tick
     }
 
-    /// Finds the ticks that volumes ask for, and the leases on each volume, in a state that was
-    /// read.
+    /// Builds the indexes of ticks and of volume leases, for a state that was read from rows.
     pub(super) fn index_volumes(&mut self) {
         self.tick_counts = self.ticks_of_volumes();
         self.tick = self.shortest_tick();
         self.volume_lease_holders = self.leases.keys().filter_map(volume_lease_holder).collect();
     }
 
-    /// Notes that a volume asks for this tick, and not for that one any more.
+    /// Replaces a volume's tick in the index.
     pub(super) fn replace_tick(&mut self, before: Option<Duration>, now: Option<Duration>) {
         if let Some(now) = now {
             *self.tick_counts.entry(now).or_default() += 1;
@@ -107,7 +105,7 @@ impl State {
         self.volume_lease_holders.range(all).counted().map(|(_, session)| *session)
     }
 
-    /// Checks what follows from the volumes and the leases on them.
+    /// Checks the data that is derived from volumes and volume leases.
     pub(super) fn check_volume_index(&self) -> Result<(), String> {
         if self.tick_counts != self.ticks_of_volumes() || self.tick != self.shortest_tick() {
             return Err(format!(
@@ -122,7 +120,7 @@ impl State {
     }
 }
 
-/// Which volume a lease is on, and whose it is.
+/// The volume and the session of a volume lease.
 pub(super) fn volume_lease_holder(lease: &LeaseKey) -> Option<(NodePath, SessionId)> {
     match lease {
         LeaseKey::Volume(session, top) => Some((top.clone(), *session)),

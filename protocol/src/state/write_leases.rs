@@ -1,14 +1,15 @@
-//! Write leases: holds whose holders keep a node's data to themselves (DESIGN, *Holds*; NFSv4 calls
-//! them write delegations).
+//! Write leases in the replicated state (S2, S10 in docs/PROTOCOL.md; NFSv4's write delegation).
 //!
-//! Who holds a node alone can ask to cache it. That changes no data, and yet goes the way of a
-//! write that does: everyone who may hold a copy of the data has consented when it is applied (S2).
-//! From then on the state knows that nobody else has a copy, whoever leads: reads of the data are
-//! not answered by the leader (so nothing is granted), and a write that would change or compare it
-//! is not applied, until the holder says that it has ended, or its hold has. So what the holder
-//! flushes meanwhile needs nobody's consent, and passes the writes that wait for it (S10).
+//! The owner of an exclusive lock can make it a write lease. That changes no data, but it follows
+//! the rule of a write. When it is applied, every session that may hold a copy of the data has
+//! consented (S2). From then on the state knows, under any leader, that no other client has a copy:
 //!
-//! What is flushed is written under the token of the hold, and refused under any other.
+//! - The leader does not answer reads of the data, so it grants nothing on it.
+//! - A write that would change or compare the data is not applied until the owner ends the write
+//!   lease, or its lock ends.
+//!
+//! So a flush needs no consent, and passes the writes that wait for it (S10). A flush names the
+//! token of the lock, and is refused under any other.
 
 use std::collections::BTreeSet;
 
@@ -25,23 +26,23 @@ use crate::{
 };
 
 impl State {
-    /// The hold whose holder keeps the node's data to itself.
+    /// The lock that is a write lease on the node.
     pub fn write_leased_lock(&self, path: &NodePath) -> Option<(LockId, &LockRecord)> {
         let id = self.locks.write_leases.get(path)?;
         self.locks.rows.get(id).map(|(_, hold)| (*id, hold))
     }
 
-    /// The write lease under which the node's data is kept.
+    /// The id of the write lease on the node.
     pub fn write_lease_on(&self, path: &NodePath) -> Option<WriteLeaseId> {
         self.write_leased_lock(path).and_then(|(_, hold)| hold.write_lease)
     }
 
-    /// The last write lease that was granted, whether or not it is still there.
+    /// The last granted write lease, whether or not it still exists.
     pub fn last_write_lease(&self) -> WriteLeaseId {
         self.meta.last_write_lease
     }
 
-    /// The nodes of which somebody keeps the data to itself, and that data is in the set.
+    /// The nodes under write leases whose data is in the set.
     pub fn write_leased_in<'a>(&'a self, set: &'a ObjectSet) -> impl Iterator<Item = &'a NodePath> + use<'a> {
         let own = self.locks.write_leases.get_key_value(set.path());
         let own = own.filter(|(path, _)| set.contains(&Object::data((*path).clone())));
@@ -52,14 +53,14 @@ impl State {
         own.into_iter().chain(below.into_iter().flatten()).counted().map(|(path, _)| path)
     }
 
-    /// The nodes whose data the session keeps to itself.
+    /// The nodes on which the session has write leases.
     pub fn write_leased_by(&self, session: SessionId) -> impl Iterator<Item = &NodePath> {
         let all = (session, NodePath::root())..(session.next(), NodePath::root());
         self.locks.write_leases_by_session.range(all).counted().map(|(_, path)| path)
     }
 
-    /// The nodes that a write has to do with whose data somebody keeps to itself: that it changes,
-    /// given these objects, or compares.
+    /// The nodes under write leases that block a write: those whose data it compares, or would
+    /// change, given its footprint `sets`.
     pub fn blocking_write_leases(&self, write: &Write, sets: &[ObjectSet]) -> BTreeSet<NodePath> {
         let is_holders = matches!(write, Write::TakeWriteLease { .. } | Write::Flush { .. });
         if self.locks.write_leases.is_empty() || is_holders || self.mistake.is(Bug::WritePastWriteLease) {
@@ -79,7 +80,7 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the hold is not one that can be a write lease.
+    /// [`WriteRefusal`] if the lock cannot become a write lease.
     pub(super) fn write_lease_footprint(
         &self,
         session: SessionId,
@@ -95,7 +96,7 @@ impl State {
         }
         match self.node(path) {
             None => Err(WriteRefusal::NotFound { path: path.clone() }),
-            // It goes when that lease ends, which waits for nobody's flush.
+            // The end of that lease removes the node, and waits for no flush.
             Some(node) if node.attachment.is_some() => Err(WriteRefusal::Attached { path: path.clone() }),
             Some(_) if self.mistake.is(Bug::WriteLeaseWithoutRecall) => Ok(Vec::new()),
             Some(_) => Ok(vec![ObjectSet::One(Object::data(path.clone()))]),
@@ -104,7 +105,7 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the session has no such write lease, or not under this token (S10).
+    /// [`WriteRefusal`] if the session has no such write lease, or it has another token (S10).
     pub(super) fn flush_footprint(
         &self,
         session: SessionId,
@@ -124,7 +125,7 @@ impl State {
         Ok(changes.then(|| ObjectSet::One(Object::data(path.clone()))).into_iter().collect())
     }
 
-    /// The holder keeps the node's data to itself from now on.
+    /// Makes the lock a write lease.
     pub(super) fn take_write_lease(&mut self, id: LockId, touched: &mut Touched) -> Written {
         let number = self.meta.last_write_lease.next();
         if let Some(path) = self.locks.set_write_lease(id, Some(number)) {
@@ -134,7 +135,7 @@ impl State {
         self.unchanged()
     }
 
-    /// Carries out a flush that is not refused. `sets` is its footprint.
+    /// Applies a flush that is not refused. `sets` is its footprint.
     pub(super) fn flush(
         &mut self,
         writer: SessionId,
@@ -156,8 +157,8 @@ impl State {
         Written { stat, ..self.unchanged() }
     }
 
-    /// Checks that whoever keeps a node's data to itself holds it alone, and that it is there to be
-    /// flushed to.
+    /// Checks that each write lease is an exclusive granted lock, on a node that exists and is not
+    /// attached.
     pub(super) fn check_write_leases(&self) -> Result<(), String> {
         for (path, id) in &self.locks.write_leases {
             let hold = self.locks.rows.get(id).map(|(_, hold)| hold);

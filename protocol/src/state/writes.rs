@@ -1,25 +1,23 @@
-//! Writes: which objects they change, and how.
+//! Writes: their footprints, and their effects (S2, S8 in docs/PROTOCOL.md).
 //!
-//! A write first has its [footprint](State::footprint) taken, which is all the thinking; carrying
-//! it out then cannot fail. Consents are gathered for the footprint (S2), and the history remembers
-//! it.
+//! A write first has its [footprint](State::footprint) computed, which makes all checks. Applying
+//! it cannot fail after that. The lessor gathers consents for the footprint (S2), and the history
+//! stores it.
 //!
-//! # Why a volume's making, change and removal is a write to everything that it covers
+//! # Why a volume's creation, change and removal write to the whole subtree
 //!
-//! A copy is valid by two leases, and which volume lease that is, how long it lasts and what margin
-//! the server waits after it, all follow from the volume that the object belongs to when the copy
-//! is granted (S8). So:
+//! A copy is valid by two leases. The volume of the object, as of the grant, determines the volume
+//! lease, its term and the server's margin (S8). So:
 //!
-//! - *Making* a volume moves all nodes in it from one volume to another. A copy granted before
-//!   hangs on a lease on the old volume, which from then on nobody waits for when the node is
-//!   written.
-//! - *Changing* a volume changes how long a write waits. Copies granted under a longer term or a
-//!   smaller margin must be gone before the server counts by the new numbers.
-//! - *Removing* a volume moves the nodes back, and ends the leases on it. Nobody must be using them
-//!   then.
+//! - *Creation* moves all nodes of the subtree to another volume. An older copy depends on a lease
+//!   on the old volume, which later writes of the node do not wait for.
+//! - *Change* alters how long a write waits. Copies that were granted under a longer term or a
+//!   smaller margin must be dropped before the server uses the new values.
+//! - *Removal* moves the nodes back and ends the leases on the volume. By then no client may still
+//!   use one.
 //!
-//! Each of these recalls the whole subtree, volumes inside it too, and a new generation keeps what
-//! was granted under the old one from being taken for good.
+//! Each of these recalls the whole subtree, inner volumes included. The new generation makes
+//! clients refuse grants of the old one.
 
 use super::{NodeRecord, RowKey, State, VolumeRecord, touched::Touched};
 use crate::{
@@ -33,16 +31,16 @@ use crate::{
 };
 
 impl State {
-    /// Exactly the objects that the write would change if it were applied now.
+    /// The objects that the write would change if it were applied now, and no others.
     ///
-    /// For a subtree, that is each object in it: whether one inside differs afterwards is not
-    /// looked at. What goes with a lease that is revoked is not listed: see [`State::carried`] and
+    /// A subtree stands for each object in it, even if some of them would stay the same. The nodes
+    /// of a revoked lease are not listed: see [`State::attached_nodes`] and
     /// [`State::attached_parent_counts`].
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the write would be refused, for one because a lease or volume is not the
-    /// one that is [meant](State::meant).
+    /// [`WriteRefusal`] if the write would be refused, for example because a lease or volume is not
+    /// the [intended](State::intended) one.
     pub fn footprint(
         &self,
         writer: SessionId,
@@ -170,8 +168,8 @@ impl State {
         Ok(sets)
     }
 
-    /// Adds what changes above a node that is made: the nodes made with it, and the list in which
-    /// the topmost appears.
+    /// Adds the changes above a created node: the created ancestors, and the list that contains the
+    /// topmost.
     fn add_created_parents(&self, path: &NodePath, sets: &mut Vec<ObjectSet>) {
         for ancestor in path.ancestors() {
             let is_made = self.node(&ancestor).is_none();
@@ -208,14 +206,14 @@ impl State {
         }
     }
 
-    /// The leases on a volume end with it, and nobody who removes a volume means to remove nodes.
+    /// The leases on a volume end with it. The removal of a volume must not remove nodes or locks.
     fn check_volume_unused(&self, top: &NodePath) -> Result<(), WriteRefusal> {
         let carries = |session: &SessionId| self.has_dependents(&LeaseKey::Volume(*session, top.clone()));
         let carrying = self.lease_holders_on(top).find(carries);
         carrying.map_or(Ok(()), |session| Err(WriteRefusal::VolumeInUse { path: top.clone(), session }))
     }
 
-    /// Carries out a write that is not refused. `sets` is its footprint.
+    /// Applies a write that is not refused. `sets` is its footprint.
     pub(super) fn write(
         &mut self,
         writer: SessionId,
@@ -268,7 +266,7 @@ impl State {
                 self.set_volume(path, None, revision, touched);
                 self.remove_leases_on(path, touched);
             }
-            // Done above.
+            // Handled above.
             Write::GrantLease { .. }
             | Write::RevokeLease { .. }
             | Write::Transaction(_)
@@ -293,7 +291,7 @@ impl State {
         touched: &mut Touched,
     ) -> Option<Stat> {
         let attachment = self.attachment(writer, path, attach).unwrap_or_default();
-        // Who keeps a node that a lease carries already adds nothing to what the lease carries.
+        // A put that leaves the node's attachment as it is attaches nothing.
         let carried = self.node(path).and_then(|node| node.attachment.as_deref());
         if let Some(to) = attachment.as_ref().filter(|to| carried != Some(*to)) {
             self.note_attached(&to.lease, revision, touched);
@@ -329,7 +327,7 @@ impl State {
     }
 }
 
-/// A delete of a subtree with more nodes than one command removes.
+/// The refusal of a delete with more nodes than one command removes.
 pub(super) fn too_many_to_remove(path: &NodePath, got: usize) -> WriteRefusal {
     WriteRefusal::TooManyNodes { path: path.clone(), got: got as u64, most: State::REMOVED_NODES_MAX as u64 }
 }

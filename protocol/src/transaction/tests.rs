@@ -1,4 +1,4 @@
-//! Comparisons and overlaps of transactions.
+//! Tests of comparisons and of overlapping operations.
 
 use super::*;
 use crate::id::LeaseId;

@@ -1,15 +1,15 @@
-//! The name of a cluster.
+//! The id of a cluster.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Names one founding: no two clusters have the same, whatever their members are called.
+/// Identifies one bootstrap. No two clusters have the same id, whatever their members are called.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClusterId {
-    /// The replica that founded it. From 1.
+    /// The replica that bootstrapped the cluster. From 1.
     pub founder: u64,
-    /// Random, and new each time that a founder begins.
+    /// A random number, new at each bootstrap.
     pub nonce: u128,
 }
 

@@ -1,10 +1,12 @@
-//! Messages as bytes: postcard, through types of ours.
+//! The encoding of messages: postcard, by types of this crate.
 //!
-//! tarpc's own encoding is not used. Decoding a request adds a duration that the other side chose
-//! to the clock, which panics if that is large enough, and a deadline of more than two years panics
-//! in its timer: here a deadline crosses as the microseconds that are left (T1) and is cut to
-//! [`DEADLINE_MAX`]. And tarpc writes the kind of a server's error as a signed number and reads it
-//! as an unsigned one, which in postcard is another number.
+//! tarpc's own encoding is not used, for two reasons:
+//!
+//! - Deadlines. Its decoder adds a duration from the other side to the clock, which panics if the
+//!   duration is too large. Its timer panics at a deadline of more than two years. Here a deadline
+//!   crosses the wire as the remaining microseconds (T1), and is cut to [`DEADLINE_MAX`].
+//! - Errors. It writes the kind of a server's error as a signed number, and reads it as an unsigned
+//!   one. In postcard these differ.
 
 use std::{
     io,
@@ -21,44 +23,43 @@ use tarpc::{
 
 pub use crate::error::CodecError;
 
-/// The longest time that a request's deadline can lie ahead when it arrives. Longer ones are cut:
-/// nothing waits that long, as a write ends within a volume term and the timer behind it has a
-/// limit.
+/// The longest time to a request's deadline when it arrives. Longer ones are cut: a write ends
+/// within a volume term, and tarpc's timer has a limit.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 
-/// Can be sent.
+/// A message that can be sent.
 pub trait Encode: Sized {
-    /// Appends the message to `out`, whose length must not go beyond `end`.
+    /// Appends the message to `out`, whose length must not exceed `end`.
     ///
     /// # Errors
     ///
-    /// [`CodecError::TooLarge`] if it does not fit, [`CodecError::Encode`] if postcard cannot
-    /// express it. `out` then has a part of the message at its end.
+    /// [`CodecError::TooLarge`] if the message does not fit. [`CodecError::Encode`] if postcard
+    /// cannot express it. Then `out` ends with a part of the message.
     fn encode(&self, out: &mut BytesMut, end: usize) -> Result<(), CodecError>;
 
-    /// What to send instead of a message that cannot be sent, so that somebody who waits for it
-    /// learns why.
+    /// A message to send instead of one that cannot be sent, so that the peer that waits learns the
+    /// reason.
     fn refusal(&self, error: &CodecError) -> Option<Self>;
 }
 
-/// Can be received.
+/// A message that can be received.
 pub trait Decode: Sized {
-    /// Reads a message that takes all of the frame.
+    /// Decodes a message that takes all of the frame.
     ///
     /// # Errors
     ///
-    /// [`CodecError::Decode`] or [`CodecError::Trailing`] if that is not what the frame is.
+    /// [`CodecError::Decode`] or [`CodecError::Trailing`] if the frame is not exactly one message.
     fn decode(frame: &[u8]) -> Result<Self, CodecError>;
 }
 
-/// [`ClientMessage`] as it crosses the wire.
+/// [`ClientMessage`] on the wire.
 #[derive(Serialize, Deserialize)]
 enum WireCall<T> {
     Request { id: u64, deadline_us: u64, trace: WireTrace, message: T },
     Cancel { id: u64, trace: WireTrace },
 }
 
-/// [`trace::Context`] as it crosses the wire: three bytes when nobody traces.
+/// [`trace::Context`] on the wire: three bytes without tracing.
 #[derive(Serialize, Deserialize)]
 struct WireTrace {
     trace: u128,
@@ -69,8 +70,7 @@ struct WireTrace {
 impl From<trace::Context> for WireTrace {
     fn from(context: trace::Context) -> Self {
         let trace = u128::from(context.trace_id);
-        // Without a trace, tarpc makes up a random span for each request, which is of no use to
-        // anybody.
+        // Without a trace, tarpc makes a random span for each request. It is useless.
         let span = if trace == 0 { 0 } else { u64::from(context.span_id) };
         Self { trace, span, is_sampled: context.sampling_decision == SamplingDecision::Sampled }
     }
@@ -83,22 +83,22 @@ impl From<WireTrace> for trace::Context {
     }
 }
 
-/// [`Response`] as it crosses the wire.
+/// [`Response`] on the wire.
 #[derive(Serialize, Deserialize)]
 struct WireReply<T> {
     id: u64,
     message: Result<T, WireFailure>,
 }
 
-/// [`ServerError`] as it crosses the wire.
+/// [`ServerError`] on the wire.
 #[derive(Serialize, Deserialize)]
 struct WireFailure {
-    /// The place in [`FAILURE_KINDS`].
+    /// The index in [`FAILURE_KINDS`].
     kind: u8,
     detail: String,
 }
 
-/// The kinds of errors that tarpc and we give; any other becomes the first. New ones go to the end.
+/// The kinds of errors of tarpc and of this crate. Any other becomes the first. Append new ones.
 const FAILURE_KINDS: [io::ErrorKind; 8] = [
     io::ErrorKind::Other,
     io::ErrorKind::WouldBlock,
@@ -124,8 +124,7 @@ impl From<WireFailure> for ServerError {
     }
 }
 
-/// Any context: the type can only be made by asking for the current one, which costs more than
-/// copying it.
+/// A context to copy: only `context::current` makes one, and it costs more than a copy.
 static CONTEXT: LazyLock<context::Context> = LazyLock::new(context::current);
 
 impl<T: Serialize> Encode for ClientMessage<T> {
@@ -140,15 +139,14 @@ impl<T: Serialize> Encode for ClientMessage<T> {
             Self::Cancel { trace_context, request_id } => {
                 WireCall::Cancel { id: *request_id, trace: (*trace_context).into() }
             }
-            // The type says that there may be more kinds in other versions of tarpc; in ours there
-            // are not.
+            // The enum is non-exhaustive. The present version of tarpc has no other kinds.
             _ => return Err(CodecError::Encode(postcard::Error::WontImplement)),
         };
         put(&call, out, end)
     }
 
     fn refusal(&self, _: &CodecError) -> Option<Self> {
-        // The caller is on this side and is told.
+        // The caller is on this side, and gets the error.
         None
     }
 }
@@ -205,8 +203,8 @@ fn put<T: Serialize>(message: &T, out: &mut BytesMut, end: usize) -> Result<(), 
     Ok(())
 }
 
-/// Keeps what there is room for and counts the rest, so that a message that is too large takes no
-/// memory and its length can be told.
+/// Appends bytes while there is room, and counts the rest. So a message that is too large takes no
+/// memory, and the error has its length.
 struct BoundedWriter<'a> {
     out: &'a mut BytesMut,
     room: usize,
@@ -297,7 +295,7 @@ mod tests {
             request.context.trace_context.trace_id = TraceId::from(0);
             request.message.clear();
         }
-        // Kind, id, up to four bytes of deadline, three of trace, the length of the text.
+        // Kind, id, up to four bytes of deadline, three of trace, and the length of the text.
         assert!(encoded(&small).len() <= 10);
     }
 
@@ -346,7 +344,7 @@ mod tests {
         let message = Response { request_id: 1, message: Ok("x".repeat(1000)) };
         let end = 100;
         let error = message.encode(&mut out, end).unwrap_err();
-        // 1000 bytes of text and 4 of everything else, where there is room for 100.
+        // 1000 bytes of text and 4 others, with room for 100.
         let expected = crate::frame::FRAME_MAX_BYTES;
         assert_eq!(error, CodecError::TooLarge { got: expected + 904, expected });
         assert!(out.len() <= end);

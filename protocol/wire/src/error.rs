@@ -1,14 +1,14 @@
-//! Why a message could not be sent, and why a connection ended.
+//! Errors of sending a message, and reasons for the end of a connection.
 
 use std::io;
 
-/// A message that cannot be put into a frame, or a frame that is no message.
+/// A message does not become a frame, or a frame is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// The message does not fit into a frame.
     #[error("the message takes a frame of {got} bytes: expected at most {expected}")]
     TooLarge {
-        /// The length of the frame that it would take, in bytes.
+        /// The length of the needed frame in bytes.
         got: usize,
         /// The bound in bytes.
         expected: usize,
@@ -19,15 +19,15 @@ pub enum CodecError {
     /// The frame is not a message of the expected type.
     #[error("the frame cannot be decoded: {0}")]
     Decode(postcard::Error),
-    /// The frame goes on after its message.
+    /// The frame has more bytes after its message.
     #[error("the frame has {got} bytes after its message: expected 0")]
     Trailing {
-        /// How many bytes.
+        /// The number of bytes.
         got: usize,
     },
 }
 
-/// Why a connection ended, other than by being closed in good order between two frames.
+/// Why a connection ended, unless it was closed between two frames.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The socket failed.
@@ -36,10 +36,10 @@ pub enum ConnectionError {
     /// The other side stopped in the middle of a frame.
     #[error("the connection ended in the middle of a frame, after {got} bytes of it")]
     Truncated {
-        /// How many bytes of the frame had arrived, its length prefix included.
+        /// The bytes of the frame that had arrived, with the length prefix.
         got: usize,
     },
-    /// The other side announced a frame beyond the bound. None of it was read.
+    /// The other side announced a frame that is too long. None of it was read.
     #[error("a frame of {got} bytes was announced: expected at most {expected}")]
     Oversized {
         /// The announced length in bytes.
@@ -47,37 +47,37 @@ pub enum ConnectionError {
         /// The bound in bytes.
         expected: usize,
     },
-    /// A frame that names no channel.
+    /// A frame has no valid tag.
     #[error("a frame names channel {got:?}: expected 0, 1 or 2")]
     UnknownChannel {
-        /// The tag; none in an empty frame.
+        /// The tag. None in an empty frame.
         got: Option<u8>,
     },
-    /// The other side sent more than it had been given room for.
+    /// The other side sent more than its credit.
     #[error("channel {channel} has {got} unread bytes: expected to be sent nothing from {expected} on")]
     Overrun {
         /// The channel.
         channel: u8,
-        /// What was unread when the frame came, as flow control counts.
+        /// The unread bytes before the frame, as flow control counts them.
         got: usize,
         /// The window.
         expected: usize,
     },
-    /// The other side gave room that makes no sense.
+    /// The other side gave more credit than there were unacknowledged bytes.
     #[error("room for {got} more bytes was given: expected at most the {expected} that had been sent")]
     Credit {
-        /// What was given.
+        /// The credit in bytes.
         got: usize,
-        /// What there was to give back.
+        /// The unacknowledged bytes.
         expected: usize,
     },
-    /// A frame that is no message, or a message that is no frame.
+    /// A frame is not a message.
     #[error(transparent)]
     Codec(#[from] CodecError),
 }
 
 impl ConnectionError {
-    /// Whether the other side broke the protocol, rather than having gone away.
+    /// Whether the other side broke the protocol. If not, the connection failed.
     pub fn is_violation(&self) -> bool {
         !matches!(self, Self::Io(_) | Self::Truncated { .. })
     }

@@ -1,8 +1,8 @@
 //! Frames: a length in four bytes, big-endian, then that many bytes.
 //!
-//! A length beyond the bound is refused before anything is read or allocated for it, and below the
-//! bound memory follows what has arrived, not what was announced. After a bad frame there is no way
-//! to find the next one: the connection ends.
+//! A length above the bound is refused before anything is read or allocated. Below it, memory
+//! follows the bytes that have arrived, not the announced length. After a bad frame the next one
+//! cannot be found, so the connection ends.
 
 use std::marker::PhantomData;
 
@@ -17,22 +17,21 @@ use crate::{
     warn,
 };
 
-/// The longest frame, without its length prefix. Twice the longest value that can be configured
-/// (`Limits::VALUE_MAX_BYTES`), so that a value always fits with all that rides along; and little
-/// enough that one frame on its way delays what comes after it by no more than 0.14 s on a gigabit
-/// link.
+/// The longest frame, without its length prefix. It is four times the longest value that can be
+/// configured (`Limits::VALUE_MAX_BYTES`). So a value always fits with all that surrounds it. One
+/// frame delays the next by at most 0.14 s on a gigabit link.
 pub const FRAME_MAX_BYTES: usize = 16 << 20;
 
-/// The length prefix.
+/// The length of the length prefix.
 pub(crate) const PREFIX_BYTES: usize = 4;
 
-/// A peer's frames are handed to the socket once so many bytes have gathered, or when there are no
-/// more to send.
+/// A peer transport passes frames to the socket when it has this many bytes, or has nothing more to
+/// send.
 const PEER_BATCH_BYTES: usize = 256 << 10;
 
 const _: () = assert!(FRAME_MAX_BYTES >= 2 * leasehold_protocol::limits::Limits::VALUE_MAX_BYTES);
 
-/// Cuts what arrives into frames.
+/// Splits arriving bytes into frames.
 #[derive(Debug, Default)]
 pub(crate) struct FrameDecoder;
 
@@ -64,7 +63,8 @@ impl Decoder for FrameDecoder {
     }
 }
 
-/// Appends the message as one frame, after the tag if there is one. On an error `out` is as it was.
+/// Appends the message as one frame, after the tag if there is one. If an error is returned, `out`
+/// is unchanged.
 pub(crate) fn put_frame<T: Encode>(message: &T, tag: Option<u8>, out: &mut BytesMut) -> Result<(), codec::CodecError> {
     let start = out.len();
     match try_put_frame(message, tag, out) {
@@ -92,13 +92,13 @@ fn try_put_frame<T: Encode>(message: &T, tag: Option<u8>, out: &mut BytesMut) ->
     Ok(())
 }
 
-/// What servers say to each other: one channel over the whole connection, for a service that the
-/// server defines.
+/// The transport between servers: one channel that takes the whole connection. The server defines
+/// the service.
 ///
-/// `Item` is what comes in and `SinkItem` what goes out: `ClientMessage<Request>` and
-/// `Response<Response>` where the service is served, the other way round where it is called. Frames
-/// are gathered until they are flushed. An error ends the connection: it is logged here, and given
-/// by the stream as its last item.
+/// `Item`s come in, and `SinkItem`s go out. They are `ClientMessage<Request>` and
+/// `Response<Response>` on the side that serves, and the opposite on the side that calls. Frames
+/// are gathered until a flush. An error ends the connection: it is logged here, and is the stream's
+/// last item.
 pub fn peer_transport<Item, SinkItem>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> impl Transport<SinkItem, Item, TransportError = ConnectionError> + Send + Unpin + 'static
@@ -111,7 +111,7 @@ where
     framed
 }
 
-/// Messages of one type in, of another out, each in a frame of its own.
+/// Messages of one type in, and of another out, each in its own frame.
 struct MessageCodec<Item, SinkItem> {
     frames: FrameDecoder,
     messages: PhantomData<fn(SinkItem) -> Item>,

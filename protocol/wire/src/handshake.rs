@@ -1,4 +1,5 @@
-//! The first bytes on a connection: who is there, in which version, as what.
+//! The handshake: the first bytes on a connection. Each side names its version, the client its
+//! role, and the server its cluster.
 //!
 //! ```text
 //! client → server   "LSHD"  version: u16  role: u8                                     (numbers big-endian)
@@ -6,12 +7,13 @@
 //!                   "LSHD"  version: u16  1: refused   length: u16  that many bytes of UTF-8: why
 //! ```
 //!
-//! All versions share this layout, apart from what follows *accepted* (founder and nonce): so
-//! versions that cannot talk can still say so. Whoever says nothing, or something else, is told the
-//! reason and disconnected, within [`HANDSHAKE_TIMEOUT`] and [`REFUSAL_TIMEOUT`].
+//! All versions share this layout, apart from the fields after *accepted*. So different versions
+//! can still refuse each other with a reason. The server sends a reason to a client that is silent
+//! or sends anything else, and disconnects it, within [`HANDSHAKE_TIMEOUT`] and
+//! [`REFUSAL_TIMEOUT`].
 //!
-//! A server that accepts names its cluster ([`ClusterId`]), so that a client with endpoints of two
-//! clusters notices. Both numbers are 0 while the server takes part in none. Once named, a server's
+//! A server that accepts names its cluster ([`ClusterId`]). So a client with endpoints of two
+//! clusters notices. Both numbers are 0 while the server is in no cluster. Once named, a server's
 //! cluster stays the same.
 
 use std::{future::Future, io, time::Duration};
@@ -23,36 +25,36 @@ use tokio::{
 
 use crate::{cluster::ClusterId, socket, warn};
 
-/// What every connection begins with, from both sides.
+/// The first bytes of each connection, from both sides.
 pub const MAGIC: [u8; 4] = *b"LSHD";
 
-/// The version of everything that follows the handshake: of what clients, servers and replicas say
-/// to each other. Versions must be equal. Raise it when the bytes of a message change
-/// (`server/tests/replica/formats.rs` says so).
+/// The version of all messages after the handshake, between clients, servers and replicas. Both
+/// sides must have the same version. Raise it when the bytes of a message change
+/// (`server/tests/replica/formats.rs` checks this).
 pub const PROTOCOL_VERSION: u16 = 3;
 
-/// How long a handshake may take: long enough for two packets that were lost and sent again after 1
-/// and 2 seconds, short enough that sockets on which nobody speaks do not pile up.
+/// The longest time of a handshake. Two packets may be lost and sent again, after 1 and 2 seconds.
+/// Yet sockets with silent peers do not pile up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long somebody who is refused may take to hear it: a packet lost once.
+/// The longest time of sending a refusal: one packet may be lost.
 pub const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest reason for a refusal: a sentence, in a buffer that anybody can afford.
+/// The longest reason for a refusal: a sentence, in a small buffer.
 pub const REASON_MAX_BYTES: usize = 512;
 
-/// What is read, and thrown away, of what a refused client still had to say: if it were left
-/// unread, closing would reset the connection and might take the refusal with it.
+/// The most bytes of a refused client that the server reads and discards. If they stayed unread,
+/// closing would reset the connection, and might discard the refusal.
 const REFUSED_DRAIN_MAX_BYTES: u64 = 64 << 10;
 
 const HELLO_BYTES: usize = 7;
 
-/// The length of the cluster's id in the answer of a server that accepts.
+/// The length of the cluster id in the answer of a server that accepts.
 pub const CLUSTER_BYTES: usize = 8 + 16;
 const ACCEPTED: u8 = 0;
 const REFUSED: u8 = 1;
 
-/// What the side that opened the connection wants to be.
+/// The role of the side that opens the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// A client: [`client_connection`](crate::client_connection) and
@@ -62,25 +64,25 @@ pub enum Role {
     Peer = 2,
 }
 
-/// A connection whose handshake went well, on the side that accepted it.
+/// A connection after a successful handshake, on the accepting side.
 #[derive(Debug)]
 pub struct Accepted<S = TcpStream> {
-    /// What the other side is.
+    /// The role of the other side.
     pub role: Role,
-    /// What follows.
+    /// The stream after the handshake.
     pub stream: S,
 }
 
-/// A connection whose handshake went well, on the side that opened it.
+/// A connection after a successful handshake, on the opening side.
 #[derive(Debug)]
 pub struct Introduced<S = TcpStream> {
-    /// The server's cluster. None while it takes part in none.
+    /// The server's cluster. None while the server is in no cluster.
     pub cluster: Option<ClusterId>,
-    /// What follows.
+    /// The stream after the handshake.
     pub stream: S,
 }
 
-/// Why there is no connection.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The socket failed.
@@ -89,13 +91,13 @@ pub enum HandshakeError {
     /// The other side was too slow.
     #[error("the handshake took longer than {after:?}")]
     Timeout {
-        /// How long it was waited for.
+        /// The time allowed.
         after: Duration,
     },
     /// The other side closed the connection before the handshake was complete.
     #[error("the other side closed the connection during the handshake")]
     Closed,
-    /// The other side does not speak this protocol at all.
+    /// The other side does not speak this protocol.
     #[error("the connection began with {got:02x?}: expected {MAGIC:02x?} (\"LSHD\")")]
     Magic {
         /// The first four bytes.
@@ -104,36 +106,36 @@ pub enum HandshakeError {
     /// The other side speaks another version.
     #[error("the other side speaks protocol version {theirs}: expected {ours}")]
     Version {
-        /// Its version.
+        /// The version of the other side.
         theirs: u16,
-        /// Our version.
+        /// The version of this side.
         ours: u16,
     },
-    /// The client wants to be something that there is not.
+    /// The client asked for an unknown role.
     #[error("the client asked for role {got}: expected 1 (client) or 2 (peer)")]
     Role {
-        /// What it asked for.
+        /// The requested role.
         got: u8,
     },
     /// The server refused.
     #[error("the server refused the connection: {reason}")]
     Refused {
-        /// The server's words.
+        /// The server's reason.
         reason: String,
     },
-    /// The server has no room for another connection: the server's side.
+    /// On the server: it has no room for another connection.
     #[error("{reason}")]
     NotAdmitted {
-        /// What there is no room for, with the limit.
+        /// The limit that is reached.
         reason: String,
     },
-    /// The server's answer is neither yes nor no.
+    /// The server's answer is neither *accepted* nor *refused*.
     #[error("the server's answer to the handshake is {got}: expected 0 (accepted) or 1 (refused)")]
     Verdict {
         /// The answer.
         got: u8,
     },
-    /// The server's reason is longer than reasons can be.
+    /// The server's reason is too long.
     #[error("the reason for the refusal has {got} bytes: expected at most {expected}")]
     Reason {
         /// Its length in bytes.
@@ -151,32 +153,32 @@ pub enum DialError {
     Connect {
         /// The address.
         address: String,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Nobody answered in time.
+    /// No answer came in time.
     #[error("cannot connect to {address}: no answer within {after:?}")]
     Timeout {
         /// The address.
         address: String,
-        /// How long it was waited for.
+        /// The time allowed.
         after: Duration,
     },
-    /// Somebody answered, but not as a server of ours.
+    /// The handshake failed: the peer may not be a Leasehold server.
     #[error("cannot connect to {address}: {source}")]
     Handshake {
         /// The address.
         address: String,
-        /// What went wrong.
+        /// The error of the handshake.
         source: HandshakeError,
     },
 }
 
-/// Opens a connection to `address` ("host:port") and introduces itself, all within `timeout`.
+/// Opens a connection to `address` ("host:port") and does the handshake, all within `timeout`.
 ///
 /// # Errors
 ///
-/// [`DialError`] names the address, and why.
+/// [`DialError`] with the address and the reason.
 pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Introduced, DialError> {
     let attempt = async {
         let stream =
@@ -189,8 +191,8 @@ pub async fn connect(address: &str, role: Role, timeout: Duration) -> Result<Int
     }
 }
 
-/// Sets up a socket that a listener has just given, hears who is there, and names this server's
-/// cluster. See [`receive`].
+/// Sets the options of a socket from a listener, and does the server's side of the handshake. See
+/// [`receive`].
 ///
 /// # Errors
 ///
@@ -200,8 +202,7 @@ pub async fn accept(stream: TcpStream, cluster: Option<ClusterId>) -> Result<Acc
     receive(stream, cluster).await
 }
 
-/// Sets up a socket that a listener has just given, and admits whoever is there if there is room.
-/// See [`receive_if`].
+/// As [`accept`], with a check for room. See [`receive_if`].
 ///
 /// # Errors
 ///
@@ -219,7 +220,7 @@ pub async fn accept_if<T>(
 ///
 /// # Errors
 ///
-/// [`HandshakeError`]; the stream is closed.
+/// [`HandshakeError`]. The stream is closed.
 pub async fn introduce<S>(mut stream: S, role: Role) -> Result<Introduced<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -241,12 +242,12 @@ where
     Ok(Introduced { cluster, stream })
 }
 
-/// The server's side of the handshake, on any stream. Whoever cannot be accepted is told why before
-/// the stream is closed; what is wrong with it is logged here.
+/// The server's side of the handshake, on any stream. If the server cannot accept the client, it
+/// sends the reason, closes the stream, and logs the error here.
 ///
 /// # Errors
 ///
-/// [`HandshakeError`]; the stream is closed.
+/// [`HandshakeError`]. The stream is closed.
 pub async fn receive<S>(stream: S, cluster: Option<ClusterId>) -> Result<Accepted<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -254,13 +255,13 @@ where
     receive_if(stream, cluster, |_| Ok(())).await.map(|(accepted, ())| accepted)
 }
 
-/// As [`receive`]. `admit` hears what the other side is, and says whether there is room for it, or
-/// why not. What it returns belongs to the connection.
+/// As [`receive`]. `admit` gets the role of the other side, and returns an error if there is no
+/// room for it. Its result belongs to the connection.
 ///
 /// # Errors
 ///
-/// [`HandshakeError`]; the stream is closed. [`HandshakeError::NotAdmitted`] if `admit` refused:
-/// the other side is told why.
+/// [`HandshakeError`]; the stream is closed. [`HandshakeError::NotAdmitted`] if `admit` refused.
+/// The other side gets the reason.
 pub async fn receive_if<S, T>(
     mut stream: S,
     cluster: Option<ClusterId>,
@@ -290,14 +291,15 @@ where
                 HandshakeError::NotAdmitted { reason } => warn::not_admitted(reason),
                 error => warn::violation(error),
             }
-            // If it cannot be told, the reason for the refusal is still what matters.
+            // A failure to send the refusal is ignored: the caller needs the reason for the
+            // refusal.
             let _ = within(REFUSAL_TIMEOUT, refuse(stream, &refusal(&error))).await;
             Err(error)
         }
     }
 }
 
-/// What the refused side is told, from its point of view.
+/// The reason that the refused side gets, from its point of view.
 fn refusal(error: &HandshakeError) -> String {
     match error {
         HandshakeError::Version { theirs, ours } => {
@@ -348,8 +350,8 @@ async fn read_cluster(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Cl
 
 /// The version, and the byte after it.
 async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> Result<(u16, u8), HandshakeError> {
-    // The magic by itself: whoever speaks something else may wait for us after fewer bytes than
-    // ours has.
+    // Reads the magic alone: a client of another protocol may send fewer bytes than a whole
+    // opening, and wait.
     let mut got = [0; MAGIC.len()];
     read_exact(stream, &mut got).await?;
     if got != MAGIC {

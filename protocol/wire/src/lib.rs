@@ -1,4 +1,4 @@
-//! How Leasehold's servers and clients talk over one TCP connection that the client opened.
+//! The wire between Leasehold's servers and clients: one TCP connection, which the client opens.
 //!
 //! ```text
 //! handshake   who is there, of which cluster, in which version   7 bytes, 31 back, then the connection is one of
@@ -8,12 +8,14 @@
 //! [`codec`]   postcard, deadlines as durations
 //! ```
 //!
-//! Guaranteed: bad bytes from the other side end that connection with a [`ConnectionError`] and
-//! nothing else; memory for a connection follows what has arrived and is bounded; a slow consumer
-//! of requests delays no recall and no consent. Not guaranteed: that a message arrives. Whatever
-//! was under way when a connection ends may or may not have been received.
+//! Guarantees:
 //!
-//! What this crate does not know: leases, sessions, leaders. It decides nothing about them.
+//! - Bad bytes from the other side end only that connection, with a [`ConnectionError`].
+//! - The memory of a connection is bounded, and follows the bytes that have arrived.
+//! - A slow consumer of requests delays no recall and no consent.
+//!
+//! Delivery is not guaranteed: a message in flight may or may not arrive before its connection
+//! ends. This crate knows nothing of leases, sessions and leaders.
 
 mod cluster;
 pub mod codec;

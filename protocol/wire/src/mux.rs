@@ -1,26 +1,26 @@
-//! Two channels over one connection: requests and their responses on one, recalls and their
-//! consents on the other.
+//! Two channels over one connection: one for requests and responses, one for recalls and consents.
 //!
-//! Each frame begins with a tag: 0 and 1 are the channels, 2 gives the other side room on one of
-//! them.
+//! Each frame begins with a tag. 0 and 1 are the channels. 2 gives the other side credit on a
+//! channel.
 //!
-//! **No channel waits for the other's consumer.** The reader never stops reading: it puts each
-//! frame into the in-queue of its channel, and that cannot overflow, since each side may send on a
-//! channel only what the other has given it room for, a [`WINDOW_BYTES`] to begin with and more as
-//! the consumer takes frames out (as HTTP/2 and yamux do). So a server that does not get round to
-//! requests pushes back on the client's requests and on nothing else: consents go on. Whoever sends
-//! beyond its window breaks the protocol, and the connection ends.
+//! **No channel waits for the other's consumer.** The reader never stops reading, and puts each
+//! frame into the queue of its channel. That queue cannot overflow, because a side may send only
+//! within its credit. The credit begins with [`WINDOW_BYTES`], and grows as the consumer takes
+//! frames (as in HTTP/2 and yamux). So a server that is slow with requests delays the client's
+//! requests, but no consents. A side that exceeds its credit breaks the protocol, and the
+//! connection ends.
 //!
-//! **Recalls go first.** Each batch that the writer takes begins with room, then recalls or
-//! consents, then at least one frame of requests or responses, so that neither starves. A recall
-//! waits for the batch being written, that is for [`WRITE_BATCH_BYTES`] and one frame at most, and
-//! for what the kernel has already taken.
+//! **Recalls go first.** Each batch of the writer has credit, then recalls or consents, then at
+//! least one frame of requests or responses. So neither channel starves. A recall waits for the
+//! batch being written, at most [`WRITE_BATCH_BYTES`] and one frame, and for bytes in the kernel.
 //!
-//! **Writes are gathered.** All that is ready, up to a batch, goes to the socket at once.
+//! **Writes are gathered.** The writer passes all ready frames, up to a batch, to the socket at
+//! once.
 //!
-//! Who closes: dropping the [`MuxDriver`] closes at once; dropping either transport closes once
-//! what was sent on them has been written, or after [`LINGER`]. After the end the transports give
-//! what had arrived, then nothing; what is still sent is lost, as on any network.
+//! **Closing.** A dropped [`MuxDriver`] closes the connection at once. A dropped transport closes
+//! it when all sent frames have been written, or after [`LINGER`]. After the end the transports
+//! yield the frames that had arrived, then nothing. Frames that are sent later are lost, as on any
+//! network.
 
 mod queues;
 
@@ -47,27 +47,27 @@ use crate::{
     warn,
 };
 
-/// The channel for requests, client to server, and their responses.
+/// The channel for requests from the client, and their responses.
 pub const REQUESTS: u8 = 0;
 
-/// The channel for recalls, server to client, and their consents.
+/// The channel for recalls from the server, and their consents.
 pub const RECALLS: u8 = 1;
 
-/// As much is gathered for one write: large enough that the cost of a write is nothing beside the
-/// bytes, small enough to be gone within a millisecond on a gigabit link.
+/// The size of a batch. It is large enough that the cost of a write is negligible, and takes less
+/// than a millisecond on a gigabit link.
 pub const WRITE_BATCH_BYTES: usize = 64 << 10;
 
-/// How long a connection that this side gives up may take to write what has been sent on it.
+/// How long this side may write the frames that remain after a transport was dropped.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// What is read at once, to begin with.
+/// The initial size of the read buffer.
 const READ_BYTES: usize = 16 << 10;
 
-/// Most frames are no longer than this.
+/// Most frames are no longer.
 const FRAME_USUAL_BYTES: usize = 256;
 
-/// Splits a connection into the [`REQUESTS`] channel, the [`RECALLS`] channel, and the driver that
-/// works for both. `Item`s come in, `SinkItem`s go out.
+/// Splits a connection into the [`REQUESTS`] channel, the [`RECALLS`] channel, and the driver of
+/// both. `Item`s come in, and `SinkItem`s go out.
 pub fn split<S, ItemA, SinkItemA, ItemB, SinkItemB>(
     stream: S,
 ) -> (ChannelTransport<ItemA, SinkItemA>, ChannelTransport<ItemB, SinkItemB>, MuxDriver)
@@ -82,20 +82,20 @@ where
     (requests, recalls, MuxDriver { work: Box::pin(driver) })
 }
 
-/// Does the work of a connection: somebody has to poll it, in a task of its own as a rule.
+/// Does the work of a connection. It must be polled, usually in its own task.
 ///
-/// Ends when the connection does: with `Ok` if it was closed by either side between two frames,
-/// else with the reason, which has been logged if the other side broke the protocol. Dropping it
-/// closes the connection.
+/// It ends with the connection: with `Ok` if either side closed it between two frames, otherwise
+/// with the reason. The reason has been logged if the other side broke the protocol. A dropped
+/// driver closes the connection.
 #[must_use = "nothing is sent or received unless the driver is polled"]
 pub struct MuxDriver {
     work: Pin<Box<dyn Future<Output = Result<(), ConnectionError>> + Send>>,
 }
 
 impl MuxDriver {
-    /// Has `other`, which works on one of the connection's channels, polled with it, in the same
-    /// task. Once the connection has ended, `other` is given the time to take out what had arrived,
-    /// as it must end when its channel does.
+    /// Polls `other` in the same task. `other` works on one of the connection's channels, and must
+    /// end when its channel does. After the connection has ended, `other` can still take the frames
+    /// that had arrived.
     pub(crate) fn with<T>(self, other: impl Future<Output = T> + Send + 'static) -> Self {
         let work = async move {
             let mut work = self.work;
@@ -134,10 +134,10 @@ impl Future for MuxDriver {
 
 /// One channel of a connection: a [`tarpc::Transport`].
 ///
-/// Has room for a bounded number of bytes on their way out, and is not ready to take more until the
-/// driver has written some. A message that does not fit into a frame is refused by `start_send` and
-/// the channel goes on; if it is a response, an error is sent in its place and the caller learns
-/// why.
+/// It has room for a bounded number of outgoing bytes. When they are used up, it is not ready until
+/// the driver has written some. `start_send` refuses a message that does not fit into a frame, and
+/// the channel goes on. In place of a response that does not fit, it sends an error, so that the
+/// caller learns the reason.
 #[derive(Debug)]
 pub struct ChannelTransport<Item, SinkItem> {
     shared: Arc<MuxShared>,
@@ -160,8 +160,8 @@ impl<Item, SinkItem> Drop for ChannelTransport<Item, SinkItem> {
 impl<Item: Decode, SinkItem> Stream for ChannelTransport<Item, SinkItem> {
     type Item = Result<Item, CodecError>;
 
-    /// Never gives an error: a frame that is no message ends the connection, and the driver says
-    /// why.
+    /// Never yields an error: a frame that is not a message ends the connection, and the driver
+    /// returns the reason.
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.shared.poll_next(self.channel, cx).map(|frame| match Item::decode(&frame?) {
             Ok(message) => Some(Ok(message)),
@@ -187,8 +187,8 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
         Ok(())
     }
 
-    /// Ready when there is room: the driver writes as soon as it can. (Were it ready without room,
-    /// tarpc would spin.)
+    /// Ready when there is room, because the driver writes as soon as it can. If it were ready
+    /// without room, tarpc would spin.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), CodecError>> {
         self.poll_ready(cx)
     }
@@ -199,8 +199,7 @@ impl<Item, SinkItem: Encode> Sink<SinkItem> for ChannelTransport<Item, SinkItem>
     }
 }
 
-/// Tells the transports that the connection has ended, even if the driver is dropped before its
-/// first poll.
+/// Notifies the transports of the end, even if the driver is dropped before its first poll.
 struct Ending(Arc<MuxShared>);
 
 impl Drop for Ending {
@@ -226,7 +225,7 @@ async fn drive<S: AsyncRead + AsyncWrite>(stream: S, shared: &MuxShared) -> Resu
     end
 }
 
-/// Ends with the last frame of the other side.
+/// Returns after the last frame of the other side.
 async fn read_frames(read: impl AsyncRead + Unpin, shared: &MuxShared) -> Result<(), ConnectionError> {
     let mut frames = FramedRead::with_capacity(read, FrameDecoder, READ_BYTES);
     while let Some(frame) = frames.next().await {
@@ -235,7 +234,7 @@ async fn read_frames(read: impl AsyncRead + Unpin, shared: &MuxShared) -> Result
     Ok(())
 }
 
-/// Ends when this side is done with the connection and all that can be written has been.
+/// Returns when this side closes and all that may be written has been written.
 async fn write_frames(mut write: impl AsyncWrite + Unpin, shared: &MuxShared) -> Result<(), ConnectionError> {
     let mut frames = Vec::new();
     let mut gathered = Vec::new();

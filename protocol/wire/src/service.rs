@@ -1,4 +1,4 @@
-//! The two services that run over a client's connection.
+//! The two services on a client's connection.
 
 use leasehold_protocol::message::{Consent, Recall, Request, Response};
 use tarpc::{ClientMessage, client};
@@ -6,38 +6,38 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::mux::{ChannelTransport, MuxDriver, split};
 
-/// Calls of one side that are under way on a connection. A write may wait for a volume term, and a
-/// renewal must not wait behind writes, nor a recall behind recalls: the bound is beyond what a
-/// client of ours has under way. More than that wait on the calling side.
+/// The most calls of one side in flight on a connection. More wait on the calling side. The bound
+/// is above the number that a client makes. A write may wait for a volume term. Renewals must not
+/// wait behind writes, nor recalls behind recalls.
 const CALLS_IN_FLIGHT_MAX: usize = 1 << 16;
 
-/// Calls that wait for tarpc to send them; more wait in their callers.
+/// The most calls that wait for tarpc to send them. More wait in their callers.
 const CALLS_PENDING_MAX: usize = 1024;
 
-/// From a client to a server.
+/// Calls from a client to a server.
 #[tarpc::service]
 pub trait Leasehold {
-    /// Any request. If the call fails, the request may or may not have been carried out.
+    /// Any request. If the call fails, the server may or may not have handled the request.
     async fn call(request: Request) -> Response;
 }
 
-/// From a server to a client, on the connection that the client opened.
+/// Calls from a server to a client, on the connection that the client opened.
 #[tarpc::service]
 pub trait Callback {
-    /// The copies are to be dropped. If the call fails, they may or may not have been.
+    /// Recalls copies. If the call fails, the client may or may not have dropped them.
     async fn recall(recall: Recall) -> Consent;
 }
 
-/// Where a server takes requests from: for `BaseChannel::new`.
+/// A server's transport for requests: for `BaseChannel::new`.
 pub type LeaseholdTransport = ChannelTransport<ClientMessage<LeaseholdRequest>, tarpc::Response<LeaseholdResponse>>;
 
-/// Where a client takes recalls from: for `BaseChannel::new`.
+/// A client's transport for recalls: for `BaseChannel::new`.
 pub type CallbackTransport = ChannelTransport<ClientMessage<CallbackRequest>, tarpc::Response<CallbackResponse>>;
 
 /// The server's end of a connection whose other end is [`client_connection`].
 ///
-/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport
-/// closes the connection, dropping all clones of the client does not. Calls fail once the
+/// The driver does all the work, and must be polled: see [`MuxDriver`]. The connection closes when
+/// the transport is dropped, but not when all clones of the client are. Calls fail after the
 /// connection has ended.
 pub fn server_connection<S>(stream: S) -> (LeaseholdTransport, CallbackClient, MuxDriver)
 where
@@ -50,8 +50,8 @@ where
 
 /// The client's end of a connection whose other end is [`server_connection`].
 ///
-/// The driver does all the work and has to be polled; see [`MuxDriver`]. Dropping the transport
-/// closes the connection, dropping all clones of the client does not. Calls fail once the
+/// The driver does all the work, and must be polled: see [`MuxDriver`]. The connection closes when
+/// the transport is dropped, but not when all clones of the client are. Calls fail after the
 /// connection has ended.
 pub fn client_connection<S>(stream: S) -> (LeaseholdClient, CallbackTransport, MuxDriver)
 where

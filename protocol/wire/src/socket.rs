@@ -1,4 +1,4 @@
-//! What is set on every TCP socket of ours.
+//! Options of Leasehold's TCP sockets, and how a connection is opened.
 
 use std::{io, time::Duration};
 
@@ -6,28 +6,27 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-/// A connection on which nothing comes is probed from here on. Requests find dead connections
-/// sooner, by their own deadlines; this is for the side that only waits, which would keep the
-/// connection for ever.
+/// The idle time after which the kernel probes a connection. The deadlines of requests find a dead
+/// connection sooner. This is for the side that only waits, and would otherwise keep it for ever.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
-/// Probes come this far apart.
+/// The interval between probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was sent and is not acknowledged for so long ends the connection: six probes, and far
-/// beyond any stall of a network that is still of use.
+/// A connection ends if sent data is unacknowledged for this long. This is the time of six probes,
+/// and longer than any tolerable stall of the network.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
-/// While a connection is not there, another one is tried beside it after this long. If the first
-/// packet of a connection is lost, Linux repeats it after a second: a client that looks for another
-/// server during a short cut of the network would lose its leases by that.
+/// The interval between attempts to open a connection, side by side. If the first packet of one is
+/// lost, Linux repeats it only after a second. A client that looks for another server during a
+/// short cut of the network would lose its leases.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
-/// The most tries beside each other: they fill the second until Linux repeats the first one.
+/// The most attempts side by side. They fill the second until Linux repeats the first packet.
 const TRIES_MAX: usize = 5;
 
-/// Opens a connection: the first that is there of a few that are tried one after the other. Fails
-/// as soon as one does.
+/// Opens a connection: the first to succeed of a few attempts that begin one after the other. Fails
+/// as soon as one attempt fails.
 pub(crate) async fn open(address: &str) -> io::Result<TcpStream> {
     let mut tries = FuturesUnordered::new();
     loop {
@@ -42,8 +41,8 @@ pub(crate) async fn open(address: &str) -> io::Result<TcpStream> {
     }
 }
 
-/// Sends small frames at once (a recall must not wait for an acknowledgement of what went before
-/// it), and notices when the other machine has gone.
+/// Makes the socket send small frames at once, and detect a dead peer. A recall must not wait for
+/// the acknowledgement of earlier bytes.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -51,9 +50,9 @@ pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
-        // With few packets under way, the first six repetitions of one come at a constant pace
-        // instead of at twice the time each. A renewal then gets through a network that loses every
-        // third packet before its lease ends.
+        // With few packets in flight, Linux sends one again up to six times at a constant interval,
+        // instead of a doubled one. So a renewal arrives before its lease ends, even if every third
+        // packet is lost.
         socket.set_tcp_thin_linear_timeouts(true)?;
     }
     Ok(())
@@ -73,7 +72,7 @@ mod tests {
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let listener = socket.listen(1).expect("it listens");
         let address = listener.local_addr().expect("it is bound").to_string();
-        // A listener whose queue is full drops first packets. Two fill it.
+        // A listener with a full queue drops first packets. Two connections fill it.
         let mut queued = Vec::new();
         let brief = Duration::from_millis(50);
         while let Ok(stream) = tokio::time::timeout(brief, TcpStream::connect(&address)).await {
@@ -93,7 +92,7 @@ mod tests {
     async fn connection_that_is_refused_fails_at_once() {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
-        // It is bound, and nobody listens.
+        // The address is bound, and nobody listens.
         let address = socket.local_addr().expect("it is bound").to_string();
         let error = open(&address).await.expect_err("nobody listens");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

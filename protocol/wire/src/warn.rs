@@ -1,5 +1,5 @@
-//! Warnings about what others send: one a second at most, so that nobody can fill our log or slow
-//! us down with it.
+//! Warnings about other sides of connections: at most one a second of each kind. So nobody can fill
+//! the log, or slow the server down by it.
 
 use std::{
     fmt::Display,
@@ -7,15 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Warnings come at least this far apart: enough to see that something is wrong and what, too
-/// little to fill a disk.
+/// The shortest time between two warnings of one kind. They show the problem, and do not fill a
+/// disk.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
 static VIOLATIONS: Mutex<WarnLimit> = Mutex::new(WarnLimit { last: None, suppressed: 0 });
 static NOT_ADMITTED: Mutex<WarnLimit> = Mutex::new(WarnLimit { last: None, suppressed: 0 });
 
-/// Warns that the other side of a connection broke the protocol, unless a warning has just been
-/// given.
+/// Warns that the other side broke the protocol, unless the last such warning is recent.
 pub(crate) fn violation(reason: &dyn Display) {
     match admit(&VIOLATIONS) {
         Some(suppressed) => {
@@ -25,7 +24,7 @@ pub(crate) fn violation(reason: &dyn Display) {
     }
 }
 
-/// Warns that there was no room for a connection, unless a warning has just been given.
+/// Warns that there was no room for a connection, unless the last such warning is recent.
 pub(crate) fn not_admitted(reason: &str) {
     match admit(&NOT_ADMITTED) {
         Some(suppressed) => tracing::warn!(reason, suppressed, "connection refused: there is no room for it"),
@@ -43,7 +42,7 @@ struct WarnLimit {
 }
 
 impl WarnLimit {
-    /// How many warnings were suppressed since the last one, if it is time for another.
+    /// If another warning is due, the number of warnings suppressed since the last one.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) < WARNING_INTERVAL) {
             self.suppressed += 1;

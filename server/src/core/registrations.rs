@@ -1,4 +1,4 @@
-//! Where each session registered last, found by the session and by the connection.
+//! On which connection each session registered last, indexed by session and by connection.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,29 +9,29 @@ use super::{ConnectionId, RecallSender};
 #[cfg(test)]
 use self::tests::visit;
 
-/// This many entries were looked at: counted in tests only (S10b).
+/// Counts visited entries, in tests only (S10b).
 #[cfg(not(test))]
 #[inline(always)]
 fn visit(_count: usize) {}
 
-/// Where one session registered last, and under which number.
+/// The last registration of one session: its number and its connection.
 struct RegisteredSession {
     registration: u64,
     connection: ConnectionId,
     recalls: RecallSender,
 }
 
-/// All sessions that have registered on a connection that is still there.
+/// All sessions that have registered on a connection that still exists.
 #[derive(Default)]
 pub(super) struct Registrations {
     sessions: HashMap<SessionId, RegisteredSession>,
-    /// The sessions of each connection: its end looks at no others.
+    /// The sessions of each connection, so that its end visits no others.
     connections: HashMap<ConnectionId, BTreeSet<SessionId>>,
 }
 
 impl Registrations {
-    /// Recalls for the session go down this connection from now on, unless it has registered on
-    /// another since.
+    /// Routes the session's recalls to this connection, unless the session has a later
+    /// registration.
     pub(super) fn register(
         &mut self,
         session: SessionId,
@@ -51,23 +51,23 @@ impl Registrations {
         self.connections.entry(connection).or_default().insert(session);
     }
 
-    /// Whether this connection is the one that the session registered on last.
+    /// Whether the session registered on this connection last.
     pub(super) fn is_on(&self, session: SessionId, connection: ConnectionId) -> bool {
         visit(1);
         self.sessions.get(&session).is_some_and(|registered| registered.connection == connection)
     }
 
-    /// Sends a recall down the connection of its session, if that is still there.
+    /// Sends a recall on the connection of its session, if that connection still exists.
     pub(super) fn recall(&self, recall: Recall) {
         visit(1);
         if let Some(RegisteredSession { recalls, .. }) = self.sessions.get(&recall.session) {
-            // A connection that has ended, or whose client takes no recalls; the lessor sends it
-            // again.
+            // The connection may have ended, or its client may accept no recalls. The lessor sends
+            // the recall again.
             let _ = recalls.try_send(recall);
         }
     }
 
-    /// The session has ended.
+    /// Removes an ended session.
     pub(super) fn forget(&mut self, session: SessionId) {
         visit(1);
         if let Some(registered) = self.sessions.remove(&session) {
@@ -75,7 +75,7 @@ impl Registrations {
         }
     }
 
-    /// The connection has ended. Returns how many sessions had registered on it last.
+    /// Removes an ended connection. Returns how many sessions had registered on it last.
     pub(super) fn disconnected(&mut self, connection: ConnectionId) -> usize {
         visit(1);
         let own = self.connections.remove(&connection).unwrap_or_default();
@@ -85,7 +85,7 @@ impl Registrations {
         own.len()
     }
 
-    /// How many sessions have registered.
+    /// The number of registered sessions.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.sessions.len()
@@ -123,10 +123,10 @@ mod tests {
         VISITED.with(|visited| visited.set(visited.get() + count));
     }
 
-    /// The sessions of each connection.
+    /// The number of sessions on each connection.
     const EACH: u64 = 3;
 
-    /// How many entries each step looks at beside this many connections.
+    /// How many entries each step visits beside this many connections.
     fn visited_beside(connections: u64) -> Vec<(&'static str, usize)> {
         let (recalls, mut recalled) = mpsc::channel(1);
         let mut registrations = Registrations::default();
@@ -169,7 +169,7 @@ mod tests {
         for session in 1..=100 {
             registrations.register(SessionId(session), 1, ConnectionId(session % 10), &recalls);
         }
-        // One that has moved on, twice in the same place, and a straggler of the first.
+        // Session 1 registers elsewhere, then there again, then late on the first connection.
         for registration in [2, 3, 1] {
             let connection = ConnectionId(if registration == 1 { 1 } else { 2 });
             registrations.register(SessionId(1), registration, connection, &recalls);

@@ -1,4 +1,4 @@
-//! The core beside the rules: who is answered, who is heard, and what is remembered.
+//! The core apart from the rules: whose requests it answers, and which sessions it remembers.
 
 use leasehold_protocol::{
     command::Write,
@@ -67,7 +67,7 @@ fn nobody_is_answered_by_a_lessor_that_was_given_up() {
     assert_eq!(refused.result, Err(Refusal::NotLeader { leader: None }));
 }
 
-/// Everything that is to be proposed is committed; the proofs that are asked for are had.
+/// Commits every proposal, and answers every quorum round as proven.
 fn settle(core: &ServerCore, proofs: &mut mpsc::UnboundedReceiver<u64>) {
     loop {
         let proposal = core.take_proposal_if(Lessor::has_proposal);
@@ -146,14 +146,14 @@ fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
         std::iter::from_fn(|| recalls.try_recv().ok()).map(|recall| recall.stamp).collect::<Vec<_>>()
     };
     assert_eq!(stamps(&mut first).len(), 2);
-    // On another connection there are all five.
+    // A connection with enough room gets all five.
     let (enough, mut second) = mpsc::channel(8);
     ask(RequestHeader { registration: 2, ..reader }, Body::Register, 3, &enough);
     assert_eq!(stamps(&mut second).len(), 5);
 }
 
-/// A reader that holds a copy of `/a`, on connection 1, and a writer whose write waits for it, on
-/// connection 2. Returns the header of the reader, its recall, and the answer of the write.
+/// Registers a reader that caches `/a` on connection 1, and a writer on connection 2 whose write
+/// waits for it. Returns the reader's header, its recall, and the answer of the write.
 fn recalled(core: &ServerCore, proofs: &mut mpsc::UnboundedReceiver<u64>) -> (RequestHeader, Recall, ResponseReceiver) {
     let (recalls, mut recalled) = mpsc::channel(8);
     let mut ask = |header: RequestHeader, body: Body, connection: u64| {

@@ -1,70 +1,71 @@
-//! How a replica with an empty store comes to take part: a safe founding, and a safe return after
+//! How a replica with an empty store enters a cluster: a safe bootstrap, and a safe rejoin after
 //! its disk was lost.
 //!
-//! **The danger.** Raft counts on every voter to remember its vote and the entries that it has
-//! acknowledged. A replica whose disk was wiped has forgotten both and cannot tell: it looks like a
-//! new one. If it simply voted again, two leaders could be elected in one term, or a leader that
-//! lacks a committed entry; what was acknowledged would be lost although only a minority of the
-//! disks was (S11).
+//! **The danger.** Raft relies on every voter to remember its vote and the entries that it has
+//! acknowledged. A replica whose disk was wiped has forgotten both, and looks like a new one. If it
+//! voted at once, two leaders could be elected in one Raft term, or a leader that lacks a committed
+//! entry. Acknowledged writes would be lost, although only a minority of the disks was (S11).
 //!
 //! **The rule.** A replica with an empty store answers none of Raft's messages and does not
-//! campaign. It asks all other members where they stand, and:
+//! campaign. It asks all other members for their stage:
 //!
-//! - *Somebody has taken part in a cluster* → it asks that cluster's leader to let it in again
-//!   (`ReplicaNode::readmit`).
-//! - *All are empty* → the one with the lowest id founds a cluster (`ReplicaNode::found`).
-//! - *Somebody does not answer* → it waits and asks again: who is away may have what this replica
-//!   has forgotten.
+//! - *A member takes part in a cluster* → it asks that cluster's leader to let it rejoin
+//!   (`ReplicaNode::request_rejoin`).
+//! - *All are empty* → the one with the lowest id bootstraps a cluster.
+//! - *A member does not answer* → it waits and asks again. The absent member may have what this
+//!   replica has forgotten.
 //!
-//! A replica with a [standing](crate::store::standing) just starts. A cluster of one founds itself
-//! at once.
+//! A replica with a [store identity](crate::store::store_identity) starts at once. A cluster of one
+//! bootstraps itself at once.
 //!
-//! **Why the return is safe.** Let E be the empty replica, C the configuration in which it is a
-//! voter, C′ the same without it. Until it is let in, E is silent, which Raft cannot tell from a
-//! crash, so nothing that happens until then needs an argument. The leader L, in term T, proves its
-//! leadership after E has asked, then has C′ committed by a joint change, which takes a majority of
-//! C without E: call these replicas W. Only then it tells E to start, as a non-member with an empty
-//! log (from the next entry on as a learner, which has no vote), and with L's vote as a *floor*: E
-//! never votes in a term up to T. Could a vote that E gives afterwards, in a term t > T, elect a
-//! leader Y beside a leader X that E's forgotten vote has helped, or one that lacks a committed
-//! entry? Y needs E to be a voter in its own configuration, so it has not got L's entry with C′,
-//! and it needs a majority of C, hence one member of W, as W and the rest of that majority together
-//! are more than C has besides E. That member has L's entry, acknowledged in term T < t, so before
-//! it voted in t: it does not vote for Y, whose log is older. The same holds for X. So neither
-//! exists, and who is elected in t > T was elected without E, old or new. From there on E is a new
-//! member like any other: a learner first, which decides nothing, then a voter by a joint change of
-//! configuration once it has caught up.
+//! **Why the rejoin is safe.** E is the empty replica, C the configuration in which it is a voter,
+//! and C′ the same without E. L is the leader, in Raft term T.
 //!
-//! The joint change needs the other voters. If with E a majority of C is lost, it is never
-//! committed, and E waits: that is more than S11 promises to survive. (Two members have no
-//! minority: a wiped one of two waits for ever, and needs a person.)
+//! 1. Until L admits it, E is silent. To Raft that is a crash, so it needs no argument.
+//! 2. After E's request, L proves its leadership. Then it commits C′ by a joint change, which a
+//!    majority of C without E acknowledges. Call these replicas W.
+//! 3. Only then L lets E start, with an empty log. E is no member; the next entry makes it a
+//!    learner, which has no vote. L's vote is E's *floor*: E never votes in a Raft term up to T.
 //!
-//! **Only from its address.** The membership records where E listens, and only the process there is
-//! E: the leader asks that address itself, whatever address the request names. A second process
-//! with E's id would otherwise evict a healthy E. It is refused for good, and ends with the reason.
+//! Let E vote in a Raft term t > T. Could that elect a leader Y beside a leader X that E's
+//! forgotten vote helped, or a Y that lacks a committed entry? Y needs E as a voter in its own
+//! configuration, so its log lacks L's entry with C′. So Y needs a majority of C, and that includes
+//! a member of W: W and that majority's other members are more than C has besides E.
 //!
-//! **Every step can be repeated.** E's request names its life, and before the leader removes E it
-//! asks E back whether it is still empty in that life: a request that was delayed until E had
-//! returned removes nobody. If the leader dies half-way, E asks the next one, which finds E removed
-//! already, or removes it. E stores its standing, with the floor, before its Raft starts; if it
-//! dies after that, it starts with it, and goes on asking to become a voter until it is one
-//! (`ReplicaNode::become_voter`).
+//! That member acknowledged L's entry in T < t, before it voted in t. So it does not vote for Y,
+//! whose log is older. The same holds for X. So neither exists: E's votes, old or new, elect nobody
+//! in t. Later E is like any new member: a learner, then, once caught up, a voter.
 //!
-//! **Why the founding is safe.** Members that are empty cannot tell being new from having been
-//! wiped. So a cluster is founded only when all its members have durably accepted it, none of which
-//! has taken part in anything: with one of them away, the others might be the wiped ones, and what
-//! it has would be left out of the new cluster. Nobody takes part in two foundings: a member that
-//! has voted or stored an entry in one refuses all others. Several can be under way, if members see
-//! different others at first: each is named at random and initialised by its founder only. Those
-//! with a higher founder give way. A founder gives up for good what it has not initialised as soon
-//! as it hears of a lower one's; a member that has accepted that one is free then, which it learns
-//! by asking the founder. The price is that the first start of a cluster waits for every member;
-//! later ones do not.
+//! If a majority of C is lost with E, the joint change never commits, and E waits. S11 does not
+//! promise to survive that. (Of two members, a wiped one always needs an operator.)
+//!
+//! **Only from its address.** The membership records E's address, and only the process there is E.
+//! The leader asks that address itself, whatever address the request names. Otherwise a second
+//! process with E's id would evict a healthy E. It is refused for good, and ends with the reason.
+//!
+//! **Every step can be repeated.** E's request names its store id. Before the leader removes E, it
+//! asks E whether it is still empty under that id: a delayed request removes no replica that has
+//! returned. If the leader dies half-way, E asks the next one, which finds E removed, or removes
+//! it. E persists its store identity, with the floor, before its Raft starts. After a restart it
+//! continues from there, and asks until it is a voter (`ReplicaNode::become_voter`).
+//!
+//! **Why the bootstrap is safe.** An empty member cannot know whether it is new or was wiped. So a
+//! cluster is bootstrapped only when all members have durably accepted it, and none has taken part
+//! in another. If one were absent, the others might be wiped, and the new cluster would lack its
+//! data. A member that has voted or stored an entry in one bootstrap refuses all others.
+//!
+//! Several bootstraps can be in progress, if members see different others at first. Each has a
+//! random name, and only its founder initialises it. A founder that has not done so abandons its
+//! bootstrap for good when it hears of one with a lower founder. A member that accepted the
+//! abandoned one learns that from its founder, and is free. The price is that a cluster's first
+//! start waits for every member.
+
+mod wait;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
@@ -74,22 +75,22 @@ use openraft::{
 };
 use tarpc::{client::RpcError, context::Context};
 
+use self::wait::BootstrapWait;
 use super::{
     network::{CallError, PeerLink},
     node::ReplicaNode,
-    notice::{Notice, gist},
     peer::{Admitted, Bootstrap, Joining, MembershipRefusal, PeerClient, PeerRefusal, PeerReport, ReplicaStage},
     replica::ReplicaStartError,
 };
 use crate::store::store_identity::{ClusterId, Participation, StoreIdentity};
 
-/// How long a member is waited for that is to accept a founding.
+/// How long to wait for a member to accept a bootstrap.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Others are asked this often.
+/// The interval between two rounds of questions to the others.
 const POLL: Duration = Duration::from_millis(100);
-/// Longest wait for one answer.
+/// The longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longest wait for the leader to change the membership.
+/// The longest wait for the leader to change the membership.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl ReplicaNode {
@@ -126,7 +127,7 @@ impl ReplicaNode {
         Ok(())
     }
 
-    /// One look around.
+    /// Asks the others once, and acts on their answers.
     async fn discover(self: &Arc<Self>, waits: &mut BootstrapWait) -> Result<(), ReplicaStartError> {
         let others = self.others();
         if others.is_empty() {
@@ -140,11 +141,12 @@ impl ReplicaNode {
                 ReplicaStage::Started { leader, .. } => {
                     return self.request_rejoin(report, leader.clone(), waits).await;
                 }
-                // Its founder will ask us too.
+                // Its founder will ask this replica too.
                 ReplicaStage::Bootstrapping { cluster } if cluster.founder < self.config.id => {
                     return self.rest().await;
                 }
-                // Ours, from before we gave up or were wiped; or one that gives way to ours.
+                // This replica's own, from before it abandoned it or was wiped; or one that yields
+                // to its own.
                 ReplicaStage::Bootstrapping { .. } => free += 1,
                 ReplicaStage::Empty { .. } => {
                     free += 1;
@@ -168,7 +170,7 @@ impl ReplicaNode {
         Ok(())
     }
 
-    /// Calls the leader, or who may know it; gives up when this replica is closed.
+    /// Calls the leader, or a replica that may know it. Fails when this replica is closed.
     async fn call_leader<T, F>(
         &self,
         address: &str,
@@ -184,7 +186,7 @@ impl ReplicaNode {
         }
     }
 
-    /// Asks all other members where they stand; answers of those that answer.
+    /// Asks all other members for their stage. Returns the answers that arrive.
     async fn ask_all(&self) -> Result<Vec<PeerReport>, ReplicaStartError> {
         let asked: FuturesUnordered<_> =
             self.others().into_iter().map(|(id, address)| async move { (id, ask(&address).await, address) }).collect();
@@ -196,8 +198,8 @@ impl ReplicaNode {
             if report.replica != id {
                 return Err(ReplicaStartError::OtherReplica { address, got: report.replica, expected: id });
             }
-            // What a running cluster was configured with does not matter any more: its own record
-            // counts.
+            // The configuration of a running cluster's member no longer matters: the cluster's
+            // record counts.
             if !matches!(report.stage, ReplicaStage::Started { .. }) {
                 self.compare(&report)?;
             }
@@ -218,7 +220,7 @@ impl ReplicaNode {
         Ok(())
     }
 
-    /// Names a cluster; [`found`](Self::found) goes on.
+    /// Names a cluster; [`bootstrap_cluster`](Self::bootstrap_cluster) continues.
     async fn begin_bootstrap(self: &Arc<Self>) -> Result<(), ReplicaStartError> {
         let _changing = self.membership_lock.lock().await;
         if self.identity().is_some() {
@@ -235,7 +237,7 @@ impl ReplicaNode {
         self.set_identity(Some(standing)).await.map_err(ReplicaStartError::Store)
     }
 
-    /// Offers the founding to all; initialises the cluster if they have accepted.
+    /// Offers the bootstrap to all members. Initialises the cluster if all have accepted.
     async fn bootstrap_cluster(self: &Arc<Self>, cluster: ClusterId) -> Result<(), ReplicaStartError> {
         let gives_way = |other: ClusterId| other != cluster && other.founder < cluster.founder;
         for report in self.ask_all().await? {
@@ -292,7 +294,7 @@ impl ReplicaNode {
         }
     }
 
-    /// Gives up a founding that only we could have initialised, and have not.
+    /// Abandons a bootstrap that only this replica could have initialised, and has not.
     async fn abandon_bootstrap(&self, cluster: ClusterId, other: ClusterId) -> Result<(), ReplicaStartError> {
         let changing = self.membership_lock.lock().await;
         if self.identity().is_some_and(|standing| standing.cluster == cluster) && !self.has_participated() {
@@ -303,7 +305,7 @@ impl ReplicaNode {
         self.rest().await
     }
 
-    /// Takes part in a founding, if this replica is free to.
+    /// Takes part in a bootstrap, if this replica is free to.
     pub(super) async fn accept_bootstrap(self: &Arc<Self>, bootstrap: Bootstrap) -> Result<(), PeerRefusal> {
         let replica = self.config.id;
         let differ = |got: String, expected: String| PeerRefusal::Configuration { replica, got, expected };
@@ -325,8 +327,8 @@ impl ReplicaNode {
             if !self.may_leave(&standing, cluster).await {
                 return Err(refusal);
             }
-            // From here on no message of the old founding comes in; none that came in before may
-            // have been heard.
+            // From here on, no message of the old bootstrap is accepted, and none accepted before
+            // may have had an effect.
             switching = Some(self.cluster_switch_lock.write().await);
             if !self.is_untouched().await {
                 return Err(refusal);
@@ -341,8 +343,7 @@ impl ReplicaNode {
         Ok(())
     }
 
-    /// Whether the founding that this replica has accepted is none any more, or gives way to
-    /// `other`.
+    /// Whether the accepted bootstrap is abandoned, or yields to `other`.
     async fn may_leave(&self, standing: &StoreIdentity, other: ClusterId) -> bool {
         let founder = standing.cluster.founder;
         if standing.participation != Participation::Bootstrapped {
@@ -364,8 +365,8 @@ impl ReplicaNode {
         }
     }
 
-    /// Whether this replica has neither voted nor stored an entry, nor is about to: Raft's own
-    /// word, given after all that it was told before.
+    /// Whether this replica has neither voted nor stored an entry, nor is about to. Raft answers
+    /// this after all messages that it got before.
     async fn is_untouched(&self) -> bool {
         if self.has_participated() {
             return false;
@@ -377,7 +378,7 @@ impl ReplicaNode {
         untouched.await.unwrap_or(false)
     }
 
-    /// Asks to be let in again.
+    /// Asks the leader to let this replica rejoin.
     async fn request_rejoin(
         self: &Arc<Self>,
         report: &PeerReport,
@@ -424,7 +425,7 @@ impl ReplicaNode {
         }
     }
 
-    /// Asks to become a voter until it is one.
+    /// Asks to become a voter until this replica is one.
     async fn become_voter(
         self: &Arc<Self>,
         cluster: ClusterId,
@@ -464,51 +465,7 @@ impl ReplicaNode {
     }
 }
 
-/// What this replica waits for, for the log.
-#[derive(Debug, Default)]
-struct BootstrapWait {
-    members: Notice<BTreeSet<u64>>,
-    asks: Notice<()>,
-    answer: Notice<String>,
-    voter: Notice<String>,
-}
-
-impl BootstrapWait {
-    /// Notes whether members are missing, and which have answered.
-    fn members(&mut self, are_missing: bool, answered: BTreeSet<u64>) {
-        if !are_missing {
-            self.members.ends();
-        } else if self.members.is_due(answered.clone(), Instant::now()) {
-            tracing::warn!(?answered, "waiting for the other members: a new cluster begins when all of them are there");
-        }
-    }
-
-    fn asks(&mut self, leader: &str) {
-        if self.asks.is_due((), Instant::now()) {
-            tracing::info!(leader, "this replica's data folder is empty: asking the cluster to let it rejoin");
-        }
-    }
-
-    fn note_rejoin_refusal(&mut self, reason: &str) {
-        if self.answer.is_due(gist(reason), Instant::now()) {
-            tracing::warn!(reason, "this replica may not rejoin its cluster yet");
-        }
-    }
-
-    fn note_not_voter(&mut self, reason: &str) {
-        if self.voter.is_due(gist(reason), Instant::now()) {
-            tracing::warn!(reason, "this replica is no voter yet");
-        }
-    }
-
-    fn catches_up(&mut self, matched: Option<u64>, last: Option<u64>) {
-        if self.voter.is_due("catching up".to_owned(), Instant::now()) {
-            tracing::info!(matched, last, "this replica is no voter yet: it is catching up");
-        }
-    }
-}
-
-/// Asks a member where it stands.
+/// Asks a member for its stage.
 pub(super) async fn ask(address: &str) -> Result<PeerReport, CallError> {
     let link = PeerLink::new(address);
     let asked = link.call(ANSWER_TIMEOUT, |client, context| async move { client.bootstrap_state(context).await });

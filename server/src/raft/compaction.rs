@@ -1,16 +1,15 @@
 //! The log's bound in bytes.
 //!
-//! Raft itself counts entries: it takes a snapshot after so many, and keeps so many. An entry is a
-//! batch of commands, though: a few bytes on an idle cluster, [two
-//! MiB](leasehold_protocol::lessor::Bounds::proposal_bytes_max) on a busy one. A restart reads the
-//! whole log and may have to apply much of it, so its bytes are bounded too. This task asks Raft
-//! for a snapshot, and to purge, as soon as the bytes say so; Raft's own rules go on beside it.
+//! Raft itself counts entries: how many cause a snapshot, and how many the log retains. But an
+//! entry is a batch of commands: a few bytes on an idle cluster, [two
+//! MiB](leasehold_protocol::lessor::LessorBounds::proposal_bytes_max) on a busy one. A restart
+//! reads the whole log, and may apply much of it, so its bytes are bounded too. This task asks Raft
+//! for a snapshot, and for a purge, when the bytes require it. Raft's own rules stay in force.
 //!
-//! **Guarantees.** Raft purges what it has a snapshot of and no follower is being sent, whoever
-//! asks it to. What has not been applied counts for no snapshot: it would not be in it.
+//! **Guarantees.** Whoever asks, Raft purges only entries that a snapshot has, and that no follower
+//! is being sent. Bytes that are not applied do not count, because a snapshot would not have them.
 //!
-//! A snapshot is cheap: it is a view of the rows, which are on the disk already but for the last
-//! fsync.
+//! A snapshot is cheap: a view of rows that are on the disk already, but for the last fsync.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use super::{
     },
 };
 
-/// Where a replica is, as far as its log is concerned: indexes, or 0 for none.
+/// The positions of a replica's log, as indexes, or 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Progress {
     applied: u64,
@@ -32,18 +31,18 @@ struct Progress {
     purged: u64,
 }
 
-/// What Raft has been asked for.
+/// The last requests to Raft.
 #[derive(Debug, Default)]
 struct RequestedCompaction {
-    /// Where the last snapshot was when another was asked for. A second request would be ignored
-    /// until that is there.
+    /// The position of the last snapshot when the next was requested. Raft would ignore a second
+    /// request until the next exists.
     after_snapshot: Option<u64>,
-    /// The entry that it was asked to purge up to.
+    /// The last entry that Raft was asked to purge.
     purge_upto: u64,
 }
 
 impl RequestedCompaction {
-    /// Whether a snapshot is due, as so many bytes have been applied since the last one.
+    /// Whether a snapshot is due, because of the bytes that were applied since the last one.
     fn is_snapshot_due(&mut self, progress: Progress, applied_bytes: u64, bytes_max: u64) -> bool {
         let is_due = applied_bytes >= bytes_max && self.after_snapshot != Some(progress.snapshot);
         if is_due {
@@ -52,7 +51,7 @@ impl RequestedCompaction {
         is_due
     }
 
-    /// The entry up to which to purge, if `kept_from` is the first that is to stay.
+    /// The last entry to purge now, if any. `kept_from` is the first entry to retain.
     fn purge_upto(&mut self, progress: Progress, kept_from: u64) -> Option<u64> {
         let upto = kept_from.saturating_sub(1).min(progress.snapshot);
         let is_due = upto > progress.purged.max(self.purge_upto);
@@ -64,7 +63,7 @@ impl RequestedCompaction {
 }
 
 impl ReplicaNode {
-    /// Keeps the log within its bytes, until Raft ends.
+    /// Keeps the log within its bound, until Raft ends.
     pub(super) async fn bound_log(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.data_metrics();
         let mut asked = RequestedCompaction::default();
@@ -79,7 +78,7 @@ impl ReplicaNode {
                 }
             };
             if self.ask_for_room(&raft, progress, &mut asked).await.is_err() || metrics.changed().await.is_err() {
-                // Raft has ended. Whoever follows it says why.
+                // Raft has ended. `watch_raft` reports why.
                 return;
             }
         }

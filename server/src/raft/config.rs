@@ -1,43 +1,43 @@
-//! What a replica has to be told.
+//! The configuration of a replica.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use leasehold_protocol::volume::VolumeSettings;
 use openraft::{Config, ConfigError, SnapshotPolicy};
 
-/// The entries that one message to a follower has at most. 32, an earlier default of openraft's,
-/// costs two thirds of the throughput.
+/// The most entries in one message to a follower. 32, an earlier default of openraft's, costs two
+/// thirds of the throughput.
 const PAYLOAD_MAX_ENTRIES: u64 = 1024;
-/// A snapshot is given up when its receiver has acknowledged nothing of it for this long, unless
-/// set otherwise: no piece of it, and, once it has all of them, not that it is at work on them.
-/// However long it takes otherwise, it goes on. A link that moves less than one
-/// [piece](crate::store::snapshot::PIECE_BYTES) in this time, 35 kB/s, is too slow.
+/// How long a snapshot's receiver may acknowledge nothing before the sender gives up, unless set
+/// otherwise. It acknowledges each piece, and later that it is installing them. There is no other
+/// limit on the time. A link that needs longer for one
+/// [piece](crate::store::snapshot::PIECE_BYTES), so below 35 kB/s, is too slow.
 pub const SNAPSHOT_STALL: Duration = Duration::from_secs(30);
 
-/// The bytes of entries after which a snapshot is taken, unless set otherwise.
+/// After how many bytes of entries Raft takes a snapshot, unless set otherwise.
 ///
-/// With [`RETAINED_BYTES`] this bounds what a restart reads of the log and applies of it: see
-/// `server/tests/replica/restart.rs`, which measures it. Fewer bytes would mean more fsyncs of the
-/// state, which each snapshot begins with.
+/// With [`RETAINED_BYTES`] this bounds what a restart reads from the log and applies.
+/// `server/tests/replica/restart.rs` measures that. A smaller number would mean more fsyncs of the
+/// state, because each snapshot begins with one.
 pub const SNAPSHOT_BYTES: u64 = 64 << 20;
-/// The bytes of entries that stay at most when the log is cut, unless set otherwise. A follower
-/// that lacks more is sent a snapshot, so this is a few seconds of a busy cluster's entries.
+/// The most bytes of entries that a truncated log retains, unless set otherwise. A follower that
+/// lacks more gets a snapshot, so this is some seconds of a busy cluster's entries.
 pub const RETAINED_BYTES: u64 = 32 << 20;
 
-/// How fast Raft moves.
+/// Raft's timings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timings {
-    /// A leader is heard of this often.
+    /// The interval of the leader's heartbeats.
     pub heartbeat: Duration,
-    /// A follower campaigns when it has not heard of a leader for between this,
+    /// A follower campaigns after a time without a leader that lies between this
     pub election_min: Duration,
     /// and this.
     pub election_max: Duration,
 }
 
 impl Default for Timings {
-    /// About a second until a new leader serves, on an ordinary network; a stall of a quarter of a
-    /// second changes nothing.
+    /// A new leader serves after about a second on an ordinary network. A stall of a quarter of a
+    /// second causes no election.
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(75),
@@ -47,30 +47,30 @@ impl Default for Timings {
     }
 }
 
-/// A replica and its cluster.
+/// The configuration of a replica and its cluster.
 #[derive(Debug, Clone)]
 pub struct ReplicaConfig {
-    /// Which of the members this is.
+    /// This replica's id among the members.
     pub id: u64,
-    /// Where it keeps its data. Made if it does not exist.
+    /// The data folder. It is created if it does not exist.
     pub dir: PathBuf,
-    /// All members and where they listen, this one included. The same on all of them when the
-    /// cluster is founded; afterwards the cluster's own record counts.
+    /// All members with their addresses, including this one. The same on all members at the
+    /// bootstrap. After it, the cluster's own record counts.
     pub members: BTreeMap<u64, String>,
-    /// What the root volume promises until somebody changes it. The same on all members; afterwards
-    /// the cluster's own record counts.
+    /// The settings of the root volume at the bootstrap. The same on all members. After it, the
+    /// cluster's own record counts.
     pub root: VolumeSettings,
-    /// How fast Raft moves.
+    /// Raft's timings.
     pub timings: Timings,
-    /// A snapshot is taken, and the log cut, after this many entries,
+    /// Raft takes a snapshot, and truncates the log, after this many entries,
     pub snapshot_entries: u64,
-    /// or this many bytes of entries, whichever comes first. See [`SNAPSHOT_BYTES`].
+    /// or after this many bytes of entries, whichever comes first. See [`SNAPSHOT_BYTES`].
     pub snapshot_bytes: u64,
-    /// When the log is cut, at most this many entries stay, for followers that are not far behind,
+    /// A truncated log retains at most this many entries, for followers that are not far behind,
     pub retained_entries: u64,
     /// of at most this many bytes. See [`RETAINED_BYTES`].
     pub retained_bytes: u64,
-    /// A snapshot is given up when nothing of it has been acknowledged for this long. See
+    /// A snapshot's sender gives up when the receiver has acknowledged nothing for this long. See
     /// [`SNAPSHOT_STALL`].
     pub snapshot_stall: Duration,
 }
@@ -92,7 +92,7 @@ impl ReplicaConfig {
         }
     }
 
-    /// As openraft wants it.
+    /// openraft's configuration.
     pub(super) fn raft(&self) -> Result<Config, ConfigError> {
         let election_max = millis(self.timings.election_max);
         Config {
@@ -100,19 +100,18 @@ impl ReplicaConfig {
             heartbeat_interval: millis(self.timings.heartbeat),
             election_timeout_min: millis(self.timings.election_min),
             election_timeout_max: election_max,
-            // Ours counts, see `network`: openraft only hands this on.
+            // `network` enforces our own limit. openraft only passes this on.
             install_snapshot_timeout: millis(self.snapshot_stall),
             max_payload_entries: PAYLOAD_MAX_ENTRIES,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_entries),
             max_in_snapshot_log_to_keep: self.retained_entries,
-            // A follower is sent the log as long as it is there.
+            // A follower gets log entries as long as the log has them.
             replication_lag_threshold: self.snapshot_entries.saturating_add(self.retained_entries),
-            // A leader that has lost its quorum lets the others elect, instead of keeping them
-            // quiet for ever.
+            // A leader that has lost its quorum lets the others elect, instead of suppressing
+            // elections for ever.
             quorum_loss_probe_interval: Some(election_max * 2),
             enable_pre_vote: Some(true),
-            // A restarted leader must be elected again: its memory is gone, and with it what it has
-            // granted.
+            // A restarted leader must be elected again, because its lessor's memory is lost.
             enable_leader_restore: Some(false),
             backoff: "20ms 40ms ...400ms".to_owned(),
             ..Config::default()

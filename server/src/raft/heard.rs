@@ -1,18 +1,20 @@
-//! How long a follower has heard from the leader that proposed the latest entry: by that much the
-//! leader's cluster clock is known to have run beyond the log (T4).
+//! How long a follower has heard from the leader that proposed the latest entry. That leader's
+//! cluster clock has certainly run beyond the log by that time (T4 in `docs/PROTOCOL.md`).
 //!
-//! **Guarantees.** [`Heard::take`] is at most the time from receiving the latest proposal in the
-//! log to the last message of the leader that proposed it. Where that is not known it is zero:
-//! after a restart, if the entry came from another leader than its own, if it may have been cut off
-//! again, and for entries that this replica proposed itself.
+//! **Guarantees.** [`Heard::take`] is at most the time from the arrival of the latest proposal in
+//! the log to the last message of the leader that proposed it. It is zero where that time is not
+//! known:
 //!
-//! Only time in which that leader could serve counts, by two rules that its own clock follows too.
-//! Between two messages [`STEP_MAX`] counts at most, since the leader, or this replica, may have
-//! stood still. And nothing counts before a message says that the entry is committed: a leader
-//! without a quorum prolongs nobody's lease, and its clock stands still.
+//! - after a restart, and for entries that this replica proposed itself;
+//! - if another leader sent the entry, or the entry may have been truncated again.
 //!
-//! **What it does not know.** Which entries were stored: a proposal counts as the latest from its
-//! arrival on. If it was not stored after all, less is counted than was heard.
+//! Only time in which that leader could serve counts. That leader's own clock follows the same two
+//! rules. At most [`STEP_MAX`] counts between two messages, because the leader or this replica may
+//! have been paused. Nothing counts before a message says that the entry is committed, because a
+//! leader without a quorum prolongs no lease and its clock stands still.
+//!
+//! **What it does not know.** Which entries were stored. A proposal counts as the latest from its
+//! arrival on. If it was not stored after all, the counted time is too short, never too long.
 
 use std::time::Duration;
 
@@ -24,25 +26,25 @@ use openraft::{
 
 use super::types::TypeConfig;
 
-/// What a replica has heard since the latest proposal came in.
+/// How long a replica has heard from the leader since the latest proposal.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     latest: Option<LatestProposal>,
 }
 
-/// The latest proposal that another replica has sent.
+/// The latest proposal from another replica.
 #[derive(Debug)]
 struct LatestProposal {
     /// The Raft term of the leader that proposed it.
     term: u64,
     index: u64,
-    /// When that leader was last heard, or the proposal came in.
+    /// The time of that leader's last message, or of the proposal's arrival.
     last: Instant,
-    /// What counts of the time since it came in.
+    /// The time since its arrival, as far as it counts.
     heard: Duration,
 }
 
-/// A message that is being carried out.
+/// A message that is being executed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeardMessage {
     term: u64,
@@ -51,7 +53,7 @@ pub(super) struct HeardMessage {
 }
 
 impl Heard {
-    /// A message has arrived and is about to be carried out.
+    /// A message has arrived, and is executed next.
     pub(super) fn arrived(&mut self, request: &AppendEntriesRequest<TypeConfig>, now: Instant) -> HeardMessage {
         for entry in &request.entries {
             let position = (entry.log_id.leader_id.term, entry.log_id.index);
@@ -61,7 +63,7 @@ impl Heard {
                     let (term, index) = position;
                     self.latest = Some(LatestProposal { term, index, last: now, heard: Duration::ZERO });
                 }
-                // Another entry takes its place, and what is the latest then is not known.
+                // Another entry replaces it. Which proposal is the latest is then unknown.
                 Some(latest) if position.1 <= latest.index => self.latest = None,
                 _ => {}
             }
@@ -70,7 +72,7 @@ impl Heard {
         HeardMessage { term: request.vote.leader_id.term, committed, arrived: now }
     }
 
-    /// The message has been carried out, and answered like this.
+    /// The message was executed, and answered with this response.
     pub(super) fn answered(&mut self, message: HeardMessage, response: &AppendEntriesResponse<TypeConfig>) {
         let is_accepted = matches!(response, AppendEntriesResponse::Success);
         let Some(latest) = self.latest.as_mut().filter(|latest| is_accepted && latest.term == message.term) else {
@@ -83,14 +85,13 @@ impl Heard {
         }
     }
 
-    /// A snapshot takes the place of the log: the latest proposal is in it, and how old that is is
-    /// not known.
+    /// A snapshot replaces the log. It contains the latest proposal, whose age is not known.
     pub(super) fn forget(&mut self) {
         self.latest = None;
     }
 
-    /// This replica leads: how long it has heard from the leader of the latest proposal. What is
-    /// proposed from now on is its own.
+    /// This replica now leads. Returns how long it has heard from the leader of the latest
+    /// proposal. From now on, proposals are its own.
     pub(super) fn take(&mut self) -> Duration {
         self.latest.take().map_or(Duration::ZERO, |latest| latest.heard)
     }
@@ -129,7 +130,7 @@ mod tests {
         RaftEntry { log_id: log_id(term, index), payload: EntryPayload::Blank }
     }
 
-    /// A follower.
+    /// A follower, driven by messages.
     #[derive(Default)]
     struct Follower(Heard);
 
@@ -154,7 +155,7 @@ mod tests {
             self.0.answered(message, answer);
         }
 
-        /// Heartbeats from that time until this one.
+        /// Sends heartbeats from `from` until `until`.
         fn hears(&mut self, term: u64, committed: u64, from: u64, until: u64) {
             for millis in (from..=until).step_by(HEARTBEAT as usize) {
                 self.gets(term, vec![], committed, millis);
@@ -178,9 +179,9 @@ mod tests {
         follower.hears(4, 9, 5000 + HEARTBEAT, 5750);
         follower.gets(4, vec![proposal(4, 10)], 9, 5800);
         follower.gets(4, vec![], 10, 5875);
-        // It comes once more, and changes nothing.
+        // It arrives once more, and changes nothing.
         follower.gets(4, vec![proposal(4, 9), proposal(4, 10)], 10, 5950);
-        // Raft's own entries are no proposals.
+        // Raft's own entries are not proposals.
         follower.gets(4, vec![blank(4, 11)], 10, 6000);
         assert_eq!(follower.heard(), 200);
     }
@@ -214,7 +215,7 @@ mod tests {
         follower.hears(3, 6, HEARTBEAT, 1500);
         assert_eq!(follower.0.latest.as_ref().expect("the proposal").heard, Duration::ZERO, "it has no quorum");
         follower.hears(3, 7, 1500 + HEARTBEAT, 1500 + 2 * HEARTBEAT);
-        // One of them, or the whole machine, stood still for an hour.
+        // The leader, or the whole machine, was paused for an hour.
         follower.gets(3, vec![], 7, 3_600_000);
         follower.gets(3, vec![], 7, 3_600_000 + HEARTBEAT);
         let pause = u64::try_from(STEP_MAX.as_millis()).expect("small");

@@ -1,19 +1,18 @@
-//! Whether a replica is started as the one that its folder belongs to.
+//! Whether a replica is started with the identity that its data folder has.
 //!
-//! The folder says which members the cluster has: by the latest membership in the log, or in the
-//! state. `--cluster` and `--id` say it again at each start. The cluster's own record counts, so an
-//! option that differs from it would have no effect, and the operator would believe that it took
-//! effect. [`ReplicaNode::check_identity`] compares both before the replica takes part:
+//! The folder records the cluster's members: the latest membership in the log, or in the state.
+//! `--cluster` and `--id` name them again at each start. The cluster's own record counts. So a
+//! different option would have no effect, and the operator would believe that it had one.
+//! [`ReplicaNode::check_identity`] compares both before the replica takes part:
 //!
-//! - *This replica's address differs* → refused: the others would not reach it. If both lists name
-//!   this replica alone, there are no others: a warning.
-//! - *The list differs, and the members are those that the cluster was founded with* → refused: one
-//!   of the two is wrong.
-//! - *The list differs, and the members have changed since the founding* → a warning: the list is
-//!   an old one.
+//! - *This replica's address differs* → refused, because the others would not reach it. If both
+//!   lists have only this replica, there are no others: a warning.
+//! - *The list differs, and the members are those of the bootstrap* → refused: one list is wrong.
+//! - *The list differs, and the members have changed since the bootstrap* → a warning: the list is
+//!   outdated.
 //!
-//! The folder's replica id is compared where the standing is read
-//! ([`standing`](crate::store::standing)).
+//! The folder's replica id is compared when the store identity is read
+//! ([`store_identity`](crate::store::store_identity)).
 
 use std::collections::BTreeMap;
 
@@ -22,27 +21,27 @@ use openraft::{RaftLogReader, entry::RaftEntry};
 use super::{node::ReplicaNode, replica::ReplicaStartError, types::alias::StoredMembership};
 use crate::store::store_identity::ClusterId;
 
-/// The index of the entry with which a cluster is founded.
+/// The index of the entry that bootstraps a cluster.
 const BOOTSTRAP_INDEX: u64 = 0;
 
-/// Members and where they listen.
+/// Members and their addresses.
 type MemberAddresses = BTreeMap<u64, String>;
 
-/// How the configuration differs from what is stored.
+/// How the configuration differs from the stored membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum IdentityDifference {
-    /// The replica's own address is another: recorded, configured.
+    /// This replica's address differs: recorded, configured.
     Address(String, String),
-    /// The founding members are others.
+    /// The members of the bootstrap differ.
     Members,
-    /// The members have changed since the founding, and the configuration is another.
+    /// The members have changed since the bootstrap, and the configuration differs from them.
     Outdated,
     /// A cluster of one has another address: recorded, configured.
     Alone(String, String),
 }
 
-/// Compares the members of the configuration with those that are stored. `is_founding` if these are
-/// the ones that the cluster was founded with.
+/// Compares the configured members with the stored ones. `is_founding` says whether the stored ones
+/// are those of the bootstrap.
 fn compare(
     id: u64,
     configured: &MemberAddresses,
@@ -66,19 +65,20 @@ fn compare(
     Some(if is_founding { IdentityDifference::Members } else { IdentityDifference::Outdated })
 }
 
-/// As in `--cluster`.
+/// The members in the format of `--cluster`.
 fn listed(members: &MemberAddresses) -> String {
     let members: Vec<String> = members.iter().map(|(id, address)| format!("{id}={address}")).collect();
     members.join(",")
 }
 
 impl ReplicaNode {
-    /// Compares what is stored with what is configured.
+    /// Compares the stored membership with the configuration.
     ///
     /// # Errors
     ///
-    /// [`ReplicaStartError::Address`], [`ReplicaStartError::Members`]: they contradict each other.
-    /// [`ReplicaStartError::Store`]: the log cannot be read.
+    /// - [`ReplicaStartError::Address`], [`ReplicaStartError::Members`]: they contradict each
+    ///   other.
+    /// - [`ReplicaStartError::Store`]: the log cannot be read.
     pub(super) async fn check_identity(&self) -> Result<(), ReplicaStartError> {
         let Some(standing) = self.identity() else { return Ok(()) };
         let membership = self.stored_membership().await.map_err(ReplicaStartError::Store)?;
@@ -108,7 +108,7 @@ impl ReplicaNode {
         }
     }
 
-    /// The latest membership that is stored, committed or not: what Raft starts with.
+    /// The latest stored membership, committed or not: the one that Raft starts with.
     async fn stored_membership(&self) -> std::io::Result<StoredMembership> {
         let (applied, mut membership) = self.stored_state();
         let mut log = self.log.clone();

@@ -1,8 +1,8 @@
-//! The side that receives a Raft snapshot: its pieces into a file, then the file into the state.
+//! The receiver of a Raft snapshot: it writes the pieces into a file, then installs the file.
 //!
-//! **Guarantees.** A file is checked completely before Raft hears of it, and holds one row in
-//! memory meanwhile. Its installation goes on whether its sender asks after it or not, and begins
-//! once for each transfer.
+//! **Guarantees.** The whole file is checked before Raft gets it; the check has one row in memory
+//! at a time. An installation begins once for each transfer. It continues even if its sender stops
+//! asking.
 
 use std::{
     io::{self, Write},
@@ -24,21 +24,21 @@ use crate::store::{
     store_identity::ClusterId,
 };
 
-/// While a snapshot is being installed, its sender is told so this often. Far shorter than any
-/// [`snapshot_stall`](super::ReplicaConfig::snapshot_stall).
+/// The interval at which the receiver answers that an installation is still in progress. Far
+/// shorter than any [`snapshot_stall`](super::ReplicaConfig::snapshot_stall).
 const INSTALLATION_ANSWER: Duration = Duration::from_millis(100);
 
-/// What comes of an installation; none while it is under way.
+/// The outcome of an installation; `None` while it is in progress.
 type InstallOutcome = Option<Result<SnapshotResponse<TypeConfig>, PeerRefusal>>;
 
-/// The snapshot that is being installed, or was last, and what came of it.
+/// The current or last installation, and its outcome.
 #[derive(Debug)]
 pub(super) struct Installing {
     transfer: u64,
     outcome: watch::Receiver<InstallOutcome>,
 }
 
-/// The snapshot that is being received.
+/// The transfer that is being received.
 #[derive(Debug)]
 pub(super) struct Incoming {
     transfer: u64,
@@ -56,7 +56,7 @@ impl PeerServer {
             *incoming = Some(Incoming { transfer, length: 0, file });
         }
         match &mut *incoming {
-            // Its acknowledgement was lost.
+            // The acknowledgement of this piece was lost.
             Some(incoming)
                 if incoming.transfer == transfer
                     && offset > 0
@@ -90,7 +90,7 @@ impl PeerServer {
         Ok(RaftSnapshot { meta: checked.header.meta(), snapshot: StateSnapshot::Received(Box::new(checked)) })
     }
 
-    /// Begins a transfer's installation, unless it has begun, and says how far it is.
+    /// Begins the installation of a transfer if it has not begun, and reports its progress.
     pub(super) async fn installation(
         &self,
         cluster: ClusterId,
@@ -106,7 +106,7 @@ impl PeerServer {
         done.unwrap_or_else(|| Err(self.stopped("the installation has no outcome"))).map(Installation::Done)
     }
 
-    /// What comes of a transfer's installation, which begins now unless it has begun.
+    /// The outcome of a transfer's installation, which begins now if it has not begun.
     fn installing(
         &self,
         cluster: ClusterId,

@@ -1,22 +1,21 @@
-//! A leader that gives its leadership to another, for a planned stop.
+//! Leadership transfer, for a planned stop.
 //!
-//! **From the beginning on it leads no more.** Raft takes no proposal from a leader that has told
-//! its successor to campaign, and there is no way back within its term, whatever becomes of the
-//! successor. So the leader lays its term down first: it counts as no leader of that term for good
-//! ([`ReplicaNode::step_down`]), its lessor ends, once, and nobody is sent to it. Nothing answers
-//! in between: there is no lessor, and the next one, here or elsewhere, begins an epoch of a later
-//! term.
+//! **From its beginning, the leader leads no more.** Raft takes no proposal from a leader that has
+//! asked its successor to campaign. There is no way back within its Raft term, even if the
+//! successor fails. So the leader first steps down from its Raft term for good
+//! ([`ReplicaNode::step_down`]). Its lessor ends, once, and no client is sent to it. Nothing
+//! answers until the next lessor, here or elsewhere, begins an epoch of a later Raft term.
 //!
-//! **The successor has just answered.** A replica that is gone has matched as much as one that is
-//! there when nothing was proposed since. So the leader goes on leading until a voter has
-//! acknowledged a message that was sent after the transfer was asked for, and gives leadership to
-//! no other. If nobody does, the leader keeps its term.
+//! **The successor has just answered.** If nothing was proposed since a replica failed, its log
+//! matches as far as a running one's. So the leader first waits for a voter to acknowledge a
+//! message that was sent after the request. It transfers leadership only to such a voter. If none
+//! acknowledges, it keeps its Raft term.
 //!
-//! **If nobody takes over**, Raft would leave it at that: a leader whose heartbeats keep the others
-//! from electing, and which takes no proposals. So it gives its vote for the next term to the
-//! successor, as if that had asked for it. With that it follows, and everybody may stand for
-//! election again, itself too. A vote that nobody asked for elects nobody, and should the successor
-//! still ask, it is what it would have been given: each replica has one vote in each term, as ever.
+//! **If the successor does not take over**, Raft alone would leave a leader whose heartbeats
+//! prevent elections, and which takes no proposals. So the leader grants the successor its vote for
+//! the next Raft term, as if requested. It becomes a follower by that, and every voter may
+//! campaign, this one too. A vote that was not requested elects nobody. If the successor asks
+//! later, it gets the same answer: each replica has one vote in each Raft term, as always.
 
 use openraft::{
     Instant as _, RaftMetrics, async_runtime::WatchReceiver, raft::VoteRequest, type_config::alias::InstantOf,
@@ -30,13 +29,13 @@ use super::{
     },
 };
 
-/// A successor is waited for this many of the longest election times.
+/// How many of the longest election timeouts to wait for a successor.
 const ELECTIONS: u32 = 2;
 
-/// Why leadership was not handed over.
+/// Why leadership was not transferred.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
-    /// No other voter has answered in time. This replica leads as before.
+    /// No other voter answered in time. This replica still leads.
     #[error("no successor: none of the other voters {voters:?} answered within {} ms", within.as_millis())]
     NobodyAnswers {
         /// The other voters.
@@ -44,7 +43,7 @@ pub enum TransferError {
         /// How long the leader waited for an answer.
         within: std::time::Duration,
     },
-    /// The named successor is not another voter. This replica leads as before.
+    /// The named successor is not another voter. This replica still leads.
     #[error("replica {successor}: expected another voter, one of {voters:?}")]
     NotAVoter {
         /// The named successor.
@@ -52,32 +51,31 @@ pub enum TransferError {
         /// The other voters.
         voters: Vec<u64>,
     },
-    /// The successor did not take over in time. Everybody may stand for election again, this
-    /// replica too.
+    /// The successor did not take over in time. Every voter may campaign again, this replica too.
     #[error("replica {successor} did not take over within {} ms: expected it to be elected", within.as_millis())]
     NobodyTookOver {
-        /// Who should have.
+        /// The chosen successor.
         successor: u64,
-        /// How long it was waited for.
+        /// How long the leader waited for it.
         within: std::time::Duration,
     },
     /// This replica has ended.
     #[error("this replica has ended: {reason}")]
     Fatal {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl ReplicaNode {
-    /// See [`Replica::hand_over`](super::Replica::hand_over).
+    /// See [`Replica::transfer_leadership`](super::Replica::transfer_leadership).
     pub(super) async fn transfer_leadership(&self) -> Result<(), TransferError> {
         let Some((raft, term)) = self.led() else { return Ok(()) };
         let voters = other_voters(&raft, self.config.id);
         if voters.is_empty() {
             return Ok(());
         }
-        // Who is silent for longer stands for election: it does not count as one that follows.
+        // A voter that is silent for longer campaigns, so it does not count as a follower.
         let within = self.config.timings.election_min;
         match answering_successor(&raft, self.config.id, within).await? {
             Some(successor) => self.hand_over_term(&raft, term, successor).await,
@@ -95,7 +93,7 @@ impl ReplicaNode {
         self.hand_over_term(&raft, term, successor).await
     }
 
-    /// Raft, and the term that this replica leads, if it does.
+    /// Raft, and the Raft term that this replica leads, if it leads one.
     fn led(&self) -> Option<(Raft, u64)> {
         let leadership = self.leadership.borrow();
         let term = leadership.is_leader.then_some(leadership.term)?;
@@ -106,14 +104,14 @@ impl ReplicaNode {
     async fn hand_over_term(&self, raft: &Raft, term: u64, successor: u64) -> Result<(), TransferError> {
         let mut leadership = self.leadership.subscribe();
         if leadership.borrow_and_update().term != term {
-            // Another one was elected while this one looked for a successor.
+            // Another replica was elected while this one searched for a successor.
             return Ok(());
         }
         tracing::info!(successor, raft_term = term, "transferring leadership");
         self.step_down(term);
         raft.trigger().transfer_leader(successor).await.map_err(|error| fatal(&error))?;
         let within = self.config.timings.election_max * ELECTIONS;
-        // A later term has another leader, or none yet; this one's is over either way.
+        // A later Raft term has another leader, or none yet. This leadership has ended either way.
         let is_over = leadership.wait_for(|leadership| leadership.term != term);
         match tokio::time::timeout(within, is_over).await {
             Ok(Ok(_)) => return Ok(()),
@@ -140,8 +138,9 @@ fn other_voters(raft: &Raft, replica: u64) -> Vec<u64> {
     metrics.membership_config.voter_ids().filter(|voter| *voter != replica).collect()
 }
 
-/// Waits for a voter that answers a message sent from now on: the one that is furthest along of
-/// all, or, when `within` is over, of those that have answered. None if nobody has.
+/// Waits for a voter that answers a message sent from now on. Prefers the one whose log is furthest
+/// among all voters. When `within` has passed, chooses the furthest of those that answered, or
+/// `None`.
 async fn answering_successor(
     raft: &Raft,
     replica: u64,
@@ -171,7 +170,7 @@ async fn answering_successor(
     }
 }
 
-/// The other voter that is furthest along among some, and how far that is.
+/// The other voter whose log is furthest among those that `counts` accepts, and its last index.
 fn furthest(
     metrics: &RaftMetrics<TypeConfig>,
     replica: u64,
@@ -182,7 +181,7 @@ fn furthest(
     others.map(|voter| (matched(&voter), voter)).max()
 }
 
-/// Whether a voter has acknowledged a message that was sent at that time or later.
+/// Whether a voter has acknowledged a message that was sent at `asked` or later.
 fn answers(metrics: &RaftMetrics<TypeConfig>, voter: u64, asked: InstantOf<TypeConfig>) -> bool {
     let sent = metrics.heartbeat.as_ref().and_then(|sent| *sent.get(&voter)?);
     sent.is_some_and(|sent| sent.into_inner() >= asked)

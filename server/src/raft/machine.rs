@@ -1,8 +1,7 @@
-//! Between the log and what it drives.
+//! Applies the log to the state that it drives.
 //!
-//! Committed entries are applied in memory first, which is where clients are answered from; their
-//! rows are handed to the store right after, in one batch for all entries that were handed over at
-//! once.
+//! Committed entries are applied in memory first; clients are answered from there. Their rows go to
+//! the store right after, in one batch for all entries that Raft delivered together.
 
 use std::{io, sync::Arc};
 
@@ -24,23 +23,22 @@ use crate::store::{
     state::{RowChange, StateStore, StateView},
 };
 
-/// What the log drives. Called in log order, from one task.
+/// The state that the log drives. Raft calls it in log order, from one task.
 pub trait Machine: Send + Sync + 'static {
-    /// Applies one committed proposal; returns the rows to be stored: the encoded key, and the
-    /// value or none to remove it.
+    /// Applies one committed proposal. Returns the rows to store: each encoded key with its value,
+    /// or `None` to remove it.
     fn apply(&self, index: u64, proposal: &Proposal) -> Vec<RowChange>;
 
-    /// A snapshot is about to replace the state: lets go of it, and serves nothing from it. There
-    /// is no memory for two. [`restore`](Machine::restore) follows, unless the node ends before
-    /// that.
+    /// A snapshot is about to replace the state: drops it, and serves nothing from it. There is no
+    /// memory for two states. [`restore`](Machine::restore) follows, unless the process ends first.
     fn discard_state(&self);
 
-    /// The state was replaced by a snapshot, or loaded at the start.
+    /// Installs a state that was received in a snapshot, or loaded at the start.
     fn restore(&self, state: State);
 }
 
-/// Raft's view of the state. The snapshot that Raft knows of is a view of the store, taken anew
-/// each time that it is sent: a view kept for hours would keep all rows overwritten since.
+/// Raft's view of the state. A snapshot is a view of the store, taken anew each time that it is
+/// sent. A view that lived for hours would retain all rows that were overwritten since.
 pub struct StateMachine {
     machine: Arc<dyn Machine>,
     store: StateStore,
@@ -48,12 +46,12 @@ pub struct StateMachine {
     membership: StoredMembership,
     /// Whether Raft has been given a snapshot in this process.
     has_snapshot: Arc<Mutex<bool>>,
-    /// Where a snapshot of a view goes that is installed without having crossed a network.
+    /// The file for a snapshot of a view that is installed locally, without a network.
     scratch: std::path::PathBuf,
 }
 
 impl StateMachine {
-    /// Continues from what was loaded; `machine` has its state already.
+    /// Continues from the loaded state, which `machine` already has.
     pub fn new(
         machine: Arc<dyn Machine>,
         store: StateStore,
@@ -121,8 +119,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             let message = format!("a snapshot of {:?}: expected {:?}", checked.header.applied, meta.last_log_id);
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
-        // Raft has accepted the snapshot: nothing will be applied to the old state any more. On the
-        // disk that one stays current until the new one has been built, and is there completely.
+        // Raft has accepted the snapshot, and applies nothing more to the old state. On the disk
+        // the old state stays current until the new one is complete.
         self.machine.discard_state();
         let loading = tokio::task::spawn_blocking(move || checked.load().map(|state| (checked, state)));
         let (checked, state) = loading.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
@@ -139,8 +137,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         if !*self.has_snapshot.lock() {
             return Ok(None);
         }
-        // The state now is as good as when Raft was told of a snapshot, and better for whoever
-        // receives it.
+        // The current state is at least as new as the snapshot that Raft knows of.
         Ok(Some(of_view(self.store.persisted_view().await?)))
     }
 }
@@ -155,7 +152,7 @@ fn through_a_file(view: &StateView, path: &std::path::Path, poison: Poison) -> i
     file.check().map_err(io::Error::other)
 }
 
-/// Makes the snapshot that lets Raft purge the log: all of it is on the disk when Raft hears of it.
+/// Makes the snapshot that lets Raft purge the log. All of it is on the disk when Raft gets it.
 pub struct SnapshotBuilder {
     store: StateStore,
     has_snapshot: Arc<Mutex<bool>>,

@@ -1,6 +1,6 @@
-//! The leader's side of a change of members.
+//! The leader's side of membership changes.
 //!
-//! Why letting a wiped replica in again is safe is argued in [`bootstrap`](super::bootstrap).
+//! [`bootstrap`](super::bootstrap) argues why a wiped replica can rejoin safely.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use super::{
 };
 use crate::store::store_identity::{ClusterId, StoreIdentity};
 
-/// A learner that is no further behind than this is caught up: an instant's worth of entries.
+/// The largest lag of a learner that counts as caught up: what a busy cluster writes in an instant.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
-/// Removing takes two steps at most, and one more to see that it is done; a change under way by
-/// somebody else adds one.
+/// A removal takes two steps at most, and one to check that it is done. A change by another caller
+/// adds one.
 const REMOVAL_STEPS: usize = 5;
 
-/// What Raft knows at one moment.
+/// Raft's state at one moment.
 struct RaftView {
     state: ServerState,
     vote: Vote,
@@ -39,7 +39,7 @@ async fn see(raft: &Raft) -> Result<RaftView, String> {
 }
 
 impl ReplicaNode {
-    /// Lets an empty replica in again.
+    /// Lets an empty replica rejoin.
     pub(super) async fn rejoin(
         &self,
         newcomer: u64,
@@ -53,7 +53,7 @@ impl ReplicaNode {
         if let Some(reason) = refusal(standing.cluster, newcomer, [&recorded, &address], found.as_ref().ok()) {
             return Err(MembershipRefusal::Refused { reason });
         }
-        // A request that was delayed until the replica had returned must not remove it.
+        // A delayed request must not remove a replica that has rejoined since.
         match found {
             Ok(report) if report.replica == newcomer && report.stage == (ReplicaStage::Empty { store_id }) => {}
             Ok(report) => {
@@ -67,7 +67,7 @@ impl ReplicaNode {
         Ok(Admitted { cluster: standing.cluster, root: standing.root, vote_floor })
     }
 
-    /// This replica's Raft and standing, if it leads.
+    /// This replica's Raft and store identity, if it leads.
     pub(super) fn require_leader(&self) -> Result<(Raft, StoreIdentity), MembershipRefusal> {
         let parts = self.raft().zip(self.identity());
         let (raft, standing) = parts.ok_or(MembershipRefusal::NotLeader { leader: None })?;
@@ -78,8 +78,8 @@ impl ReplicaNode {
         MembershipRefusal::NotLeader { leader: self.leadership.borrow().leader.clone() }
     }
 
-    /// Where a replica is to be reached: as the membership says, or as configured while it is
-    /// removed to be let in again.
+    /// The address of a replica: the one in the membership, or the configured one while the replica
+    /// is removed in order to rejoin.
     pub(super) fn recorded_address(
         &self,
         membership: &StoredMembership,
@@ -93,7 +93,7 @@ impl ReplicaNode {
         })
     }
 
-    /// Makes a replica that was let in a voter once it has caught up.
+    /// Makes a rejoining replica a voter once it has caught up.
     pub(super) async fn join(
         &self,
         cluster: ClusterId,
@@ -110,7 +110,7 @@ impl ReplicaNode {
         if is_settled && seen.effective.voter_ids().any(|voter| voter == newcomer) {
             return Ok(Joining::Voter);
         }
-        // A member has moved only if an operator has said so.
+        // Only an operator can record another address for a member.
         let recorded = self.recorded_address(&seen.effective, newcomer)?;
         if recorded != address {
             return Err(MembershipRefusal::Refused { reason: other_address(newcomer, &recorded, &address) });
@@ -135,11 +135,11 @@ fn retry(reason: String) -> MembershipRefusal {
     MembershipRefusal::Retry { reason }
 }
 
-/// Why a replica that asks from `asked` to be let in again is refused for good, if it is. `found`
-/// is what the recorded address answers; none if it is silent.
+/// Why a rejoin from the address `asked` is refused for good, or `None` if it is not. `found` is
+/// the report from the recorded address, or `None` if that is silent.
 ///
-/// Only the process at the recorded address can return: a second one with the same id would evict
-/// it.
+/// Only the process at the recorded address may rejoin. A second process with the same id would
+/// evict the first.
 fn refusal(
     cluster: ClusterId,
     newcomer: u64,
@@ -158,7 +158,7 @@ fn refusal(
     (recorded != asked).then(|| other_address(newcomer, recorded, asked))
 }
 
-/// Who answers at an address.
+/// Describes the replica that answers at an address.
 fn described(report: &PeerReport) -> String {
     let replica = report.replica;
     match &report.stage {
@@ -185,8 +185,8 @@ fn progress(raft: &Raft, replica: u64) -> (Option<u64>, Option<u64>) {
     (matched, metrics.last_log_index)
 }
 
-/// Removes a replica so that it counts in no configuration, and returns the vote below which it
-/// must not vote then: this leader's, proven after the call.
+/// Removes a replica from every configuration. Returns the vote below which it must not vote after
+/// that: this leader's vote, which was proven after the call.
 async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
     for _ in 0..REMOVAL_STEPS {
         raft.ensure_linearizable(ReadPolicy::ReadIndex).await.map_err(|error| error.to_string())?;
@@ -197,7 +197,7 @@ async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
         let is_settled = seen.effective == seen.committed && seen.effective.get_joint_config().len() == 1;
         let is_voter = seen.effective.voter_ids().any(|voter| voter == replica);
         if !is_settled && !is_voter {
-            // A joint configuration without it, or one that is not committed: finish that.
+            // A joint configuration without it, or one that is not committed: complete that.
             change(raft, ChangeMembers::AddVoterIds(BTreeSet::new()), true).await?;
         } else if is_voter {
             tracing::info!(replica, "removing a replica that has lost its data, so that it can rejoin");
@@ -211,11 +211,11 @@ async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
     Err(format!("the membership changes too often to remove replica {replica}"))
 }
 
-/// Removes a replica completely, then adds it as a learner at an address: the membership goes on to
-/// say where it listens. If the leader dies in between, the address is the configured one. Returns
-/// what [`remove_completely`] does.
+/// Removes a replica completely, then adds it as a learner at an address, so that the membership
+/// keeps recording one. If the leader dies in between, the configured address counts. Returns the
+/// same as [`remove_completely`].
 ///
-/// To change the address in place would not do: the leader goes on to send to the old one.
+/// Changing the address in place is not enough: the leader would still send to the old one.
 pub(super) async fn add_anew(raft: &Raft, replica: u64, address: &str) -> Result<Vote, String> {
     let floor = remove_completely(raft, replica).await?;
     add_learner(raft, replica, address).await?;
@@ -226,7 +226,7 @@ async fn change(raft: &Raft, changes: ChangeMembers<u64, BasicNode>, retain: boo
     raft.change_membership(changes, retain).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Adds a learner; does not wait until it has caught up.
+/// Adds a learner. Does not wait until it has caught up.
 pub(super) async fn add_learner(raft: &Raft, replica: u64, address: &str) -> Result<(), String> {
     tracing::info!(replica, address, "adding a replica as a learner");
     raft.add_learner(replica, BasicNode::new(address), false).await.map(drop).map_err(|error| error.to_string())
@@ -249,8 +249,8 @@ pub(super) async fn remove(raft: &Raft, replica: u64) -> Result<(), String> {
     }
 }
 
-/// The members with their addresses, and whether the vote of each counts. While that changes, only
-/// who votes before and after is a voter.
+/// The members with their addresses, and whether each is a voter. During a joint change, only
+/// replicas that vote before and after it are voters.
 pub(super) fn members(membership: &StoredMembership) -> BTreeMap<u64, (String, bool)> {
     let configurations = membership.get_joint_config();
     let votes = |id: &u64| !configurations.is_empty() && configurations.iter().all(|voters| voters.contains(id));

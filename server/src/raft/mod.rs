@@ -1,17 +1,19 @@
 //! Raft: one order of all proposals, on a majority of the replicas' disks.
 //!
-//! [`Replica`] is the handle for the rest of the server. It drives a [`Machine`], which keeps the
-//! state in memory and answers clients, and it says who leads. openraft does the consensus; it is
-//! hidden in here and in [`store`](crate::store), as its interface changes from version to version.
+//! [`Replica`] is the handle for the rest of the server. It drives a [`Machine`], which has the
+//! state in memory and answers clients, and it reports who leads. openraft does the consensus. Its
+//! interface changes from version to version, so only this module and [`store`](crate::store) use
+//! it.
 //!
-//! **Guarantees.** A proposal is applied once it is on the disks of a majority, in one order on all
-//! replicas. A restarted leader has to be elected again, in a later term (leadership is not
-//! restored). Reads may be served after [`Replica::prove_leadership`] and by nothing cheaper:
-//! openraft's lease forgets over a restart what it has granted. A replica whose disk was lost comes
-//! back without endangering what was acknowledged ([`bootstrap`]).
+//! **Guarantees.**
 //!
-//! **What it does not know.** What proposals mean; epochs, which the core makes of its own first
-//! entry.
+//! - A proposal is applied once it is on the disks of a majority, in one order on all replicas.
+//! - A restarted leader must be elected again, in a later Raft term. Leadership is not restored.
+//! - Reads need [`Replica::prove_leadership`]. openraft's lease is not enough: a restart forgets
+//!   it.
+//! - A replica that lost its disk rejoins without danger to acknowledged writes ([`bootstrap`]).
+//!
+//! **What it does not know.** The meaning of proposals; epochs, which the core derives.
 
 pub mod bootstrap;
 mod compaction;

@@ -1,9 +1,8 @@
-//! The side that calls: one connection to one peer, opened when it is needed and again when it
-//! broke.
+//! The calling side: one connection to one peer, opened on demand and reopened when it breaks.
 //!
-//! Entries are pipelined: up to [`PIPELINE`] messages are under way on one connection, in order, so
-//! that followers gather several into one fsync. Heartbeats and snapshots have connections of their
-//! own, and wait behind nothing.
+//! Entries are pipelined. Up to [`PIPELINE`] messages are in flight on one connection, in order, so
+//! that followers combine several into one fsync. Heartbeats and snapshots have connections of
+//! their own, and wait behind nothing.
 
 use std::{
     pin::Pin,
@@ -37,23 +36,23 @@ use crate::store::{
     store_identity::{ClusterId, StoreIdentity},
 };
 
-/// Messages with entries that are under way to one follower: while it writes one to its disk, the
-/// next is there already, and what comes meanwhile gathers into the one after that. More would make
-/// the messages smaller and their number greater. The bytes of each are bounded by the log's reads,
-/// so this bounds the memory too.
+/// The most messages with entries in flight to one follower. While it writes one to its disk, the
+/// next has arrived, and later entries gather into the one after that. A larger number would make
+/// more and smaller messages. The log's reads bound the bytes of each message, so this bounds
+/// memory too.
 const PIPELINE: usize = 2;
-/// Longest time to open a connection.
+/// The longest time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A call of a snapshot's transfer whose connection broke is made again after this.
+/// The pause before a snapshot call is repeated whose connection broke.
 const SNAPSHOT_RETRY: Duration = Duration::from_millis(100);
-/// So many calls in a row without an answer in time, and the connection is given up: after a
-/// partition, a new one is there long before the old one's retransmissions.
+/// After this many timeouts in a row, the connection is dropped. After a partition, a new
+/// connection works long before the retransmissions of the old one.
 const SILENT_CALLS_MAX: u32 = 3;
 
-/// Why a call to a peer had no answer.
+/// Why a call to a peer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// There is no connection.
+    /// The connection could not be opened.
     #[error(transparent)]
     Connect(#[from] leasehold_wire::DialError),
     /// The connection broke, or no answer came in time.
@@ -99,7 +98,7 @@ impl PeerLink {
         Ok(client)
     }
 
-    /// Notes how a call ended; gives the connection up if it is of no use.
+    /// Records how a call ended. Drops the connection if it broke, or is silent.
     fn note<T>(&self, result: Result<T, RpcError>) -> Result<T, RpcError> {
         let mut current = self.current.lock();
         match &result {
@@ -136,13 +135,13 @@ fn until(within: Duration) -> context::Context {
     context
 }
 
-/// Makes the connections that Raft asks for.
+/// Opens connections when Raft asks for them.
 #[derive(Clone)]
 pub struct PeerNetworks {
     pub(super) replica: u64,
-    /// Names the cluster. Another founding may replace one that nothing has come of.
+    /// Names the cluster. It can change while a bootstrap is not complete.
     pub(super) identity: Arc<RwLock<Option<StoreIdentity>>>,
-    /// Entries get at least this long: a follower may be in an fsync.
+    /// The shortest timeout for entries, because a follower may be in an fsync.
     pub(super) append_timeout: Duration,
     /// See [`ReplicaConfig`](super::ReplicaConfig::snapshot_stall).
     pub(super) snapshot_stall: Duration,
@@ -219,11 +218,11 @@ impl PeerNetwork {
         Appended::new(answer, previous, last)
     }
 
-    /// Sends all pieces, then asks until they are installed. Progress decides, not time: see
-    /// [`Self::until_answered`].
+    /// Sends all pieces, then asks until they are installed. There is no limit on the total time:
+    /// see [`Self::until_answered`].
     ///
-    /// An answer that the installation is under way counts as progress, however long that goes on:
-    /// the receiver could not begin another one before.
+    /// The answer that the installation is in progress counts as progress, however often it comes.
+    /// The receiver could not begin another installation before.
     async fn send_snapshot(&self, vote: Vote, snapshot: RaftSnapshot) -> SentSnapshot {
         let StateSnapshot::View(view) = snapshot.snapshot else {
             return Err(StreamingError::Network(NetworkError::from_string("a received snapshot cannot be sent")));
@@ -252,8 +251,8 @@ impl PeerNetwork {
         }
     }
 
-    /// A call of a snapshot's transfer. It is made again if its connection broke, until there has
-    /// been no answer for [`snapshot_stall`](PeerNetworks::snapshot_stall).
+    /// Makes a call of a snapshot transfer. Repeats it while its connection breaks, until no answer
+    /// came for [`snapshot_stall`](PeerNetworks::snapshot_stall).
     async fn until_answered<T, F>(
         &self,
         call: impl Fn(PeerClient, context::Context) -> F,
@@ -284,10 +283,10 @@ impl PeerNetwork {
 type SentSnapshot = Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>>;
 type Responses<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>;
 
-/// What came of one message of a stream.
+/// The outcome of one message of a stream.
 struct Appended {
     result: StreamAppendResult<TypeConfig>,
-    /// Whether all of it was taken: if not, what follows it is of no use.
+    /// Whether the peer took all of it. If not, later messages are useless.
     is_complete: bool,
 }
 
@@ -337,20 +336,20 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         let this = &*self;
         let within = option.soft_ttl().max(this.network.append_timeout);
         async move {
-            // Raft holds the first message back after an error. Connecting before it is there would
-            // be trying again at once, and for as long as the peer is down.
+            // Raft delays the first message after an error. Connecting before that message exists
+            // would retry at once, again and again while the peer is down.
             let mut input = input.peekable();
             if Pin::new(&mut input).peek().await.is_none() {
                 return Ok(futures::stream::empty().boxed());
             }
-            // All on one connection: its order is what the pipeline relies on.
+            // All messages use one connection, because the pipeline relies on its order.
             let client = this.link.client().await;
             let client = client.map_err(|error| this.failed(RPCTypes::AppendEntries, within, error))?;
             let appended = input.map(move |request| this.append(client.clone(), request, within)).buffered(PIPELINE);
             let responses = futures::stream::unfold(Some(Box::pin(appended)), |appended| async move {
                 let mut appended = appended?;
                 match appended.next().await? {
-                    // What follows a message that was not taken completely is of no use: the stream
+                    // If a message was not taken completely, later ones are useless: the stream
                     // ends.
                     Ok(Appended { result, is_complete }) => Some((Ok(result), is_complete.then_some(appended))),
                     Err(error) => Some((Err(error), None)),

@@ -1,5 +1,4 @@
-//! What the parts of one replica share: its stores, its standing, and its Raft once that has
-//! started.
+//! What the parts of one replica share: its stores, its store identity, and its Raft once started.
 
 use std::{
     collections::BTreeMap,
@@ -43,39 +42,39 @@ use crate::store::{
 /// One replica.
 pub(super) struct ReplicaNode {
     pub(super) config: ReplicaConfig,
-    /// Given back when the stores are closed, and whoever still writes in the directory has ended.
+    /// Released when the stores are closed and every task that writes in the directory has ended.
     directory: Mutex<Option<Arc<DirectoryLock>>>,
     pub(super) poison: Poison,
     pub(super) log: LogStore,
     pub(super) store: StateStore,
-    /// What was loaded and waits for Raft to start with.
+    /// The loaded state, until Raft starts with it.
     loaded: Mutex<Option<(SnapshotHeader, Option<State>)>>,
     machine: Arc<dyn Machine>,
-    /// Distinguishes the lives of an empty replica.
+    /// Distinguishes the successive stores of an empty replica.
     pub(super) store_id: u64,
     identity: Arc<RwLock<Option<StoreIdentity>>>,
     raft: RwLock<Option<Raft>>,
     pub(super) leadership: watch::Sender<RaftLeadership>,
-    /// The term that this replica does not lead any more, though Raft may take it for its leader.
-    /// Locked within `leadership`.
+    /// The Raft term that this replica has stepped down from, although Raft may still count it as
+    /// that term's leader. Locked within `leadership`.
     stepped_down_term: Mutex<Option<u64>>,
     pub(super) heard: Mutex<Heard>,
     pub(super) incoming: Mutex<Option<Incoming>>,
     pub(super) installing: Mutex<Option<Installing>>,
     incoming_files: AtomicU64,
-    /// One standing is changed at a time, and one replica let in.
+    /// Serializes changes of the store identity and of the membership.
     pub(super) membership_lock: tokio::sync::Mutex<()>,
-    /// Held while a message that makes this replica take part is handed to Raft; and for writing
-    /// while it leaves a founding for another.
+    /// Read-locked while Raft gets a message by which this replica takes part. Write-locked while
+    /// the replica leaves one bootstrap for another.
     pub(super) cluster_switch_lock: tokio::sync::RwLock<()>,
     starting: tokio::sync::Mutex<()>,
-    /// How often the others were asked where they stand.
+    /// How often this replica has asked the others for their stages.
     pub(super) rounds: AtomicU64,
-    /// How many messages with entries, or heartbeats, have come from leaders.
+    /// How many AppendEntries messages, heartbeats among them, have come from leaders.
     pub(super) messages: AtomicU64,
     /// Whether the other replicas answer.
     reaches: PeersReach,
-    /// The membership that removed this replica, as far as it has learnt of one.
+    /// The membership that removed this replica, once known.
     pub(super) removed: Mutex<Option<KnownMembers>>,
     /// The task that brings this replica into its cluster.
     pub(super) bootstrapping: Mutex<Option<JoinHandle<()>>>,
@@ -83,7 +82,7 @@ pub(super) struct ReplicaNode {
 }
 
 impl ReplicaNode {
-    /// Takes the data directory, opens the stores in it, and checks that they belong together.
+    /// Locks the data directory, opens its stores, and checks that they belong together.
     pub(super) fn open(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, ReplicaStartError> {
         if !config.members.contains_key(&config.id) {
             return Err(ReplicaStartError::NotAMember {
@@ -109,14 +108,14 @@ impl ReplicaNode {
         let part = match (&standing, has_log, state.is_some()) {
             (None, true, _) | (None, _, true) => Some("standing"),
             (Some(_), true, false) => Some("state"),
-            // Whoever has applied something has voted or accepted a leader before.
+            // A replica that has applied an entry has voted or accepted a leader before.
             (Some(_), false, true) if header.applied.is_some() => Some("log"),
             _ => None,
         };
         if let Some(part) = part {
             return Err(ReplicaStartError::Incomplete { dir: config.dir, part });
         }
-        // Raft would go on from here with what is left of the log, and leave out what is between.
+        // Raft would continue with the rest of the log, and skip the entries in between.
         let (applied, purged) = (header.applied.map(|last| last.index), log.purged().map(|last| last.index));
         if applied < purged {
             return Err(ReplicaStartError::Gap { dir: config.dir, applied, purged });
@@ -150,22 +149,22 @@ impl ReplicaNode {
         })
     }
 
-    /// The data directory, which stays this replica's at least as long as what is returned is
-    /// there.
+    /// The lock of the data directory. The directory stays locked at least until the result is
+    /// dropped.
     pub(super) fn directory(&self) -> io::Result<Arc<DirectoryLock>> {
         let directory = self.directory.lock().clone();
         directory.ok_or_else(|| io::Error::new(io::ErrorKind::BrokenPipe, "this replica is closed"))
     }
 
-    /// Where the next snapshot that is received goes. Never the same twice, as the last one may
-    /// still be in use.
+    /// The file for the next received snapshot. Each is new, because the last one may still be in
+    /// use.
     pub(super) fn incoming_path(&self) -> PathBuf {
         let number = self.incoming_files.fetch_add(1, Ordering::Relaxed);
         self.config.dir.join(format!("{INCOMING}{number}"))
     }
 
-    /// What of the stored state Raft starts with: the last entry that was applied, and the
-    /// membership then. To be asked before Raft starts.
+    /// The last applied entry of the stored state, and its membership. Only valid before Raft
+    /// starts.
     pub(super) fn stored_state(&self) -> (Option<u64>, StoredMembership) {
         let loaded = self.loaded.lock();
         let header = loaded.as_ref().map(|(header, _)| header);
@@ -177,7 +176,7 @@ impl ReplicaNode {
         *self.identity.read()
     }
 
-    /// Replaces the standing, on the disk first.
+    /// Replaces the store identity, on the disk first.
     pub(super) async fn set_identity(&self, standing: Option<StoreIdentity>) -> io::Result<()> {
         self.poison.check()?;
         let (dir, directory) = (self.config.dir.clone(), self.directory()?);
@@ -199,7 +198,7 @@ impl ReplicaNode {
         self.raft.read().clone()
     }
 
-    /// The Raft of a cluster.
+    /// The Raft of this cluster, or why this replica does not take part in it.
     pub(super) fn raft_of(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
         let replica = self.config.id;
         self.poison.check().map_err(|error| PeerRefusal::Stopped { replica, reason: error.to_string() })?;
@@ -212,7 +211,7 @@ impl ReplicaNode {
         Ok(raft)
     }
 
-    /// Whether the log or the vote says that this replica has taken part.
+    /// Whether this replica has voted or stored an entry.
     pub(super) fn has_participated(&self) -> bool {
         let (last, vote) = self.log.last_and_vote();
         last.is_some() || vote.is_some()
@@ -236,7 +235,7 @@ impl ReplicaNode {
         PeerReport { replica: self.config.id, members: self.config.members.clone(), root: self.config.root, stage }
     }
 
-    /// Starts Raft with the standing that this replica has. Does nothing if it has started.
+    /// Starts Raft with this replica's store identity. Does nothing if Raft has started.
     pub(super) async fn start_raft(self: &Arc<Self>) -> Result<Raft, ReplicaStartError> {
         let _starting = self.starting.lock().await;
         if self.is_closing() {
@@ -278,7 +277,7 @@ impl ReplicaNode {
         Ok(raft)
     }
 
-    /// See [`Part::Admitted`].
+    /// Stores the vote floor of a [`Participation::Rejoining`], unless a later vote is stored.
     async fn save_vote_floor(&self, floor: super::types::alias::Vote) -> io::Result<()> {
         use openraft::storage::RaftLogStorage;
         let (_, vote) = self.log.last_and_vote();
@@ -286,7 +285,7 @@ impl ReplicaNode {
         if is_kept { Ok(()) } else { self.log.clone().save_vote(&floor).await }
     }
 
-    /// From now on this replica counts as no leader of the term, for good.
+    /// Stops counting as the leader of this Raft term, for good.
     pub(super) fn step_down(&self, term: u64) {
         self.leadership.send_modify(|known| {
             *self.stepped_down_term.lock() = Some(term);
@@ -307,7 +306,7 @@ impl ReplicaNode {
         });
     }
 
-    /// Tells everybody who leads, and ends the node when Raft has ended.
+    /// Publishes each change of leadership, and ends the replica when Raft has ended.
     async fn watch_raft(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.metrics();
         let look_every = self.config.timings.election_min;
@@ -323,7 +322,7 @@ impl ReplicaNode {
                 let led = metrics.state.is_leader().then_some(metrics.current_term);
                 let is_alone = membership.voter_ids().all(|voter| voter == self.config.id);
                 let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner().elapsed());
-                // Who is alone answers itself.
+                // A cluster of one needs no answers.
                 let silence = if is_alone { Some(Duration::ZERO) } else { acked };
                 let is_leader = quorum.leads(led, silence, Instant::now());
                 let mut leadership = RaftLeadership { term: metrics.current_term, is_leader, leader };
@@ -335,7 +334,7 @@ impl ReplicaNode {
             self.publish_leadership(leadership);
             let ended = match ended {
                 Some(reason) => Some(reason),
-                // Nothing changes when nothing is heard: time has to be looked at too.
+                // Silence changes no metrics, so this looks again after some time too.
                 None => match tokio::time::timeout(look_every, metrics.changed()).await {
                     Ok(changed) => changed.err().map(|_| "it is gone".to_owned()),
                     Err(_) => None,
@@ -351,7 +350,7 @@ impl ReplicaNode {
         }
     }
 
-    /// Ends Raft and closes the stores; all that was applied is on the disk then.
+    /// Ends Raft and closes the stores. Then every applied entry is on the disk.
     pub(super) async fn close(&self) -> io::Result<()> {
         self.closing.cancel();
         let bootstrapping = self.bootstrapping.lock().take();
@@ -368,7 +367,7 @@ impl ReplicaNode {
         }
         let stored = self.store.close().await;
         self.log.close().await;
-        // Its file is removed while the directory is still ours.
+        // Removes its file while the directory is still locked.
         self.incoming.lock().take();
         self.directory.lock().take();
         stored
@@ -385,16 +384,16 @@ impl ReplicaNode {
         others
     }
 
-    /// Where this replica listens.
+    /// This replica's address in the configuration.
     pub(super) fn address(&self) -> &str {
-        // Checked when it was opened.
+        // `open` has checked that it is there.
         self.config.members.get(&self.config.id).map_or("", String::as_str)
     }
 }
 
 const INCOMING: &str = "incoming-";
 
-/// Removes snapshots that were being received when the process ended.
+/// Removes snapshots that were incomplete when the process ended.
 fn remove_incoming(dir: &std::path::Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

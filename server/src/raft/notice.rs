@@ -1,19 +1,18 @@
-//! How often the log tells of a state that lasts: once when it begins, and once a minute after
-//! that.
+//! How often the log reports a lasting state: when it begins, and then once a minute.
 //!
-//! What waits looks again ten times a second, and a line for each look would hide everything else.
-//! So whoever waits asks a [`Notice`] whether a line is due.
+//! A waiting task checks its condition ten times a second. A line for each check would hide
+//! everything else. So the task asks a [`Notice`] whether a line is due.
 
 use std::time::{Duration, Instant};
 
-/// A state that lasts has a line this often.
+/// The interval between two lines about the same state.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Two lines about changes are at least this far apart: a state that flickers does not fill the
-/// log. A change within this time is logged afterwards, if it still holds.
+/// The shortest interval between two lines about changes, so that a flickering state does not fill
+/// the log. A change within this time is logged later, if it still holds.
 const CHANGES_APART: Duration = Duration::from_secs(5);
 
-/// What the log was told last of a state that may last.
+/// The last state that was logged, and when.
 #[derive(Debug)]
 pub(super) struct Notice<S> {
     told: Option<(S, Instant)>,
@@ -26,7 +25,7 @@ impl<S> Default for Notice<S> {
 }
 
 impl<S: PartialEq> Notice<S> {
-    /// Whether the current state is to be logged now. To be called again and again while it lasts.
+    /// Whether to log the current state now. The caller repeats this while the state lasts.
     pub(super) fn is_due(&mut self, state: S, now: Instant) -> bool {
         let is_due = match &self.told {
             None => true,
@@ -41,13 +40,13 @@ impl<S: PartialEq> Notice<S> {
         is_due
     }
 
-    /// The state is over. Returns whether the log was told of it.
+    /// The state has ended. Returns whether it was logged.
     pub(super) fn ends(&mut self) -> bool {
         self.told.take().is_some()
     }
 }
 
-/// A reason without its figures: two that differ only in these are one state.
+/// A reason without its digits. Two reasons that differ only in numbers are one state.
 pub(super) fn gist(reason: &str) -> String {
     reason.chars().filter(|it| !it.is_ascii_digit()).collect()
 }

@@ -1,7 +1,7 @@
-//! What replicas say to each other, and the side that listens.
+//! The messages between replicas, and the side that serves them.
 //!
-//! Raft's own messages are openraft's types. Each names the cluster, so that a replica of another
-//! founding (a directory that was restored or mixed up) is told so instead of being believed.
+//! Raft's own messages are openraft's types. Each names the cluster. So a replica of another
+//! cluster (a folder that was restored or mixed up) is refused, and gets the reason.
 
 use std::{
     collections::BTreeMap,
@@ -31,11 +31,11 @@ use super::{
 use crate::clock;
 use crate::store::store_identity::ClusterId;
 
-/// Calls of one peer that are carried out at once; more wait in its connection. A peer of ours has
-/// a handful.
+/// The most calls of one peer that run at once. Further calls wait in its connection. Our own peers
+/// have a handful.
 const CALLS_MAX: usize = 256;
 
-/// From one replica to another. If a call fails, it may or may not have been carried out.
+/// Calls from one replica to another. A failed call may or may not have been executed.
 #[tarpc::service]
 pub trait Peer {
     /// Raft's AppendEntries, heartbeats among them.
@@ -50,25 +50,25 @@ pub trait Peer {
         request: VoteRequest<TypeConfig>,
     ) -> Result<VoteResponse<TypeConfig>, PeerRefusal>;
 
-    /// Whether a vote would be granted; changes nothing.
+    /// Whether a vote would be granted. Changes nothing.
     async fn pre_vote(
         cluster: ClusterId,
         request: VoteRequest<TypeConfig>,
     ) -> Result<VoteResponse<TypeConfig>, PeerRefusal>;
 
-    /// The leader wants `request`'s target to campaign at once.
+    /// From the leader: `request` names the replica that shall campaign at once.
     async fn transfer_leader(
         cluster: ClusterId,
         request: TransferLeaderRequest<TypeConfig>,
     ) -> Result<TransferLeaderResponse<TypeConfig>, PeerRefusal>;
 
-    /// The next piece of a snapshot. The first piece, at offset 0, begins a transfer and ends any
-    /// other. Twice in a row: taken once.
+    /// From the leader: the next piece of a snapshot. The piece at offset 0 begins a transfer and
+    /// ends any other. A piece that comes twice in a row is taken once.
     async fn snapshot_piece(cluster: ClusterId, transfer: u64, offset: u64, piece: Bytes) -> Result<(), PeerRefusal>;
 
-    /// All pieces have been sent: check the snapshot, and install it. Asked until it is done: who
-    /// is asked for the first time begins, and goes on whether it is asked again or not. Once it is
-    /// done, the answer stays the same.
+    /// From the leader, after all pieces: check the snapshot and install it. The leader repeats the
+    /// call until the installation is done. The first call begins it, and it continues even if no
+    /// call follows. After that, the answer stays the same.
     async fn snapshot_install(
         cluster: ClusterId,
         vote: Vote,
@@ -76,82 +76,82 @@ pub trait Peer {
         length: u64,
     ) -> Result<Installation, PeerRefusal>;
 
-    /// Who are you, and where do you stand? Asked by replicas that are empty.
+    /// From an empty replica: which replica are you, and what is your stage?
     async fn bootstrap_state() -> PeerReport;
 
-    /// From the founder to replicas that are empty: take part in this founding. Twice: accepted
-    /// twice.
+    /// From the founder to empty replicas: take part in this bootstrap. A repeated call is accepted
+    /// again.
     async fn bootstrap(founding: Bootstrap) -> Result<(), PeerRefusal>;
 
-    /// From an empty replica to the leader: let me in again. Answered when it may start, see
-    /// [`bootstrap`](super::bootstrap). Twice: answered twice.
+    /// From an empty replica to the leader: let me rejoin. Answered when the replica may start, see
+    /// [`bootstrap`](super::bootstrap). A repeated call is answered again.
     async fn rejoin(newcomer: u64, address: String, life: u64) -> Result<Admitted, MembershipRefusal>;
 
-    /// From an operator to the leader: a replica that has stopped comes back at another address,
-    /// with an empty store. Twice: answered twice. See [`replacement`](super::replacement).
+    /// From an operator to the leader: a stopped replica returns at another address, with an empty
+    /// store. A repeated call is answered again. See [`replacement`](super::replacement).
     async fn replace(replica: u64, address: String) -> Result<(), MembershipRefusal>;
 
-    /// From a replica that has been let in to the leader: I want to be a voter. Asked until it is
-    /// one.
+    /// From a rejoining replica to the leader: make me a voter. The replica repeats the call until
+    /// it is one.
     async fn join(cluster: ClusterId, newcomer: u64, address: String) -> Result<Joining, MembershipRefusal>;
 }
 
-/// Why a peer did not do what it was asked.
+/// Why a peer refused a call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PeerRefusal {
     /// It does not take part in any cluster yet.
     #[error("replica {replica} takes part in no cluster yet")]
     NotStarted {
-        /// Who says so.
+        /// The replica that refuses.
         replica: u64,
     },
     /// It takes part in another cluster.
     #[error("replica {replica} belongs to cluster {got}: expected {expected}")]
     OtherCluster {
-        /// Who says so.
+        /// The replica that refuses.
         replica: u64,
         /// Its cluster.
         got: ClusterId,
         /// The cluster that was named.
         expected: ClusterId,
     },
-    /// It is about to end.
+    /// It has stopped, or its store failed.
     #[error("replica {replica} has stopped: {reason}")]
     Stopped {
-        /// Who says so.
+        /// The replica that refuses.
         replica: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A piece of a snapshot is out of its place: the transfer has to begin again.
+    /// A piece of a snapshot does not continue the transfer, which must start again.
     #[error("the snapshot has {got} bytes of transfer {transfer}: expected {expected}")]
     Piece {
         /// The transfer.
         transfer: u64,
-        /// What has arrived.
+        /// The number of bytes that have arrived.
         got: u64,
-        /// Where the piece would begin.
+        /// The offset of the piece.
         expected: u64,
     },
     /// A snapshot was not accepted.
     #[error("{reason}")]
     Snapshot {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The configurations of two members contradict each other.
     #[error("replica {replica} is configured with {got}: expected {expected}")]
     Configuration {
-        /// Who says so.
+        /// The replica that refuses.
         replica: u64,
         /// Its configuration.
         got: String,
-        /// The other's.
+        /// The other replica's configuration.
         expected: String,
     },
 }
 
-/// What a replica says of itself.
+/// A replica's report about itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PeerReport {
     /// Its id.
@@ -160,19 +160,19 @@ pub struct PeerReport {
     pub members: BTreeMap<u64, String>,
     /// The root volume that it is configured with.
     pub root: VolumeSettings,
-    /// Where it stands.
+    /// Its stage.
     pub stage: ReplicaStage,
 }
 
-/// Where a replica stands.
+/// How far a replica has come into a cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ReplicaStage {
     /// Its store is empty, and it does not take part.
     Empty {
-        /// Distinguishes its lives.
+        /// Distinguishes the successive stores of one replica.
         store_id: u64,
     },
-    /// It has accepted a founding, and nothing has come of that yet.
+    /// It has accepted a bootstrap, which is not complete.
     Bootstrapping {
         /// The cluster.
         cluster: ClusterId,
@@ -181,7 +181,7 @@ pub enum ReplicaStage {
     Started {
         /// The cluster.
         cluster: ClusterId,
-        /// The leader and where it listens, if known.
+        /// The leader and its address, if known.
         leader: Option<(u64, String)>,
         /// The members that it knows.
         known: KnownMembers,
@@ -191,13 +191,13 @@ pub enum ReplicaStage {
 /// The latest committed members that a replica knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownMembers {
-    /// The index of the entry that made them so; none if it knows none.
+    /// The index of the membership's entry; `None` if the replica knows none.
     pub entry: Option<u64>,
-    /// All members, learners too, and where they listen.
+    /// All members with their addresses, learners too.
     pub members: BTreeMap<u64, String>,
 }
 
-/// A cluster that is being founded.
+/// A cluster that is being bootstrapped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bootstrap {
     /// Its name.
@@ -208,62 +208,61 @@ pub struct Bootstrap {
     pub root: VolumeSettings,
 }
 
-/// Why a replica that was taken for the leader has not changed the membership as it was asked to.
+/// Why a replica did not change the membership.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MembershipRefusal {
-    /// Somebody else leads.
+    /// Another replica leads, or none.
     NotLeader {
-        /// The leader and where it listens, if known.
+        /// The leader and its address, if known.
         leader: Option<(u64, String)>,
     },
-    /// Not now: ask again.
+    /// Not possible now. Ask again.
     Retry {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Never, as things are configured. Nothing was changed.
+    /// Not possible with this configuration. Nothing was changed.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What an empty replica is told when it may start: it counts nowhere, and everybody who matters
-/// knows.
+/// The answer to an empty replica that may start. Its earlier votes and entries no longer count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Admitted {
     /// The cluster.
     pub cluster: ClusterId,
     /// The state before the first entry.
     pub root: VolumeSettings,
-    /// It must not vote below this.
+    /// It must not vote below this vote.
     pub vote_floor: Vote,
 }
 
-/// How far a replica that wants to be a voter is.
+/// The progress of a replica that wants to become a voter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Joining {
-    /// It is one.
+    /// It is a voter.
     Voter,
-    /// It is catching up: ask again.
+    /// It is catching up. Ask again.
     CatchingUp {
-        /// The last entry that it is known to have.
+        /// The index of the last entry that it is known to have.
         matched: Option<u64>,
-        /// The last entry of the leader.
+        /// The index of the leader's last entry.
         last: Option<u64>,
     },
 }
 
-/// How far the installation of a snapshot is.
+/// The progress of a snapshot's installation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Installation {
-    /// The receiver is at work on it: ask again.
+    /// The receiver is still working on it. Ask again.
     UnderWay,
-    /// It is installed, or Raft did not want it.
+    /// It is installed, or Raft rejected it.
     Done(SnapshotResponse<TypeConfig>),
 }
 
-/// The side that listens. Clones are the same.
+/// The side that serves peers' calls. Clones are the same server.
 #[derive(Clone)]
 pub struct PeerServer {
     pub(super) node: Arc<ReplicaNode>,
@@ -276,8 +275,8 @@ impl PeerServer {
 
     /// Serves one connection until it ends.
     ///
-    /// Requests begin in the order in which they arrive, which keeps a leader's stream of entries
-    /// in order; they are carried out concurrently.
+    /// Requests begin in the order of their arrival, which keeps a leader's stream of entries in
+    /// order. They run concurrently.
     pub async fn serve_connection(
         self,
         stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
@@ -371,7 +370,7 @@ impl Peer for PeerServer {
     }
 
     async fn bootstrap(self, _: Context, founding: Bootstrap) -> Result<(), PeerRefusal> {
-        // Not to be left half-way when the founder hangs up.
+        // Its own task, so that a founder that hangs up does not leave it half done.
         let node = Arc::clone(&self.node);
         let accepted = tokio::spawn(async move { node.accept_bootstrap(founding).await }).await;
         accepted.map_err(|error| self.stopped(error))?
@@ -390,7 +389,7 @@ impl Peer for PeerServer {
     }
 
     async fn replace(self, _: Context, replica: u64, address: String) -> Result<(), MembershipRefusal> {
-        // Not to be left half-way when the operator hangs up.
+        // Its own task, so that an operator who hangs up does not leave it half done.
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.replace(replica, address).await }).await;
         answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))

@@ -1,37 +1,37 @@
-//! When a leader has heard of too few for too long to be one that clients should wait for.
+//! When a leader has been without a majority for so long that clients should not wait for it.
 //!
-//! A leader that is cut off from the others commits nothing and proves nothing, but Raft lets it
-//! believe in itself until it hears of a later term, which it cannot. Clients that reach it would
-//! wait there while another one serves. So it counts as leading only while a majority answers it.
-//! (What it granted stays bound by time, and by the next leader's covering (S7): nothing depends on
-//! this but how long clients wait.)
+//! A leader that is cut off commits nothing and proves nothing. But Raft lets it count as leader
+//! until it hears of a later Raft term, which it cannot. Clients would wait there while another
+//! leader serves. So it counts as leading only while a majority answers it. Only the clients'
+//! waiting time depends on this: time, and the next leader's covering (S7), bound its promises.
 //!
-//! A process that was away itself, stopped or starved, has heard of nobody either, and has only to
-//! look again: the answers may be waiting for it. So it believes in a silence only when it has been
-//! awake through the last two looks. It was away when a look comes later than two should have come.
-//! If it was away for long, another leads, and the first message says so.
+//! A process that was itself stopped or starved has heard from nobody either, and its answers may
+//! be waiting. So it trusts a silence only if it was awake through the last two looks. It was away
+//! if a look comes later than two should have come. If it was away for long, another replica leads,
+//! and the first message shows that.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A silence is believed in after so many looks. The process was away if so many are missing.
+/// The number of looks after which a silence is trusted. The process was away if this many are
+/// missing.
 const LOOKS: u32 = 2;
 
-/// A replica's leadership, as its majority answers it.
+/// A replica's leadership, confirmed by its majority's answers.
 #[derive(Debug)]
 pub(super) struct Quorum {
-    /// The majority may be silent for so long.
+    /// The longest silence of the majority.
     silence_max: Duration,
-    /// Two looks are this far apart at most, if nothing keeps the process.
+    /// The longest interval between two looks, unless the process was away.
     look_every: Duration,
-    /// The term that this replica leads, and when it was first seen to.
+    /// The Raft term that this replica leads, and when that was first seen.
     led: Option<(u64, Instant)>,
-    /// A silence was believed in, and has not ended since.
+    /// Whether a trusted silence has not ended yet.
     is_lost: bool,
-    /// The last look.
+    /// The time of the last look.
     looked: Instant,
-    /// When it was first seen that the process is awake, and it has been since.
+    /// Since when the process has certainly been awake.
     awake_since: Instant,
 }
 
@@ -40,8 +40,9 @@ impl Quorum {
         Self { silence_max, look_every, led: None, is_lost: false, looked: now, awake_since: now }
     }
 
-    /// Whether a replica that Raft takes for the leader of `term` (none: for no leader) leads. What
-    /// a majority has answered was sent `silence` ago, if it has answered anything.
+    /// Whether this replica counts as leader. `term` is the Raft term that it leads, or `None`.
+    /// `silence` is the age of the latest message that a majority has answered, or `None` if there
+    /// is none.
     pub(super) fn leads(&mut self, term: Option<u64>, silence: Option<Duration>, now: Instant) -> bool {
         if now.saturating_duration_since(self.looked) > self.look_every * LOOKS {
             self.awake_since = now;
@@ -53,7 +54,7 @@ impl Quorum {
         };
         let since = match self.led {
             Some((led, since)) if led == term => since,
-            // It has just been elected: by a majority.
+            // A majority has just elected it.
             _ => {
                 self.is_lost = false;
                 now
@@ -79,7 +80,7 @@ mod tests {
         Some(Duration::from_millis(millis))
     }
 
-    /// A quorum, by milliseconds since it was made.
+    /// A quorum, driven by milliseconds since it was made.
     struct Looks {
         quorum: Quorum,
         began: Instant,
@@ -97,7 +98,7 @@ mod tests {
             self.quorum.leads(term, silence, self.began + Duration::from_millis(at))
         }
 
-        /// Looks now and then, last at that time, while what is known stays what it was at the last
+        /// Looks every 90 ms until `at`. Nothing new is heard, so the silence grows from the last
         /// look.
         fn awake(&mut self, term: Option<u64>, silence: Option<Duration>, at: u64) -> bool {
             let from = self.last;

@@ -1,9 +1,9 @@
 //! Whether the other replicas answer, for the log.
 //!
-//! Raft tries a follower that is gone many times a second, on several connections, and says so each
-//! time; its warnings are not logged. Here each replica is either answering or silent, and the log
-//! has a line for each change. A replica counts as silent when no call has succeeded for
-//! [`SILENT_AFTER`] while calls failed.
+//! Raft retries an unreachable follower many times a second, on several connections, and logs each
+//! failure; those warnings are suppressed. Here each replica is either answering or silent, and
+//! each change has one log line. A replica counts as silent when calls have failed, and none has
+//! succeeded, for [`SILENT_AFTER`].
 
 use std::{
     collections::BTreeMap,
@@ -19,17 +19,17 @@ use super::{
     peer::PeerRefusal,
 };
 
-/// Shorter failures are not worth a line: a connection that broke, or one answer that was late.
+/// Shorter failures have no log line, such as a broken connection or one late answer.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// All replicas that this one calls. Clones are the same.
+/// All replicas that this one calls. Clones are the same set.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PeersReach {
     replicas: Arc<Mutex<BTreeMap<u64, Arc<PeerReach>>>>,
 }
 
 impl PeersReach {
-    /// One of them. All connections to it share what is known.
+    /// One replica. All connections to it share its state.
     pub(super) fn of(&self, replica: u64) -> Arc<PeerReach> {
         Arc::clone(self.replicas.lock().entry(replica).or_insert_with(|| Arc::new(PeerReach::new(replica))))
     }
@@ -44,19 +44,19 @@ pub(super) struct PeerReach {
 
 #[derive(Debug, Default)]
 struct ReachState {
-    /// The first failure since a call succeeded.
+    /// The first failure since the last success.
     failing_since: Option<Instant>,
     notice: Notice<String>,
 }
 
 impl ReachState {
-    /// Whether the log is to be told that calls fail, for this reason.
+    /// Records a failure. Returns whether to log it with this reason.
     fn failed(&mut self, reason: &str, now: Instant) -> bool {
         let since = *self.failing_since.get_or_insert(now);
         now.saturating_duration_since(since) >= SILENT_AFTER && self.notice.is_due(gist(reason), now)
     }
 
-    /// Whether the log is to be told that calls succeed again.
+    /// Records a success. Returns whether to log that calls succeed again.
     fn answered(&mut self) -> bool {
         self.failing_since.take().is_some() && self.notice.ends()
     }
@@ -67,14 +67,14 @@ impl PeerReach {
         Self { replica, state: Mutex::default() }
     }
 
-    /// A call had an answer.
+    /// A call was answered.
     pub(super) fn answered(&self) {
         if self.state.lock().answered() {
             tracing::info!(replica = self.replica, "a replica answers again");
         }
     }
 
-    /// A call had none, or was refused.
+    /// A call failed or was refused.
     pub(super) fn failed(&self, error: &CallError) {
         if !self.state.lock().failed(&error.to_string(), Instant::now()) {
             return;

@@ -1,9 +1,9 @@
-//! A replica that was removed from its cluster says so.
+//! A replica that was removed from its cluster logs that.
 //!
-//! Nobody tells a removed replica: the leader sends it nothing from the entry on that removes it,
-//! and its own log may end before that entry. It looks as if there were no leader. So a replica
-//! that has heard of no leader for a while asks the others which members they know, and says what
-//! it learns. It changes nothing: Raft has removed it.
+//! Raft does not notify a removed replica. The leader sends it nothing from the removing entry on,
+//! and its own log may end before that entry. To the replica it looks as if there were no leader.
+//! So a replica that has heard from no leader for a while asks the others which members they know,
+//! and logs the answer. It changes nothing: Raft has removed it.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -21,10 +21,10 @@ use super::{
 };
 use crate::store::store_identity::{ClusterId, Participation};
 
-/// How often a replica without a leader asks.
+/// How often a replica without a leader asks the others.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
-/// The committed members, and the entry that says so.
+/// The committed members, and the index of their entry.
 pub(super) fn known(raft: &Raft) -> KnownMembers {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
@@ -39,7 +39,7 @@ fn of(membership: &StoredMembership) -> KnownMembers {
 }
 
 impl ReplicaNode {
-    /// Looks, until this replica is closed, whether it was removed.
+    /// Checks whether this replica was removed, until it is closed.
     pub(super) async fn watch_removal(self: Arc<Self>, raft: Raft) {
         let mut notice = Notice::default();
         let mut heard = self.messages.load(Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl ReplicaNode {
             }
             let messages = self.messages.load(Ordering::Relaxed);
             let is_silent = messages == std::mem::replace(&mut heard, messages);
-            // One that is being let in is no member yet.
+            // A rejoining replica is not a member yet.
             let is_returning = self
                 .identity()
                 .is_none_or(|standing| matches!(standing.participation, Participation::Rejoining { .. }));
@@ -76,7 +76,7 @@ impl ReplicaNode {
         }
     }
 
-    /// The membership that removed this replica, if another replica knows one.
+    /// The membership without this replica, if another replica knows one.
     async fn removal(&self, cluster: ClusterId, own: &KnownMembers) -> Option<KnownMembers> {
         let asked = self.others().into_values().map(|address| async move { ask(&address).await.ok() });
         let reports = futures::future::join_all(asked).await;
@@ -88,8 +88,8 @@ impl ReplicaNode {
     }
 }
 
-/// The latest membership that others know, if it is later than this replica's own and lacks it, or
-/// has it at another address.
+/// The latest membership that others know, if it removes this replica. It does if it is later than
+/// this replica's own, and lacks this replica or has it at another address.
 fn removing((id, address): (u64, &str), own: &KnownMembers, theirs: Vec<KnownMembers>) -> Option<KnownMembers> {
     let latest = theirs.into_iter().max_by_key(|known| known.entry)?;
     let is_there = latest.members.get(&id).is_some_and(|recorded| recorded == address);

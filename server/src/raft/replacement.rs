@@ -1,18 +1,21 @@
-//! A replica whose machine is gone comes back at another address.
+//! Moving a replica whose machine is lost to another address.
 //!
 //! A replica does not move by itself: a second process with its id would evict it ([`bootstrap`]).
-//! An operator says that it moves, once it has stopped. The leader removes it from the membership,
-//! then adds it at the new address, as a learner, which has no vote. Then the replica is started
-//! there with an empty store, and is let in again as any replica that has lost its disk.
+//! The operator stops it, and asks the leader to replace it. The leader removes it from the
+//! membership, and adds it at the new address as a learner, which has no vote. Then the operator
+//! starts the replica there with an empty store, and it rejoins like any replica that lost its
+//! disk.
 //!
-//! **Guarantees.** Nothing changes while the replica answers at its recorded address. The vote goes
-//! before the address changes: two processes at the two addresses are never both voters. If the old
-//! process comes back, it is no member at its address, and says so (`removal.rs`).
-//! Each step can be repeated.
+//! **Guarantees.**
+//!
+//! - Nothing changes while the replica answers at its recorded address.
+//! - The vote is removed before the address changes. So two processes at the two addresses are
+//!   never both voters. If the old process returns, it is no member, and logs that (`removal.rs`).
+//! - Each step can be repeated.
 //!
 //! **What it does not know.** Whether the old process has ended, if its address is silent. The
-//! operator answers for that. Should it go on, behind a partition, it still counts for nothing: its
-//! vote is gone from the membership that a majority has.
+//! operator is responsible for that. If the process still runs behind a partition, it counts for
+//! nothing: the membership of the majority no longer has its vote.
 //!
 //! [`bootstrap`]: super::bootstrap
 
@@ -29,13 +32,13 @@ use super::{
 };
 use crate::store::store_identity::ClusterId;
 
-/// Leaders that are followed from one server to the next: each may be told of by the one before.
+/// The most hints to follow from one server to the leader that it names.
 const HINTS_MAX: usize = 4;
-/// The pause between two rounds of asking.
+/// The pause between two rounds of requests.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl ReplicaNode {
-    /// Records that a replica comes back at another address.
+    /// Records another address for a replica, which it will rejoin from.
     pub(super) async fn replace(&self, replica: u64, address: String) -> Result<(), MembershipRefusal> {
         let (raft, standing) = self.require_leader()?;
         let _changing = self.membership_lock.lock().await;
@@ -46,7 +49,7 @@ impl ReplicaNode {
         if let Some(reason) = refusal(standing.cluster, replica, [&recorded, &address], &others.collect(), found) {
             return Err(MembershipRefusal::Refused { reason });
         }
-        // It was recorded when this was asked before.
+        // An earlier request has recorded it.
         if membership.get_node(&replica).is_some_and(|node| node.addr == address) {
             return Ok(());
         }
@@ -56,8 +59,8 @@ impl ReplicaNode {
     }
 }
 
-/// Why a replica cannot come back at `address`, if it cannot. `found` is what the recorded address
-/// answers; none if it is silent.
+/// Why a replica cannot return at `address`, or `None` if it can. `found` is the report from the
+/// recorded address, or `None` if that is silent.
 fn refusal(
     cluster: ClusterId,
     replica: u64,
@@ -87,28 +90,25 @@ fn refusal(
 /// Why a replica was not replaced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplaceError {
-    /// The leader refused: nothing was changed.
+    /// The leader refused. Nothing was changed.
     #[error("{reason}")]
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// No leader did it in time. The replica may have lost its vote already: ask again.
+    /// No leader confirmed the change in time. The replica may have lost its vote already. Ask
+    /// again.
     #[error("no leader has recorded the new address within {}s: {reason}", within.as_secs_f64())]
     Unavailable {
-        /// How long leaders were looked for.
+        /// How long leaders were searched.
         within: Duration,
-        /// What the last server said.
+        /// The last server's reason.
         reason: String,
     },
 }
 
-/// Has the leader record that `replica` comes back at `address`. Servers are asked one after the
-/// other, and their hints followed, for at most `within`.
-///
-/// # Errors
-///
-/// [`ReplaceError`].
+/// Asks the leader to record that `replica` returns at `address`. Asks one server after the other,
+/// and follows their hints, for at most `within`.
 pub async fn replace(endpoints: &[String], replica: u64, address: &str, within: Duration) -> Result<(), ReplaceError> {
     let mut said = "no server was asked".to_owned();
     let asking = async {

@@ -1,4 +1,4 @@
-//! The handle that the rest of the server has on a replica.
+//! The handle on a replica, for the rest of the server.
 
 use std::{
     io,
@@ -37,11 +37,11 @@ use crate::store::{
     store_identity::{ClusterId, StoreIdentityError},
 };
 
-/// The longest proposal. With a message's other parts it must fit into a frame, together with as
-/// much again that was read from the log's other end. The lessor makes none that is longer.
+/// The longest proposal, in bytes. A frame must fit it, with a message's other parts and with as
+/// many bytes read from the other end of the log. The lessor makes no longer one.
 pub const PROPOSAL_MAX_BYTES: usize = 8 << 20;
 
-/// The head of a proposal: three numbers, and how many commands there are.
+/// The head of a proposal: three numbers, and the number of commands.
 const PROPOSAL_HEAD_MAX_BYTES: usize = 64;
 
 const _: () = assert!(
@@ -49,12 +49,12 @@ const _: () = assert!(
         && LessorBounds::DEFAULT.proposal_bytes_max + PROPOSAL_HEAD_MAX_BYTES <= PROPOSAL_MAX_BYTES,
     "whatever the lessor proposes fits"
 );
-/// A leader that was just elected, or has stood still, has no quorum's acknowledgement and refuses
-/// proposals; that passes with one round of heartbeats.
+/// How long a refused proposal is resubmitted. A leader that was just elected, or was paused, lacks
+/// a quorum's acknowledgement and refuses proposals. One round of heartbeats ends that.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 const REFUSED_POLL: Duration = Duration::from_millis(5);
 
-/// Why a replica does not start, or cannot come into its cluster.
+/// Why a replica does not start, or cannot enter its cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaStartError {
     /// The replica is not among the members.
@@ -68,27 +68,27 @@ pub enum ReplicaStartError {
     /// The timings contradict each other.
     #[error("the timings cannot work: {0}")]
     Timings(#[from] ConfigError),
-    /// The data folder cannot be made or written.
+    /// The data folder cannot be created or written.
     #[error("{}: cannot be used as the data folder: {error}", dir.display())]
     Directory {
         /// The folder.
         dir: std::path::PathBuf,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
-    /// Another process, or another replica of this one, uses the data directory.
+    /// Another process, or another replica of this process, uses the data folder.
     #[error(
         "{}: {} uses this data folder: stop that process, or give this replica a folder of its own",
         dir.display(),
         process.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
     )]
     InUse {
-        /// The directory.
+        /// The folder.
         dir: std::path::PathBuf,
-        /// Who, if that is known.
+        /// The other process, if known.
         process: Option<u32>,
     },
-    /// The standing cannot be read.
+    /// The store identity cannot be read.
     #[error(transparent)]
     Identity(#[from] StoreIdentityError),
     /// The log cannot be opened.
@@ -97,16 +97,16 @@ pub enum ReplicaStartError {
     /// The state cannot be opened.
     #[error(transparent)]
     State(#[from] OpenStateError),
-    /// A part of the data directory is missing.
+    /// A part of the data folder is missing.
     #[error(
         "{}: {part} is missing, the rest is there: expected all or nothing; bring back what is missing, or empty the \
          folder, which removes its data, and start it again: it comes back from the others, if there are any",
         dir.display()
     )]
     Incomplete {
-        /// The directory.
+        /// The folder.
         dir: std::path::PathBuf,
-        /// What is missing.
+        /// The missing part.
         part: &'static str,
     },
     /// The state lacks entries that the log no longer has.
@@ -118,14 +118,14 @@ pub enum ReplicaStartError {
         purged.map_or_else(|| "(none)".to_owned(), |entry| entry.to_string())
     )]
     Gap {
-        /// The directory.
+        /// The folder.
         dir: std::path::PathBuf,
-        /// The last entry that the state has.
+        /// The index of the last entry that the state has.
         applied: Option<u64>,
-        /// The last entry that was purged.
+        /// The index of the last purged entry.
         purged: Option<u64>,
     },
-    /// The replica is started at another address than its cluster has recorded for it.
+    /// The configured address differs from the one that the cluster has recorded.
     #[error(
         "{}: replica {replica} of cluster {cluster} is recorded at {recorded}, and is started at {configured}; start \
          it with {replica}={recorded} in --cluster, and use --listen if this machine knows the address by another \
@@ -145,7 +145,7 @@ pub enum ReplicaStartError {
         /// Its address in the configuration.
         configured: String,
     },
-    /// The replica is started with other members than its cluster has.
+    /// The configured members differ from the cluster's members.
     #[error(
         "{}: belongs to cluster {cluster}, bootstrapped with --cluster {recorded}, and is started with --cluster \
          {configured}; start it with the first list, or, if this replica is to take part in another cluster, empty \
@@ -157,15 +157,15 @@ pub enum ReplicaStartError {
         dir: std::path::PathBuf,
         /// Its cluster.
         cluster: ClusterId,
-        /// The members that are stored.
+        /// The stored members.
         recorded: String,
-        /// The members in the configuration.
+        /// The configured members.
         configured: String,
     },
-    /// Nothing says that the replica may take part.
+    /// The replica has no store identity.
     #[error("this replica has no record of its cluster: expected one before it takes part")]
     NoIdentity,
-    /// It is being closed.
+    /// The replica is being closed.
     #[error("this replica is closing")]
     Closing,
     /// A store failed.
@@ -174,50 +174,50 @@ pub enum ReplicaStartError {
     /// Raft does not start.
     #[error("Raft does not start: {0}")]
     Raft(String),
-    /// Another replica listens where a member should.
+    /// Another replica listens at a member's address.
     #[error("replica {got} listens at {address}: expected replica {expected}")]
     OtherReplica {
-        /// Where.
+        /// The address.
         address: String,
-        /// Who does.
+        /// The replica that listens there.
         got: u64,
-        /// Who should.
+        /// The expected replica.
         expected: u64,
     },
-    /// Two members are configured differently.
+    /// Two members have different configurations.
     #[error("replica {replica} is configured with {got}: expected {expected}")]
     Configuration {
-        /// The other one.
+        /// The other member.
         replica: u64,
         /// Its configuration.
         got: String,
-        /// The one that it is compared with.
+        /// The expected configuration.
         expected: String,
     },
-    /// The cluster does not let this replica in.
+    /// The cluster does not admit this replica.
     #[error("the cluster does not let this replica in: {reason}")]
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Why a proposal was not applied, or is not known to be.
+/// Why a proposal was not applied, or why that is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// This replica does not lead. Nothing was proposed.
     #[error("this replica does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
     NotLeader {
-        /// Where the leader listens, if that is known.
+        /// The leader's address, if known.
         leader: Option<String>,
     },
-    /// It leads, but has no quorum at the moment. Nothing was proposed.
+    /// This replica leads, but has no quorum at the moment. Nothing was proposed.
     #[error("no quorum has acknowledged this leader lately")]
     Retry,
-    /// It was proposed, and then this replica stopped leading: it may still be applied.
+    /// This replica stopped leading after the proposal, which may still be applied.
     #[error("the leader changed after the proposal: it may still be applied")]
     Unknown,
-    /// It is too long. Nothing was proposed.
+    /// The proposal is too long. Nothing was proposed.
     #[error("a proposal of {got} bytes: expected at most {most}")]
     TooLarge {
         /// Its length.
@@ -225,10 +225,10 @@ pub enum ProposeError {
         /// The bound.
         most: usize,
     },
-    /// This replica has ended. It may have been proposed.
+    /// This replica has ended. The proposal may have been made.
     #[error("this replica has ended: {reason}")]
     Fatal {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -239,7 +239,7 @@ pub enum LeadershipError {
     /// This replica does not lead.
     #[error("this replica does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
     NotLeader {
-        /// Where the leader listens, if that is known.
+        /// The leader's address, if known.
         leader: Option<String>,
     },
     /// No quorum has answered in time.
@@ -248,74 +248,72 @@ pub enum LeadershipError {
     /// This replica has ended.
     #[error("this replica has ended: {reason}")]
     Fatal {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Why the members were not changed.
+/// Why the membership was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the members were not changed: {reason}")]
 pub struct MembershipError {
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Who leads, as far as this replica knows.
+/// The leadership, as far as this replica knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RaftLeadership {
-    /// Raft's term. (Not an epoch: a leader's epoch is the index of its first entry.)
+    /// The Raft term. (An epoch is something else: the index of a leader's first entry.)
     pub term: u64,
-    /// Whether this replica leads, a majority has answered it within four election times, and it is
-    /// not handing over.
+    /// Whether this replica leads. A majority must have answered it within four of the longest
+    /// election timeouts, and it must not have begun a leadership transfer.
     pub is_leader: bool,
-    /// The leader and where it listens, if known.
+    /// The leader and its address, if known.
     pub leader: Option<(u64, String)>,
 }
 
 impl RaftLeadership {
-    /// The replica does not lead, and nobody is sent to a leader that does not count as one.
+    /// Marks this replica as no leader, so that no client is sent to it.
     pub(super) fn renounce(&mut self, replica: u64) {
         self.is_leader = false;
         self.leader.take_if(|(leader, _)| *leader == replica);
     }
 }
 
-/// The replica as seen by itself, for people.
+/// A replica's view of itself and its cluster, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaInfo {
     /// This replica.
     pub replica: u64,
-    /// Who leads.
+    /// The leadership.
     pub leadership: RaftLeadership,
     /// All members.
     pub members: Vec<MemberInfo>,
 }
 
-/// One replica of the cluster: log, state, and connections to the others. Clones are the same
-/// replica.
+/// One replica of the cluster: its log, its state, and its connections to the others. Clones are
+/// the same replica.
 #[derive(Clone)]
 pub struct Replica {
     node: Arc<ReplicaNode>,
 }
 
 impl Replica {
-    /// Opens the stores of a replica and brings it into its cluster.
+    /// Opens the stores of a replica, and brings it into its cluster.
     ///
-    /// Returns as soon as the stores are open: a replica with an empty store has to be asked by the
-    /// others, so [`peer_service`](Self::peer_service) must be served from now on. `machine` is
-    /// told its state before the first entry is applied. What goes wrong later is told by
-    /// [`fatal`](Self::fatal).
+    /// Returns as soon as the stores are open. Serve [`peer_service`](Self::peer_service) from then
+    /// on, because the other replicas must be able to ask one with an empty store. `machine` gets
+    /// its state before the first entry is applied. [`fatal`](Self::fatal) reports later failures.
     ///
     /// # Errors
     ///
-    /// [`ReplicaStartError`]: the stores cannot be used. The node must not serve.
+    /// [`ReplicaStartError`]: the replica cannot run on this data folder, and must not serve.
     pub async fn start(config: ReplicaConfig, machine: Arc<dyn Machine>) -> Result<Self, ReplicaStartError> {
         let opened = tokio::task::spawn_blocking(move || ReplicaNode::open(config, machine)).await;
         let node = Arc::new(opened.map_err(|error| ReplicaStartError::Store(io::Error::other(error)))??);
         if let Err(error) = node.check_identity().await {
-            // Its stores let go of the folder: whoever has read why may start the replica again at
-            // once.
+            // Closing releases the folder, so the operator can restart the replica at once.
             let _ = node.close().await;
             return Err(error);
         }
@@ -324,28 +322,25 @@ impl Replica {
         Ok(Self { node })
     }
 
-    /// What other replicas call; to be served on connections of the role peer by
+    /// The service for other replicas. Serve it on connections of the role peer with
     /// [`PeerServer::serve_connection`].
     pub fn peer_service(&self) -> PeerServer {
         PeerServer::new(Arc::clone(&self.node))
     }
 
-    /// Hands a proposal to Raft. Proposals enter the log in the order of these calls; many can be
-    /// under way.
-    ///
-    /// # Errors
-    ///
-    /// [`ProposeError`]: nothing was proposed.
+    /// Submits a proposal to Raft. Proposals enter the log in the order of these calls. Many can be
+    /// in flight.
     pub async fn submit(&self, proposal: Proposal) -> Result<ProposedEntry, ProposeError> {
         self.submit_logged(logged(proposal)?).await
     }
 
-    /// Submits a proposal again that was refused with [`ProposeError::Retry`], a little later. It
-    /// comes behind all that were submitted meanwhile.
+    /// Waits a little, then submits a proposal again that was refused with [`ProposeError::Retry`].
+    /// It enters the log behind all that were submitted meanwhile.
     ///
     /// # Errors
     ///
-    /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] once it has been submitted again for a second.
+    /// [`ProposeError`]: nothing was proposed. It is [`ProposeError::Retry`] after a second of
+    /// resubmission.
     pub async fn resubmit(&self, refused: ProposedEntry) -> Result<ProposedEntry, ProposeError> {
         let again_since = refused.again_since.unwrap_or_else(tokio::time::Instant::now);
         if again_since.elapsed() >= REFUSED_MAX {
@@ -367,9 +362,9 @@ impl Replica {
         Ok(ProposedEntry { outcome, replica: self.node.config.id, logged, again_since: None })
     }
 
-    /// Proves that this replica leads, by a round of heartbeats that begins after the call and is
-    /// answered by a quorum, and that it has applied all that was committed before the call
-    /// (ReadIndex). Calls that wait together share rounds.
+    /// Proves that this replica leads, and that it has applied everything that was committed before
+    /// the call (ReadIndex). A quorum answers a round of heartbeats that begins after the call.
+    /// Waiting calls share rounds.
     ///
     /// # Errors
     ///
@@ -391,24 +386,24 @@ impl Replica {
         }
     }
 
-    /// Who leads, as far as this replica knows, and each change of that.
+    /// The leadership as far as this replica knows, and each change of it.
     pub fn leadership(&self) -> watch::Receiver<RaftLeadership> {
         self.node.leadership.subscribe()
     }
 
-    /// The cluster that this replica takes part in. None until it has voted or stored an entry
-    /// there: a founding before that may come to nothing. Once named it stays the same.
+    /// The cluster that this replica takes part in. `None` until it has voted or stored an entry
+    /// there, because an earlier bootstrap may be abandoned. Once set, it stays the same.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.node.cluster()
     }
 
-    /// The entry that removed this replica, and the members that are left, once it has learnt of
-    /// that from another replica. Nobody tells it unasked.
+    /// The membership that removed this replica, and its entry, once another replica has reported
+    /// it. Raft does not report it unasked.
     pub fn removed(&self) -> Option<KnownMembers> {
         self.node.removed.lock().clone()
     }
 
-    /// Members, as this replica knows them to be agreed on, and positions; for people.
+    /// The committed members, and their positions, for operators.
     pub fn info(&self) -> ReplicaInfo {
         let replica = self.node.config.id;
         let leadership = self.node.leadership.borrow().clone();
@@ -443,75 +438,75 @@ impl Replica {
         ReplicaInfo { replica, leadership, members }
     }
 
-    /// How often this replica has asked all others where they stand, in search of its cluster.
-    /// Whoever waits for a founding that must not come (tests do) knows by this that there was
-    /// occasion for one.
+    /// How often this replica has asked all others for their stages, in search of its cluster. A
+    /// test that expects no bootstrap learns by this that there was occasion for one.
     pub fn rounds(&self) -> u64 {
         self.node.rounds.load(Ordering::Relaxed)
     }
 
-    /// How long this replica has heard from the leader that proposed the latest entry, since that
-    /// came in; zero if it is not known. To be asked once by a replica that has become leader,
-    /// before it proposes: what it proposes then is its own.
+    /// How long this replica has heard from the leader of the latest entry since that arrived; zero
+    /// if unknown. A new leader must call this once, before it proposes: later entries are its own.
     pub fn take_heard(&self) -> Duration {
         self.node.heard.lock().take()
     }
 
-    /// If this replica leads, has another voter take over, and waits a while for that. For a
+    /// If this replica leads, transfers leadership to another voter, and waits for it. For a
     /// planned stop.
     ///
-    /// The successor is the voter that is furthest along of those that answer now. This replica
-    /// leads until one has answered, and from then on no more, unless it is elected anew. Alone, it
-    /// goes on leading.
+    /// The successor is the voter with the furthest log among those that answer now. This replica
+    /// leads until one has answered. Then it no longer leads, unless it is elected again. The only
+    /// voter continues to lead.
     ///
     /// # Errors
     ///
     /// - [`TransferError::NobodyAnswers`]: no other voter answered within the shortest election
-    ///   time. This replica leads on.
-    /// - [`TransferError::NobodyTookOver`]: the successor answered, and did not take over in time.
-    ///   Nothing is lost but time: the voters that are there elect one of them, perhaps this
-    ///   replica.
+    ///   timeout. This replica still leads.
+    /// - [`TransferError::NobodyTookOver`]: the successor answered, but did not take over in time.
+    ///   Only time is lost: the running voters elect one of them, perhaps this replica.
+    /// - [`TransferError::Fatal`]: this replica has ended.
     pub async fn transfer_leadership(&self) -> Result<(), TransferError> {
         self.node.transfer_leadership().await
     }
 
-    /// As [`Replica::hand_over`], to this voter, whether it answers or not. From the call on this
-    /// replica leads no more, unless it is elected anew.
+    /// Like [`Replica::transfer_leadership`], to this voter, whether it answers or not. From the
+    /// call on, this replica no longer leads, unless it is elected again.
     ///
     /// # Errors
     ///
-    /// [`TransferError`]: as for [`Replica::hand_over`], or [`TransferError::NotAVoter`].
+    /// [`TransferError`]: as for [`Replica::transfer_leadership`], or [`TransferError::NotAVoter`].
     pub async fn transfer_leadership_to(&self, successor: u64) -> Result<(), TransferError> {
         self.node.transfer_leadership_to(successor).await
     }
 
-    /// Adds a replica that gets all entries and has no vote. Only on the leader.
+    /// Adds a replica that gets all entries and has no vote. Works only on the leader.
     ///
     /// # Errors
     ///
-    /// [`MembershipError`]: this replica does not lead, or another change is under way.
+    /// [`MembershipError`]: this replica does not lead, or another change is in progress.
     pub async fn add_learner(&self, replica: u64, address: &str) -> Result<(), MembershipError> {
         let raft = self.raft_for_change()?;
         let _changing = self.node.membership_lock.lock().await;
         membership::add_learner(&raft, replica, address).await.map_err(|reason| MembershipError { reason })
     }
 
-    /// Makes a learner a voter. Only on the leader.
+    /// Makes a learner a voter. Works only on the leader.
     ///
     /// # Errors
     ///
-    /// [`MembershipError`]: this replica does not lead, or another change is under way, or there is no such learner.
+    /// [`MembershipError`]: this replica does not lead, another change is in progress, or there is
+    /// no such learner.
     pub async fn promote(&self, replica: u64) -> Result<(), MembershipError> {
         let raft = self.raft_for_change()?;
         let _changing = self.node.membership_lock.lock().await;
         membership::promote(&raft, replica).await.map_err(|reason| MembershipError { reason })
     }
 
-    /// Removes a member. Only on the leader.
+    /// Removes a member. Works only on the leader.
     ///
     /// # Errors
     ///
-    /// [`MembershipError`]: this replica does not lead, or another change is under way, or there is no such member.
+    /// [`MembershipError`]: this replica does not lead, another change is in progress, or there is
+    /// no such member.
     pub async fn remove(&self, replica: u64) -> Result<(), MembershipError> {
         let raft = self.raft_for_change()?;
         let _changing = self.node.membership_lock.lock().await;
@@ -519,7 +514,7 @@ impl Replica {
     }
 
     /// Resolves with the reason when this replica has ended: a store failed, Raft stopped, or it
-    /// cannot come into its cluster. The process must then end, and say so by its exit code.
+    /// cannot enter its cluster. The process must then end, with an exit code that says so.
     pub async fn fatal(&self) -> Arc<str> {
         self.node.poison.reason().await
     }
@@ -528,7 +523,7 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// The last write failed. The log has all that was acknowledged.
+    /// The last write failed. The log still has every acknowledged write.
     pub async fn shutdown(self) -> io::Result<()> {
         self.node.close().await
     }
@@ -553,22 +548,22 @@ fn logged(proposal: Proposal) -> Result<Logged, ProposeError> {
     Ok(logged)
 }
 
-/// Where a request has to go: none if it is to be tried again here.
+/// Where to send a request: the leader's address, if known. `None` means to retry it here.
 fn elsewhere(replica: u64, forward: ForwardToLeader<TypeConfig>) -> Option<Option<String>> {
     let is_here = forward.leader_id == Some(replica) || forward.reason == ForwardReason::LeaseExpired;
     (!is_here).then(|| forward.leader_node.map(|node| node.addr))
 }
 
-/// A proposal that has been handed to Raft. It goes on whether this is awaited or dropped.
+/// A proposal that was submitted to Raft. Dropping this does not stop it.
 ///
-/// Resolves, once, with its log index when it has been applied here, or with a [`ProposeError`]
-/// that says whether it may still be applied.
+/// Resolves once: with the log index when the proposal has been applied here, or with a
+/// [`ProposeError`], which says whether it may still be applied.
 #[must_use = "it may have been refused"]
 pub struct ProposedEntry {
     outcome: tokio::sync::oneshot::Receiver<ClientWriteResult<TypeConfig>>,
     replica: u64,
     logged: Logged,
-    /// Since when it is submitted again and again, if it is.
+    /// When its resubmission began, if it was refused.
     again_since: Option<tokio::time::Instant>,
 }
 

@@ -1,10 +1,10 @@
 //! The types that Raft is instantiated with.
 //!
-//! openraft is named in this module, in its neighbours and in [`crate::store`], and nowhere else:
-//! it is pinned to one version, and a change of its interface must end here.
+//! Only this module, its neighbours and [`crate::store`] name openraft. It is pinned to one
+//! version, and a change of its interface must not spread further.
 //!
-//! Leader ids are those of the Raft paper: one leader in a term at most. (openraft's default lets
-//! several leaders share a term, which would make a term say less than people expect of it.)
+//! Leader ids are those of the Raft paper: at most one leader in a Raft term. openraft's default
+//! allows several leaders in one Raft term, which is not what engineers expect of it.
 
 use std::{fmt, sync::Arc};
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// One proposal with its encoding.
 ///
-/// It is encoded once, when it is proposed or received; the log and the network copy the bytes.
+/// It is encoded once, when it is proposed or received. The log and the network copy the bytes.
 /// Clones are cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Logged {
@@ -27,7 +27,8 @@ impl Logged {
     ///
     /// # Errors
     ///
-    /// What the codec cannot represent; no proposal that we can build is among that.
+    /// The codec cannot represent the proposal. That does not happen to proposals that this server
+    /// makes.
     pub fn new(proposal: Proposal) -> Result<Self, postcard::Error> {
         let encoded = postcard::to_allocvec(&proposal)?.into();
         Ok(Self { proposal: Arc::new(proposal), encoded })
@@ -64,7 +65,7 @@ impl Serialize for Logged {
 }
 
 impl<'de> Deserialize<'de> for Logged {
-    /// Decodes the proposal too: bytes that are none are refused where they come in.
+    /// Decodes the proposal too, so that invalid bytes are refused on arrival.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let encoded = Bytes::deserialize(deserializer)?;
         let (proposal, rest) = postcard::take_from_bytes::<Proposal>(&encoded).map_err(D::Error::custom)?;
@@ -76,7 +77,7 @@ impl<'de> Deserialize<'de> for Logged {
 }
 
 openraft::declare_raft_types!(
-    /// What Raft replicates, and under which names.
+    /// The types that Raft replicates.
     pub TypeConfig:
         D = Logged,
         R = (),

@@ -1,4 +1,4 @@
-//! What clients may ask within the limits, all at one time, does not end a leadership.
+//! Requests within the limits, all sent at once, do not end a leadership.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     core::{ConnectionId, RecallSender},
 };
 
-/// How long whatever is waited for may take.
+/// The longest wait of this test.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// One server that is its whole cluster, and leads.
@@ -50,7 +50,7 @@ async fn session(server: &Server, recalls: &RecallSender) -> SessionId {
     session
 }
 
-/// As many parts as a transaction may have, each as short as it may be.
+/// A transaction with the maximum number of parts, each as short as possible.
 fn small_parts() -> Transaction {
     let operation = |number: usize| Operation::Put {
         path: NodePath::parse(&format!("/{number}")).expect("a path"),
@@ -69,8 +69,8 @@ async fn small_transactions_in_one_stall_keep_the_leadership() {
     let (recalls, _recalled) = mpsc::channel(1);
     let sessions = [session(&server, &recalls).await, session(&server, &recalls).await];
     let (epoch, ended) = (server.core.applied().0, server.core.leaderships_ended());
-    // Nobody else gets this one thread meanwhile: nothing of it is proposed before all of it is
-    // there.
+    // The test does not yield this one thread. So the server proposes nothing before all requests
+    // have arrived.
     let mut answers = Vec::new();
     for session in sessions {
         for sequence in 1..=State::ANSWERS_MAX {

@@ -1,12 +1,13 @@
-//! How a database of the store comes to be on the disk, all of it or nothing.
+//! Creates a database of the store completely or not at all, and opens it.
 //!
-//! The store underneath makes a database in several steps, and refuses one of which only some were
-//! taken before a crash: a journal that is there without the version's marker, or a marker that is
-//! empty. It also does not fsync the directory that a new keyspace's directory is in. So a database
-//! is made beside its place, with all its keyspaces, and gets its name when all of it is on the
-//! disk; and a keyspace that is made later is synced here.
+//! fjall creates a database in several steps. If a crash interrupts them, it refuses the result: a
+//! journal without the marker of its version, or an empty marker. It also does not fsync the parent
+//! folder of a new keyspace's folder. So this module creates a database beside its place, with all
+//! its keyspaces, and renames it once all of it is on the disk. It fsyncs a keyspace that is
+//! created later.
 //!
-//! What a crash left half written at the end of its journal is cut off first ([`journal`]).
+//! Before opening, it cuts off what a crash left half written at the end of the journal
+//! ([`journal`]).
 
 use std::{
     fs, io,
@@ -20,40 +21,37 @@ use super::{
     journal::{self, Synced},
 };
 
-/// Where the store underneath keeps the directories of its keyspaces.
+/// The folder of fjall's keyspaces.
 const KEYSPACES: &str = "keyspaces";
 
-/// Where the store underneath says which format its database has, after its name.
+/// The file in which fjall records its name and its format.
 const MARKER: &str = "version";
 const MARKER_NAME: &[u8] = b"FJL";
-/// The format of the store underneath that we read, in [`journal`] too.
+/// The format of fjall that we read, also in [`journal`].
 const STORE_FORMAT: u8 = 3;
 
-/// Where a database of ours says which format its content has, in the keyspace for what is not
-/// content.
+/// The key, in the keyspace for metadata, of the format of a database's content.
 const FORMAT: &str = "format";
-/// The format of databases from before they said so.
+/// The format of databases that do not record one.
 const FORMAT_BEFORE: u8 = 1;
 
-/// What the store underneath locks while a database is open.
+/// The file that fjall locks while a database is open.
 const LOCK: &str = "lock";
 
-/// With this many bytes in full journals, whatever keeps the oldest of them is written to tables,
-/// and it goes. A restart reads all journals, which is much of its time, so this is the least that
-/// the store underneath allows. Beside the full ones there is the journal that is being written; it
-/// is full at 64 MB.
+/// When full journals exceed this many bytes, fjall writes the rows that need the oldest one to
+/// tables, and removes it. A restart reads all journals, which is much of its time, so this is
+/// fjall's minimum. The current journal comes on top; it is full at 64 MB.
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 
-/// The most tables that are kept open: connections need descriptors too ([`crate::admission`]).
+/// The most open tables, because connections need descriptors too ([`crate::admission`]).
 const CACHED_FILES_MAX: usize = 32;
 
-/// A keyspace by its name, and what it is made with.
+/// A keyspace's options.
 pub(super) type DatabaseOptions = fn() -> KeyspaceCreateOptions;
 
-/// Opens a database; makes it with these keyspaces if it is not there.
+/// Opens a database, or creates it with these keyspaces.
 ///
-/// `synced` says how its batches are written, and with it what a crash of the machine can have left
-/// of them.
+/// `synced` says how its batches are written, and so which of them a crash of the machine can tear.
 pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, DatabaseOptions)]) -> fjall::Result<Database> {
     let start = |dir: &Path| {
         let database = Database::builder(dir).worker_threads(1).max_journaling_size(JOURNALS_MAX_BYTES);
@@ -69,7 +67,7 @@ pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, DatabaseOptio
         for (name, options) in keyspaces {
             keyspace(&database, &new, name, *options)?;
         }
-        // Its journal is synced by that.
+        // Dropping it fsyncs its journal.
         drop(database);
         directory::sync(&new)?;
         fs::rename(&new, dir)?;
@@ -78,14 +76,14 @@ pub(super) fn open(dir: &Path, synced: Synced, keyspaces: &[(&str, DatabaseOptio
     check_marker(dir)?;
     let lock = lock(dir)?;
     journal::cut(dir, synced)?;
-    // The store underneath takes it itself.
+    // fjall takes the lock itself.
     drop(lock);
     start(dir)
 }
 
-/// Refuses a database of another format of the store underneath. It does so itself, but only after
-/// [`journal::cut`], to which all batches of another format look torn. One without a marker it
-/// makes anew, or refuses.
+/// Refuses a database of another fjall format. fjall does so itself, but only after
+/// [`journal::cut`], to which all batches of another format look torn. A database without a marker
+/// is created anew or refused by fjall.
 fn check_marker(dir: &Path) -> fjall::Result<()> {
     let marker = match fs::read(dir.join(MARKER)) {
         Ok(marker) => marker,
@@ -101,8 +99,8 @@ fn check_marker(dir: &Path) -> fjall::Result<()> {
     }
 }
 
-/// The format that `meta` says the database's content has. One without content gets the format
-/// `ours`, and is on the disk with it.
+/// The format of the database's content. A database without content gets the format `ours`, with an
+/// fsync.
 pub(super) fn format(database: &Database, meta: &Keyspace, ours: u8) -> fjall::Result<u8> {
     match meta.get(FORMAT)? {
         Some(found) => Ok(found.first().copied().unwrap_or_default()),
@@ -116,8 +114,8 @@ pub(super) fn format(database: &Database, meta: &Keyspace, ours: u8) -> fjall::R
     }
 }
 
-/// Takes the lock that the store underneath takes for as long as a database is open, so that the
-/// journal of one that is in use is not touched. None if the database never had one.
+/// Takes the lock that fjall takes while a database is open, so that no journal in use is touched.
+/// `None` if the database never had one.
 fn lock(dir: &Path) -> fjall::Result<Option<fs::File>> {
     let file = match fs::File::options().read(true).write(true).open(dir.join(LOCK)) {
         Ok(file) => file,
@@ -127,7 +125,7 @@ fn lock(dir: &Path) -> fjall::Result<Option<fs::File>> {
     if directory::try_lock(&file)? { Ok(Some(file)) } else { Err(fjall::Error::Locked) }
 }
 
-/// Opens a keyspace of the database in `dir`, or makes it; it is on the disk then.
+/// Opens a keyspace of the database in `dir`, or creates it durably.
 pub(super) fn keyspace(
     database: &Database,
     dir: &Path,

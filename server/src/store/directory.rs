@@ -1,13 +1,12 @@
-//! Directories: still there after a crash of the machine, and used by one process at a time.
+//! Folders that survive a crash of the machine, and that one process uses at a time.
 //!
-//! A new file or directory has a name only once its directory has been fsynced: an fsync of the
-//! file itself promises its content, not that it can be found.
+//! A new file or folder has a durable name only once its parent folder has been fsynced. An fsync
+//! of the file itself covers only its content.
 //!
-//! Of what a replica keeps only the databases have locks of their own. Two processes on one
-//! directory would share the rest: each would count in the other's witness, and remove what the
-//! other receives. So whoever uses the directory has its lock, from before it looks at anything in
-//! it. The lock is the system's, on a file: it goes with the process, however that ends, and a file
-//! that is left behind means nothing.
+//! Of a replica's files, only the databases have locks of their own. Two processes in one folder
+//! would share the rest: each would write the other's durable index, and remove what the other
+//! receives. So a process locks the folder before it reads anything in it. The system releases the
+//! lock when the process ends, for whatever reason. A file that is left behind means nothing.
 
 use std::{
     fs::{File, TryLockError},
@@ -16,62 +15,58 @@ use std::{
     time::Duration,
 };
 
-/// The file that is locked.
+/// The locked file.
 const LOCK: &str = "lock";
 
-/// Whoever has a lock may be about to end: so often is it tried, with so long a pause between. (The
-/// store underneath does the same.)
+/// How often, and with which pause, a lock is tried: its owner may be about to end. (fjall does the
+/// same.)
 const LOCK_TRIES: usize = 3;
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Of a process's number, far more than it has.
+/// More than the digits of any process id.
 const NUMBER_MAX_BYTES: u64 = 20;
 
-/// Why a directory cannot be had.
+/// Why a folder could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryLockError {
-    /// Somebody else has it.
+    /// Another process has the lock.
     #[error("process {} has it", process.map_or_else(|| "(unknown)".to_owned(), |process| process.to_string()))]
     InUse {
-        /// Who, if that can be read.
+        /// Its process id, if readable.
         process: Option<u32>,
     },
-    /// The file cannot be made, or not be locked.
+    /// The lock file cannot be created or locked.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A directory is this process's, as long as this is there.
+/// The lock of a folder. It lasts until this is dropped.
 #[derive(Debug)]
 pub struct DirectoryLock {
     _file: File,
 }
 
 impl DirectoryLock {
-    /// Takes the directory, which has to be there. Changes nothing in it but the lock's own file.
-    ///
-    /// # Errors
-    ///
-    /// [`DirectoryLockError`].
+    /// Locks an existing folder. Changes nothing in it but the lock file.
     pub fn take(dir: &Path) -> Result<Self, DirectoryLockError> {
         let mut file = File::options().read(true).write(true).create(true).truncate(false).open(dir.join(LOCK))?;
         if !try_lock(&file)? {
             let mut number = String::new();
-            // Who it is only helps whoever reads the error.
+            // The process id only improves the error message.
             let _ = file.take(NUMBER_MAX_BYTES).read_to_string(&mut number);
             return Err(DirectoryLockError::InUse { process: number.trim().parse().ok() });
         }
-        // As above: the lock is had whether or not this can be written.
+        // Likewise: the lock counts even if this cannot be written.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }
 }
 
-/// Locks a file. False if somebody else has it, and keeps it for a moment.
+/// Locks a file. Returns false if another process has the lock after some tries.
 ///
 /// # Errors
 ///
-/// It cannot be locked.
+/// The file cannot be locked.
 pub(super) fn try_lock(file: &File) -> io::Result<bool> {
     for tries_left in (0..LOCK_TRIES).rev() {
         match file.try_lock() {
@@ -84,12 +79,12 @@ pub(super) fn try_lock(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Makes a directory and what is missing above it; all of it is on the disk then, also if it was
-/// there already: whoever made it may have been interrupted before that.
+/// Creates a folder and its missing parents, durably. It fsyncs the parent of an existing folder
+/// too, because its creator may have been interrupted before that.
 ///
 /// # Errors
 ///
-/// It cannot be made, or not be put on the disk.
+/// A folder cannot be created or fsynced.
 pub fn create(dir: &Path) -> io::Result<()> {
     let parent = match dir.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -101,7 +96,7 @@ pub fn create(dir: &Path) -> io::Result<()> {
     }
     match std::fs::create_dir(dir) {
         Ok(()) => sync(parent),
-        // Where we may not look we have not made it.
+        // A parent that we may not read was not created by us.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => match sync(parent) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             synced => synced,
@@ -110,11 +105,11 @@ pub fn create(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts the names in a directory on the disk.
+/// Makes the names in a folder durable.
 ///
 /// # Errors
 ///
-/// The directory cannot be opened, or the fsync failed.
+/// The folder cannot be opened, or the fsync failed.
 pub fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

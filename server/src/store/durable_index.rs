@@ -1,18 +1,18 @@
-//! A second, independent record of what the log has acknowledged.
+//! The durable index: a second, independent record of what the log has acknowledged.
 //!
-//! **Why the log's own last index is not enough.** It is stored in the same batch as the entries,
-//! so damage in the middle of the store's journal, which looks to the store like a torn end (fjall
-//! issue 311), takes the entries and the index that would have missed them. This file stands beside
-//! the log: after each acknowledged batch it is overwritten in place with the last log id and the
-//! vote. On start the log must reach what is written here.
+//! **Why the log's own last index is not enough.** The log stores it in the same batch as the
+//! entries. fjall takes damage in the middle of its journal for a torn end (fjall issue 311). Such
+//! damage removes the entries together with the index that would reveal their loss. This file is
+//! independent: after each acknowledged batch it is overwritten in place with the last log id and
+//! the vote. At the start the log must reach that far.
 //!
-//! **What it guarantees.** What it says was durable in the log when it was written: it is written
-//! after the log's fsync, and lowered durably before the log is cut. It may say less than is true
-//! (it is not fsynced with every batch, which would double the price of a write), so it never
-//! refuses a log that is whole. After the crash of a process, or damage to the medium, it is exact;
-//! after a power loss it may be as old as the last vote or cut.
+//! **Guarantees.** Its content was durable in the log when it was written. It is written after the
+//! log's fsync, and lowered durably before the log is truncated. It may record less than the log
+//! has, so it never refuses a whole log: an fsync with every batch would double the cost of a
+//! write. After the crash of a process, or damage to the medium, it is exact. After a power loss it
+//! may be as old as the last vote or truncation.
 //!
-//! **Shape.** Two slots, written in turn, each with a crc, a format and a counter: a torn write
+//! **Format.** Two slots, written in turn, each with a crc, a format and a counter. So a torn write
 //! costs one slot.
 
 use std::{
@@ -26,30 +26,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::raft::types::alias::{LogId, Vote};
 
-/// Longer than any record: five numbers of at most ten bytes, and a few flags.
+/// Longer than any record, which has five numbers of at most ten bytes, and a few flags.
 const SLOT_BYTES: usize = 128;
 const CRC_BYTES: usize = 4;
 /// The checksum and the format.
 const HEAD_BYTES: usize = CRC_BYTES + 1;
 
-/// The format of a slot. Raise it when its bytes change (`server/tests/replica/formats.rs` says
-/// so); another one is refused. Format 1 did not say so.
+/// The format of a slot. Raise it when its bytes change; `server/tests/replica/formats.rs` detects
+/// that. Another format is refused. Format 1 did not record its number.
 pub const DURABLE_INDEX_FORMAT: u8 = 2;
 
-/// No counter gets this far by counting. One that does is damaged, whatever its checksum says.
+/// No counter reaches this by counting. A higher one is damaged, even if its checksum is right.
 const COUNTER_END: u64 = u64::MAX / 2;
 
-/// What was durable in the log.
+/// What was durable in the log at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct DurableRecord {
     counter: u64,
-    /// The last entry that was acknowledged and not cut off since.
+    /// The last entry that was acknowledged and not truncated since.
     pub last: Option<LogId>,
     /// The last vote that was saved.
     pub vote: Option<Vote>,
 }
 
-/// The file.
+/// The open file of the durable index.
 #[derive(Debug)]
 pub struct DurableIndex {
     file: File,
@@ -57,11 +57,7 @@ pub struct DurableIndex {
 }
 
 impl DurableIndex {
-    /// Opens or makes the file.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened or read, is of another format, or both slots are damaged.
+    /// Opens or creates the file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let len = file.metadata()?.len();
@@ -79,18 +75,17 @@ impl DurableIndex {
         Ok(Self { file, current })
     }
 
-    /// What was witnessed.
+    /// The current record.
     pub fn current(&self) -> DurableRecord {
         self.current
     }
 
-    /// Records that the log reaches `last` and the vote is `vote`. With `durably`, returns when it
-    /// is on the disk.
+    /// Records that the log reaches `last` and the vote is `vote`. With `durably`, returns when the
+    /// record is on the disk.
     ///
     /// # Errors
     ///
-    /// The write or the fsync failed; or the counter is at its end, which only damage can have
-    /// brought it to.
+    /// The write or the fsync failed, or the counter is at its end, which only damage can cause.
     pub fn record(&mut self, last: Option<LogId>, vote: Option<Vote>, durably: bool) -> io::Result<()> {
         let next = DurableRecord { counter: self.current.counter + 1, last, vote };
         if next.counter >= COUNTER_END {
@@ -126,14 +121,14 @@ fn read_slot(file: &File, slot: u64) -> io::Result<Option<DurableRecord>> {
     Ok(postcard::from_bytes(record).ok().filter(|slot: &DurableRecord| slot.counter < COUNTER_END))
 }
 
-/// Made, and never written: a crash between the two.
+/// Whether a crash came between creating the file and the first write.
 fn is_blank(file: &File) -> io::Result<bool> {
     let mut bytes = [0; 2 * SLOT_BYTES];
     let read = file.read_at(&mut bytes, 0)?;
     Ok(bytes[..read].iter().all(|byte| *byte == 0))
 }
 
-/// As it is on the disk.
+/// The bytes of a record on the disk.
 fn slot(witnessed: &DurableRecord) -> io::Result<[u8; SLOT_BYTES]> {
     let mut slot = [0; SLOT_BYTES];
     slot[CRC_BYTES] = DURABLE_INDEX_FORMAT;
@@ -163,7 +158,7 @@ mod tests {
         drop(witness);
         assert_eq!(DurableIndex::open(&path).expect("opens").current().last, Some(log_id(1, 6)));
 
-        // The second record went to the first slot: damage it.
+        // The second record went to the first slot. Damage it.
         let file = OpenOptions::new().write(true).open(&path).expect("opens");
         file.write_all_at(b"garbage", 3).expect("written");
         assert_eq!(DurableIndex::open(&path).expect("opens").current().last, Some(log_id(1, 5)));

@@ -1,22 +1,24 @@
-//! The end of a database's journal after a crash of the machine.
+//! Repairs the end of a database's journal after a crash of the machine.
 //!
-//! **Why.** What was written and not fsynced may be on the disk in part: any of its pages, whatever
-//! their order. The store underneath cuts off a batch whose end is missing. But a batch that lacks
-//! a page in its middle has its end; its checksum is wrong, and the store underneath refuses the
-//! whole database. So before a database is opened, the journal that was written last is cut here
-//! before the first batch that is not whole.
+//! **Why.** After a crash, any pages of data that was not fsynced may be missing. fjall cuts off a
+//! batch whose end is missing. But a batch that lacks a page in its middle has its end and a wrong
+//! checksum, and fjall refuses the whole database. So before a database is opened, this module cuts
+//! its last journal at the first incomplete batch.
 //!
-//! **What it guarantees.** Nothing is cut off that was fsynced, if only what was not is torn. Of
-//! the log, which is fsynced batch by batch, only the last batch can be torn: something behind it
-//! says that the damage is another, and that what is damaged had been acknowledged ([`tail`]). Then
-//! nothing is cut, and the log is refused. The state's journal holds many batches that were never
-//! fsynced, and the log reaches back to before them; if more was lost than that, there is a gap
-//! between the two, and the replica does not start (`StartError::Gap`).
+//! **Guarantees.** If only data that was not fsynced is torn, nothing that was fsynced is cut off.
 //!
-//! What is cut off is kept: it is in `DIR.cut`, on the disk, before it is taken away. The next cut
-//! replaces it, so that there is one for each database, no longer than a journal.
+//! - The log is fsynced batch by batch, so only its last batch can be torn. If data follows an
+//!   incomplete batch, that batch was acknowledged and is damaged ([`tail`]). Then nothing is cut,
+//!   and the log is refused.
+//! - The state's journal has many batches that were never fsynced, and the log reaches back to
+//!   before them. If more was lost, there is a gap between both, and the replica does not start
+//!   (`ReplicaStartError::Gap`).
 //!
-//! **What it does not know.** What the batches mean. Of the format it knows what [`batch`] says.
+//! The cut bytes are first saved to `DIR.cut`, with an fsync. The next cut replaces that file. So
+//! each database has one at most, no longer than a journal.
+//!
+//! **What it does not know.** The meaning of the batches. [`batch`] has what it knows of the
+//! format.
 
 mod batch;
 mod tail;
@@ -30,30 +32,30 @@ use std::{
 use self::{batch::Whole, tail::JournalTail};
 use super::directory;
 
-/// What is looked at in one go when most of it is empty.
+/// The block size for reading a file that is mostly empty.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// What of a journal may be torn.
+/// Which batches of a journal may be torn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synced {
-    /// Each batch was fsynced before the next was written: the last one.
+    /// Each batch was fsynced before the next was written: only the last one.
     Always,
     /// Batches were fsynced now and then: any of the last ones.
     Sometimes,
 }
 
-/// Cuts the journal of the database in `dir` before its first batch that is not whole.
+/// Cuts the journal of the database in `dir` at its first incomplete batch.
 ///
 /// # Errors
 ///
-/// It cannot be read or cut, or is damaged where it cannot have been torn.
+/// The journal cannot be read or cut, or is damaged where it cannot have been torn.
 pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     let Some(path) = written_last(dir)? else { return Ok(()) };
     let mut file = File::options().read(true).write(true).open(&path)?;
     let (end, after) = whole_batches(&mut BufReader::new(&file))?;
     file.seek(SeekFrom::Start(end))?;
     let length = written(&mut file)?;
-    // Journals are made longer than they are.
+    // Journals are preallocated, so zeros may follow.
     if length == 0 {
         return Ok(());
     }
@@ -80,7 +82,7 @@ pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Keeps what is about to be cut off beside the database; returns where, when it is on the disk.
+/// Saves the bytes to be cut off beside the database, with an fsync. Returns their path.
 fn keep(dir: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let (path, new) = (beside(dir, ".cut"), beside(dir, ".cut.new"));
     let mut file = File::create(&new)?;
@@ -111,7 +113,7 @@ fn written_last(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(last.map(|(_, path)| path))
 }
 
-/// How long what follows is up to the last byte that is not zero.
+/// The length of the input up to its last byte that is not zero.
 fn written(reader: &mut impl Read) -> io::Result<u64> {
     let (zeros, mut block) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
     let (mut looked_at, mut length) = (0, 0);
@@ -120,7 +122,7 @@ fn written(reader: &mut impl Read) -> io::Result<u64> {
         if read == 0 {
             return Ok(length);
         }
-        // Compared as a whole first: most of it is empty.
+        // A whole block is compared first, because most of them are empty.
         if block[..read] != zeros[..read]
             && let Some(last) = block[..read].iter().rposition(|byte| *byte != 0)
         {
@@ -130,8 +132,7 @@ fn written(reader: &mut impl Read) -> io::Result<u64> {
     }
 }
 
-/// How long the batches are that come before the first that is not whole, and the last one's
-/// sequence number.
+/// The length of the batches before the first incomplete one, and the last one's sequence number.
 fn whole_batches(reader: &mut impl Read) -> io::Result<(u64, Option<u64>)> {
     let (mut end, mut last) = (0, None);
     while let Some(Whole { length, sequence }) = batch::read(reader)? {
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     const BATCHES: u8 = 5;
-    /// Longer than a page: one in the middle can be missing.
+    /// Longer than a page, so that a page in the middle can be missing.
     const VALUE_BYTES: usize = 3 * 4096;
 
     fn place(dir: &tempfile::TempDir) -> PathBuf {
@@ -174,11 +175,11 @@ mod tests {
         written_last(dir).expect("read").expect("a journal")
     }
 
-    /// Loses the middle of the value that a batch wrote.
+    /// Zeroes the middle of the value that a batch wrote.
     fn tear(journal: &Path, number: u8) {
         let file = File::options().read(true).write(true).open(journal).expect("opens");
         let one = whole_batches(&mut &file).expect("read").0 / u64::from(BATCHES);
-        // The value is nearly all of the batch.
+        // The value is almost the whole batch.
         file.write_all_at(&[0; 4096], one * u64::from(number) + 4096).expect("written");
     }
 
@@ -254,7 +255,7 @@ mod tests {
         assert!(fs::read(&journal).expect("read") == before);
         fs::remove_dir(dir.path().join("database.cut")).expect("removed");
         cut(&place(&dir), Synced::Always).expect("cut");
-        // The next one takes its place.
+        // The next cut replaces the file.
         fs::write(dir.path().join("database.cut"), "an earlier one").expect("written");
         let torn = fs::read(&journal).expect("read");
         fs::write(&journal, [&torn[..], b"half"].concat()).expect("written");
@@ -267,7 +268,7 @@ mod tests {
     fn a_torn_log_with_a_batch_in_its_last_value_is_cut_at_the_tear() {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = filled(&place(&dir));
-        // A batch as it stands in a journal, with a sequence number that is still to come.
+        // A batch as in a journal, with a sequence number that has not been used yet.
         let mut value = fs::read(&journal).expect("read");
         value.truncate(
             usize::try_from(whole_batches(&mut value.as_slice()).expect("read").0).expect("small")

@@ -1,20 +1,22 @@
 //! Raft's log and vote on disk.
 //!
-//! **Guarantees.** What [`append`](RaftLogStorage::append) and
-//! [`save_vote`](RaftLogStorage::save_vote) have acknowledged survives a crash of the machine: one
-//! thread writes, in the order of the calls; whatever waits in its queue goes to disk as one batch
-//! with one fsync, and only then are the callbacks called (group commit; the store underneath has
-//! none). A failure poisons the node (see [`Poison`]). On [`LogStore::open`] the log must be
-//! gapless from the purge point to the last acknowledged index, every entry with its checksum, and
-//! reach what the [witness](super::witness) says: otherwise the node refuses to start, since a
-//! shorter log would have it deny what it has promised.
+//! **Guarantees.**
 //!
-//! **How it reads.** The entries that are not on disk yet, and a bounded number of recent ones, are
-//! kept in memory; replication and applying normally read those. Older ones come from the disk, off
+//! - Everything that [`append`](RaftLogStorage::append) and
+//!   [`save_vote`](RaftLogStorage::save_vote) acknowledged survives a crash of the machine. One
+//!   thread writes, in the order of the calls. It writes its queue as one batch with one fsync, and
+//!   only then calls the callbacks (group commit; fjall has none).
+//! - A failure poisons the replica (see [`Poison`]).
+//! - [`LogStore::open`] refuses a log that is shorter than acknowledged, because its replica would
+//!   deny its promises. The log must be gapless from the purge point to the last acknowledged
+//!   index, each entry with its checksum, and reach the [durable index](super::durable_index).
+//!
+//! **How it reads.** Entries that are not on disk yet, and a bounded number of recent ones, are in
+//! memory. Replication and applying normally read those. Older entries are read from the disk, off
 //! the runtime's threads.
 //!
-//! **What it does not know.** What the entries mean, and when the log may be purged: Raft decides
-//! that, from snapshots, which are on disk before Raft hears of them ([`super::state`]).
+//! **What it does not know.** The meaning of entries, and when the log may be purged. Raft decides
+//! that by snapshots, which are on disk before Raft gets them ([`super::state`]).
 
 mod disk;
 mod sizes;
@@ -46,12 +48,12 @@ use crate::raft::types::{
 
 pub use self::disk::{LOG_FORMAT, OpenLogError};
 
-/// The calls that may wait for the writer. Raft waits when it is full; each of them is at most one
-/// batch of `max_append_entries`, so this is far more than one fsync can be behind.
+/// The most calls that wait for the writer. When the queue is full, Raft waits. Each call is at
+/// most one batch of `max_append_entries`, so this is far more than one fsync can fall behind.
 const QUEUE_CALLS: usize = 1024;
 
-/// The bytes of entries that one read for replication returns at most, unless a single entry is
-/// larger. With a proposal's own bound this stays below the bound on a frame.
+/// The most bytes of entries that one read for replication returns, unless a single entry is
+/// larger. With the bound on a proposal, this stays below the bound on a frame.
 pub const READ_MAX_BYTES: usize = 4 << 20;
 
 /// The log of one replica. Clones are the same log.
@@ -61,7 +63,7 @@ pub struct LogStore {
 }
 
 struct LogShared {
-    /// None once the log is closed.
+    /// `None` once the log is closed.
     disk: Mutex<Option<LogDisk>>,
     tail: Arc<Mutex<LogTail>>,
     queue: mpsc::Sender<LogOp>,
@@ -70,11 +72,11 @@ struct LogShared {
 }
 
 impl LogStore {
-    /// Opens the log in `dir`, or makes an empty one.
+    /// Opens the log in `dir`, or creates an empty one. `witness` is the file of the durable index.
     ///
     /// # Errors
     ///
-    /// The store cannot be read, or it holds less than it has acknowledged.
+    /// The log cannot be read, or has less than was acknowledged.
     pub fn open(dir: &Path, witness: &Path, poison: Poison) -> Result<Self, OpenLogError> {
         let (disk, tail, witness) = LogDisk::open(dir, witness)?;
         let tail = Arc::new(Mutex::new(tail));
@@ -88,40 +90,39 @@ impl LogStore {
         Ok(Self { shared: Arc::new(LogShared { disk: Mutex::new(Some(disk)), tail, queue, poison, writer }) })
     }
 
-    /// The last entry, or the purge point if there is none, and the vote.
+    /// The last entry, or the purge point if there is no entry, and the vote.
     pub fn last_and_vote(&self) -> (Option<LogId>, Option<Vote>) {
         let tail = self.shared.tail.lock();
         (tail.last(), tail.vote())
     }
 
-    /// Up to where entries were purged: whatever is applied goes on after it.
+    /// The last purged entry. The applied entries must reach at least that far.
     pub fn purged(&self) -> Option<LogId> {
         self.shared.tail.lock().purged()
     }
 
-    /// About the bytes of the entries in `[start, end)` that the log has: exact to 256 KiB and an
-    /// entry.
+    /// The approximate size of the log's entries in `[start, end)`: exact to 256 KiB and one entry.
     pub fn bytes_between(&self, start: u64, end: u64) -> u64 {
         self.shared.tail.lock().sizes().between(start, end)
     }
 
-    /// The smallest index, about, from which on the entries have at most `bytes`.
+    /// The approximate smallest index from which on the entries have at most `bytes`.
     pub fn last_bytes_from(&self, bytes: u64) -> u64 {
         self.shared.tail.lock().sizes().last_bytes_from(bytes)
     }
 
-    /// Ends the writer once all calls made so far are on disk, and lets go of the directory. Later
-    /// calls are refused.
+    /// Ends the writer once all earlier calls are on disk, and closes the database. Later calls are
+    /// refused.
     pub async fn close(&self) {
         let (reply, closed) = oneshot::channel();
-        // Either error means that the writer has ended already.
+        // Both errors mean that the writer has ended already.
         if self.shared.queue.send(LogOp::Close { reply }).await.is_ok() {
             let _ = closed.await;
         }
         self.shared.disk.lock().take();
         let writer = self.shared.writer.lock().take();
         if let Some(writer) = writer {
-            // The thread has answered and only returns: this does not wait for a disk.
+            // The thread has answered and only returns, so this does not wait for a disk.
             let _ = tokio::task::spawn_blocking(move || writer.join()).await;
         }
     }
@@ -133,7 +134,7 @@ impl LogStore {
         answer.await.map_err(|_| closed())?
     }
 
-    /// The entries in `[start, end)` that the log has, up to `most_bytes` but at least one.
+    /// The log's entries in `[start, end)`, up to `most_bytes` but at least one.
     async fn read(&self, start: u64, end: u64, most_bytes: usize) -> io::Result<Vec<RaftEntry>> {
         self.shared.poison.check()?;
         let (mut entries, cold) = self.shared.tail.lock().read(start, end, most_bytes);
@@ -150,26 +151,26 @@ impl LogStore {
     }
 }
 
-/// Reads an entry as it stands on a disk under this key, and writes it again.
+/// Decodes an entry from its bytes on disk, and encodes it again.
 ///
-/// Hidden, as it is for the fuzzer (`tests/fuzz`): the shape of entries is private, and there is no
-/// other way to its decoder than through a database for each input.
+/// It is hidden because only the fuzzer (`tests/fuzz`) needs it. The format of entries is private,
+/// and the other way to its decoder needs a database for each input.
 ///
 /// # Errors
 ///
-/// What the log would be refused with.
+/// The error with which the log would refuse the entry.
 #[doc(hidden)]
 pub fn rewritten_entry(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
     disk::rewritten(key, value)
 }
 
-/// An entry as it stands on a disk.
+/// The bytes of an entry on disk.
 ///
-/// Hidden, as it is for the test that watches over the format.
+/// It is hidden because only the test of the format needs it.
 ///
 /// # Errors
 ///
-/// What the codec cannot represent.
+/// The codec cannot represent the entry.
 #[doc(hidden)]
 pub fn written_entry(entry: &EntryOf<TypeConfig>) -> io::Result<Vec<u8>> {
     disk::written(entry)

@@ -1,4 +1,4 @@
-//! What a replica keeps on disk.
+//! The files of a replica on disk.
 //!
 //! ```text
 //! DIR/lock         locked by the process that uses the rest                            [`directory`]
@@ -10,12 +10,14 @@
 //! DIR/*.cut        what the last repair cut off the end of a database's journal
 //! ```
 //!
-//! Two databases, because the state needs no fsync of its own while the log reaches back to what it
-//! has applied, and sharing one journal would make each of the log's fsyncs write the state too
-//! (measured: 198,000 against 138,000 entries/s at batches of 64).
+//! The file `standing` is the store identity ([`store_identity`]), `witness` the durable index
+//! ([`durable_index`]). `incoming` stands for `incoming-0`, `incoming-1` and so on.
 //!
-//! All of it belongs together: a directory of which a part was removed, or restored from a copy, is
-//! refused.
+//! There are two databases, because the state needs no fsync of its own: the log reaches back to
+//! what the state has. In one journal, each fsync of the log would write the state too (measured:
+//! 198,000 against 138,000 entries/s with batches of 64).
+//!
+//! All files belong together. A folder of which a part was removed or restored is refused.
 
 mod database;
 pub mod directory;

@@ -1,15 +1,15 @@
-//! The end of a node: once something could not be stored, nothing is served any more.
+//! The end of a replica: once it failed to store something, it serves nothing more.
 //!
-//! A failed write or fsync leaves the disk in a state that nobody knows, and a second attempt may
-//! report a success that is none (Rebello et al. 2020). So the first failure poisons the node for
-//! good: every later call on a store is refused with the first failure's reason, and
-//! [`Poison::reason`] wakes whoever has to end the process.
+//! A failed write or fsync leaves the disk in an unknown state. A retry may then wrongly report
+//! success (Rebello et al., *Can Applications Recover from fsync Failures?*, USENIX ATC 2020). So
+//! the first failure poisons the replica for good. Every later call on a store is refused with that
+//! failure's reason, and [`Poison::reason`] wakes the task that ends the process.
 
 use std::{io, sync::Arc};
 
 use tokio::sync::watch;
 
-/// Shared by all that store for one node. Clones are the same poison.
+/// Shared by all stores of one replica. Clones are the same poison.
 #[derive(Debug, Clone)]
 pub struct Poison {
     reason: watch::Sender<Option<Arc<str>>>,
@@ -22,7 +22,7 @@ impl Default for Poison {
 }
 
 impl Poison {
-    /// Ends the node. Only the first reason counts.
+    /// Ends the replica. Only the first reason counts.
     pub fn poison(&self, reason: impl Into<Arc<str>>) {
         let reason = reason.into();
         let is_first = self.reason.send_if_modified(|known| {
@@ -37,11 +37,11 @@ impl Poison {
         }
     }
 
-    /// Refuses if the node has ended.
+    /// Refuses if the replica has ended.
     ///
     /// # Errors
     ///
-    /// The reason why it ended.
+    /// The reason for its end.
     pub fn check(&self) -> io::Result<()> {
         match &*self.reason.borrow() {
             Some(reason) => Err(io::Error::other(format!("the store is closed after a failure: {reason}"))),
@@ -49,7 +49,7 @@ impl Poison {
         }
     }
 
-    /// Resolves with the reason when the node has ended; never before.
+    /// Resolves with the reason when the replica has ended; never before.
     pub async fn reason(&self) -> Arc<str> {
         let mut changes = self.reason.subscribe();
         loop {
@@ -57,7 +57,7 @@ impl Poison {
                 return Arc::clone(reason);
             }
             if changes.changed().await.is_err() {
-                // The sender lives in `self`: it cannot be gone while this runs.
+                // `self` has the sender, so it exists as long as this runs.
                 std::future::pending::<()>().await;
             }
         }

@@ -7,15 +7,14 @@
 //! end       0, row count u64, crc32 of everything before the crc
 //! ```
 //!
-//! Numbers are little-endian. The count and the crc stand at the end so that one pass over a view
-//! of the database, which goes on being written meanwhile, is enough to send it.
+//! Numbers are little-endian. The count and the crc stand at the end, so that one pass over a view
+//! is enough to send it while the database is being written.
 //!
 //! **Guarantees.** [`SnapshotFile::check`] reads a received file completely before anything of it
-//! is used: its format, the order of its rows, their count and its checksum. It holds one row at a
-//! time. The state is built by [`CheckedSnapshot::load`], when the replica has let go of the state
-//! that it replaces: memory holds one state. Whatever the bytes are, both answer with an error
-//! rather than a panic, and allocate no more than one row's bounds beyond what the rows themselves
-//! hold.
+//! is used: its format, the order and number of its rows, and its checksum. It has one row in
+//! memory at a time. [`CheckedSnapshot::load`] builds the state after the replica has dropped the
+//! one that it replaces, so memory has one state. For any bytes, both return an error rather than
+//! panic. Beyond the rows' own size, they allocate no more than the bound of one row.
 
 use std::{
     fs::File,
@@ -31,9 +30,8 @@ use super::{poison::Poison, state::StateView};
 use crate::raft::types::alias::{LogId, SnapshotMeta, StoredMembership};
 
 const MAGIC: &[u8; 7] = b"LSHSNAP";
-/// The format of a snapshot, its rows included. Raise it when its bytes change
-/// (`server/tests/replica/formats.rs` says so), with that of the
-/// [state](super::state::STATE_FORMAT).
+/// The format of a snapshot, its rows included. Raise it when its bytes change, together with that
+/// of the [state](super::state::STATE_FORMAT). `server/tests/replica/formats.rs` detects a change.
 pub const FORMAT: u8 = 1;
 const ROW: u8 = 1;
 const END: u8 = 0;
@@ -42,40 +40,39 @@ const END: u8 = 0;
 const HEADER_MAX_BYTES: u32 = 1 << 20;
 /// A key is a path and two numbers.
 const KEY_MAX_BYTES: u32 = 64 << 10;
-/// A value is a node with its value, or the list of what one change touched.
+/// A value is a node with its data, or the list of objects that one change touched.
 const VALUE_MAX_BYTES: u32 = 64 << 20;
-/// The pieces in which a snapshot crosses the network.
+/// The size of the pieces in which a snapshot is sent.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// A snapshot that is received is not let grow beyond this: the state is kept in memory, and no
-/// machine has as much.
+/// The largest snapshot that is received. The state must fit in memory, and no machine has as much.
 pub const SNAPSHOT_MAX_BYTES: u64 = 1 << 40;
 
-/// Why bytes are no snapshot.
+/// Why bytes are not a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotFileError {
     /// The file cannot be read.
     #[error("the snapshot cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is not a snapshot.
+    /// The bytes do not begin like a snapshot.
     #[error("the snapshot begins with {got:02x?}: expected {MAGIC:02x?}")]
     Magic {
         /// The first bytes.
         got: [u8; 7],
     },
-    /// It is of a format that this program does not read.
+    /// This program does not read the snapshot's format.
     #[error("the snapshot has format {got}: expected {expected}")]
     Format {
         /// Its format.
         got: u8,
-        /// Ours.
+        /// The format that this program reads.
         expected: u8,
     },
-    /// A length is beyond its bound.
+    /// A length exceeds its bound.
     #[error("a {what} of {got} bytes in the snapshot: expected at most {most}")]
     Length {
-        /// Of what.
+        /// The item with this length.
         what: &'static str,
-        /// The length that it says.
+        /// The recorded length.
         got: u32,
         /// The bound.
         most: u32,
@@ -83,10 +80,10 @@ pub enum SnapshotFileError {
     /// The header does not decode.
     #[error("the snapshot's header does not decode: {0}")]
     Header(postcard::Error),
-    /// A row is not in its place.
+    /// The rows are not in ascending order.
     #[error("the snapshot's rows are out of order at row {row}")]
     Order {
-        /// Which, from 0.
+        /// The number of the row, from 0.
         row: u64,
     },
     /// A tag is unknown.
@@ -95,34 +92,34 @@ pub enum SnapshotFileError {
         /// The tag.
         got: u8,
     },
-    /// Rows are missing, or there are too many.
+    /// The number of rows differs from the recorded one.
     #[error("the snapshot has {got} rows: expected {expected}")]
     Count {
-        /// How many there are.
+        /// The number of rows.
         got: u64,
-        /// How many it says.
+        /// The recorded number.
         expected: u64,
     },
     /// The checksum differs.
     #[error("the snapshot's checksum is {got:08x}: expected {expected:08x}")]
     Checksum {
-        /// What the bytes have.
+        /// The checksum of the bytes.
         got: u32,
-        /// What it says.
+        /// The recorded checksum.
         expected: u32,
     },
-    /// Something follows the end.
+    /// Bytes follow the end.
     #[error("bytes after the end of the snapshot")]
     Trailing,
-    /// The rows are no state.
+    /// The rows do not form a state.
     #[error("the snapshot's rows are no state: {0}")]
     Rows(#[from] RowError),
-    /// The state's own index is beyond what the header says.
+    /// The state's applied entry is beyond the header's.
     #[error("the snapshot's state has applied entry {got}: expected at most {expected}")]
     Ahead {
-        /// What the state says.
+        /// The state's applied entry.
         got: u64,
-        /// What the header says.
+        /// The header's applied entry.
         expected: u64,
     },
 }
@@ -130,46 +127,47 @@ pub enum SnapshotFileError {
 /// A key and a value.
 pub type SnapshotRow = (Vec<u8>, Vec<u8>);
 
-/// What a snapshot is of.
+/// The position of a snapshot in the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotHeader {
     /// The last entry that was applied.
     pub applied: Option<LogId>,
-    /// The membership then.
+    /// The membership at that entry.
     pub membership: StoredMembership,
 }
 
 impl SnapshotHeader {
-    /// As Raft wants it.
+    /// The same for Raft.
     pub fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() }
     }
 }
 
-/// A snapshot in Raft's hands: to be sent, or to be installed.
+/// A snapshot that Raft sends or installs.
 #[derive(Debug)]
 pub enum StateSnapshot {
     /// A view of this replica's state.
     View(StateView),
-    /// One that was received, and checked.
+    /// A received snapshot, checked.
     Received(Box<CheckedSnapshot>),
 }
 
-/// A received snapshot that has been read completely.
+/// A received snapshot that has been read and checked completely.
 #[derive(Debug)]
 pub struct CheckedSnapshot {
-    /// What it is of.
+    /// Its position in the log.
     pub header: SnapshotHeader,
-    /// Where the rows are.
+    /// The file with the rows.
     pub file: SnapshotFile,
 }
 
 impl CheckedSnapshot {
-    /// The state that the rows are. Waits for the disk.
+    /// Builds the state from the rows. Reads the disk.
     ///
     /// # Errors
     ///
-    /// [`SnapshotFileError`]: the rows are no state, or are ahead of the header; or the file cannot be read any more.
+    /// [`SnapshotFileError`]: the rows do not form a state, or are ahead of the header, or the file
+    /// can no longer be read.
     pub fn load(&self) -> Result<State, SnapshotFileError> {
         let mut rows = self.file.rows()?;
         let mut failure = None;
@@ -192,8 +190,8 @@ impl CheckedSnapshot {
     }
 }
 
-/// A file with a snapshot; removed when it is dropped. If it cannot be written the node ends: its
-/// disk is full or fails.
+/// A file with a snapshot, removed when this is dropped. A failed write ends the replica, because
+/// its disk is full or broken.
 #[derive(Debug)]
 pub struct SnapshotFile {
     path: PathBuf,
@@ -210,11 +208,11 @@ impl Drop for SnapshotFile {
 }
 
 impl SnapshotFile {
-    /// An empty file; replaces one that a crash has left.
+    /// Creates an empty file, or empties one that a crash has left.
     ///
     /// # Errors
     ///
-    /// It cannot be made, or the node has ended.
+    /// The file cannot be created, or the replica has ended.
     pub fn create(path: &Path, poison: Poison) -> io::Result<Self> {
         poison.check()?;
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
@@ -222,11 +220,11 @@ impl SnapshotFile {
         Ok(Self { path: path.to_owned(), file, poison })
     }
 
-    /// Reads all of it.
+    /// Reads and checks the whole file.
     ///
     /// # Errors
     ///
-    /// [`SnapshotFileError`]: it is damaged, or never was a snapshot.
+    /// [`SnapshotFileError`]: it is damaged, or is not a snapshot.
     pub fn check(self) -> Result<CheckedSnapshot, SnapshotFileError> {
         let mut rows = self.rows()?;
         while rows.next_row()?.is_some() {}
@@ -238,7 +236,7 @@ impl SnapshotFile {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or does not begin as a snapshot does.
+    /// The file cannot be read, or does not begin like a snapshot.
     pub fn rows(&self) -> Result<SnapshotReader<BufReader<File>>, SnapshotFileError> {
         let mut file = self.file.try_clone()?;
         file.seek(SeekFrom::Start(0))?;
@@ -246,7 +244,7 @@ impl SnapshotFile {
     }
 }
 
-/// Adds at the end.
+/// Appends.
 impl Write for SnapshotFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes);
@@ -270,7 +268,7 @@ fn poison_by(poison: &Poison, error: &io::Error) {
 ///
 /// # Errors
 ///
-/// The view cannot be read, or `out` refused.
+/// The view cannot be read, or `out` failed.
 pub fn write(view: &StateView, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(PIECE_BYTES, Hashing { inner: out, crc: crc32fast::Hasher::new() });
     out.write_all(MAGIC)?;
@@ -334,7 +332,7 @@ impl<R: Read> SnapshotReader<R> {
     ///
     /// # Errors
     ///
-    /// This is no snapshot.
+    /// The input is not a snapshot, or cannot be read.
     pub fn new(inner: R) -> Result<Self, SnapshotFileError> {
         let header = SnapshotHeader { applied: None, membership: StoredMembership::default() };
         let crc = crc32fast::Hasher::new();
@@ -357,16 +355,16 @@ impl<R: Read> SnapshotReader<R> {
         Ok(reader)
     }
 
-    /// What the snapshot is of.
+    /// The position of the snapshot in the log.
     pub fn header(&self) -> &SnapshotHeader {
         &self.header
     }
 
-    /// The next row; none when the end has been reached, and was right.
+    /// The next row, or `None` at a correct end.
     ///
     /// # Errors
     ///
-    /// [`SnapshotFileError`]. Do not go on.
+    /// [`SnapshotFileError`]. The reader is then unusable.
     pub fn next_row(&mut self) -> Result<Option<SnapshotRow>, SnapshotFileError> {
         if self.is_done {
             return Ok(None);
@@ -419,7 +417,7 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     fn read_bytes(&mut self, length: u32) -> io::Result<Vec<u8>> {
-        // Grows with what is there: a length that lies costs nothing.
+        // The buffer grows with the bytes that are there, so a wrong length costs nothing.
         let mut bytes = Vec::new();
         let read = (&mut self.inner).take(u64::from(length)).read_to_end(&mut bytes)?;
         if read < length as usize {
@@ -430,18 +428,18 @@ impl<R: Read> SnapshotReader<R> {
     }
 }
 
-/// The pieces of a view's snapshot, in order, each at most [`PIECE_BYTES`], made on a thread that
-/// may wait for disks. Ends after the last piece or an error. The channel holds a few, so the view
-/// is read as fast as it is sent.
+/// The pieces of a view's snapshot, in order, each at most [`PIECE_BYTES`]. A blocking thread makes
+/// them. The channel ends after the last piece or an error. It holds few pieces, so the view is
+/// read as fast as it is sent.
 pub fn pieces(view: StateView) -> tokio::sync::mpsc::Receiver<io::Result<bytes::Bytes>> {
-    /// Enough that reading and sending overlap.
+    /// Enough for reading and sending to overlap.
     const AHEAD: usize = 2;
     let (sender, receiver) = tokio::sync::mpsc::channel(AHEAD);
     let sender = Arc::new(sender);
     tokio::task::spawn_blocking(move || {
         let pieces = PieceWriter { sender: Arc::clone(&sender) };
         if let Err(error) = write(&view, BufWriter::with_capacity(PIECE_BYTES, pieces)) {
-            // Whoever received may have gone: that is often why writing failed.
+            // The receiver may have gone, which is often why the write failed.
             drop(sender.blocking_send(Err(error)));
         }
     });

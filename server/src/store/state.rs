@@ -1,15 +1,18 @@
-//! The replicated state on disk: its rows, and how far they have been applied, in one database.
+//! The replicated state on disk: its rows, and the last applied entry, in one database.
 //!
-//! **Guarantees.** Rows, the applied log id and the membership change in one atomic batch, so what
-//! is found after a crash is the state at one entry; which entry may lie behind what had been
-//! applied, because nothing here is fsynced by itself: the log reaches back to it.
-//! [`StateStore::persisted_view`] fsyncs, and only such a view becomes a snapshot that lets Raft
-//! purge the log. A received snapshot goes into a keyspace of its own, is fsynced, and then becomes
-//! current by one fsynced batch: a crash leaves either the old state or the new one.
+//! **Guarantees.**
 //!
-//! **How.** One thread writes, in the order of the calls. Writing rows is not waited for: clients
-//! have been answered from memory by then. Views are MVCC snapshots of the database: they lock
-//! nothing.
+//! - Rows, the applied log id and the membership change in one atomic batch. So after a crash the
+//!   state is that at one entry. That may be behind the last applied entry, because nothing here is
+//!   fsynced by itself. The log reaches back to it.
+//! - [`StateStore::persisted_view`] fsyncs. Only such a view becomes a snapshot that lets Raft
+//!   purge.
+//! - A received snapshot is written to its own keyspace and fsynced, and becomes current by one
+//!   fsynced batch. A crash leaves either the old state or the new one.
+//!
+//! **How.** One thread writes, in the order of the calls. Callers do not wait for rows to be
+//! written, because clients are answered from memory. Views are MVCC snapshots of the database, and
+//! lock nothing.
 
 use std::{
     collections::BTreeMap,
@@ -32,17 +35,17 @@ use super::{
 };
 use crate::raft::types::alias::{LogId, StoredMembership};
 
-/// Calls that may wait for the writer. Each is a batch of entries that Raft applied at once; when
-/// the disk is this far behind, applying waits.
+/// The most calls that wait for the writer. Each has the entries that Raft applied at once. If the
+/// disk falls this far behind, applying waits.
 const QUEUE_CALLS: usize = 64;
 const MEMTABLE_MAX_BYTES: u64 = 32 << 20;
-/// Rows are written in batches of this size when a whole state is.
+/// The size of the batches in which a whole state is written.
 const LOAD_BATCH_BYTES: usize = 1 << 20;
 
-/// The format of the state: of its rows, and of what stands beside them. Raise it when their bytes
-/// change (`server/tests/replica/formats.rs` says so), with the format of
-/// [snapshots](super::snapshot::FORMAT), which have the same rows. A state of another format is
-/// refused. Format 1 did not say so.
+/// The format of the state: of its rows and of its metadata. Raise it when their bytes change,
+/// together with the format of [snapshots](super::snapshot::FORMAT), which have the same rows.
+/// `server/tests/replica/formats.rs` detects a change. A state of another format is refused. Format
+/// 1 did not record its number.
 pub const STATE_FORMAT: u8 = 2;
 
 const META: &str = "meta";
@@ -52,7 +55,7 @@ const APPLIED: &str = "applied";
 const MEMBERSHIP: &str = "membership";
 
 type StateReply<T> = oneshot::Sender<io::Result<T>>;
-/// A row to be stored, or to be removed.
+/// A row to store, or to remove if it has no value.
 pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
 
 /// Why a state was not opened.
@@ -61,31 +64,31 @@ pub enum OpenStateError {
     /// The database cannot be opened or read.
     #[error("the state cannot be read: {0}")]
     Database(#[from] fjall::Error),
-    /// The state is of a format that this program does not read.
+    /// This program does not read the state's format.
     #[error("the state has format {got}: expected {expected}")]
     Format {
         /// Its format.
         got: u8,
-        /// Ours.
+        /// The format that this program reads.
         expected: u8,
     },
-    /// The rows are no state.
+    /// The rows do not form a state.
     #[error("the state is damaged: {0}")]
     Rows(#[from] RowError),
-    /// A value beside the rows does not decode.
+    /// A metadata value does not decode.
     #[error("the state is damaged: {name}: {cause}")]
     Meta {
-        /// Which.
+        /// Its name.
         name: &'static str,
-        /// What is wrong with it.
+        /// The decoding error.
         cause: postcard::Error,
     },
-    /// The rows are ahead of what has been applied.
+    /// The rows are ahead of the applied entry that is recorded beside them.
     #[error("the state is damaged: its rows have applied entry {got}: expected at most {expected}")]
     Ahead {
-        /// What the rows say.
+        /// The applied entry of the rows.
         got: u64,
-        /// What stands beside them.
+        /// The recorded entry.
         expected: u64,
     },
     /// The writer's thread could not be started.
@@ -101,7 +104,7 @@ enum StateOp {
     Close { reply: StateReply<()> },
 }
 
-/// The state of one replica on disk. Clones are the same.
+/// The state of one replica on disk. Clones are the same store.
 #[derive(Clone)]
 pub struct StateStore {
     queue: mpsc::Sender<StateOp>,
@@ -110,8 +113,8 @@ pub struct StateStore {
 }
 
 impl StateStore {
-    /// Opens the state in `dir`: the store, what was applied, and the state, unless there is none
-    /// yet.
+    /// Opens the state in `dir`. Returns the store, the applied entry and membership, and the
+    /// state, or `None` if there is none yet.
     ///
     /// # Errors
     ///
@@ -128,12 +131,12 @@ impl StateStore {
         Ok((Self { queue, poison, writer: Arc::new(Mutex::new(Some(writer))) }, header, state))
     }
 
-    /// Writes what applying entries up to `applied` has changed. Does not wait for it; of several
-    /// changes of a row the last counts.
+    /// Writes the rows that applying entries up to `applied` has changed. Does not wait for the
+    /// disk. If a row is changed several times, the last change counts.
     ///
     /// # Errors
     ///
-    /// The store is closed, or the node has ended.
+    /// The store is closed, or the replica has ended.
     pub async fn write(
         &self,
         applied: LogId,
@@ -145,52 +148,53 @@ impl StateStore {
         self.queue.send(StateOp::Write { applied, membership, rows }).await.map_err(|_| closed())
     }
 
-    /// The state after all that was written before this call.
+    /// The state after everything that was written before this call.
     ///
     /// # Errors
     ///
-    /// The store is closed, or the node has ended.
+    /// The store is closed, or the replica has ended.
     pub async fn view(&self) -> io::Result<StateView> {
         self.call(|reply| StateOp::View { persist: false, reply }).await
     }
 
-    /// As [`view`](Self::view), and all of it is on the disk.
+    /// As [`view`](Self::view), with an fsync: all of it is on the disk.
     ///
     /// # Errors
     ///
-    /// The store is closed, or the node has ended.
+    /// The store is closed, or the replica has ended.
     pub async fn persisted_view(&self) -> io::Result<StateView> {
         self.call(|reply| StateOp::View { persist: true, reply }).await
     }
 
-    /// Makes `state`, to which nothing has been applied, the current one; on the disk.
+    /// Makes `state`, to which nothing has been applied, current and durable.
     ///
     /// # Errors
     ///
-    /// The store is closed, or the node has ended.
+    /// The store is closed, or the replica has ended.
     pub async fn begin(&self, state: State) -> io::Result<()> {
         self.call(|reply| StateOp::Begin { state: Box::new(state), reply }).await
     }
 
-    /// Makes a received snapshot the current state; on the disk.
+    /// Makes a received snapshot the current state, durably.
     ///
     /// # Errors
     ///
-    /// The store is closed, or the node has ended.
+    /// The store is closed, or the replica has ended.
     pub async fn install(&self, header: SnapshotHeader, file: SnapshotFile) -> io::Result<()> {
         self.call(|reply| StateOp::Install { header, file, reply }).await
     }
 
-    /// What ends the node when this cannot be written.
+    /// The poison that ends the replica when this store fails.
     pub(crate) fn poison(&self) -> Poison {
         self.poison.clone()
     }
 
-    /// Ends the writer; all that was written before is on the disk then. Later calls are refused.
+    /// Ends the writer. Then everything that was written before is on the disk. Later calls are
+    /// refused.
     ///
     /// # Errors
     ///
-    /// The last fsync failed. A store that was closed already is no error.
+    /// The last fsync failed. Closing twice is no error.
     pub async fn close(&self) -> io::Result<()> {
         let (reply, closed) = oneshot::channel();
         if self.queue.send(StateOp::Close { reply }).await.is_err() {
@@ -199,7 +203,7 @@ impl StateStore {
         let result = closed.await.unwrap_or(Ok(()));
         let writer = self.writer.lock().take();
         if let Some(writer) = writer {
-            // The thread has answered and only returns: this does not wait for a disk.
+            // The thread has answered and only returns, so this does not wait for a disk.
             let _ = tokio::task::spawn_blocking(move || writer.join()).await;
         }
         result
@@ -217,7 +221,7 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the state's store is closed")
 }
 
-/// The state at one moment, whatever is written since.
+/// The state at one moment, unaffected by later writes.
 pub struct StateView {
     header: SnapshotHeader,
     rows: Keyspace,
@@ -231,7 +235,7 @@ impl fmt::Debug for StateView {
 }
 
 impl StateView {
-    /// What had been applied.
+    /// The last applied entry, and the membership then.
     pub fn header(&self) -> &SnapshotHeader {
         &self.header
     }
@@ -248,7 +252,7 @@ struct StateDisk {
     meta: Keyspace,
     generation: u64,
     rows: Keyspace,
-    /// No keyspace of this number or above has ever been.
+    /// No keyspace with this number or a higher one has ever existed.
     next_generation: u64,
 }
 
@@ -266,8 +270,8 @@ impl StateDisk {
         let generation = read(&meta, GENERATION)?.unwrap_or(0);
         let rows = keyspace(&database, dir, generation)?;
         let mut next_generation = generation + 1;
-        // What a crash left while a snapshot was being received, or before the state that it
-        // replaced was removed.
+        // A crash left these while a snapshot was being received, or before the replaced state was
+        // removed.
         for name in database.list_keyspace_names() {
             let Some(number) = name.strip_prefix(ROWS).and_then(|number| number.parse::<u64>().ok()) else { continue };
             next_generation = next_generation.max(number.saturating_add(1));
@@ -344,7 +348,7 @@ impl StateDisk {
         Ok(StateView { header: self.header(&at)?, rows: self.rows.clone(), at })
     }
 
-    /// Writes a whole state beside the current one, then makes it the current one.
+    /// Writes a whole state beside the current one, then makes it current.
     fn replace(
         &mut self,
         header: &SnapshotHeader,
@@ -414,10 +418,10 @@ struct StateWriter {
 impl StateWriter {
     fn run(mut self, mut calls: mpsc::Receiver<StateOp>) {
         while let Some(op) = calls.blocking_recv() {
-            // A reply that nobody waits for any more is no error.
+            // It is no error if nobody waits for a reply.
             match op {
                 StateOp::Write { applied, membership, rows } => {
-                    // Poisoned if it failed: whoever comes next is refused.
+                    // A failure poisons the store, so later calls are refused.
                     let _ = self.guarded(|disk| disk.write(applied, membership, rows));
                 }
                 StateOp::View { persist, reply } => drop(reply.send(self.guarded(|disk| disk.view(persist)))),

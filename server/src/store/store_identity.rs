@@ -1,9 +1,9 @@
-//! Whether this replica may take part in a cluster.
+//! The store identity: whether this replica may take part in a cluster, and in which.
 //!
-//! A directory without this file is that of a replica that may have had another one before: it must
-//! neither vote nor campaign until it knows that it may (see [`crate::raft::bootstrap`]). The file
-//! is written before the replica's Raft starts for the first time, replaced as a whole (a new file,
-//! fsynced, renamed, the directory fsynced), and says which cluster the directory belongs to.
+//! A replica whose folder lacks this file may have lost an earlier folder. It must neither vote nor
+//! campaign until it knows that it may (see [`crate::raft::bootstrap`]). The file is written before
+//! the replica's Raft starts for the first time. It is replaced as a whole: a new file is fsynced
+//! and renamed, then the folder is fsynced.
 
 use std::{
     fs::File,
@@ -18,40 +18,39 @@ use crate::raft::types::alias::Vote;
 
 pub use leasehold_wire::ClusterId;
 
-/// The format of the file. Raise it when its bytes change (`server/tests/replica/formats.rs` says
-/// so).
+/// The format of the file. Raise it when its bytes change; `server/tests/replica/formats.rs`
+/// detects that.
 pub const FORMAT: u8 = 1;
 const FILE: &str = "standing";
 
-/// What a replica knows for good about its part.
+/// The permanent record of a replica's part in a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StoreIdentity {
-    /// The replica that the directory belongs to.
+    /// The replica that the folder belongs to.
     pub replica: u64,
     /// The cluster.
     pub cluster: ClusterId,
-    /// What the root volume promised when the cluster was founded: the state before the first
-    /// entry.
+    /// The root volume's settings at the bootstrap: part of the state before the first entry.
     pub root: VolumeSettings,
-    /// How it came to take part.
+    /// How the replica came to take part.
     pub participation: Participation,
 }
 
 /// How a replica came to take part.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Participation {
-    /// It was empty when the cluster was founded.
+    /// It was empty when the cluster was bootstrapped.
     Bootstrapped,
-    /// It has been let in again, is no voter yet, and asks to become one.
+    /// It is rejoining. It is not a voter yet, and asks to become one.
     Rejoining {
-        /// It must not vote below this, as it may have done so before.
+        /// It must not vote below this, because it may have voted before it lost its disk.
         vote_floor: Vote,
     },
-    /// It has been let in again and has been a voter since.
+    /// It has rejoined, and has been a voter since.
     Rejoined,
 }
 
-/// Why a standing cannot be read.
+/// Why a store identity cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreIdentityError {
     /// The file cannot be read or written.
@@ -59,7 +58,7 @@ pub enum StoreIdentityError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// The file is damaged.
@@ -68,17 +67,17 @@ pub enum StoreIdentityError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is of a format that this program does not read.
+    /// This program does not read the file's format.
     #[error("{}: format {got}: expected {expected}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
         /// Its format.
         got: u8,
-        /// Ours.
+        /// The format that this program reads.
         expected: u8,
     },
-    /// The directory is another replica's.
+    /// The folder belongs to another replica.
     #[error(
         "{}: belongs to replica {got}: expected replica {expected}; start it with --id {got}, or give \
          replica {expected} a data folder of its own",
@@ -87,18 +86,18 @@ pub enum StoreIdentityError {
     Replica {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The replica that it belongs to.
         got: u64,
-        /// Who opens it.
+        /// The replica that opens it.
         expected: u64,
     },
 }
 
-/// Reads the standing of `replica` in `dir`; none if there is none.
+/// Reads the store identity of `replica` in `dir`. Returns `None` if there is none.
 ///
 /// # Errors
 ///
-/// [`StoreIdentityError`]: there is one that cannot be used.
+/// [`StoreIdentityError`]: it exists, but cannot be used.
 pub fn load(dir: &Path, replica: u64) -> Result<Option<StoreIdentity>, StoreIdentityError> {
     let path = dir.join(FILE);
     let bytes = match std::fs::read(&path) {
@@ -121,22 +120,14 @@ pub fn load(dir: &Path, replica: u64) -> Result<Option<StoreIdentity>, StoreIden
     Ok(Some(standing))
 }
 
-/// Replaces the standing; returns when that is on the disk.
-///
-/// # Errors
-///
-/// [`StoreIdentityError::Io`].
+/// Replaces the store identity. Returns when the new one is on the disk.
 pub fn store(dir: &Path, standing: &StoreIdentity) -> Result<(), StoreIdentityError> {
     let path = dir.join(FILE);
     replace(dir, &path, standing).map_err(|source| StoreIdentityError::Io { path, source })
 }
 
-/// Removes the standing of a replica that gives up a founding which it began and which cannot have
-/// taken place.
-///
-/// # Errors
-///
-/// [`StoreIdentityError::Io`].
+/// Removes the store identity of a replica that abandons a bootstrap. It began that bootstrap, and
+/// has not completed it.
 pub fn remove(dir: &Path) -> Result<(), StoreIdentityError> {
     let path = dir.join(FILE);
     std::fs::remove_file(&path)
@@ -157,7 +148,7 @@ fn replace(dir: &Path, path: &Path, standing: &StoreIdentity) -> io::Result<()> 
     File::open(dir)?.sync_all()
 }
 
-/// What stands before the checksum, if that is right.
+/// The bytes before the checksum, if that is right.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (content, crc) = bytes.split_last_chunk::<4>()?;
     (crc32fast::hash(content).to_le_bytes() == *crc).then_some(content)

@@ -1,4 +1,4 @@
-//! The stores of one replica, and the calls that Raft makes.
+//! The stores of one replica, and the calls that Raft makes on them.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -27,10 +27,10 @@ use parking_lot::Mutex;
 
 use super::history::{Entry, Expected, LogId, Step, Vote, replayed};
 
-/// Whom the directory belongs to.
+/// The replica that owns the folder.
 pub(crate) const REPLICA: u64 = 1;
 
-/// Keeps the state, as a replica does in its memory.
+/// Keeps the state in memory, like a replica.
 pub(crate) struct Keeper(pub(crate) Mutex<State>);
 
 impl Machine for Keeper {
@@ -56,7 +56,7 @@ pub(crate) struct Stores {
     pub(crate) store: StateStore,
     pub(crate) machine: StateMachine,
     pub(crate) keeper: Arc<Keeper>,
-    /// What was loaded; none if there was no state yet.
+    /// Whether a state was loaded.
     pub(crate) has_state: bool,
     incoming: u64,
 }
@@ -94,8 +94,8 @@ impl Stores {
         self.poison.check()
     }
 
-    /// Carries one step out; returns when all of it has been acknowledged. `expected` is what there
-    /// was before.
+    /// Executes one step. Returns when all of it is acknowledged. `expected` is the content before
+    /// it.
     pub(crate) async fn carry_out(&mut self, dir: &Path, expected: &Expected, step: &Step) -> io::Result<()> {
         match step {
             Step::Begin | Step::Reopen => unreachable!("by whoever opens the stores"),
@@ -106,7 +106,7 @@ impl Stores {
                 let from = expected.applied.map_or(0, |applied| applied + 1);
                 let entries: Vec<Entry> =
                     expected.entries.range(from..(upto + 1).max(from)).map(|(_, entry)| entry.clone()).collect();
-                // As Raft hands them over: some at once.
+                // Raft passes several entries at once too.
                 for some in entries.chunks(3) {
                     self.machine.apply(stream::iter(some.iter().map(|entry| Ok((entry.clone(), None))))).await?;
                 }
@@ -131,7 +131,7 @@ impl Stores {
         Ok(())
     }
 
-    /// Receives a snapshot from a replica that is further, and installs it.
+    /// Receives a snapshot from a replica that is further ahead, and installs it.
     async fn install(&mut self, dir: &Path, target: &Expected) -> io::Result<()> {
         let applied = target.applied.and_then(|applied| target.entries.get(&applied)).map(|entry| entry.log_id);
         let (state, membership) = replayed(&target.entries, target.applied);
@@ -150,7 +150,7 @@ impl Stores {
         self.log.purge(applied.expect("a snapshot of something")).await
     }
 
-    /// What has been accepted although the stores have failed; must be nothing.
+    /// Returns the calls that are accepted although the stores have failed. There must be none.
     pub(crate) async fn accepted(&mut self) -> Vec<&'static str> {
         let last = LogId::new_term_index(u64::MAX, 0);
         let mut accepted = Vec::new();
@@ -172,7 +172,7 @@ impl Stores {
     }
 }
 
-/// Opens the stores for the first time, as a replica does that founds its cluster.
+/// Opens the stores for the first time, like a replica that bootstraps its cluster.
 pub(crate) async fn begin(dir: &Path) -> io::Result<Stores> {
     directory::create(dir)?;
     let stores = Stores::open(dir)?;

@@ -1,4 +1,4 @@
-//! The process that goes through a history, on a disk that may fail.
+//! The process that runs a history on a disk that may fail.
 
 use std::{fs::File, io::Write, path::Path, process};
 
@@ -7,23 +7,23 @@ use super::{
     history::{self, Expected, Step},
 };
 
-/// Says that this process is the child: where its data is.
+/// Marks this process as the child, and names its data folder.
 pub(crate) const DIR: &str = "LEASEHOLD_CRASH_DIR";
-/// Which history.
+/// The name of the history.
 pub(crate) const HISTORY: &str = "LEASEHOLD_CRASH_HISTORY";
 /// The seed of the history.
 pub(crate) const SEED: &str = "LEASEHOLD_CRASH_HISTORY_SEED";
-/// Where it writes down what has been acknowledged: a line for each step.
+/// The file of acknowledged steps, one line each.
 pub(crate) const ACKNOWLEDGED: &str = "LEASEHOLD_CRASH_ACKNOWLEDGED";
 
-/// How it ends when a store has failed and refuses everything, as it must.
+/// The exit status after a store has failed and refuses everything, as it must.
 pub(crate) const FAILED: i32 = 40;
-/// How it ends when a store could not be opened.
+/// The exit status when a store could not be opened.
 pub(crate) const NOT_OPENED: i32 = 41;
-/// How it ends when a store has failed and goes on accepting.
+/// The exit status when a store has failed but still accepts calls.
 pub(crate) const ACCEPTED: i32 = 42;
 
-/// A history by its name.
+/// Returns the history with this name.
 pub(crate) fn history(name: &str, seed: u64) -> Vec<Step> {
     match name {
         "first" => vec![Step::Begin],
@@ -42,8 +42,8 @@ fn end(status: i32, reason: impl std::fmt::Display) -> ! {
     process::exit(status)
 }
 
-/// By itself this goes through a history on a good disk; as the child, through the one that it is
-/// told, where it is told.
+/// Run by itself, this runs a history on a good disk. As the child, it runs the history and uses
+/// the folder that the environment names.
 #[tokio::test]
 async fn a_history_is_gone_through() {
     if std::env::var_os(DIR).is_some() {
@@ -85,7 +85,7 @@ async fn go_through(dir: &Path, steps: &[Step], mut acknowledged: File) {
     closed.unwrap_or_else(|error| end(FAILED, error));
 }
 
-/// What has failed must stay so, and say why.
+/// A failed store must stay failed, and give the reason.
 async fn fail(mut stores: Stores, error: &std::io::Error) -> ! {
     let accepted = stores.accepted().await;
     if !accepted.is_empty() {

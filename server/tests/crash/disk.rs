@@ -1,5 +1,5 @@
-//! Children on a disk that fails: builds `faults.c`, runs a child with it, and collects what it
-//! leaves.
+//! Child processes on a disk that fails: builds `faults.c`, runs a child with it, and collects what
+//! the child leaves.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 use super::child;
 
-/// A child that takes longer hangs. Far beyond what any of them takes on a busy machine.
+/// A child that takes longer hangs. This is far beyond what one needs on a busy machine.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What happens at a call; see `faults.c`.
+/// The fault at a call; see `faults.c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
@@ -46,20 +46,20 @@ impl Fault {
         }
     }
 
-    /// Whether the process does not live to see it.
+    /// Whether the fault kills the process.
     pub(crate) fn kills(self) -> bool {
         matches!(self, Self::Kill | Self::Half | Self::Lose | Self::Torn)
     }
 }
 
-/// The library that makes a disk fail, built once for each process of tests.
+/// The library that makes a disk fail, built once in each test process.
 fn library() -> &'static Path {
     static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = BUILT.get_or_init(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let (source, library) = (dir.path().join("faults.c"), dir.path().join("faults.so"));
         fs::write(&source, include_str!("faults.c")).expect("written");
-        // The compiler that Rust links with.
+        // The C compiler that Rust links with.
         let built = Command::new("cc")
             .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o"])
             .args([&library, &source])
@@ -71,23 +71,23 @@ fn library() -> &'static Path {
     path
 }
 
-/// A directory whose disk fails, and what happens on it.
+/// A folder whose disk fails, and the files beside it.
 pub(crate) struct Disk {
     dir: TempDir,
 }
 
-/// How a child ended.
+/// How a child ended, and what it left.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit status; none if it was killed.
+    /// Its exit status; `None` if it was killed.
     pub(crate) status: Option<i32>,
-    /// It did not end, and was killed for that.
+    /// Whether it hung and was therefore killed.
     pub(crate) hung: bool,
-    /// The call at which the fault happened, if it did.
+    /// The call at which the fault happened, if it happened.
     pub(crate) at: Option<String>,
-    /// How many calls there were, if it came to its end.
+    /// The number of calls, if it reached its end.
     pub(crate) calls: Option<u64>,
-    /// The lines that it wrote down as acknowledged.
+    /// The lines that it recorded as acknowledged.
     pub(crate) acknowledged: Vec<String>,
     pub(crate) stderr: String,
 }
@@ -101,7 +101,7 @@ impl Disk {
         Self { dir }
     }
 
-    /// Where the child keeps its data. Made by the child.
+    /// The child's data folder. The child creates it.
     pub(crate) fn data(&self) -> PathBuf {
         self.dir.path().join("disk").join("data")
     }
@@ -110,8 +110,8 @@ impl Disk {
         self.dir.path().join(name)
     }
 
-    /// Runs this program's test of that name as a child, with a fault at a call; `told` are
-    /// variables for it, and for the disk.
+    /// Runs the test with this name in this program as a child, with a fault at a call. `told` has
+    /// environment variables for the child and for the disk.
     pub(crate) fn run(&self, test: &str, fault: Fault, at: u64, seed: u64, told: &[(&str, &str)]) -> Ended {
         for old in ["report", "acknowledged", "stderr"] {
             // Left by an earlier child, or not there.
@@ -149,13 +149,13 @@ impl Disk {
         }
     }
 
-    /// Leaves all of it where it is, to be looked at.
+    /// Keeps the files for inspection.
     pub(crate) fn keep(self) -> PathBuf {
         self.dir.keep()
     }
 }
 
-/// Waits until it ends, or kills it if it hangs; answers its status, and whether that was so.
+/// Waits until the child ends, or kills it if it hangs. Returns its status, and whether it hung.
 fn wait(mut child: Child) -> (Option<i32>, bool) {
     let until = Instant::now() + CHILD_TIMEOUT;
     loop {
@@ -166,7 +166,7 @@ fn wait(mut child: Child) -> (Option<i32>, bool) {
                 child.wait().expect("a child of ours");
                 return (None, true);
             }
-            // Nobody tells when a child ends.
+            // Nothing reports when a child ends.
             None => std::thread::sleep(Duration::from_millis(2)),
         }
     }

@@ -1,5 +1,5 @@
-//! Histories as Raft makes them, and what they leave: what the child does and what it is judged by
-//! come from one seed.
+//! Histories like those of Raft, and what they leave. One seed determines both the child's steps
+//! and the expected content.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,61 +25,61 @@ pub(crate) type LogId = LogIdOf<TypeConfig>;
 pub(crate) type Vote = VoteOf<TypeConfig>;
 pub(crate) type StoredMembership = StoredMembershipOf<TypeConfig>;
 
-/// The entry of this index begins the epoch that all others belong to; two sessions follow.
+/// The index of the entry that begins the epoch of all others. Two sessions follow it.
 const EPOCH: u64 = 1;
 const SESSIONS: u64 = 2;
-/// Few enough that they are written often.
+/// So few that each is written often.
 const NODES: u64 = 12;
 
-/// What Raft asks of its stores, in order. Each is acknowledged before the next begins.
+/// A call of Raft on its stores. Each is acknowledged before the next begins.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// The stores are opened for the first time, and the state before the first entry is stored.
+    /// Opens the stores for the first time, and stores the state before the first entry.
     Begin,
-    /// A vote is saved.
+    /// Saves a vote.
     Vote(Vote),
-    /// Entries are appended by several calls that wait together.
+    /// Appends entries by several calls that wait together.
     Append(Vec<Vec<Entry>>),
-    /// All entries after this are cut off.
+    /// Truncates all entries after this one.
     Truncate(Option<LogId>),
-    /// The entries up to this index are applied.
+    /// Applies the entries up to this index.
     Apply(u64),
-    /// A snapshot is built.
+    /// Builds a snapshot.
     Snapshot,
-    /// The entries up to this, which a snapshot has, are purged.
+    /// Purges the entries up to this one, which a snapshot has.
     Purge(LogId),
-    /// A snapshot of another replica is installed, which has these entries applied beyond ours;
-    /// then the log is purged.
+    /// Installs a snapshot of another replica, which has applied these entries beyond this one.
+    /// Then purges the log.
     Install(Vec<Entry>),
-    /// Both stores are closed and opened again.
+    /// Closes and opens both stores.
     Reopen,
 }
 
-/// What the stores must hold.
+/// The expected content of the stores.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
-    /// Whether there is anything at all.
+    /// Whether there is any content.
     pub(crate) has_begun: bool,
     pub(crate) vote: Option<Vote>,
     pub(crate) purged: Option<LogId>,
     /// The log's last entry, or the purge point if there is none.
     pub(crate) last: Option<LogId>,
-    /// All entries, those of the log and those that were purged or came with a snapshot.
+    /// All entries: those of the log, and those that were purged or came in a snapshot.
     pub(crate) entries: BTreeMap<u64, Entry>,
-    /// What had been applied when the state was last put on the disk for certain.
+    /// The last applied entry when the state was last certainly fsynced.
     pub(crate) persisted: Option<u64>,
     pub(crate) applied: Option<u64>,
 }
 
 impl Expected {
-    /// The entries that the log has.
+    /// The entries of the log.
     pub(crate) fn kept(&self) -> Vec<Entry> {
         let from = self.purged.map_or(0, |purged| purged.index + 1);
         let end = self.last.map_or(0, |last| last.index + 1);
         self.entries.range(from..end.max(from)).map(|(_, entry)| entry.clone()).collect()
     }
 
-    /// After a step that was acknowledged.
+    /// The content after a step that was acknowledged.
     pub(crate) fn after(mut self, step: &Step) -> Self {
         match step {
             Step::Begin => self.has_begun = true,
@@ -106,7 +106,7 @@ impl Expected {
         self
     }
 
-    /// What may be found if nobody knows how far a step got.
+    /// The possible contents if it is unknown how far a step came.
     pub(crate) fn during(&self, step: &Step) -> Vec<Self> {
         let mut possible = vec![self.clone(), self.clone().after(step)];
         match step {
@@ -115,7 +115,7 @@ impl Expected {
                 possible
                     .extend((1..all.len()).map(|some| self.clone().after(&Step::Append(vec![all[..some].to_vec()]))));
             }
-            // Applied and on the disk, not purged yet: the log ends before.
+            // Applied and fsynced, but not purged yet: the log ends earlier.
             Step::Install(_) => {
                 let mut installed = self.clone().after(step);
                 installed.purged = self.purged;
@@ -150,7 +150,7 @@ pub(crate) struct Author {
     random: SmallRng,
     pub(crate) expected: Expected,
     term: u64,
-    /// The longest value that is written.
+    /// The longest value to write, in bytes.
     value_max: usize,
 }
 
@@ -167,7 +167,7 @@ enum Kind {
     Reopen,
 }
 
-/// Each kind after each that it can follow with consequences.
+/// Each kind of step after each other kind that can influence it.
 const ONCE: [Kind; 25] = [
     Kind::Vote,
     Kind::Append,
@@ -196,7 +196,7 @@ const ONCE: [Kind; 25] = [
     Kind::Reopen,
 ];
 
-/// A history of all kinds of steps: the same for the same seed.
+/// A history with all kinds of steps: the same for the same seed.
 pub(crate) fn ordinary(seed: u64) -> Vec<Step> {
     let mut author = Author::new(seed, Expected::default(), 3_000);
     let mut steps = vec![Step::Begin];
@@ -205,7 +205,7 @@ pub(crate) fn ordinary(seed: u64) -> Vec<Step> {
     steps
 }
 
-/// So much is written that the store underneath writes tables and begins new journals.
+/// A history with so much data that fjall writes tables and begins new journals.
 pub(crate) fn heavy(seed: u64) -> Vec<Step> {
     let mut author = Author::new(seed, Expected::default(), 1_400_000);
     let mut steps = vec![Step::Begin];
@@ -219,7 +219,7 @@ pub(crate) fn heavy(seed: u64) -> Vec<Step> {
     steps
 }
 
-/// What goes on after a crash.
+/// The steps after a crash.
 pub(crate) fn afterwards(seed: u64, expected: Expected) -> Vec<Step> {
     let mut author = Author::new(seed, expected, 3_000);
     let kinds = [Kind::Vote, Kind::Append, Kind::Apply, Kind::Append, Kind::Truncate, Kind::Append, Kind::Snapshot];
@@ -307,7 +307,7 @@ impl Author {
                 let write = if self.random.random_range(0..6) == 0 {
                     Write::Delete { path: path.clone(), recursive: true, condition: Condition::Any }
                 } else {
-                    // Mostly short, as values are.
+                    // Mostly short, like real values.
                     let length = self.random.random_range(0..=self.value_max) >> self.random.random_range(0..3);
                     let value = vec![self.random.random(); length].into();
                     Write::put(path.clone(), value)

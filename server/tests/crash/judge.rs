@@ -1,4 +1,4 @@
-//! What the stores hold after a crash, against what was acknowledged.
+//! Compares the stores after a crash with what was acknowledged.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{
     history::{Entry, Expected, Step, afterwards, replayed},
 };
 
-/// What the log was found to hold.
+/// The content that the log has.
 struct Found {
     purged: Option<super::history::LogId>,
     last: Option<super::history::LogId>,
@@ -30,8 +30,8 @@ impl Found {
     }
 }
 
-/// Opens what a history has left of which so many steps were acknowledged, compares it, and goes on
-/// from there.
+/// Opens the stores after a history of which `acknowledged` steps were acknowledged. Compares them,
+/// and continues from there.
 pub(crate) async fn judge(dir: &Path, steps: &[Step], acknowledged: usize, seed: u64) -> Result<(), String> {
     let expected = look(dir, steps, acknowledged).await?;
     let Some(expected) = expected else { return Ok(()) };
@@ -54,7 +54,7 @@ pub(crate) async fn judge(dir: &Path, steps: &[Step], acknowledged: usize, seed:
     stores.close().await.map_err(|error| format!("afterwards: {error}"))
 }
 
-/// What is there; none if there is nothing, as it may be.
+/// The content found; `None` if there is none, where that is allowed.
 async fn look(dir: &Path, steps: &[Step], acknowledged: usize) -> Result<Option<Expected>, String> {
     let before = steps[..acknowledged].iter().fold(Expected::default(), |expected, step| expected.after(step));
     let possible = match steps.get(acknowledged) {
@@ -82,7 +82,8 @@ async fn look(dir: &Path, steps: &[Step], acknowledged: usize) -> Result<Option<
     Ok(Some(found))
 }
 
-/// Compares with what may be; answers what it is, with all that was committed applied.
+/// Compares the stores with the possible contents. Returns the one that fits, after applying all
+/// committed entries.
 async fn compare(stores: &mut Stores, possible: &[Expected]) -> Result<Expected, String> {
     let state = stores.log.get_log_state().await.map_err(|error| error.to_string())?;
     let entries = stores.log.try_get_log_entries(..).await.map_err(|error| error.to_string())?;
@@ -138,8 +139,8 @@ fn compare_state(
     Ok(())
 }
 
-/// As Raft does when it starts: purges what a snapshot has, applies what is committed and not
-/// applied.
+/// Does what Raft does at its start: purges entries that a snapshot has, and applies committed
+/// ones.
 async fn catch_up(stores: &mut Stores, mut found: Expected, applied: Option<u64>) -> Result<Expected, String> {
     if let Some(applied) = applied
         && found.last.is_none_or(|last| last.index < applied)
@@ -159,7 +160,7 @@ async fn catch_up(stores: &mut Stores, mut found: Expected, applied: Option<u64>
             return Err(format!("the state after {committed} is not what its entries make"));
         }
     }
-    // Closing puts it on the disk.
+    // Closing fsyncs it.
     found.persisted = found.applied;
     Ok(found)
 }

@@ -1,9 +1,8 @@
-//! What is kept when the disk fails, the process is killed or the machine crashes: at each call
-//! that changes a file.
+//! What survives a failing disk, a killed process or a crash of the machine, at each call that
+//! changes a file.
 //!
-//! A child of a test goes through a history on a disk that fails when it is told to (`faults.c`),
-//! and says what it was told to be durable; then the stores are opened without faults and judged by
-//! that.
+//! A child process runs a history on a disk that fails on request (`faults.c`), and records what
+//! was acknowledged as durable. Then the test opens the stores without faults, and compares.
 
 mod calls;
 mod child;

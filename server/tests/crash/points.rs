@@ -1,4 +1,4 @@
-//! Each call of a history, with each fault.
+//! Faults at the calls of a history.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +15,9 @@ use super::{
     judge,
 };
 
-/// How many calls of a history get each fault; `all` for every one.
+/// How many calls of a history get each fault; `all` for every call.
 const POINTS: &str = "LEASEHOLD_CRASH_POINTS";
-/// The seed of the history, and of what is chosen.
+/// The seed of the history and of the chosen calls.
 pub(crate) const SEED: &str = "LEASEHOLD_CRASH_SEED";
 
 const THE_CHILD: &str = "child::a_history_is_gone_through";
@@ -28,7 +28,7 @@ struct Point {
     history: &'static str,
     seed: u64,
     fault: Fault,
-    /// Only calls count that have this in their name and path.
+    /// Only calls with this in their name and path count.
     of: &'static str,
     at: u64,
 }
@@ -40,8 +40,8 @@ impl Point {
         disk.run(THE_CHILD, self.fault, self.at, self.seed ^ self.at, &told)
     }
 
-    /// Runs the child with the fault, then judges what is left. Answers at which call it was, if it
-    /// came to that.
+    /// Runs the child with the fault, then judges the result. Returns the call at which the fault
+    /// happened, if it happened.
     fn try_it(&self, steps: &[Step]) -> Result<Option<String>, String> {
         let disk = Disk::new();
         let ended = self.run(&disk);
@@ -69,7 +69,7 @@ impl Point {
         match ended.status {
             _ if ended.hung => Err("it hangs".to_owned()),
             None if self.fault.kills() && ended.at.is_some() => Ok(()),
-            // What failed was not needed, or the fault was beyond the end.
+            // The failed call was not needed, or the fault was beyond the end.
             Some(0) if is_whole => Ok(()),
             Some(child::FAILED | child::NOT_OPENED)
                 if matches!(self.fault, Fault::Eio | Fault::Enospc) && ended.at.is_some() =>
@@ -81,7 +81,7 @@ impl Point {
     }
 }
 
-/// Whether what a process said when it ended names the fault.
+/// Whether the last output of a process names the fault.
 pub(crate) fn says_why(stderr: &str) -> Result<(), String> {
     let why = ["Input/output error", "No space left on device", "Poisoned", "StorageFull"];
     if why.iter().any(|why| stderr.contains(why)) { Ok(()) } else { Err("it does not say why it ended".to_owned()) }
@@ -91,8 +91,7 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
 }
 
-/// Every call with every fault, or `usually` of each, evenly spread from a place that chance
-/// chooses.
+/// Every call with every fault, or `usually` calls with each, evenly spread from a random start.
 pub(crate) fn points_of(what: &str, seed: u64, calls: u64, usually: u64) -> Vec<(Fault, u64)> {
     let some = match std::env::var(POINTS).as_deref() {
         Ok("all") => calls,
@@ -113,7 +112,7 @@ pub(crate) fn points_of(what: &str, seed: u64, calls: u64, usually: u64) -> Vec<
     points
 }
 
-/// Tries all of them, as many at a time as there are processors.
+/// Tries all points, as many at a time as there are processors.
 pub(crate) fn try_all(
     points: &[(Fault, u64)],
     try_it: impl Fn(&(Fault, u64)) -> Result<Option<String>, String> + Sync,
@@ -144,7 +143,7 @@ pub(crate) fn try_all(
     }
 }
 
-/// Goes through a history of a name undisturbed, then with faults.
+/// Runs the named history undisturbed, then with faults.
 fn disturb(history: &'static str, usually: u64) {
     let seed = number(SEED).unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     let steps = child::history(history, seed);
@@ -160,37 +159,36 @@ fn nothing_that_was_acknowledged_is_lost_whatever_call_fails() {
     disturb("ordinary", 30);
 }
 
-/// The store underneath makes a database in many steps, and refused one of which only some had been
-/// taken.
+/// fjall creates a database in many steps, and refused one that a crash had left incomplete.
 #[test]
 fn a_first_start_that_ends_anywhere_is_begun_again() {
     disturb("first", 30);
 }
 
-/// Tables are written and journals replaced meanwhile, by threads of the store underneath.
+/// Threads of fjall write tables and replace journals meanwhile.
 #[test]
 fn nothing_is_lost_while_tables_are_written() {
     disturb("heavy", 3);
 }
 
-/// What once went wrong, each by the call at which it did.
+/// Past failures, each with the call at which it happened.
 #[test]
 fn what_went_wrong_once_does_not_again() {
     let cases = [
-        // A first start that was killed between these was refused for ever.
+        // A first start that was killed between these calls was refused for ever.
         ("first", Fault::Kill, "log.new/version", 1, "a journal without the version's marker"),
         ("first", Fault::Kill, "log.new/version", 2, "a marker without the version"),
-        // Only what was in these had been fsynced, not their names: the machine's crash took them
-        // with all they held.
+        // The files were fsynced, but not their names. So the crash of the machine removed them
+        // with all their content.
         ("ordinary", Fault::Lose, "fdatasync", 6, "the data directory"),
         ("ordinary", Fault::Lose, "log/0.jnl", 50, "the rows of a snapshot"),
-        // The node went on as if its disk were not full.
+        // The replica continued as if its disk were not full.
         ("ordinary", Fault::Eio, "incoming-1", 1, "the file for a snapshot that is received"),
         ("ordinary", Fault::Enospc, "incoming-1", 2, "a piece of a snapshot that is received"),
     ];
     for (history, fault, of, at, what) in cases {
-        // On a busy machine more goes into each call on a journal, so that there are fewer: then it
-        // is the last one.
+        // On a busy machine each call on a journal writes more, so there are fewer calls. Then the
+        // last one counts.
         let undisturbed = Point { history, seed: 1, fault: Fault::None, of, at: 0 }.run(&Disk::new());
         let last = undisturbed.calls.expect("it came to its end");
         let steps = child::history(history, 1);

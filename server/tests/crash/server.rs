@@ -1,7 +1,7 @@
-//! A whole server under load, on a disk that fails: it ends, says why, and has what it acknowledged
-//! when it starts again.
+//! A whole server under load, on a disk that fails. It must end, give the reason, and have every
+//! acknowledged write when it starts again.
 //!
-//! A cluster of one: it has nobody else to remember for it.
+//! It is a cluster of one, so no other replica can restore its data.
 
 use std::{collections::BTreeMap, fs::File, io::Write as _, path::Path, process, time::Duration};
 
@@ -29,11 +29,11 @@ use super::{
 
 const THE_CHILD: &str = "server::a_server_takes_writes";
 const WRITERS: u64 = 3;
-/// The nodes of each writer. Nobody else writes them.
+/// The nodes of each writer. No other writer writes them.
 const NODES: u64 = 4;
-/// The writes of each writer: with the others', the log is cut a few times.
+/// The writes of each writer. Together they cause a few truncations of the log.
 const WRITES: u64 = 60;
-/// No write takes longer, unless the server has ended.
+/// The longest time of a write, unless the server has ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(dir: &Path) -> ServerConfig {
@@ -64,7 +64,7 @@ impl Callback for HoldsNothing {
 }
 
 impl Client {
-    /// Opens a session; none if the server has ended.
+    /// Opens a session. Returns `None` if the server has ended.
     async fn open(address: &str) -> Option<Self> {
         let stream = leasehold_wire::connect(address, Role::Client, PATIENCE).await.ok()?.stream;
         let (calls, recalls, driver) = leasehold_wire::client_connection(stream);
@@ -78,8 +78,8 @@ impl Client {
         Some(client)
     }
 
-    /// Registers with whatever leadership there is; what was refused for want of that is asked
-    /// again.
+    /// Registers with the current leadership. The caller repeats requests that were refused without
+    /// a registration.
     async fn register(&mut self) -> Option<()> {
         self.header.registration += 1;
         self.header.epoch = Epoch(0);
@@ -96,14 +96,14 @@ impl Client {
         self.calls.call(context, Request { header: self.header.clone(), body }).await.ok()
     }
 
-    /// Asks until there is an answer; none if the server has ended.
+    /// Repeats a request until it is answered. Returns `None` if the server has ended.
     async fn answered(&mut self, body: Body) -> Option<Answer> {
         loop {
             let response = self.call(body.clone()).await?;
             match response.result {
                 Ok(answer) => return Some(answer),
                 Err(Refusal::NotRegistered { .. }) => self.register().await?,
-                // Not elected yet: nobody tells when.
+                // No leader is elected yet, and nothing reports when one is.
                 Err(Refusal::NotLeader { .. } | Refusal::Retry | Refusal::OutcomeUnknown) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
@@ -136,7 +136,7 @@ fn node(writer: u64, write: u64) -> Node {
     Node::parse(&format!("/writer-{writer}/node-{}", write % NODES)).expect("a path")
 }
 
-/// The number of the write first, then something to make it long.
+/// The number of the write, then filler up to some length.
 fn value(write: u64) -> String {
     format!("{write} {}", "x".repeat(usize::try_from(write * 97 % 5_000).expect("small")))
 }
@@ -150,8 +150,8 @@ async fn write_all(address: String, writer: u64, mut acknowledged: File) -> Opti
     Some(())
 }
 
-/// Runs a server as `leasehold serve` does, and its clients in the same process, until all is
-/// written or it cannot go on.
+/// Runs a server like `leasehold serve`, and its clients in the same process, until everything is
+/// written or the server cannot continue.
 async fn serve(dir: &Path, acknowledged: File) -> Result<(), (i32, String)> {
     let server = Server::start(config(dir)).await.map_err(|error| (child::NOT_OPENED, error.to_string()))?;
     let mut writers = tokio::task::JoinSet::new();
@@ -162,7 +162,8 @@ async fn serve(dir: &Path, acknowledged: File) -> Result<(), (i32, String)> {
     let written = async {
         while let Some(written) = writers.join_next().await {
             if written.expect("no panic").is_none() {
-                // Whoever ends the connection says why, or hangs, which is seen.
+                // The cause of the broken connection appears elsewhere, or the process hangs, which
+                // is detected.
                 std::future::pending::<()>().await;
             }
         }
@@ -177,7 +178,8 @@ async fn serve(dir: &Path, acknowledged: File) -> Result<(), (i32, String)> {
     }
 }
 
-/// By itself this runs a server on a good disk; as the child, on the one that it is told.
+/// Run by itself, this runs a server on a good disk. As the child, it uses the folder that the
+/// environment names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_takes_writes() {
     if let (Some(dir), Some(acknowledged)) = (std::env::var_os(child::DIR), std::env::var_os(child::ACKNOWLEDGED)) {
@@ -197,7 +199,7 @@ async fn a_server_takes_writes() {
     check(&dir.path().join("data"), &lines).await.expect("all of it is there");
 }
 
-/// Starts a server on what is left, and reads all that was acknowledged.
+/// Starts a server on the remaining files, and reads everything that was acknowledged.
 async fn check(dir: &Path, acknowledged: &[String]) -> Result<(), String> {
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     for line in acknowledged {
@@ -209,8 +211,7 @@ async fn check(dir: &Path, acknowledged: &[String]) -> Result<(), String> {
     for writer in 0..WRITERS {
         let last = last.get(&writer).copied().unwrap_or(0);
         for offset in 0..NODES {
-            // The last write of each node that was acknowledged; the one that was under way may
-            // have been done, too.
+            // The last acknowledged write of each node. The write in flight may have been done too.
             let write = last.saturating_sub(offset);
             let expected = (write > 0).then(|| value(write));
             let found = client.read(&node(writer, write)).await;

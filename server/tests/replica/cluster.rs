@@ -1,4 +1,4 @@
-//! Replicas on real sockets: they found a cluster, replicate, lose disks and come back.
+//! Replicas on real sockets: they bootstrap a cluster, replicate, lose disks and rejoin.
 
 use std::collections::BTreeSet;
 
@@ -90,7 +90,7 @@ async fn a_wiped_follower_is_let_in_again_and_counts_again() {
     cluster.start(wiped).await;
     cluster.agrees(20).await;
 
-    // It is one of two now that make a majority.
+    // It is now one of the two that make a majority.
     let other = (1..=3).find(|id| *id != leader && *id != wiped).expect("a third");
     cluster.stop(other).await;
     cluster.open_sessions(10).await;
@@ -158,7 +158,7 @@ async fn a_cluster_is_founded_when_all_its_members_are_there() {
     let mut cluster = Cluster::new(3).await;
     cluster.start(2).await;
     cluster.start(3).await;
-    // All three found one after a round or two.
+    // With all three, one round or two are enough to bootstrap.
     let have_asked = || [2, 3].iter().all(|empty| cluster.running[empty].replica.rounds() >= 10);
     eventually("both have asked around ten times", || async { have_asked() }).await;
     for empty in [2, 3] {

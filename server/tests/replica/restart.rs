@@ -1,7 +1,7 @@
-//! How large the log gets, and how soon a replica serves again that was killed, whenever that is.
+//! The size of the log, and how soon a killed replica serves again.
 //!
-//! The replica is a process of its own, a cluster of one with the bounds of every server, and is
-//! killed with SIGKILL in the middle of its writes. This process then opens what is left.
+//! The replica is a process of its own, a cluster of one with the default bounds. SIGKILL ends it
+//! in the middle of its writes. Then this process opens what is left.
 
 use std::{
     fs,
@@ -26,27 +26,27 @@ use leasehold_server::{
 
 use crate::support::{Cluster, begin_epoch, open_session};
 
-/// Says that this process is the child: where its data is, and where it listens.
+/// Marks this process as the child, and names its data folder.
 const DIR: &str = "LEASEHOLD_RESTART_DIR";
 const THE_CHILD: &str = "restart::puts_are_taken_until_the_process_is_killed";
-/// How much is written in all, in puts.
+/// The number of puts in all.
 const PUTS: &str = "LEASEHOLD_RESTART_PUTS";
 
-/// Some hundred commands for each entry, as a server under load has them.
+/// Some hundred commands for each entry, like those of a server under load.
 const ENTRY_PUTS: u64 = 250;
-/// The entries that are under way.
+/// The entries in flight.
 const IN_FLIGHT: usize = 4;
 const VALUE_BYTES: usize = 1024;
 const NODES: u64 = 10_000;
-/// The replica is killed this often, at moments that are spread over its writes.
+/// How often the replica is killed, spread over its writes.
 const KILLS: u64 = 4;
 
-/// What a restart takes of the processors at most, until the replica serves. How long it takes is
-/// printed too; on a machine that others use that says little.
+/// The most processor time of a restart, until the replica serves. The elapsed time is printed too,
+/// but on a shared machine it says little.
 const RESTART_WORK_MAX: Duration = Duration::from_secs(2);
 
-/// What the log may have beyond its bounds: what is appended while a snapshot is made, and what the
-/// bytes are not exact to.
+/// How far the log may exceed its bounds: entries that arrive while a snapshot is made, and the
+/// inexactness of the sizes.
 const LOG_SLACK_BYTES: u64 = 16 << 20;
 
 fn proposal(epoch: Epoch, number: u64, commands: Vec<Command>) -> Proposal {
@@ -67,11 +67,11 @@ fn put(session: SessionId, sequence: u64) -> Command {
     }
 }
 
-/// The child: takes puts, and says after each entry how many it has acknowledged.
+/// The child: accepts puts, and prints after each entry how many it has acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn puts_are_taken_until_the_process_is_killed() {
     let dir = std::env::var_os(DIR);
-    // By itself this shows that the puts take effect.
+    // Run by itself, this shows that the puts take effect.
     let enough = if dir.is_some() { u64::MAX } else { 4 * ENTRY_PUTS };
     let own = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::new(1).await;
@@ -105,7 +105,7 @@ async fn puts_are_taken_until_the_process_is_killed() {
     cluster.stop(1).await;
 }
 
-/// Killed when it is dropped.
+/// A child that is killed when this is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -115,7 +115,7 @@ impl Drop for Killed {
     }
 }
 
-/// Runs the child until it has acknowledged so many puts, and kills it.
+/// Runs the child until it has acknowledged this many puts, then kills it.
 fn run_until(dir: &File, puts: u64) {
     let mut child = Process::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", THE_CHILD, "--nocapture"]).env(DIR, dir).stdout(Stdio::piped());
@@ -128,7 +128,7 @@ fn run_until(dir: &File, puts: u64) {
     assert!(acknowledged.is_some(), "it ended by itself before it had acknowledged {puts}");
 }
 
-/// What a directory takes of the disk.
+/// The disk space of a folder.
 fn disk_bytes(dir: &File) -> u64 {
     let entries = fs::read_dir(dir).expect("read").map(|entry| entry.expect("read"));
     entries
@@ -139,15 +139,15 @@ fn disk_bytes(dir: &File) -> u64 {
         .sum()
 }
 
-/// Another child: starts a replica on what is left, and says how long it took until it served, and
-/// the time that this took of the processors.
+/// Another child: starts a replica on the remaining files. Prints the elapsed time until it served,
+/// and the processor time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_serves_what_was_put_before() {
     let own = tempfile::tempdir().expect("a directory");
     let is_child = std::env::var_os(DIR).is_some();
     let dir = std::env::var_os(DIR).map_or_else(|| own.path().join("data"), Into::into);
     if !is_child {
-        // By itself this begins with a replica that was killed early.
+        // Run by itself, this begins with a replica that was killed early.
         run_until(&dir, ENTRY_PUTS);
     }
     let mut cluster = Cluster::new(1).await;
@@ -169,7 +169,7 @@ fn processor_time() -> Duration {
     used.expect("a clock that every process has").into()
 }
 
-/// What the second child says: how long it took, its work, and the revision that it had.
+/// The results of the second child: elapsed time, processor time, and its revision.
 fn restart(dir: &File) -> (Duration, Duration, u64) {
     let mut child = Process::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", "restart::replica_serves_what_was_put_before", "--nocapture"]).env(DIR, dir);
@@ -205,7 +205,7 @@ fn killed_replica_restarts_with_two_seconds_of_work_at_most() {
     }
 }
 
-/// The bytes of entries in the log of a replica that does not run.
+/// The size of the entries in the log of a stopped replica.
 fn log_bytes(data: &File) -> u64 {
     let log = LogStore::open(&data.join("log"), &data.join("witness"), Poison::default()).expect("opens");
     let bytes = log.bytes_between(0, u64::MAX);

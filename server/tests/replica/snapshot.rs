@@ -28,7 +28,7 @@ fn open(dir: &TempDir) -> (StateStore, snapshot::SnapshotHeader, Option<State>) 
     StateStore::open(&dir.path().join("state"), Poison::default()).expect("opens")
 }
 
-/// A store with some sessions, and the state that it has.
+/// A store with some sessions, and its state.
 async fn filled(dir: &TempDir) -> (StateStore, State) {
     let (store, header, none) = open(dir);
     assert!(none.is_none() && header.applied.is_none());
@@ -160,7 +160,7 @@ async fn garbage_is_refused_without_reserving_what_it_asks_for() {
     }
 }
 
-/// Keeps the state, and counts how many it has at once.
+/// Keeps the state, and checks that it has one at a time.
 #[derive(Default)]
 struct Counting {
     keeper: Keeper,
@@ -185,7 +185,7 @@ impl Machine for Counting {
     }
 }
 
-/// A replica with some sessions, its machine, and a snapshot of another state for it.
+/// An empty store, its machine, and a checked snapshot for it.
 async fn receiving(dir: &TempDir, bytes: &[u8]) -> (StateStore, Arc<Counting>, StateMachine, CheckedSnapshot) {
     let (store, header, _) = open(dir);
     store.begin(State::new(VolumeSettings::DEFAULT)).await.expect("begins");
@@ -210,7 +210,7 @@ async fn installed_snapshot_replaces_a_state_that_was_let_go() {
 async fn snapshot_that_is_no_state_replaces_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let (store, _) = filled(&dir).await;
-    // Well formed as a snapshot, and the row is none of a state.
+    // Well formed as a snapshot, but the row does not belong to a state.
     store.write(log_id(40), None, [(vec![0xee, 1], Some(vec![1]))]).await.expect("written");
     let other = tempfile::tempdir().expect("a directory");
     let (target, counting, mut machine, checked) = receiving(&other, &encoded(&store).await).await;

@@ -1,4 +1,4 @@
-//! The standing, and a data directory of which a part is missing.
+//! The store identity, and data folders with a missing part.
 
 use std::{collections::BTreeMap, fs, sync::Arc};
 
@@ -68,7 +68,7 @@ async fn a_replica_must_be_a_member() {
     assert!(matches!(refused, ReplicaStartError::NotAMember { id: 4, .. }), "{refused}");
 }
 
-/// All files directly in a directory.
+/// All files directly in a folder.
 fn files(dir: &std::path::Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
     let paths = fs::read_dir(dir).expect("read").map(|entry| entry.expect("read").path());
     paths.filter(|path| path.is_file()).map(|path| (path.clone(), fs::read(path).expect("read"))).collect()
@@ -78,7 +78,7 @@ fn files(dir: &std::path::Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
 async fn a_directory_that_is_in_use_is_not_touched() {
     let mut cluster = Cluster::started(1).await;
     cluster.open_sessions(3).await;
-    // As while a snapshot comes in.
+    // Like a snapshot that is being received.
     fs::write(cluster.dir(1).join("incoming-7"), "half").expect("written");
     let before = files(&cluster.dir(1));
     let refused = Replica::start(cluster.config(1), Arc::new(Keeper::default())).await.err().expect("refused");
@@ -94,7 +94,7 @@ async fn a_directory_that_is_in_use_is_not_touched() {
     cluster.open_sessions(1).await;
 }
 
-/// Copies the files of a directory, whatever is below it.
+/// Copies a folder with everything below it.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     fs::create_dir_all(to).expect("made");
     for entry in fs::read_dir(from).expect("read") {
@@ -118,7 +118,7 @@ async fn a_state_that_lacks_what_the_log_has_purged_is_refused() {
     let (state, old) = (cluster.dir(1).join("state"), cluster.dir(1).join("old"));
     copy(&state, &old);
     cluster.start(1).await;
-    // Many times as many as are kept: the log is cut more than once.
+    // Far more entries than are retained, so the log is truncated more than once.
     cluster.open_sessions(100).await;
     cluster.stop(1).await;
     fs::remove_dir_all(&state).expect("removed");

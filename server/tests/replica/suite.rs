@@ -1,4 +1,4 @@
-//! openraft's own suite for stores, over ours.
+//! Runs openraft's own test suite for stores on ours.
 
 use std::sync::Arc;
 

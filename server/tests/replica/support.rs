@@ -1,4 +1,4 @@
-//! What the tests share: a machine that only keeps the state, and replicas that listen.
+//! Shared parts of the tests: a machine that only keeps the state, and replicas that listen.
 
 use std::{collections::BTreeMap, future::Future, path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// No test waits longer for anything: far beyond what any of it takes.
+/// The longest wait of any test, far beyond what the steps need.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let waiting = async {
         while !holds().await {
@@ -27,7 +27,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl Fn
     assert!(tokio::time::timeout(DEADLINE, waiting).await.is_ok(), "in vain: {what}");
 }
 
-/// Keeps the state, and answers nobody.
+/// Keeps the state, and serves no clients.
 pub struct Keeper {
     pub state: Mutex<State>,
 }
@@ -76,13 +76,13 @@ pub struct Cluster {
     dirs: TempDir,
     pub members: BTreeMap<u64, String>,
     pub running: BTreeMap<u64, Running>,
-    /// The log is cut after so many entries, and half as many stay.
+    /// After this many entries the log is truncated, and half as many stay.
     pub snapshot_entries: u64,
     pub timings: Timings,
 }
 
 impl Cluster {
-    /// Chooses addresses; starts nobody.
+    /// Chooses addresses. Starts no replica.
     pub async fn new(size: u64) -> Self {
         let mut members = BTreeMap::new();
         let mut held = Vec::new();
@@ -158,7 +158,7 @@ impl Cluster {
         std::fs::remove_dir_all(self.dir(id)).expect("removed");
     }
 
-    /// The replica that leads, once one does.
+    /// Waits for a leader, and returns its id.
     pub async fn leader(&self) -> u64 {
         let leads = |running: &Running| running.replica.leadership().borrow().is_leader;
         eventually("a leader", || async { self.running.values().any(leads) }).await;
@@ -168,7 +168,7 @@ impl Cluster {
         }
     }
 
-    /// Proposes on whoever leads, until it is applied there.
+    /// Proposes on the current leader, until one has applied the proposal.
     pub async fn propose(&self, proposal: Proposal) -> u64 {
         let mut index = None;
         let index_ref = &mut index;
@@ -190,7 +190,7 @@ impl Cluster {
         index.expect("proposed")
     }
 
-    /// Opens sessions under a new epoch.
+    /// Opens sessions in a new epoch.
     pub async fn open_sessions(&self, count: u64) {
         let epoch = Epoch(self.propose(begin_epoch(0)).await);
         for number in 0..count {
@@ -198,8 +198,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until all have applied the same, with so many sessions, and are voters; then compares
-    /// their states.
+    /// Waits until all replicas have this many sessions, are voters, and have equal states.
     pub async fn agrees(&self, sessions: usize) {
         eventually("all replicas with all sessions", || async {
             self.running.values().all(|running| running.keeper.state.lock().sessions().count() == sessions)

@@ -1,10 +1,9 @@
-//! `txn`: compare several nodes, then write several nodes, at one moment. Comparisons and
-//! operations are written as for etcdctl.
+//! `txn`: compares several nodes, then writes several nodes, atomically. Comparisons and operations
+//! are written as in etcdctl.
 //!
-//! From standard input come three paragraphs that end with an empty line or with the input:
-//! comparisons, what is done if all of them hold, what is done if one does not. Lines of comments
-//! belong to no paragraph. On a line of the shell, or in a script, the same can be said with
-//! options.
+//! Standard input has three paragraphs: comparisons, operations if all hold, operations if one does
+//! not. An empty line or the end of input ends a paragraph. Comment lines belong to no paragraph.
+//! In the shell and in scripts, options can take the place of standard input.
 
 mod parse;
 
@@ -24,14 +23,14 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = INPUT)]
 pub(crate) struct TxnArgs {
-    /// A comparison that has to hold; can be repeated. With any of these options nothing is read
-    /// from standard input
+    /// Comparison that must hold; can be repeated. With any of these options standard input is not
+    /// read
     #[arg(long, value_name = "COMPARISON")]
     when: Vec<String>,
-    /// Done if all comparisons hold; can be repeated
+    /// Operation if all comparisons hold; can be repeated
     #[arg(long, value_name = "OPERATION")]
     then: Vec<String>,
-    /// Done if one of them does not hold; can be repeated
+    /// Operation if a comparison does not hold; can be repeated
     #[arg(long, value_name = "OPERATION")]
     otherwise: Vec<String>,
 }
@@ -54,7 +53,7 @@ revisions 0, and no comparison with its value holds. Operations: put PATH VALUE 
 All of it is done at one moment, as one change, or nothing is: also if one operation cannot be done.
 Exit status: 0 if all comparisons held, 1 if one did not.";
 
-/// What a transaction did.
+/// The result of a transaction.
 #[derive(Debug, Serialize)]
 pub(crate) struct TxnAnswer {
     succeeded: bool,
@@ -64,14 +63,14 @@ pub(crate) struct TxnAnswer {
     results: Vec<ResultAnswer>,
 }
 
-/// A comparison that did not hold, and what was there.
+/// A comparison that did not hold, and the node's metadata.
 #[derive(Debug, Serialize)]
 struct FailedAnswer {
     compare: String,
     found: Option<TxnStat>,
 }
 
-/// What an operation did.
+/// The result of an operation.
 #[derive(Debug, Serialize)]
 #[serde(tag = "operation", rename_all = "lowercase")]
 enum ResultAnswer {
@@ -86,7 +85,7 @@ enum ResultAnswer {
     },
 }
 
-/// What is known of a node without its value.
+/// A node's metadata.
 #[derive(Debug, Serialize)]
 struct TxnStat {
     revision: u64,

@@ -1,4 +1,4 @@
-//! What is typed of a transaction: paragraphs, comparisons, operations.
+//! Parses transactions: paragraphs, comparisons, operations.
 
 use clap::{Parser, error::ErrorKind};
 use leasehold_client_cache::{
@@ -7,15 +7,15 @@ use leasehold_client_cache::{
 
 use crate::{cli, commands::lease, words};
 
-/// Something that was typed, and where.
+/// A piece of the input and its place.
 #[derive(Debug, PartialEq)]
 pub(super) struct Piece {
-    /// As errors say it: `line 3`.
+    /// The place in errors, such as `line 3`.
     pub(super) place: String,
     pub(super) text: String,
 }
 
-/// The paragraphs of the input: comparisons, and the operations of either branch.
+/// Splits the input into paragraphs: comparisons, and the operations of either branch.
 pub(super) fn paragraphs(input: &str) -> Result<[Vec<Piece>; 3], String> {
     let mut paragraphs = [const { Vec::new() }; 3];
     let mut paragraph = 0;
@@ -36,7 +36,7 @@ pub(super) fn paragraphs(input: &str) -> Result<[Vec<Piece>; 3], String> {
     Ok(paragraphs)
 }
 
-/// The transaction that these paragraphs mean.
+/// Parses the paragraphs of a transaction.
 pub(super) fn transaction([compares, then, otherwise]: [Vec<Piece>; 3]) -> Result<Transaction, String> {
     fn each<T>(pieces: Vec<Piece>, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
         let one = |Piece { place, text }| parse(&text).map_err(|error| format!("{place}: {error}"));
@@ -69,7 +69,7 @@ fn compare(text: &str) -> Result<Compare, String> {
     Ok(Compare { path, target })
 }
 
-/// The text in quotes, or up to a blank or one of these; and what comes after it.
+/// Returns the text in quotes, or up to a blank or one of `ends`, and the rest.
 fn word<'a>(text: &'a str, ends: &[char]) -> Result<(String, &'a str), String> {
     let end = match text.chars().next() {
         Some(quote @ ('"' | '\'')) => closing(text, quote)
@@ -84,7 +84,7 @@ fn word<'a>(text: &'a str, ends: &[char]) -> Result<(String, &'a str), String> {
     }
 }
 
-/// Where the text goes on behind the quote that closes its first.
+/// The position after the quote that closes the first one.
 fn closing(text: &str, quote: char) -> Option<usize> {
     let mut is_escaped = false;
     let mut rest = text.char_indices().skip(1);
@@ -124,7 +124,7 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, S
     }
 }
 
-/// One operation, as it is typed
+/// One operation of a transaction
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, name = "", override_usage = "put PATH VALUE [--lease ID], or del [-r] PATH")]
 #[command(disable_help_flag = true, disable_help_subcommand = true, disable_version_flag = true)]

@@ -1,36 +1,36 @@
-//! What may happen next: each a step of one process, of the network, of Raft, or of time.
+//! The actions: each is one step of a process, the network, Raft, or time.
 
 use std::fmt;
 
 use crate::situation::LinkId;
 
-/// One of the things that may happen.
+/// One possible step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A thread of an application does the next thing that it has to do.
+    /// A thread of an application starts its next operation.
     Begin {
         client: usize,
         thread: usize,
     },
-    /// A thread that has looked a copy up reads the clock and uses it, if it may.
+    /// A thread that has looked up a copy reads the clock, and uses the copy if it may.
     Finish {
         client: usize,
         thread: usize,
     },
-    /// The holder is called for its deadline.
+    /// The holder's deadline has come.
     ClientTimer {
         client: usize,
     },
-    /// The client hears that its connection is broken.
+    /// The client notices that its connection is broken.
     Notice {
         client: usize,
     },
-    /// The client connects to a server that says that it leads.
+    /// The client connects to a server that claims to lead.
     Connect {
         client: usize,
         server: usize,
     },
-    /// A request reaches the server: the first on its way, or the one behind it.
+    /// A request reaches the server: the first in flight, or the one behind it.
     Up {
         link: LinkId,
         place: usize,
@@ -38,7 +38,7 @@ pub(crate) enum Action {
     UpConsent {
         link: LinkId,
     },
-    /// An answer reaches the client: the first on its way, or the one behind it.
+    /// An answer reaches the client: the first in flight, or the one behind it.
     Down {
         link: LinkId,
         place: usize,
@@ -48,25 +48,24 @@ pub(crate) enum Action {
     },
     /// A quorum has the oldest entry that the leader appended, and the leader applies it.
     Commit,
-    /// The others say whether a server leads.
+    /// The other servers say whether a server leads.
     Ask {
         server: usize,
     },
-    /// The server hears what they said.
+    /// The server receives that verdict.
     Verdict {
         server: usize,
     },
-    /// The lessor is called for its deadline.
+    /// The lessor's deadline has come.
     ServerTimer {
         server: usize,
     },
-    /// A deposed leader hears of it.
+    /// A deposed leader learns of it.
     Learn {
         server: usize,
     },
-    /// A server is elected. Of what the leader before it had appended the first few entries are
-    /// kept; the rest comes late, if the same server leads again and its shell still had it, or
-    /// never.
+    /// A server is elected. The first few entries that the last leader appended are kept. The
+    /// others are lost, or come late if the same server leads again and its shell still has them.
     Elect {
         server: usize,
         kept: usize,
@@ -78,7 +77,7 @@ pub(crate) enum Action {
     Break {
         client: usize,
     },
-    /// A client's connection goes dead, and nobody is told.
+    /// A client's connection goes dead, and neither side notices.
     Cut {
         client: usize,
     },

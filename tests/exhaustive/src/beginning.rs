@@ -1,6 +1,6 @@
-//! How a world begins: its nodes are there, its clients are connected, have written what is to be
-//! there, and read what they are to hold. All in one order: what can go wrong on the way there is
-//! for other worlds.
+//! The beginning of a world. Its nodes exist; its clients have connected, done their first writes,
+//! and read their first objects. This happens in one fixed order: other worlds explore what can go
+//! wrong here.
 
 use std::time::Duration;
 
@@ -27,16 +27,16 @@ use crate::{
     world::{World, settings},
 };
 
-/// More steps than anything that settles takes.
+/// More steps than any settling takes.
 const STEPS_MAX: usize = 10_000;
-/// How far time jumps at once while nobody is heard of: a lessor counts all of it.
+/// How far time jumps at once while no client sends anything: a lessor counts all of it.
 const JUMP: u64 = 190_000;
 
 /// The first situation of a world.
 ///
 /// # Errors
 ///
-/// What is broken before anything has begun.
+/// What is broken before the exploration begins.
 pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String> {
     let truth = first_state(world, bug);
     let mut sealed = Part::new(truth);
@@ -94,7 +94,7 @@ fn client(world: &World, bug: Option<Bug>, place: usize) -> Client {
     Client::new(config, world.members[place].threads.len())
 }
 
-/// The state with the world's nodes and volumes, written by a session that is gone.
+/// The state with the world's nodes and volumes, written by a session that was closed.
 fn first_state(world: &World, bug: Option<Bug>) -> State {
     let mut state = State::new(world.settings);
     plant(&mut state, bug);
@@ -122,8 +122,8 @@ fn settings_of(world: &World) -> leasehold_protocol::volume::VolumeSettings {
 }
 
 impl Run<'_> {
-    /// Everything that is on its way arrives, in order, until nothing is. `also` says what else
-    /// happens by itself.
+    /// Delivers everything in flight, in order, until nothing is left. `also` names other actions
+    /// that happen by themselves.
     pub(crate) fn settle(&mut self, also: impl Fn(&Action) -> bool) -> Result<(), String> {
         for _ in 0..STEPS_MAX {
             let arrives = |action: &Action| {
@@ -151,7 +151,7 @@ impl Run<'_> {
         Err(format!("nothing comes to rest in {STEPS_MAX} steps"))
     }
 
-    /// Nobody is heard of for a while, but the leader keeps its time.
+    /// No client sends anything for a while, but the leader's clock runs on.
     fn be_silent(&mut self, silence: Duration) -> Result<(), String> {
         let end = self.at.now + u64::try_from(silence.as_micros()).unwrap_or_default();
         while self.at.now < end {

@@ -27,13 +27,13 @@ use crate::{
     world::Op,
 };
 
-/// Where a thread of an application is.
+/// The state of one thread of an application.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Thread {
-    /// It will do the thing at this place next.
+    /// Its next operation is the one at this place.
     Idle(usize),
-    /// It has looked a copy up, has not read the clock yet, and will do the thing at this place
-    /// next.
+    /// It has looked up a copy, and has not read the clock yet. Its next operation is the one at
+    /// `next`.
     Looked { next: usize, object: Object, begun: usize, content: Arc<Content>, copy: CopyLease, volume: Looked },
     /// It waits for a read.
     Reads(usize, ReadId),
@@ -41,7 +41,7 @@ pub(crate) enum Thread {
     Writes(usize, WriteId),
 }
 
-/// A volume's validity as it was when a copy was looked up.
+/// A volume's validity when a copy was looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Looked {
     path: NodePath,
@@ -52,7 +52,7 @@ pub(crate) struct Looked {
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct OpenRead {
     object: Object,
-    /// The version that it has to see at least.
+    /// The place of the oldest version that it may return.
     begun: usize,
 }
 
@@ -64,14 +64,14 @@ pub(crate) struct OpenWrite {
     key: Option<WriteKey>,
 }
 
-/// One copy.
+/// One cached copy.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Copy {
     pub(crate) content: Arc<Content>,
     pub(crate) validity: CopyValidity,
 }
 
-/// What a client keeps, and by what it may be used.
+/// A client's copies, and the validity by which it may use them.
 #[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Cache {
     pub(crate) copies: BTreeMap<Object, Copy>,
@@ -88,7 +88,7 @@ pub(crate) struct Client {
     pub(crate) links: u32,
     /// It looks for the leader.
     pub(crate) seeks: bool,
-    /// Its process is there, and was not told to close.
+    /// Its process runs, and was not closed.
     pub(crate) is_open: bool,
     pub(crate) threads: Vec<Thread>,
     pub(crate) reads: BTreeMap<ReadId, OpenRead>,
@@ -126,13 +126,13 @@ impl Client {
         }
     }
 
-    /// A thread holds the lock of a copy.
+    /// Whether a thread holds the mutex of a copy.
     pub(crate) fn is_locked(&self) -> bool {
         self.threads.iter().any(|thread| matches!(thread, Thread::Looked { .. }))
     }
 
-    /// Whether a read of the object would be served from memory. With a mistake put back the holder
-    /// is asked itself.
+    /// Whether a read of the object would be served from memory. With a planted mistake, the holder
+    /// itself decides.
     pub(crate) fn may_use(&self, object: &Object, now: Instant, is_planted: bool) -> bool {
         if is_planted {
             self.cache.copies.contains_key(object) && self.holder.may_serve(object, now)
@@ -143,7 +143,7 @@ impl Client {
 }
 
 impl Run<'_> {
-    /// An application's thread does its next thing.
+    /// A thread of the application starts its next operation.
     pub(crate) fn begin(&mut self, place: usize, thread: usize) {
         let Thread::Idle(next) = self.at.clients[place].threads[thread] else { return };
         let op = self.world.members[place].threads[thread][next].clone();
@@ -163,7 +163,7 @@ impl Run<'_> {
         }
     }
 
-    /// The client's process is gone. What it had sent may still arrive.
+    /// The client's process has ended. Its messages in flight may still arrive.
     fn vanish(&mut self, place: usize) {
         if let Some(link) = self.at.clients[place].link.and_then(|id| self.at.link_mut(id)) {
             link.is_broken = true;
@@ -176,7 +176,7 @@ impl Run<'_> {
         client.threads.iter_mut().for_each(|thread| *thread = Thread::Idle(usize::MAX));
     }
 
-    /// The application writes: in a thread, or before anything else happens.
+    /// The application writes: in a thread, or in the beginning of the world.
     pub(crate) fn write(&mut self, place: usize, thread: Option<(usize, usize)>, change: Write) {
         let client = self.at.clients[place].change();
         client.numbers += 1;
@@ -188,7 +188,7 @@ impl Run<'_> {
         self.step_holder(place, HolderInput::Write { write, change });
     }
 
-    /// The application reads: in a thread, or before anything else happens.
+    /// The application reads: in a thread, or in the beginning of the world.
     pub(crate) fn read(&mut self, place: usize, thread: Option<(usize, usize)>, object: Object) {
         let begun = self.at.oracle.begin_read(&object);
         let clock = self.world.client_clock(place, self.at.now);
@@ -211,7 +211,7 @@ impl Run<'_> {
         self.miss(place, thread, object, begun);
     }
 
-    /// A thread that has looked a copy up reads the clock, and uses the copy if it may (S1).
+    /// A thread that has looked up a copy reads the clock, and uses the copy if it may (S1).
     pub(crate) fn finish(&mut self, place: usize, thread: usize) {
         let looked = self.at.clients[place].threads[thread].clone();
         let Thread::Looked { next, object, begun, content, copy, volume } = looked else { return };
@@ -263,7 +263,7 @@ impl Run<'_> {
         self.ends_were_told(place, clock);
     }
 
-    /// The client hears that its connection is broken.
+    /// The client notices that its connection is broken.
     pub(crate) fn notice(&mut self, place: usize) {
         self.step_holder(place, HolderInput::Disconnected);
         self.look_for_leader(place);
@@ -289,8 +289,8 @@ impl Run<'_> {
         self.step_holder(place, HolderInput::Connected);
     }
 
-    /// One step of a client's holder, and its effects in order, with the steps that these bring
-    /// about.
+    /// One step of a client's holder. Carries out its effects in order, and the steps that they
+    /// cause.
     pub(crate) fn step_holder(&mut self, place: usize, input: HolderInput) {
         let clock = self.world.client_clock(place, self.at.now);
         let mut inputs = VecDeque::from([input]);
@@ -355,18 +355,18 @@ impl Run<'_> {
                 self.lease_kept(place, id, (incarnation, until))
             }
             HolderEffect::KeyLeaseLost { id } => self.lease_over(place, id),
-            // No world has nodes that go with sessions.
+            // No world attaches nodes to sessions.
             HolderEffect::AttachedNodesLost { .. } => {
                 self.demand(Err(format!("client {place} has nodes of its own, which nobody asked for")));
             }
-            // Nobody locks in any world.
+            // No world has locks.
             HolderEffect::LockChanged { .. }
             | HolderEffect::LocksLost { .. }
             | HolderEffect::WriteLeaseChanged { .. }
             | HolderEffect::FlushLost { .. } => {
                 self.demand(Err(format!("client {place} is told of a hold, which nobody asked for")));
             }
-            // Nobody watches in any world.
+            // No world has watches.
             HolderEffect::Changes { .. } | HolderEffect::WatchLost { .. } => {
                 self.demand(Err(format!("client {place} is told of a watch, which nobody asked for")));
             }
@@ -388,11 +388,11 @@ impl Run<'_> {
         self.at.link_mut(id).filter(|link| link.carries())
     }
 
-    /// A write has its name in the log from its first sending on.
+    /// A write gets its name in the log when it is first sent.
     fn note_sent(&mut self, place: usize, request: &Request) {
         let Body::Write { write, .. } = &request.body else { return };
         let key = (request.header.session, request.header.sequence);
-        // No two writes of a world are the same.
+        // No two writes of a world are equal.
         let open = self.at.clients[place].change().writes.values_mut().find(|open| open.change == *write);
         let held = match open {
             Some(OpenWrite { key: Some(old), .. }) if *old != key => {
@@ -436,7 +436,7 @@ impl Run<'_> {
         self.go_on(place, |thread| matches!(thread, Thread::Writes(_, other) if *other == write));
     }
 
-    /// What a thread waited for has ended.
+    /// The request that a thread waited for has ended.
     fn go_on(&mut self, place: usize, waited: impl Fn(&Thread) -> bool) {
         for thread in &mut self.at.clients[place].change().threads {
             if waited(thread)

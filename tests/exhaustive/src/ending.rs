@@ -1,18 +1,18 @@
-//! How a path ends: faults are over, everybody is heard again, and time goes by. Then every read
-//! and write has ended, and no lease is left of a client that has gone.
+//! The end of a path: faults stop, all messages arrive, and time passes. Then every read and write
+//! must have ended, and no lease of a departed client may be left.
 
 use leasehold_protocol::{command::LeaseKey, lessor::LessorInput, planted::Bug};
 
 use crate::{action::Action, run::Run, situation::Situation, world::World};
 
-/// From moment to moment: how often lessors want to be called.
+/// The step of time: as often as lessors want to be called.
 const STEP: u64 = 50_000;
-/// More than it takes: a term and its margin; for a connection that went dead to be asked for a
-/// sign of life and then given up, each after 3 s for a client that holds nothing; for waits that
-/// double up to a second.
+/// More steps than needed. They cover a term and its margin, and waits that double up to a second.
+/// They also cover a probe of a dead connection and its end, each after 3 s if the client has no
+/// lease.
 const STEPS_MAX: usize = 300;
 
-/// Nothing more may happen by itself. Lets time go by, and says what does not end.
+/// Nothing more happens by itself. Lets time pass, and reports what does not end.
 pub(crate) fn end(world: &World, bug: Option<Bug>, situation: &Situation) -> Result<(), String> {
     if is_quiet(situation) {
         return Ok(());
@@ -21,7 +21,7 @@ pub(crate) fn end(world: &World, bug: Option<Bug>, situation: &Situation) -> Res
     run.end()
 }
 
-/// Nobody waits for anything, and nobody has gone and left a lease behind.
+/// No client waits for a request, and no departed client has left a lease.
 fn is_quiet(situation: &Situation) -> bool {
     let is_owned = |key: &LeaseKey| {
         let open =
@@ -35,11 +35,11 @@ fn is_quiet(situation: &Situation) -> bool {
 }
 
 impl Run<'_> {
-    /// Time goes by, and nothing goes wrong any more.
+    /// Lets time pass without faults.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         self.at.left = Default::default();
         for _ in 0..STEPS_MAX {
-            // What applications have not done yet they do as soon as they can.
+            // Applications start their remaining operations as soon as they can.
             self.settle(|action| matches!(action, Action::Begin { .. } | Action::ClientTimer { .. }))?;
             if is_quiet(&self.at) {
                 return Ok(());

@@ -1,9 +1,8 @@
-//! The exploration: breadth first, so that the first thing found to be broken is reached by as few
-//! steps as any.
+//! The exploration is breadth first. So the first violation found has a shortest path.
 //!
-//! All situations of one depth are taken before any of the next, by several threads. Of what was
-//! seen before only hashes are kept, and of each by which step it was reached first: a path is
-//! walked again from the beginning when somebody wants to read it.
+//! Several threads expand all situations of one depth before the next depth. Only hashes are kept
+//! of known situations, and for each the step that reached it first. To print a path, the explorer
+//! repeats it from the beginning.
 
 use std::{
     collections::HashSet,
@@ -20,53 +19,53 @@ use leasehold_protocol::planted::Bug;
 
 use crate::{beginning, ending, part::fingerprint, run::Run, situation::Situation, world::World};
 
-/// Hashes are kept in so many sets, each with a lock of its own.
+/// The number of sets of hashes, each with its own mutex.
 const SHARDS: usize = 64;
-/// Situations that a thread takes at a time.
+/// How many situations a thread takes at a time.
 const PORTION: usize = 32;
 
-/// How to look.
+/// The parameters of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Search {
-    /// The mistake that is put back, if any.
+    /// The mistake to put back, if any.
     pub bug: Option<Bug>,
-    /// How many threads look.
+    /// How many threads explore.
     pub threads: usize,
-    /// Gives up beyond this many situations.
+    /// The exploration stops beyond this many situations.
     pub most: usize,
 }
 
-/// What was found.
+/// The result of an exploration.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Different situations.
+    /// The number of different situations.
     pub situations: usize,
-    /// Steps from one to another, those that lead to a known one included.
+    /// The number of steps between situations, including steps to a known situation.
     pub steps: usize,
-    /// Situations in which nothing more can happen by itself.
+    /// The number of situations in which nothing more can happen by itself.
     pub ends: usize,
-    /// Steps of the longest path without a detour.
+    /// The number of steps to the most distant situation, by a shortest path.
     pub depth: usize,
-    /// Everything was seen.
+    /// Whether everything was explored.
     pub is_complete: bool,
-    /// What is broken, if anything is.
+    /// The violation, if there is one.
     pub violation: Option<Violation>,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Something that does not hold.
+/// A broken invariant.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// What.
+    /// What does not hold.
     pub what: String,
-    /// How many steps lead there: no path is shorter.
+    /// The number of steps to it: no path is shorter.
     pub depth: usize,
-    /// What happens on the way, in words.
+    /// The steps of the path, as text.
     pub path: String,
 }
 
-/// A hash is its own hash.
+/// The identity hash of a value that is a hash already.
 #[derive(Default)]
 struct Known(u64);
 
@@ -84,14 +83,14 @@ impl Hasher for Known {
 
 type Marks = HashSet<u128, BuildHasherDefault<Known>>;
 
-/// How a situation was reached first: from which, and by which of its actions.
+/// How a situation was first reached: from which one, and by which of its actions.
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     from: u32,
     action: u16,
 }
 
-/// What one thread has found at one depth.
+/// The results of one thread at one depth.
 #[derive(Default)]
 struct Haul {
     next: Vec<(Origin, Situation)>,
@@ -134,7 +133,7 @@ pub fn explore(world: &World, search: Search) -> Report {
     report
 }
 
-/// One path through a world in words, to its end or to what is broken: which one, `choice` decides.
+/// One path through a world as text, to its end or to a violation. `choice` selects the path.
 pub fn walk(world: &World, bug: Option<Bug>, choice: u64) -> String {
     let first = match beginning::begin(world, bug) {
         Ok(first) => first,
@@ -194,7 +193,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Takes all situations of one depth.
+    /// Expands all situations of one depth.
     fn level(&self, level: &[Situation], offset: usize) -> Vec<Haul> {
         let next = AtomicUsize::new(0);
         let work = || {
@@ -221,7 +220,7 @@ impl Explorer<'_> {
         })
     }
 
-    /// Everything that can follow on one situation.
+    /// Takes every possible action in one situation.
     fn expand(&self, situation: &Situation, at: u32, haul: &mut Haul) {
         let actions = situation.actions(self.world);
         if actions.is_empty() {
@@ -248,7 +247,7 @@ impl Explorer<'_> {
         marks.insert(mark)
     }
 
-    /// Walks the path to what is broken once more, and writes down what happens.
+    /// Repeats the path to a violation, and records it as text.
     fn violation(&self, origins: &[Origin], at: u32, last: Option<Origin>, what: String) -> Violation {
         let mut actions: Vec<u16> = last.map(|last| last.action).into_iter().collect();
         let mut place = at as usize;

@@ -1,22 +1,20 @@
-//! What must hold in every situation. The rules' own checks, and what only those can see who see
-//! everything:
+//! Invariants of every situation: the rules' own checks, and those that need the whole world.
 //!
-//! - no copy may be used, by its client's clock, that is not what was committed last (S2, in the
-//!   form that needs no reader to come by; Gray and Cheriton 1989);
-//! - a lease ends only when its client has stopped counting on it (T3, T5);
-//! - cache and holder agree on each copy, and nothing is used without a volume lease (S1; Yin et
-//!   al. 1999).
+//! - No client, by its own clock, may use a copy that differs from the last committed content (S2,
+//!   in the form that needs no read; Gray and Cheriton 1989).
+//! - A lease ends only after its client stopped counting on it (T3, T5).
+//! - The cache and the holder agree on each copy, and no copy is used without a volume lease (S1;
+//!   Yin et al. 1999).
 //!
-//! Reads, writes and horizons are judged in `oracle`; what must hold where a path ends, in
-//! `ending`.
+//! `oracle` judges reads, writes and horizons. `ending` judges the end of a path.
 
 use leasehold_protocol::{id::SessionId, path::NodePath};
 
 use crate::run::Run;
 
 impl Run<'_> {
-    /// No copy that a client may use is old. A lease that ends makes it no truer: so it is looked
-    /// at when a client has changed, or what is true.
+    /// No client may use an old copy. The end of a lease cannot make a usable copy old. So this
+    /// check runs when a client or the true state has changed.
     pub(crate) fn copies_are_true(&mut self, place: usize) {
         let client = &self.at.clients[place];
         let clock = self.world.client_clock(place, self.at.now);
@@ -33,7 +31,7 @@ impl Run<'_> {
         self.demand(wrong.map_or(Ok(()), Err));
     }
 
-    /// A client's rules and its cache are sound, and agree.
+    /// A client's holder and cache are sound, and agree.
     pub(crate) fn client_is_sound(&mut self, place: usize) {
         let clock = self.world.client_clock(place, self.at.now);
         let client = &self.at.clients[place];
@@ -51,7 +49,7 @@ impl Run<'_> {
         self.demand(held);
     }
 
-    /// A lease has ended: no client counts on it, by its own clock.
+    /// A volume lease has ended: no client counts on it, by its own clock.
     pub(crate) fn nobody_counts_on(&mut self, session: SessionId, volume: &NodePath) {
         for place in 0..self.at.clients.len() {
             let client = &self.at.clients[place];

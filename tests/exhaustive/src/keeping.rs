@@ -1,6 +1,5 @@
 //! The key leases that an application counts on. No lease expires while its client counts on it
-//! (T3, T5), and a client is told of no lease that it has neither granted nor asked to be kept
-//! alive (S7b).
+//! (T3, T5). A client hears only of leases that it has granted or renews (S7b).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +12,17 @@ use leasehold_protocol::{
 
 use crate::{oracle::expired, run::Run};
 
-/// What one application was told of key leases.
+/// What one application knows of key leases.
 #[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Keeping {
-    /// Those that it wants kept alive.
+    /// The leases that it wants to renew.
     wanted: BTreeSet<LeaseId>,
-    /// Until when it counts on each, on its own clock.
+    /// Until when it counts on each, by its own clock.
     certain: BTreeMap<LeaseId, (Incarnation, Instant)>,
 }
 
 impl Run<'_> {
-    /// The application wants a key lease kept alive from now on.
+    /// The application starts keep-alives of a key lease.
     pub(crate) fn keep(&mut self, place: usize, id: LeaseId) {
         self.at.clients[place].change().keeping.wanted.insert(id);
         self.step_holder(place, HolderInput::KeepAlive(id));
@@ -47,7 +46,8 @@ impl Run<'_> {
         }
     }
 
-    /// The client was called: of each lease that is over by its clock it has been told.
+    /// After a step at its deadline, the client has reported each lease that has ended by its
+    /// clock.
     pub(crate) fn ends_were_told(&mut self, place: usize, clock: Instant) {
         let keeping = &self.at.clients[place].keeping;
         let is_over = |id: &&LeaseId| keeping.certain.get(id).is_some_and(|(_, until)| *until <= clock);

@@ -1,5 +1,4 @@
-//! Explores a small world and says what it found: the counts, or the shortest path to what is
-//! broken.
+//! Explores a small world, and prints the counts or a shortest path to a violation.
 
 use std::process::ExitCode;
 
@@ -11,21 +10,21 @@ use leasehold_protocol::planted::Bug;
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-exhaustive")]
 struct Arguments {
-    /// The world; all worlds are listed if none is named. `all` takes one after the other.
+    /// The world. Without a name, the program lists all worlds. `all` takes one after the other.
     world: Option<String>,
-    /// How many threads look.
+    /// How many threads explore.
     #[arg(long, default_value_t = 2)]
     threads: usize,
     /// A known mistake to put back, by its name in protocol/src/planted.rs, such as
-    /// `ServeAfterExpiry`; `all` takes one after the other, each in one world after the other until
-    /// it is found. Needs a build with `--features planted-bugs`.
+    /// `ServeAfterExpiry`. `all` takes one after the other, and explores one world after the other
+    /// until it finds the mistake. Needs a build with `--features planted-bugs`.
     #[arg(long, value_name = "NAME")]
     plant: Option<String>,
-    /// Gives up beyond this many situations; each takes about 60 bytes, those of the last depth
-    /// some kilobytes.
+    /// Stop beyond this many situations. Each takes about 60 bytes, and each of the last depth some
+    /// kilobytes.
     #[arg(long, value_name = "COUNT", default_value_t = 50_000_000)]
     most: usize,
-    /// Prints one path through the world instead: which one, this number decides.
+    /// Print one path through the world instead, selected by this number.
     #[arg(long, value_name = "NUMBER")]
     walk: Option<u64>,
 }
@@ -73,7 +72,7 @@ fn main() -> ExitCode {
     if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Says of each mistake in which world it shows first, the small ones taken first.
+/// Prints for each mistake the first world that shows it, small worlds first.
 fn look_for_all(arguments: &Arguments, mut worlds: Vec<World>) {
     worlds.sort_by_key(|world| world.least);
     for bug in Bug::ALL {

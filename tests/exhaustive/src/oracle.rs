@@ -1,9 +1,9 @@
-//! What is true, and what clients have been told. Reads and writes are judged by that alone.
+//! The committed contents, and the answers to clients. Reads and writes are judged by these alone.
 //!
-//! A read is right if it returns a version that had been committed by then, and no older one than
-//! anybody had been told of when it began (linearizability, Herlihy and Wing 1990): told by the
-//! answer to a write, or by a value that was read. Writes take effect once, and clients are told
-//! what happened (S9).
+//! A read must return a version that was committed by then. The version must be no older than any
+//! that a client had seen when the read began (linearizability, Herlihy and Wing 1990). An answer
+//! to a write shows a version, and so does a value read. Writes take effect once, and clients hear
+//! the true outcome (S9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,26 +18,25 @@ use leasehold_protocol::{
 /// Names a write in the log.
 pub(crate) type WriteKey = (SessionId, Sequence);
 
-/// What was committed, and told.
+/// The records of commits and answers.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Oracle {
     /// All contents that each object has had.
     versions: BTreeMap<Object, Vec<Content>>,
-    /// The place of the version of each object that somebody has been told of.
+    /// For each object, the place of the latest version that a client has seen.
     told: BTreeMap<Object, usize>,
-    /// The places of the versions that there were after each change.
+    /// The places of the versions after each change.
     after: BTreeMap<Revision, BTreeMap<Object, usize>>,
     effects: BTreeMap<WriteKey, Revision>,
     never: BTreeSet<WriteKey>,
-    /// The key leases that were granted, and by which writes.
+    /// The key leases that were granted, by write.
     granted: BTreeMap<WriteKey, GrantedKeyLease>,
-    /// How often each revocation was found uncovered.
+    /// How often each revocation lacked consents.
     uncovered: BTreeMap<WriteKey, u32>,
 }
 
-/// How often a revocation may be found uncovered under one leader: by the attachments that were on
-/// their way before it, and by those that came while it was on its way itself. Later ones wait for
-/// it (S7b).
+/// How often a revocation may lack consents under one leader: once for attachments in flight before
+/// it, once for those that came while it was in flight. Later ones wait behind it (S7b).
 const UNCOVERED_MAX: u32 = 2;
 
 impl Oracle {
@@ -55,7 +54,7 @@ impl Oracle {
         }
     }
 
-    /// An entry was committed: `before` became `truth`. Says what is wrong with that.
+    /// An entry was committed: `before` became `truth`. Returns what is wrong with that.
     pub(crate) fn committed(
         &mut self,
         before: &State,
@@ -79,7 +78,7 @@ impl Oracle {
                 (_, Outcome::Written(Ok(written))) if written.revision > before.revision() => {
                     self.took_effect(key, written.revision)?;
                 }
-                // It changed no node, or is answered once more.
+                // The write changed no node, or its outcome is repeated.
                 (_, Outcome::Written(Ok(written))) => {
                     self.effects.entry(key).or_insert(written.revision);
                 }
@@ -124,15 +123,15 @@ impl Oracle {
         Ok(())
     }
 
-    /// What a read that begins now has to see at least.
+    /// The place of the oldest version that a read beginning now may return.
     pub(crate) fn begin_read(&self, object: &Object) -> usize {
         self.told.get(object).copied().unwrap_or_default()
     }
 
-    /// A read that began when the version at `begun` had been told of returns this.
+    /// Judges a read that must return the version at place `begun` or a later one.
     pub(crate) fn end_read(&mut self, object: &Object, begun: usize, content: &Content) -> Result<(), String> {
         let Some(versions) = self.versions.get(object) else { return Ok(()) };
-        // Of equal contents the oldest that fits is taken.
+        // Of versions with equal contents, the oldest that fits counts.
         let Some(found) = versions.iter().skip(begun).position(|version| version == content) else {
             let expected = &versions[begun..];
             return Err(format!("stale read of {object}: {content:?}, expected one of {expected:?}"));
@@ -142,7 +141,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// The application is told how a write ended. `key` is its name in the log, if it was ever
+    /// The application received a write's outcome. `key` is its name in the log, if it was ever
     /// sent.
     pub(crate) fn end_write(
         &mut self,
@@ -168,7 +167,7 @@ impl Oracle {
         if fits { Ok(()) } else { Err(format!("write {key:?} took effect at {effect:?}, told was {result:?}")) }
     }
 
-    /// A client was told that this change has been made: so have all before it.
+    /// A client heard that this change, and so every earlier one, was made.
     fn acknowledged(&mut self, revision: Revision) {
         let Some(places) = self.after.get(&revision) else { return };
         for (object, place) in places {

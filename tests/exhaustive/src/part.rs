@@ -1,8 +1,8 @@
 //! Parts of a situation: shared until they change, and hashed once.
 //!
-//! An action changes one or two parts of a situation; the others are the same memory, and their
-//! hashes are known. Hashes have 128 bits: with a hundred million situations, the chance that any
-//! two are taken for one is below 10⁻²².
+//! An action changes one or two parts of a situation. The others share memory, and their hashes are
+//! known. Hashes have 128 bits. With a hundred million situations, the chance that any two have
+//! equal hashes is below 10⁻²².
 
 use std::{
     hash::{Hash, Hasher},
@@ -12,14 +12,14 @@ use std::{
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// The hash of anything.
+/// The hash of a value.
 pub(crate) fn fingerprint(of: &impl Hash) -> u128 {
     let mut hasher = SipHasher13::new();
     of.hash(&mut hasher);
     hasher.finish128().as_u128()
 }
 
-/// A part.
+/// A part with its hash.
 #[derive(Debug, Clone)]
 pub(crate) struct Part<T> {
     value: Arc<T>,
@@ -32,7 +32,7 @@ impl<T: Clone + Hash> Part<T> {
         Self { value: Arc::new(value), mark: 0, is_sealed: false }
     }
 
-    /// The part, to be changed. It is to be sealed before its situation is hashed.
+    /// The part, for a change. Seal it before its situation is hashed.
     pub(crate) fn change(&mut self) -> &mut T {
         self.is_sealed = false;
         Arc::make_mut(&mut self.value)

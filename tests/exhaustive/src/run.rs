@@ -1,4 +1,4 @@
-//! One action, carried out: from a situation to the next, and what that breaks.
+//! Carries out one action: from a situation to the next, with the violation that it causes.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::{
     world::World,
 };
 
-/// A situation on its way to the next.
+/// A situation that an action is changing.
 pub(crate) struct Run<'a> {
     pub(crate) world: &'a World,
     pub(crate) planted: Planted,
     pub(crate) is_planted: bool,
     pub(crate) at: Situation,
     violation: Option<String>,
-    /// What happened, in words, if they are wanted.
+    /// What happened, as text, if it is recorded.
     lines: Option<Vec<String>>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Run<'a> {
         Self { world, planted: planted(bug), is_planted: bug.is_some(), at, violation: None, lines }
     }
 
-    /// Says something, if anybody listens.
+    /// Records a line of text, if text is recorded.
     pub(crate) fn say(&mut self, words: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
             lines.push(words());
@@ -44,7 +44,7 @@ impl<'a> Run<'a> {
         self.lines.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Something may not hold.
+    /// Records the violation if an invariant does not hold.
     pub(crate) fn demand(&mut self, held: Result<(), String>) {
         if let Err(what) = held {
             self.violation.get_or_insert(what);
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
         self.violation.take().map_or(Ok(()), Err)
     }
 
-    /// Does one thing. Says what is broken afterwards.
+    /// Carries out one action. Returns the violation that it causes.
     pub(crate) fn act(&mut self, action: Action) -> Result<(), String> {
         let millis = self.at.now / 1000;
         self.say(|| format!("[{millis} ms] {action}"));
@@ -142,8 +142,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A quorum has an entry: it is in the one order. Every copy that may still be used has to be
-    /// what is true now.
+    /// A quorum has an entry, so its position in the order is final. Every usable copy must equal
+    /// the new state.
     pub(crate) fn commit(&mut self, proposal: &Proposal) -> leasehold_protocol::state::Applied {
         let before = self.at.truth.clone();
         let index = before.applied_index() + 1;

@@ -1,9 +1,9 @@
-//! A server: the shell around the lessor, as thin as the real one is meant to be; and what Raft
-//! does with its entries.
+//! A server: the shell around the lessor, as thin as the real one is meant to be, and the stand-in
+//! for Raft.
 //!
-//! The stand-in for Raft: one order of committed entries, and one server that may add to it. A
-//! server that was deposed does not know for a while; what it appends then is lost. Whoever is
-//! elected has applied all that is committed.
+//! That stand-in has one order of committed entries, and one server that may append to it. A
+//! deposed server does not know it for a while, and its appended entries are lost. An elected
+//! server has applied all committed entries.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -22,7 +22,8 @@ use crate::{
 };
 
 impl Run<'_> {
-    /// One step of a server's lessor, its effects in order, and what it then wants to propose.
+    /// One step of a server's lessor. Carries out its effects in order, and then takes its
+    /// proposals.
     pub(crate) fn step_lessor(&mut self, place: usize, input: LessorInput) {
         let now = self.at.now;
         let clock = self.world.server_clock(place, now);
@@ -85,8 +86,7 @@ impl Run<'_> {
         self.step_lessor(place, LessorInput::Request { id, request: request.clone() });
     }
 
-    /// The server appends what its lessor has to propose. What one appends that leads no more is
-    /// lost.
+    /// The server appends its lessor's proposals. Those of a server that no longer leads are lost.
     fn propose(&mut self, place: usize) {
         let clock = self.world.server_clock(place, self.at.now);
         let leads = self.at.leads(place);
@@ -115,7 +115,7 @@ impl Run<'_> {
         }
     }
 
-    /// The others say whether the server leads.
+    /// The other servers say whether the server leads.
     pub(crate) fn ask(&mut self, place: usize) {
         let leads = self.at.leads(place);
         if let Some(proof) = &mut self.at.servers[place].change().proof {
@@ -123,7 +123,7 @@ impl Run<'_> {
         }
     }
 
-    /// The server hears what they said. Everything committed by then is applied on one that leads.
+    /// The server receives their verdict. A leader has applied everything committed by then.
     pub(crate) fn hear_verdict(&mut self, place: usize) {
         let leads = self.at.leads(place);
         let Some(Proof { round, verdict }) = self.at.servers[place].change().proof.take() else { return };
@@ -132,8 +132,8 @@ impl Run<'_> {
         self.step_lessor(place, input);
     }
 
-    /// A server is elected. Of what the last leader appended, some first part is committed before
-    /// what the new one adds.
+    /// A server is elected. The first `kept` entries of the last leader are committed before the
+    /// new ones.
     pub(crate) fn elect(&mut self, place: usize, kept: usize, is_late: bool) {
         let old = self.at.leader;
         let left = if old == place { &mut self.at.left.reelections } else { &mut self.at.left.elections };
@@ -144,8 +144,7 @@ impl Run<'_> {
             self.commit(&proposal);
         }
         self.lead(place);
-        // A first entry of an epoch is not among what a shell keeps: nobody would be there to lead
-        // by it.
+        // A shell never keeps the first entry of an epoch: no lessor would remain to lead by it.
         if is_late {
             let late = late.into_iter().filter(|proposal| proposal.epoch > Epoch(0));
             self.at.servers[place].change().tail.extend(late);
@@ -174,7 +173,7 @@ impl Run<'_> {
         self.propose(place);
     }
 
-    /// The server leads no more, and knows it. Everybody who waits is told.
+    /// The server no longer leads, and knows it. It answers every waiting request.
     pub(crate) fn step_down(&mut self, place: usize) {
         let clock = self.world.server_clock(place, self.at.now);
         let server = self.at.servers[place].change();

@@ -1,10 +1,12 @@
-//! A situation: everything there is in a world at one moment, and what may happen next.
+//! A situation: everything in a world at one moment, and the possible actions.
 //!
-//! Two situations are the same if their hashes are: all of what the rules remember is in them, and
-//! so is all of what is on its way. Numbers that only name things (tickets, stamps, revisions) are
-//! part of it, too: leaving them out would merge more, but each is compared with others somewhere
-//! in the rules, and a renaming that keeps all comparisons is not worth its risk here. What is left
-//! out is what no rule reads: a request waits on the server under the lowest number that is free.
+//! Two situations are equal if their hashes are. The hash covers everything that the rules
+//! remember, and all messages in flight. It also covers numbers that only name things, such as send
+//! ids, stamps and revisions. Without them more situations would merge. But the rules compare these
+//! numbers, and a renaming that keeps all comparisons would be too risky.
+//!
+//! Only numbers that no rule reads are normalized: a request waits at the server under the lowest
+//! free number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,21 +28,21 @@ use crate::{
     world::{Faults, World},
 };
 
-/// Names a connection: whose, and which of that client's.
+/// Names a connection: the client, and the number of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LinkId {
     pub(crate) client: usize,
     pub(crate) number: u32,
 }
 
-/// A connection with what is on it: four streams, in each of which order is kept.
+/// A connection with its messages, in four streams. Each keeps its order.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) server: usize,
     /// Nothing more can be sent on it.
     pub(crate) is_broken: bool,
-    /// Everything on it is lost, and nobody knows.
+    /// Everything on it is lost, and neither side notices.
     pub(crate) is_cut: bool,
     pub(crate) requests: VecDeque<(SendId, Arc<Request>)>,
     pub(crate) consents: VecDeque<Consent>,
@@ -48,23 +50,23 @@ pub(crate) struct Link {
     pub(crate) recalls: VecDeque<Recall>,
 }
 
-/// A proof of leadership that is under way.
+/// A quorum round in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Proof {
     pub(crate) round: u64,
-    /// What the others say, once they were asked.
+    /// The verdict of the other servers, once they were asked.
     pub(crate) verdict: Option<bool>,
 }
 
-/// A server, and its lessor while it leads or believes that it does.
+/// A server, and its lessor while it leads or believes so.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Server {
-    /// What is applied here: what was committed at some time, and sealed then.
+    /// The applied state: that of an earlier commit, sealed then.
     pub(crate) state: Part<State>,
     pub(crate) lessor: Option<Lessor>,
-    /// The leadership that the lessor is of.
+    /// The leadership of the lessor.
     pub(crate) term: u64,
-    /// What it appended and no quorum has yet. Nothing on a server that was deposed: that is lost.
+    /// Its appended entries that no quorum has. Empty on a deposed server: its entries are lost.
     pub(crate) tail: VecDeque<Arc<Proposal>>,
     pub(crate) routes: BTreeMap<SessionId, (u64, LinkId)>,
     pub(crate) asked: BTreeMap<RequestId, (LinkId, SendId)>,
@@ -73,28 +75,28 @@ pub(crate) struct Server {
     pub(crate) stepped: u64,
 }
 
-/// Everything.
+/// The whole world at one moment.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Situation {
     /// True time, in microseconds.
     pub(crate) now: u64,
-    /// Which of the world's moments it is.
+    /// The number of the present moment.
     pub(crate) moment: usize,
-    /// What may still go wrong.
+    /// The faults that may still happen.
     pub(crate) left: Faults,
-    /// Which server leads, and under which number.
+    /// The server that leads, and the number of that leadership.
     pub(crate) leader: usize,
     pub(crate) term: u64,
     pub(crate) servers: Vec<Part<Server>>,
     pub(crate) clients: Vec<Part<Client>>,
     pub(crate) links: Vec<Part<Link>>,
-    /// What is committed, applied.
+    /// The state after all committed entries.
     pub(crate) truth: Part<State>,
     pub(crate) oracle: Part<Oracle>,
 }
 
 impl Situation {
-    /// Hashes what was changed, and forgets connections on which nothing can happen any more.
+    /// Hashes the changed parts, and drops connections on which nothing more can happen.
     pub(crate) fn seal(&mut self) -> u128 {
         let clients = &self.clients;
         self.links.retain(|link| clients[link.id.client].link == Some(link.id) || link.is_under_way());
@@ -119,7 +121,7 @@ impl Situation {
         self.leader == server && self.servers[server].term == self.term
     }
 
-    /// Everything that may happen next, always in the same order.
+    /// All possible actions, always in the same order.
     pub(crate) fn actions(&self, world: &World) -> Vec<Action> {
         let mut actions = Vec::with_capacity(16);
         for (place, client) in self.clients.iter().enumerate() {
@@ -140,8 +142,8 @@ impl Situation {
 
     fn actions_of_client(&self, world: &World, place: usize, client: &Client, actions: &mut Vec<Action>) {
         if let Some(thread) = client.threads.iter().position(|thread| matches!(thread, Thread::Looked { .. })) {
-            // A copy that is looked at is locked: no step of this client's rules can end before it
-            // is used.
+            // The thread locks the copy. The client's rules cannot finish a step before the thread
+            // has used it.
             return actions.push(Action::Finish { client: place, thread });
         }
         if !client.is_open {
@@ -218,7 +220,7 @@ impl Situation {
             actions.push(Action::Commit);
         }
         match server.proof {
-            // Without another server that could lead there is nothing between the two.
+            // Without a second server, nothing can happen between the question and the verdict.
             Some(Proof { verdict: None, .. }) if world.servers.len() > 1 => actions.push(Action::Ask { server: place }),
             Some(_) => actions.push(Action::Verdict { server: place }),
             None => {}
@@ -264,12 +266,12 @@ impl Link {
         }
     }
 
-    /// Whether something on it may still reach a server.
+    /// Whether a message on it may still reach a server.
     fn is_under_way(&self) -> bool {
         !self.requests.is_empty() || !self.consents.is_empty()
     }
 
-    /// Whether what is sent now can arrive.
+    /// Whether a message that is sent now can arrive.
     pub(crate) fn carries(&self) -> bool {
         !self.is_broken && !self.is_cut
     }

@@ -1,10 +1,10 @@
-//! What a world is made of: who is there, what they do, what may go wrong, and at which moments
-//! time stands.
+//! The parts of a world: its clients, their operations, the possible faults, and the moments at
+//! which time stands still.
 //!
-//! A world is small so that all of it can be seen. Time stands at a few moments that are named
-//! here, and jumps from one to the next whenever no step is in between: so any process may be
-//! paused between any two of its steps, for as long as the moments reach. The moments are chosen
-//! around the deadlines that matter; see [`TERM`].
+//! A world is small, so that all of it can be explored. Time stands still at the moments named
+//! here, and may jump to the next between any two steps. So any process may be paused between any
+//! two of its steps, for as long as the moments reach. The moments lie around the deadlines that
+//! matter; see [`TERM`].
 
 use std::time::Duration;
 
@@ -18,74 +18,75 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-/// The volume term of the worlds, in milliseconds, the shortest there is. Clocks may drift by 1 %:
-/// a client counts 198 on its own clock, which is 200 by a clock that is slow by that; the leader
-/// ends a lease after 205 by its own, which is 203 by a clock that is fast; a horizon is a tick of
-/// 20 further on.
+/// The volume term of the worlds, in milliseconds: the shortest that is allowed.
+///
+/// Clocks may drift by 1 %. A client counts 198 on its own clock, which are 200 of true time if it
+/// is slow. The leader ends a lease after 205 on its own, which are 203 if it is fast. A horizon is
+/// a tick of 20 further on.
 pub const TERM: u64 = 200;
-/// What the leader waits beyond a term, in milliseconds.
+/// The skew margin of the worlds, in milliseconds.
 pub const MARGIN: u64 = 5;
-/// What clocks may drift.
+/// The drift allowance of all clocks, in parts per million.
 const DRIFT_PPM: u32 = 10_000;
 /// Every clock's reading when its world begins.
 const ORIGIN: u64 = 1_000_000_000;
 
-/// What an application does.
+/// An operation of an application.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// It reads.
+    /// Reads an object.
     Read(Object),
-    /// It writes.
+    /// Writes.
     Write(Write),
-    /// Its cache drops a copy for lack of room.
+    /// Drops a copy, as if the cache lacked room.
     Evict(Object),
-    /// It wants a key lease kept alive from now on.
+    /// Starts keep-alives of a key lease.
     Keep(LeaseId),
-    /// It closes its session.
+    /// Closes the session.
     Close,
-    /// Its process ends, without a word.
+    /// Ends the process without notice.
     Vanish,
 }
 
-/// One client: its clock, what it holds in the beginning, and what its application does.
+/// One client: its clock, its first writes and copies, and the operations of its application.
 #[derive(Debug, Clone, Default)]
 pub struct Member {
     /// By how many parts per million its clock is fast; negative if it is slow.
     pub(crate) fast: i64,
-    /// It writes these first of all.
+    /// Its writes before anything else happens.
     pub(crate) first: Vec<Write>,
-    /// It reads these before anything else happens.
+    /// The objects that it reads before the exploration begins.
     pub(crate) warm: Vec<Object>,
-    /// Each thread does one thing after the other; threads do theirs at any time.
+    /// Its threads. Each does its operations in order, at any time.
     pub(crate) threads: Vec<Vec<Op>>,
 }
 
-/// How often each thing may go wrong.
+/// How often each fault may happen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Faults {
-    /// A server becomes leader in place of another, which does not know at first.
+    /// A server becomes leader in place of another, which does not know it at first.
     pub elections: u8,
-    /// The leader is elected again: what it had appended is committed, lost, or comes late, behind
+    /// The leader is elected again. Its appended entries are committed, lost, or come late, behind
     /// the first entry of its new epoch.
     pub reelections: u8,
-    /// A connection breaks. What was on its way up may arrive, late, or not.
+    /// A connection breaks. Messages in flight to the server may arrive late, or not.
     pub breaks: u8,
-    /// A connection loses everything from now on, and nobody is told.
+    /// A connection loses everything from now on, and neither side notices.
     pub cuts: u8,
-    /// A recall is lost on a connection that goes on.
+    /// A recall is lost on a connection that otherwise works.
     pub lost_recalls: u8,
     /// A request or an answer overtakes the one before it.
     pub overtakings: u8,
-    /// A client connects to a leader that is none any more.
+    /// A client connects to a deposed leader.
     pub misdirections: u8,
 }
 
 /// A small world.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What can happen in it, in a sentence.
+    /// One sentence about what can happen in it.
     pub about: &'static str,
     pub(crate) settings: VolumeSettings,
     pub(crate) nodes: Vec<(NodePath, &'static str)>,
@@ -93,17 +94,17 @@ pub struct World {
     pub(crate) members: Vec<Member>,
     /// By how many parts per million each server's clock is fast.
     pub(crate) servers: Vec<i64>,
-    /// The moments at which time stands, in milliseconds since the beginning; the first is
+    /// The moments at which time stands still, in milliseconds since the beginning. The first is
     /// mostly 0.
     pub(crate) moments: Vec<u64>,
     pub(crate) faults: Faults,
-    /// So much time passes between the first writes and the reads that follow them.
+    /// How much time passes between the first writes and the first reads.
     pub(crate) age: Duration,
-    /// Nobody is heard of for so long before the exploration begins, but the leader keeps its time.
+    /// How long no client sends anything before the exploration begins. The leader's clock runs on.
     pub(crate) silence: Duration,
-    /// A hit is two steps: the copy is looked up; then the clock is read, and the copy used.
+    /// A hit takes two steps: look up the copy; then read the clock and use the copy.
     pub(crate) splits_hits: bool,
-    /// Entries that carry nothing but a tick are committed at once.
+    /// Entries with nothing but a tick are committed at once.
     pub(crate) commits_ticks: bool,
     /// The least number of situations that it must have.
     pub least: usize,
@@ -112,7 +113,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world with one server, whose clock is fast, and nobody else.
+    /// A world with one server, whose clock is fast, and without clients.
     pub fn new(name: &'static str, about: &'static str) -> Self {
         Self {
             name,
@@ -133,105 +134,105 @@ impl World {
         }
     }
 
-    /// With a node.
+    /// Adds a node.
     #[must_use]
     pub fn node(mut self, at: &str, value: &'static str) -> Self {
         self.nodes.push((path(at), value));
         self
     }
 
-    /// With a volume.
+    /// Adds a volume.
     #[must_use]
     pub fn volume(mut self, at: &str) -> Self {
         self.volumes.push(path(at));
         self
     }
 
-    /// With a client.
+    /// Adds a client.
     #[must_use]
     pub fn member(mut self, member: Member) -> Self {
         self.members.push(member);
         self
     }
 
-    /// With servers whose clocks are fast by so much.
+    /// Sets the servers, by how many parts per million each one's clock is fast.
     #[must_use]
     pub fn servers(mut self, fast: &[i64]) -> Self {
         self.servers = fast.to_vec();
         self
     }
 
-    /// Time jumps from moment to moment.
+    /// Adds moments to which time may jump, in milliseconds.
     #[must_use]
     pub fn moments(mut self, moments: &[u64]) -> Self {
         self.moments.extend(moments);
         self
     }
 
-    /// Time has jumped to this moment, in milliseconds, and nobody has noticed yet.
+    /// Sets the first moment, in milliseconds: no process has run since time jumped there.
     #[must_use]
     pub fn first_moment(mut self, moment: u64) -> Self {
         self.moments[0] = moment;
         self
     }
 
-    /// So much may go wrong.
+    /// Sets the possible faults.
     #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self
     }
 
-    /// Objects are leased for so many milliseconds.
+    /// Sets the term of object leases, in milliseconds.
     #[must_use]
     pub fn object_term(mut self, millis: u64) -> Self {
         self.settings = settings(millis, self.settings.tracking());
         self
     }
 
-    /// Objects are not kept track of one by one.
+    /// Makes every session covering: the lessor does not track objects one by one.
     #[must_use]
     pub fn covering(mut self) -> Self {
         self.settings = settings(TERM * 10, Tracking::Covering);
         self
     }
 
-    /// What clients write first is so old when they begin to read.
+    /// Sets the age of the first writes when clients begin to read.
     #[must_use]
     pub fn age(mut self, age: Duration) -> Self {
         self.age = age;
         self
     }
 
-    /// Nobody is heard of for so long at first.
+    /// Sets how long no client sends anything at first.
     #[must_use]
     pub fn silence(mut self, silence: Duration) -> Self {
         self.silence = silence;
         self
     }
 
-    /// Hits are two steps.
+    /// Makes a hit take two steps.
     #[must_use]
     pub fn splits_hits(mut self) -> Self {
         self.splits_hits = true;
         self
     }
 
-    /// Ticks are entries like any other.
+    /// Makes ticks wait for their commit like other entries.
     #[must_use]
     pub fn slow_ticks(mut self) -> Self {
         self.commits_ticks = false;
         self
     }
 
-    /// It has at least so many situations.
+    /// Sets the least number of situations.
     #[must_use]
     pub fn least(mut self, situations: usize) -> Self {
         self.least = situations;
         self
     }
 
-    /// It takes minutes.
+    /// Marks the world as one that takes minutes.
     #[must_use]
     pub fn large(mut self) -> Self {
         self.is_large = true;
@@ -242,17 +243,17 @@ impl World {
         DriftAllowance::from_ppm(DRIFT_PPM).unwrap_or(DriftAllowance::DEFAULT)
     }
 
-    /// When its first moment is, in microseconds of true time.
+    /// The true time of its first moment, in microseconds.
     pub(crate) fn start(&self) -> u64 {
         u64::try_from((self.age + self.silence).as_micros()).unwrap_or_default()
     }
 
-    /// What a server's clock shows at a true time, in microseconds.
+    /// The reading of a server's clock at a true time in microseconds.
     pub(crate) fn server_clock(&self, server: usize, now: u64) -> Instant {
         reading(self.servers[server], now)
     }
 
-    /// What a client's clock shows at a true time, in microseconds.
+    /// The reading of a client's clock at a true time in microseconds.
     pub(crate) fn client_clock(&self, client: usize, now: u64) -> Instant {
         reading(self.members[client].fast, now)
     }
@@ -278,27 +279,26 @@ impl World {
 }
 
 impl Member {
-    /// A client whose clock is slow by all that is allowed: the worst that can be for the end of
-    /// its leases.
+    /// A client whose clock is as slow as allowed: the worst case for the ends of its leases.
     pub fn slow() -> Self {
         Self { fast: -10_000, ..Self::default() }
     }
 
-    /// It has written these before anything else happens, and before anything is read.
+    /// Sets its writes before all reads.
     #[must_use]
     pub fn first(mut self, writes: &[Write]) -> Self {
         self.first = writes.to_vec();
         self
     }
 
-    /// It has read these before anything else happens.
+    /// Sets the objects that it reads before the exploration begins.
     #[must_use]
     pub fn holds(mut self, objects: &[Object]) -> Self {
         self.warm = objects.to_vec();
         self
     }
 
-    /// It does these one after the other, beside what its other threads do.
+    /// Adds a thread that does these operations in order, beside its other threads.
     #[must_use]
     pub fn does(mut self, ops: &[Op]) -> Self {
         self.threads.push(ops.to_vec());
@@ -319,7 +319,7 @@ pub(crate) fn settings(object_term: u64, tracking: Tracking) -> VolumeSettings {
     settings.unwrap_or(VolumeSettings::DEFAULT)
 }
 
-/// A path. Worlds name only valid ones: the root stands for any other.
+/// A path. An invalid text gives the root, and no world has one.
 pub fn path(text: &str) -> NodePath {
     NodePath::parse(text).unwrap_or_else(|_| NodePath::root())
 }
@@ -344,12 +344,12 @@ pub fn list(at: &str) -> Op {
     Op::Read(children(at))
 }
 
-/// Writes a value, whatever is there. No two writes of a world have the same.
+/// Writes a value unconditionally. Every value of a world is unique.
 pub fn put(at: &str, value: &'static str) -> Op {
     Op::Write(Write::put(path(at), value.as_bytes().into()))
 }
 
-/// Makes a node that is not there.
+/// Makes a node that does not exist.
 pub fn create(at: &str, value: &'static str) -> Op {
     let (value, condition) = (value.as_bytes().into(), Condition::Absent);
     Op::Write(Write::Put { path: path(at), value, condition, attach: Attach::Nothing })
@@ -360,12 +360,12 @@ pub fn delete(at: &str) -> Op {
     Op::Write(Write::Delete { path: path(at), recursive: false, condition: Condition::Any })
 }
 
-/// Removes a node and all below it.
+/// Removes a node and its subtree.
 pub fn delete_all(at: &str) -> Op {
     Op::Write(Write::Delete { path: path(at), recursive: true, condition: Condition::Any })
 }
 
-/// Writes a pair if a node has this value, else the other pair.
+/// Writes one pair of nodes if a node has this value, otherwise the other pair.
 pub fn either(
     at: &str,
     has: &'static str,
@@ -390,7 +390,7 @@ pub fn remove_volume(at: &str) -> Op {
 /// The key lease of all worlds that have one.
 pub const LEASE: LeaseId = LeaseId(9);
 
-/// Grants [`LEASE`] for so many milliseconds.
+/// Grants [`LEASE`] with a TTL in milliseconds.
 pub fn grant(ttl: u64) -> Write {
     Write::GrantLease { id: Some(LEASE), ttl: Duration::from_millis(ttl) }
 }

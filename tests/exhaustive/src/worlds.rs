@@ -1,4 +1,4 @@
-//! The worlds.
+//! The worlds: each a small scenario around one race or one fault.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub fn all() -> Vec<World> {
     worlds
 }
 
-/// The world of this name.
+/// The world with this name; none if there is no such world.
 pub fn named(name: &str) -> Option<World> {
     all().into_iter().find(|world| world.name == name)
 }
@@ -26,7 +26,7 @@ pub fn named(name: &str) -> Option<World> {
 const NONE: Faults =
     Faults { elections: 0, reelections: 0, breaks: 0, cuts: 0, lost_recalls: 0, overtakings: 0, misdirections: 0 };
 
-/// Reads and writes that overtake each other, while one leader leads.
+/// Reads and writes that overtake each other under one leader.
 fn races() -> Vec<World> {
     let world = |name, about| World::new(name, about).node("/a", "0");
     vec![
@@ -83,7 +83,7 @@ fn races() -> Vec<World> {
     ]
 }
 
-/// Leaders that are replaced, and do not know. What they refuse is asked again after 20 ms or more.
+/// Leaders that are deposed without knowing. Clients repeat refused requests after 20 ms or more.
 fn elections() -> Vec<World> {
     let world = |name, about| World::new(name, about).node("/a", "0").servers(&[10_000, 10_000]);
     let one = Faults { elections: 1, ..NONE };
@@ -114,7 +114,7 @@ fn elections() -> Vec<World> {
     ]
 }
 
-/// Leases that end, and clients that come back.
+/// Leases that end, and clients that return.
 fn lapses() -> Vec<World> {
     let world = |name, about| World::new(name, about).node("/a", "0");
     vec![
@@ -147,7 +147,7 @@ fn lapses() -> Vec<World> {
             .member(Member::slow().does(&[put("/a", "1")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[Op::Vanish]))
             .moments(&[100, 199, 204]),
-        // A server whose clock is fast counts 600 s 60 ms after the silence.
+        // The clock of a fast server counts 600 s at 60 ms after the silence.
         world("session-return", "a client comes back when its session is about to end, and another writes what it had")
             .least(100000)
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
@@ -161,7 +161,7 @@ fn lapses() -> Vec<World> {
     ]
 }
 
-/// Nodes that come and go, and volumes.
+/// Nodes that are made and removed, and volumes.
 fn trees() -> Vec<World> {
     vec![
         World::new("absence", "a client holds the absence of a node that another makes")
@@ -198,13 +198,13 @@ fn trees() -> Vec<World> {
     ]
 }
 
-/// Key leases under a fixed name: granted, kept alive, revoked, expired, and granted again.
+/// Key leases of one name: granted, renewed, revoked, expired, and granted again.
 fn leases() -> Vec<World> {
     const LONG: u64 = TERM * 100;
     let write = Op::Write;
     vec![
-        // The first lease is over by the server's clock 204 ms after its grant; the recall of its
-        // node waits for 205 ms.
+        // By the server's clock the first lease ends 204 ms after its grant. The recall of its node
+        // waits for 205 ms.
         World::new(
             "lease-reused",
             "a revocation waits for a holder while its lease expires and another client grants it anew",
@@ -246,7 +246,7 @@ fn leases() -> Vec<World> {
     ]
 }
 
-/// Connections that break, or lose something.
+/// Connections that break, or lose messages.
 fn connections() -> Vec<World> {
     let world = |name, about| World::new(name, about).node("/a", "0");
     vec![

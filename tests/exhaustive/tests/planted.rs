@@ -1,6 +1,6 @@
-//! Known mistakes (`protocol/src/planted.rs`), put back one at a time: each of these is found in
-//! the world that is named, by a path of this many steps, and no path is shorter. Every world finds
-//! one: a world that finds none would look at nothing.
+//! Known mistakes (`protocol/src/planted.rs`), put back one at a time. The exploration finds each
+//! in the named world, by a shortest path of this many steps. Every world finds one: otherwise it
+//! would check nothing.
 //!
 //! `cargo run --release -p leasehold-exhaustive --features planted-bugs -- WORLD --plant NAME`
 //! shows the path.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use leasehold_exhaustive::{Search, all, explore, named};
 use leasehold_protocol::planted::Bug;
 
-/// What is found where, and after how many steps at the earliest.
+/// Each mistake, a world that finds it, and the length of the shortest path.
 const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::ServeAfterExpiry, "session-return", 3),
     (Bug::ServeAfterExpiry, "dead-holder", 8),
@@ -58,7 +58,7 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::AttachmentsPassRevocation, "attach-revoke", 18),
 ];
 
-/// More than it takes to find any of them.
+/// More situations than needed to find any of them.
 const MOST: usize = 400_000;
 
 fn complaint((bug, name, depth): (Bug, &str, usize)) -> Option<String> {

@@ -1,12 +1,12 @@
-//! Every small world is explored to its end, and nothing is broken in any of its situations. Those
-//! that take minutes are for the program.
+//! Every small world is explored completely without a violation. Run worlds that take minutes with
+//! the program:
 //!
-//! `cargo run --release -p leasehold-exhaustive -- NAME` explores one by itself, and prints the
-//! shortest path to what is broken.
+//! `cargo run --release -p leasehold-exhaustive -- NAME` explores one world, and prints a shortest
+//! path to a violation.
 
 use leasehold_exhaustive::{Search, all, explore, named};
 
-/// No world of a test is larger than this.
+/// No world of a test has more situations.
 const MOST: usize = 2_000_000;
 
 fn explored(name: &str) {
@@ -76,7 +76,7 @@ worlds! {
     a_connection_that_goes_dead: "cut-holder",
 }
 
-/// Two explorations see the same, however many threads look.
+/// Explorations with one thread and with three have equal counts.
 #[test]
 fn the_counts_do_not_depend_on_the_threads() {
     let world = named("children").expect("a world");

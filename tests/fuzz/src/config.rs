@@ -1,4 +1,4 @@
-//! A server's configuration: TOML, and what is checked of it before a server starts.
+//! A server's configuration: TOML, and its checks before a server starts.
 
 use leasehold_server::ServerConfig;
 

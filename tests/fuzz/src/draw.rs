@@ -1,8 +1,7 @@
 //! Values of the protocol, drawn from the fuzzer's bytes.
 //!
-//! Mostly from small sets of sessions, paths and numbers, so that inputs have to do with each
-//! other; now and then anything. When the bytes are used up everything is zero: the first of each
-//! choice.
+//! Most values come from small sets of sessions, paths and numbers, so that inputs relate to each
+//! other. Some are arbitrary. When the bytes are used up, each draw gives the first choice.
 
 use std::time::Duration;
 
@@ -27,41 +26,41 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-/// Names whose bytes lie on both sides of the slash.
+/// Paths with bytes that sort on both sides of the slash.
 const PATHS: [&str; 8] = ["/", "/a", "/a/b", "/a-b", "/a0/c", "/v", "/v/a", "/v/w/a"];
 
-/// The bytes that are left, as choices.
+/// The bytes that are left, from which choices are drawn.
 #[derive(Debug)]
 pub struct Draw<'a>(Unstructured<'a>);
 
 impl<'a> Draw<'a> {
-    /// All choices come from these bytes.
+    /// Draws all choices from these bytes.
     pub fn new(data: &'a [u8]) -> Self {
         Self(Unstructured::new(data))
     }
 
-    /// Whether the bytes are used up.
+    /// True if the bytes are used up.
     pub fn is_done(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A number below `bound`, which is at most 256: one byte.
+    /// A number below `bound`, drawn from one byte. `bound` is at most 256.
     pub fn below(&mut self, bound: u64) -> u64 {
         u64::from(self.0.arbitrary::<u8>().unwrap_or_default()) % bound.max(1)
     }
 
-    /// Once in so many times; not when the bytes are used up.
+    /// True once in `times` draws. False when the bytes are used up.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == times - 1
     }
 
-    /// One of these.
+    /// One of these values. `None` if there is none.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
         let at = self.below((from.len() as u64).clamp(1, 256)) as usize;
         from.get(at).cloned()
     }
 
-    /// Any number, often one at which counting ends.
+    /// Any number, often near the limit of a counter.
     pub fn wild(&mut self) -> u64 {
         match self.below(4) {
             0 => u64::MAX - self.below(3),
@@ -71,12 +70,12 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// A small number, seldom any.
+    /// A number below `below`, seldom any.
     pub fn number(&mut self, below: u64) -> u64 {
         if self.one_in(32) { self.wild() } else { self.below(below) }
     }
 
-    /// Some bytes.
+    /// At most `most` bytes.
     pub fn bytes(&mut self, most: u64) -> Vec<u8> {
         let wanted = self.below(most + 1) as usize;
         self.0.bytes(wanted.min(self.0.len())).unwrap_or_default().to_vec()
@@ -87,13 +86,13 @@ impl<'a> Draw<'a> {
         self.0.take_rest()
     }
 
-    /// A list of at most `most`.
+    /// A list of at most `most` values.
     pub fn list<T>(&mut self, most: u64, mut draw: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let count = self.below(most + 1);
         (0..count).map(|_| draw(self)).collect()
     }
 
-    /// This, or nothing.
+    /// A drawn value, or `None`.
     pub fn maybe<T>(&mut self, draw: impl FnOnce(&mut Self) -> T) -> Option<T> {
         if self.below(2) == 1 { Some(draw(self)) } else { None }
     }
@@ -109,7 +108,7 @@ impl<'a> Draw<'a> {
         NodePath::parse(&text).unwrap_or_else(|_| NodePath::root())
     }
 
-    /// The top of what may be a volume.
+    /// A path that may be the top of a volume.
     pub fn top(&mut self) -> NodePath {
         let tops = ["/", "/v", "/v/w", "/a"];
         if self.one_in(16) {
@@ -130,7 +129,7 @@ impl<'a> Draw<'a> {
         if self.below(3) == 1 { ObjectSet::Subtree(self.path()) } else { ObjectSet::One(self.object()) }
     }
 
-    /// A span of up to a few seconds, seldom any.
+    /// A span of up to 43 s, seldom any.
     pub fn span(&mut self) -> Duration {
         match self.below(16) {
             15 => Duration::from_secs(self.wild()),
@@ -144,17 +143,17 @@ impl<'a> Draw<'a> {
         SessionId(self.number(5))
     }
 
-    /// A stamp near this one.
+    /// A stamp, mostly of this epoch.
     pub fn stamp(&mut self, epoch: Epoch) -> Stamp {
         let epoch = if self.one_in(12) { Epoch(self.number(8)) } else { epoch };
         Stamp { epoch, sequence: self.number(24) }
     }
 
-    /// What a volume promises, if it can.
+    /// Settings of a volume that decode.
     pub fn settings(&mut self) -> VolumeSettings {
         let tracking = if self.below(3) == 1 { Tracking::Covering } else { Tracking::Objects };
         let term = Duration::from_millis(200 + 50 * self.below(256));
-        // As it is decoded: the margin is looked at later, by who knows the allowance.
+        // Decoding does not check the margin. The lessor does, as it knows the drift allowance.
         let object_term = if self.one_in(8) { self.span() } else { term * 4 };
         let margin = if self.one_in(8) { self.span() } else { term };
         let raw = postcard::to_allocvec(&(term, object_term, margin, tracking)).unwrap_or_default();
@@ -197,12 +196,12 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// As what a node is held.
+    /// The mode of a lock.
     pub fn hold_mode(&mut self) -> LockMode {
         if self.below(2) == 1 { LockMode::Exclusive } else { LockMode::Shared }
     }
 
-    /// How a hold stands.
+    /// The status of a lock.
     pub fn hold_status(&mut self) -> LockStatus {
         match self.below(4) {
             0 => LockStatus::Ended,
@@ -255,12 +254,12 @@ impl<'a> Draw<'a> {
         Operation::Put { path: self.path(), value: self.bytes(6).into(), attach: self.attach() }
     }
 
-    /// The name of a key lease.
+    /// The id of a key lease.
     pub fn lease_id(&mut self) -> LeaseId {
         LeaseId(self.number(4))
     }
 
-    /// What a node is to go with.
+    /// What a node is attached to.
     pub fn attach(&mut self) -> Attach {
         match self.below(6) {
             1 => Attach::Unchanged,
@@ -270,7 +269,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// More time on a key lease, or not.
+    /// The result of a keep-alive for one key lease.
     pub fn kept(&mut self) -> KeyLeasePromise {
         KeyLeasePromise {
             id: self.lease_id(),
@@ -333,14 +332,14 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// An entry, mostly of this epoch.
+    /// A proposal, mostly of this epoch.
     pub fn proposal(&mut self, epoch: Epoch, revision: Revision) -> Proposal {
         let epoch = if self.one_in(12) { Epoch(self.number(6)) } else { epoch };
         let time = ClusterTime::from_micros(self.number(200).saturating_mul(100_000));
         Proposal { epoch, number: self.number(8), time, commands: self.list(3, |draw| draw.command(revision)) }
     }
 
-    /// A header of this session in this epoch.
+    /// A header of this session, mostly in this epoch.
     pub fn header(&mut self, session: SessionId, epoch: Epoch, registration: u64) -> RequestHeader {
         RequestHeader {
             session,
@@ -361,7 +360,7 @@ impl<'a> Draw<'a> {
         ClockQuestion { mark: self.number(16), references: [0; 4].map(|_| self.number(16)), excess: self.maybe(excess) }
     }
 
-    /// What is asked.
+    /// The body of a request.
     pub fn body(&mut self, epoch: Epoch, revision: Revision) -> Body {
         match self.below(28) {
             26 | 27 => Body::AwaitLocks {
@@ -422,13 +421,13 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// What is watched.
+    /// The node or subtree of a watch.
     pub fn watched(&mut self) -> Watched {
         let path = self.path();
         if self.below(2) == 0 { Watched::Subtree(path) } else { Watched::Node(path) }
     }
 
-    /// A piece of a list.
+    /// A part of a holder report.
     pub fn held(&mut self) -> HolderReportPart {
         HolderReportPart {
             volume: self.top(),

@@ -1,9 +1,9 @@
 //! The holder between an application that does anything and a server that answers anything.
 //!
-//! After each step its invariants hold, each read and write ends once, and what it tells the cache
-//! fits what the cache has. If the server is one that keeps to the protocol, everything that waits
-//! ends; half of the inputs have another, which says whatever is drawn: from that one nothing is
-//! expected but that it does no harm.
+//! After each step the holder's invariants hold, each read and write ends once, and its effects on
+//! the cache fit the content of the cache. Half of the inputs have a server that follows the
+//! protocol. Then everything that waits must end. The other inputs have a server that lies: it must
+//! only do no harm.
 
 mod answers;
 
@@ -31,17 +31,17 @@ use leasehold_protocol::{
 
 use super::draw::Draw;
 
-/// Steps in one input at most, so that it stays quick.
+/// The most steps of one input, so that it stays quick.
 const STEPS_MAX: usize = 300;
 
-/// Answers after which everything must have ended.
+/// The most answers and timeouts until everything must have ended.
 const SETTLE_MAX: usize = 4000;
 
 const TERM: Duration = Duration::from_secs(10);
 const OBJECT_TERM: Duration = Duration::from_secs(100);
 const TOPS: [&str; 3] = ["/", "/v", "/v/w"];
 
-/// Steps a holder by what is drawn from the bytes.
+/// Steps a holder by choices that are drawn from the bytes.
 pub fn run(data: &[u8]) {
     let mut draw = Draw::new(data);
     let is_honest = draw.below(2) == 0;
@@ -63,17 +63,17 @@ struct World {
     is_honest: bool,
     is_closed: bool,
     outstanding: Vec<(SendId, Request)>,
-    /// What the cache has: each copy's grant.
+    /// The copies in the cache, each with the stamp of its grant.
     cache: BTreeMap<Object, Stamp>,
-    /// The recall that the holder is being told of.
+    /// The recall that the holder handles at the moment.
     recalling: Option<Recall>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
-    /// Those of them that cannot be given up.
+    /// The writes that cannot be cancelled.
     lasting: BTreeSet<WriteId>,
-    /// What was recalled.
+    /// The stamps of all recalls.
     recalled: BTreeSet<Stamp>,
-    /// How far each watch has been told.
+    /// The revision up to which each watch was notified.
     watches: BTreeMap<WatchId, Option<Revision>>,
     ids: u64,
     /// The server's counters.
@@ -114,7 +114,7 @@ impl World {
             13 => self.connect(draw.below(3) == 1),
             14 => {
                 self.step(HolderInput::Disconnected);
-                // Some of what was sent is still answered, and must not be looked at.
+                // Some of the sent requests are still answered. The holder must ignore that.
                 self.outstanding.truncate(4);
             }
             15..=19 => self.read(draw.object()),
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// The application does something with a write lease, or with what is none.
+    /// The application uses a write lease, which may not exist.
     fn cache(&mut self, draw: &mut Draw<'_>) {
         let lock = LockId(draw.number(8));
         match draw.below(4) {
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// Whatever a server says, nothing is told twice, and nothing out of order.
+    /// Whatever a server answers, the holder reports each change once and in order.
     fn told(&mut self, watch: WatchId, changes: &Changes) {
         let told = self.watches.get_mut(&watch).expect("nothing is told of what was given up");
         let last = told.replace(changes.through).unwrap_or_default();
@@ -215,8 +215,7 @@ impl World {
             self.carry_out(effect);
         }
         for object in self.cache.keys() {
-            // As the cache would: what it does not have cannot be served. The converse is the
-            // holder's to know.
+            // The cache asks this about each of its copies. Only the holder knows the answer.
             let _ = self.holder.may_serve(object, self.now);
         }
     }
@@ -247,7 +246,7 @@ impl World {
             HolderEffect::WatchLost { watch, .. } => {
                 assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
             }
-            // Nothing that a cache, a read or a write knows of.
+            // These effects concern no copy, read or write.
             _ => {}
         }
     }
@@ -258,9 +257,9 @@ impl World {
         }
     }
 
-    /// Whoever consents has dropped what was granted before. Consent is given at once, to the
-    /// recall that has come, or when a write lease has been flushed: a server that lies may use one
-    /// stamp for two.
+    /// Before the holder consents, it drops what was granted before the recall. It consents at once
+    /// to the recall that it handles, or later when a write lease has been flushed. A server that
+    /// lies may use one stamp for two recalls.
     fn consented(&mut self, stamp: Stamp) {
         assert!(self.recalled.contains(&stamp), "consented to what was not recalled");
         let recall = self.recalling.as_ref().filter(|recall| recall.stamp == stamp);
@@ -293,7 +292,7 @@ impl World {
         self.step(HolderInput::Connected);
     }
 
-    /// Lets the time come that the holder waits for.
+    /// Advances the clock to the holder's next deadline.
     fn time_out(&mut self) {
         let Some(next) = self.holder.next_deadline() else { return };
         self.now = self.now.max(next);
@@ -319,7 +318,7 @@ impl World {
         self.recalling = None;
     }
 
-    /// The next stamp; some overtake others.
+    /// The next stamp. Some are lower than an earlier one, as if they were overtaken.
     fn stamp(&mut self, draw: &mut Draw<'_>) -> Stamp {
         self.stamps += 1;
         Stamp { epoch: Epoch(self.epoch), sequence: self.stamps.saturating_sub(draw.below(3)) }
@@ -340,7 +339,7 @@ impl World {
         self.step(HolderInput::Answered { send_id, response });
     }
 
-    /// From here on the server answers: everything that waits has to end.
+    /// From here on the server answers, so everything that waits must end.
     fn settle(&mut self) {
         self.outstanding.clear();
         self.step(HolderInput::Connected);

@@ -1,8 +1,9 @@
 //! The lessor under any requests, consents, proofs, commits and elections, in any order.
 //!
-//! After each step its invariants hold. Each request is answered once, at the latest when it steps
-//! down; what is refused as not its own leaves it as it was. The shell is one that keeps its part:
-//! proposals are applied in the order in which they were taken, and time does not run backwards.
+//! After each step the lessor's invariants hold. It answers each request once, at the latest when
+//! it steps down. A request that it refuses as not its own leaves it unchanged. The shell follows
+//! its contract: it applies proposals in the order in which it took them, and time does not run
+//! backwards.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -23,13 +24,13 @@ use leasehold_protocol::{
 
 use super::{draw::Draw, state::Replica};
 
-/// Steps in one input at most, so that it stays quick.
+/// The most steps of one input, so that it stays quick.
 const STEPS_MAX: usize = 300;
 
-/// No round has this number: a proof of it is none.
+/// No quorum round has this number, so a proof of it proves nothing.
 const NO_ROUND: u64 = u64::MAX;
 
-/// Steps a lessor by what is drawn from the bytes.
+/// Steps a lessor by choices that are drawn from the bytes.
 pub fn run(data: &[u8]) {
     let mut draw = Draw::new(data);
     let mut world = World::new(if draw.below(2) == 1 { 2 } else { 1000 });
@@ -49,7 +50,7 @@ struct World {
     session_objects_max: usize,
     attempt: u64,
     now: Instant,
-    /// Proposed, and not applied yet.
+    /// Proposed and not yet applied.
     log: VecDeque<Proposal>,
     requests: u64,
     unanswered: BTreeSet<RequestId>,
@@ -135,7 +136,7 @@ impl World {
         let state = &self.replica.state;
         let mut request = draw.request(session, state.epoch(), registration, state.revision());
         if request.body == Body::Register {
-            // Mostly later than the last one.
+            // Mostly higher than the last one.
             if !draw.one_in(4) {
                 request.header.registration = registration.saturating_add(1);
             }
@@ -170,14 +171,14 @@ impl World {
         }
     }
 
-    /// Takes an input that changes nothing.
+    /// Gives the lessor an input that must change nothing.
     fn let_be(&mut self, input: LessorInput) {
         let mut before = self.lessor.clone();
         let effects = self.step(input);
         self.is_as(&mut before, &effects);
     }
 
-    /// The lessor is as if time had passed and nothing else had happened.
+    /// The lessor must be as if time had passed and nothing else had happened.
     fn is_as(&self, before: &mut Lessor, effects: &[LessorEffect]) {
         let expected = before.step(LessorInput::NotProven { round: NO_ROUND }, &self.replica.state, self.now);
         assert_eq!(effects, expected);
@@ -204,7 +205,7 @@ impl World {
         }
     }
 
-    /// Puts the lessor's next proposal into the log.
+    /// Appends the lessor's next proposal to the log.
     fn take(&mut self) {
         let has_proposal = self.lessor.has_proposal();
         let proposal = self.lessor.take_proposal(self.now);
@@ -212,7 +213,7 @@ impl World {
         self.log.extend(proposal);
     }
 
-    /// Applies what is first in the log.
+    /// Applies the first entry of the log.
     fn commit(&mut self) {
         let Some(proposal) = self.log.pop_front() else { return };
         let is_mine = self.lessor.is_mine(&proposal);
@@ -238,7 +239,7 @@ impl World {
         self.take();
     }
 
-    /// Another replica has led meanwhile.
+    /// Another replica has led in the meantime.
     fn elsewhere(&mut self, draw: &mut Draw<'_>) {
         let commands = vec![Command::BeginEpoch { replica: 2, attempt: self.attempt }];
         let time = self.replica.state.cluster_time().after(draw.span());
@@ -258,7 +259,7 @@ fn config(attempt: u64, session_objects_max: usize) -> LessorConfig {
     }
 }
 
-/// Refusals before anything of a request is looked at.
+/// Refusals that come before the lessor looks at the rest of a request.
 fn is_not_ours(response: &Response) -> bool {
     matches!(response.result, Err(Refusal::NotRegistered { .. } | Refusal::SessionNotFound { .. }))
 }

@@ -1,12 +1,13 @@
-//! What the fuzzer drives: for each target a function that takes any bytes and must not panic.
+//! The functions that the fuzzer drives, one for each target. They take any bytes and must not
+//! panic.
 //!
-//! The targets in `fuzz_targets/` hand these functions to libFuzzer; `replay.rs`, a test of the
-//! workspace, hands them the kept corpus. They see the shipped code through its public interface
-//! only, and assert what holds whatever comes: bytes that are taken come out again as the same
-//! value, every request is answered once, the invariants hold after every step.
+//! The targets in `fuzz_targets/` give these functions to libFuzzer. `replay.rs`, a test of the
+//! workspace, gives them the stored corpus. They use the shipped code through its public interface,
+//! and assert what holds for any input: accepted bytes encode to the same value, every request is
+//! answered once, the invariants hold after every step.
 //!
-//! They do not know libFuzzer, and nothing here reads a clock, sleeps or draws lots: the same bytes
-//! do the same.
+//! They do not know libFuzzer. Nothing here reads a clock, sleeps or uses randomness, so the same
+//! bytes give the same run.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,7 @@ pub mod store;
 pub mod text;
 pub mod wire;
 
-/// A target: its name, which is that of its folder in `corpus/`, and what is done with its inputs.
+/// A target: its name, which is also its folder in `corpus/`, and the function for its inputs.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

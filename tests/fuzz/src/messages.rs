@@ -1,9 +1,8 @@
-//! Everything that is encoded with postcard: what clients, servers and replicas say to each other,
-//! and log entries.
+//! Everything that postcard encodes: messages of clients, servers and replicas, and log entries.
 //!
-//! Bytes that decode give a value that encodes, and whose encoding gives the same value and the
-//! same bytes again. (The bytes that came need not be those: a number can be written longer than it
-//! is.) Values that are drawn come back as they were.
+//! If bytes decode, the value encodes, and its encoding decodes to the same value and the same
+//! bytes. The first bytes may differ from those, because a number can be written longer than
+//! needed. Drawn values survive the same round trip.
 
 use bytes::BytesMut;
 use leasehold_protocol::{
@@ -32,7 +31,7 @@ use super::draw::Draw;
 
 const KINDS: u64 = 32;
 
-/// Decodes the bytes as a message of the kind that the first byte says, or draws one from them.
+/// Decodes the bytes as a message of the kind that the first byte names, or draws one from them.
 pub fn run(data: &[u8]) {
     let mut draw = Draw::new(data);
     match draw.below(KINDS) {
@@ -89,8 +88,8 @@ fn come_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(valu
     assert_eq!(encoded(&back), bytes);
 }
 
-/// As [`plain`], for what crosses in frames. These types cannot be compared, and a deadline is what
-/// is left of it: so what counts is that the encoding decodes, and that all of it is needed.
+/// [`plain`] for messages in frames. These types cannot be compared, and a deadline is encoded as
+/// the time left. So this checks that the encoding decodes, and that it needs exactly its bytes.
 fn framed<T: Decode + Encode>(bytes: &[u8]) {
     let Ok(value) = T::decode(bytes) else { return };
     let mut out = BytesMut::new();

@@ -1,5 +1,5 @@
-//! A connection whose other end is the fuzzer: what it feeds is read, what is written it sees.
-//! Nothing ever waits for a clock.
+//! A connection whose other end is the fuzzer. The fuzzer feeds the bytes to read, and sees the
+//! bytes that are written. Nothing waits for a clock.
 
 use std::{
     io,
@@ -11,11 +11,11 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// One end, given to the code under test.
+/// The end for the code under test.
 #[derive(Debug)]
 pub struct Pipe(Arc<Mutex<Ends>>);
 
-/// The other end, kept by the fuzzer.
+/// The end for the fuzzer.
 #[derive(Debug)]
 pub struct Far(Arc<Mutex<Ends>>);
 
@@ -27,7 +27,7 @@ struct Ends {
     reader: Option<Waker>,
 }
 
-/// A connection.
+/// Makes a connection.
 pub fn pipe() -> (Pipe, Far) {
     let ends = Arc::new(Mutex::new(Ends::default()));
     (Pipe(Arc::clone(&ends)), Far(ends))
@@ -47,7 +47,7 @@ impl Far {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends no more.
+    /// Closes the connection. No more bytes come.
     pub fn close(&self) {
         let mut ends = lock(&self.0);
         ends.is_closed = true;
@@ -56,12 +56,12 @@ impl Far {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// What was sent and has not been read.
+    /// The bytes that were sent and not yet read.
     pub fn unread(&self) -> Vec<u8> {
         lock(&self.0).fed.to_vec()
     }
 
-    /// All that was written.
+    /// All bytes that the code under test wrote.
     pub fn written(&self) -> Vec<u8> {
         lock(&self.0).written.clone()
     }

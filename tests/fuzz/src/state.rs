@@ -1,5 +1,5 @@
-//! The replicated state under any entries: the invariants hold after each, and the rows that were
-//! said to have changed are all that did.
+//! The replicated state under any entries. After each entry the invariants hold, and no rows have
+//! changed but those that were reported.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use leasehold_protocol::{
 
 use super::draw::Draw;
 
-/// Entries in one input at most, so that it stays quick.
+/// The most entries of one input, so that it stays quick.
 const ENTRIES_MAX: usize = 200;
 
 /// Applies entries that are drawn from the bytes.
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
     replica.restart();
 }
 
-/// A state, and its rows as a disk has them that was told of each change.
+/// A state, and its rows as a disk has them that stores each reported change.
 #[derive(Debug)]
 pub struct Replica {
     /// The state.
@@ -65,7 +65,7 @@ impl Replica {
         applied
     }
 
-    /// Goes on with the state that the rows are, which is this one.
+    /// Rebuilds the state from its rows. It must be the same state.
     pub fn restart(&mut self) {
         let state = State::from_rows(self.rows.clone());
         assert_eq!(state.as_ref(), Ok(&self.state), "the rows are the state");

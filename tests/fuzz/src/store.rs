@@ -1,9 +1,9 @@
-//! What a replica reads from its disk, or receives as a snapshot: rows, snapshots, log entries, the
-//! witness, the standing.
+//! What a replica reads from its disk, or receives as a Raft snapshot: rows, snapshots, log
+//! entries, the durable index, the store identity.
 //!
-//! Damage is refused, never followed by a panic; where a checksum stands before a decoder, it is
-//! made right here, so that the decoder sees the damage too. What is taken for a state is one: it
-//! goes on like any other.
+//! Damage must be refused, and must cause no panic. Where a checksum guards a decoder, the checksum
+//! is made right, so that the decoder sees the damage too. Rows that are accepted as a state must
+//! be a state, and go on like any other.
 
 use std::{cell::OnceCell, collections::BTreeMap, fs, path::PathBuf, sync::LazyLock};
 
@@ -27,17 +27,17 @@ use super::{draw::Draw, state::Replica};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The witness's two slots.
+/// The size of each of the two slots of the durable index.
 const SLOT_BYTES: usize = 128;
 
-/// The rows of a small state with something of each kind in it.
+/// The rows of a small state that has something of each kind.
 static ROWS: LazyLock<Rows> = LazyLock::new(|| small_state().rows().collect());
 
 thread_local! {
     static DIR: OnceCell<tempfile::TempDir> = const { OnceCell::new() };
 }
 
-/// Reads the bytes as what the first one says.
+/// Reads the bytes as the kind that the first byte names.
 pub fn run(data: &[u8]) {
     let mut draw = Draw::new(data);
     match draw.below(8) {
@@ -72,7 +72,7 @@ fn row_key(bytes: &[u8]) {
     }
 }
 
-/// An entry of the log, under the key that it has or another.
+/// A log entry, under its own key or another.
 fn entry(draw: &mut Draw<'_>) {
     let index = draw.number(64);
     let key = if draw.one_in(8) { draw.bytes(10) } else { index.to_be_bytes().to_vec() };
@@ -93,7 +93,7 @@ fn entry(draw: &mut Draw<'_>) {
     }
 }
 
-/// Rows that were changed a little, as the snapshot that they would be.
+/// Rows with a few changes, and the snapshot that they would make.
 fn snapshot(draw: &mut Draw<'_>) {
     let mut rows = ROWS.clone();
     for _ in 0..draw.below(5) {
@@ -161,8 +161,8 @@ fn damage(rows: &mut Rows, draw: &mut Draw<'_>) {
     }
 }
 
-/// What was taken for a state is one, and goes on as one, unless it was about to count beyond what
-/// can be counted.
+/// An accepted state must be valid, and must go on as one. It may stop when one of its counters
+/// would overflow.
 fn go_on(mut state: State, draw: &mut Draw<'_>) {
     assert_eq!(state.check(), Ok(()));
     for _ in 0..8 {
@@ -207,7 +207,7 @@ fn small_state() -> State {
     state
 }
 
-/// A file of this name with these bytes.
+/// Writes the bytes to a file of this name, and returns its folder.
 fn file(name: &str, bytes: &[u8]) -> PathBuf {
     let dir = DIR.with(|dir| dir.get_or_init(|| tempfile::tempdir().expect("a directory")).path().to_owned());
     fs::write(dir.join(name), bytes).expect("it can be written");

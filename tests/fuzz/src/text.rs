@@ -1,19 +1,19 @@
-//! Every parser of a text that people type: paths, durations, and the lines of the shell.
+//! Every parser of text that people type: paths, durations, and the lines of the shell.
 //!
-//! The last two are private to the binary, which has no library: their files are taken in here as
-//! they are. What stands between them and the rules, clap and the parsers of single arguments, is
-//! run on the same corpus by a test in `src/shell.rs`.
+//! The last two are private to the binary, which has no library. So this module includes their
+//! files. A test in `src/shell.rs` gives the same corpus to clap and to the parsers of single
+//! arguments.
 
 use leasehold_protocol::{limits::Limits, path::NodePath};
 
-// What of it is not called here is called in the binary.
+// The binary calls the functions that are not called here.
 #[allow(dead_code)]
 #[path = "../../../src/duration.rs"]
 mod duration;
 #[path = "../../../src/words.rs"]
 mod words;
 
-/// Parses the text as everything that it could be meant as.
+/// Gives the text to each parser.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     path(&text);

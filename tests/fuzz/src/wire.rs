@@ -1,7 +1,8 @@
-//! What arrives on a connection: handshakes, frames, and the two channels of
+//! Bytes that arrive on a connection: handshakes, frames, and the two channels of
 //! [`leasehold_wire::mux`].
 //!
-//! Each is compared with a twin that has all bytes at once and reads them in the simplest way.
+//! The result is compared with that of a twin, which has all bytes at once and reads them in the
+//! simplest way.
 
 use std::{
     future::Future,
@@ -26,23 +27,23 @@ use super::{
     pipe::{Far, pipe},
 };
 
-/// What crosses in these tests: the frames matter here, not what is in them.
+/// The message of these tests. Only its frame matters.
 type Message = Response<String>;
 type Channel = ChannelTransport<Message, Message>;
 
-/// What a frame counts for beside its bytes, in windows.
+/// What windows count for a frame beside its bytes.
 const FRAME_COST_BYTES: usize = 64;
 
-/// What one input may make cross, so that it stays quick.
+/// The most bytes that one input may send, so that it stays quick.
 const BYTES_MAX: usize = 8 << 20;
 
 thread_local! {
-    // Timers can be made, and never fire: nobody turns the runtime.
+    // Timers can be made, and never fire, because nobody drives the runtime.
     static RUNTIME: tokio::runtime::Runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime without threads");
 }
 
-/// Reads the bytes as one side of a connection, of a kind that the first byte says.
+/// Reads the bytes as one side of a connection. The first byte names the kind.
 pub fn run(data: &[u8]) {
     RUNTIME.with(|runtime| {
         let _inside = runtime.enter();
@@ -60,7 +61,7 @@ fn poll<F: Future>(future: &mut Pin<&mut F>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(noop_waker_ref()))
 }
 
-/// Feeds the bytes in two pieces, then closes; what the future then says.
+/// Feeds the bytes in two pieces, then closes. Returns the future's output.
 fn fed<F: Future>(future: F, far: &Far, bytes: &[u8], cut: usize) -> F::Output {
     let mut future = pin!(future);
     let (first, second) = bytes.split_at(cut.min(bytes.len()));
@@ -159,7 +160,7 @@ fn frames(mut draw: Draw<'_>) {
     assert_eq!(got, twin(&bytes));
 }
 
-/// What there is; true at the end.
+/// Takes all messages that are there. True at the end of the connection.
 fn take_all<T>(transport: &mut T, got: &mut Vec<Result<Message, String>>) -> bool
 where
     T: Stream<Item = Result<Message, ConnectionError>> + Unpin,
@@ -173,7 +174,7 @@ where
     }
 }
 
-/// What a connection gives on which these bytes come: messages, and perhaps an error at the end.
+/// The result of a connection with these bytes: messages, and perhaps an error at the end.
 fn twin(mut bytes: &[u8]) -> Vec<Result<Message, String>> {
     let mut expected = Vec::new();
     while !bytes.is_empty() {
@@ -201,7 +202,7 @@ fn next_frame(bytes: &[u8]) -> Result<(&[u8], &[u8]), ConnectionError> {
     }
 }
 
-/// A frame with a message of so many bytes or a few more.
+/// Appends a frame with a message of `length` bytes or a few more.
 fn put_message(out: &mut BytesMut, tag: Option<u8>, id: u64, length: usize) {
     let start = out.len();
     out.put_u32(0);
@@ -212,19 +213,19 @@ fn put_message(out: &mut BytesMut, tag: Option<u8>, id: u64, length: usize) {
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// One connection, and what is known of it.
+/// One connection, and what must hold for it.
 struct Mux {
     far: Far,
     channels: [Channel; 2],
     driver: MuxDriver,
-    /// Frames fed, and those taken out, as windows count them.
+    /// The bytes of the frames fed, and of those taken out, as windows count them.
     fed: [usize; 2],
     taken: [usize; 2],
-    /// False once any bytes were fed: they may have been frames too.
+    /// False once arbitrary bytes were fed, because they may contain frames.
     is_counted: bool,
-    /// Room that was given to the other side's sender.
+    /// The room that the fuzzer gave to the sender under test.
     given: [usize; 2],
-    /// What was sent, in order.
+    /// The ids of the messages sent, in order.
     sent: [Vec<u64>; 2],
     bytes: usize,
 }
@@ -330,7 +331,7 @@ impl Mux {
         self.sent[channel].push(request_id);
     }
 
-    /// False if there is nothing.
+    /// Takes one message. False if there is none.
     fn take(&mut self, channel: usize) -> bool {
         match Pin::new(&mut self.channels[channel]).poll_next(&mut Context::from_waker(noop_waker_ref())) {
             Poll::Ready(Some(Ok(message))) => {
@@ -344,8 +345,8 @@ impl Mux {
         }
     }
 
-    /// What was written are frames: messages in the order in which they were sent, within what room
-    /// there was, and room given back for no more than what was fed.
+    /// The written bytes are frames. Messages are in the order in which they were sent, and within
+    /// the room that was given. Room is given back for no more than was taken out.
     fn check_written(&self) {
         let written = self.far.written();
         let mut rest = &written[..];

@@ -1,4 +1,4 @@
-//! A client's threads around one cache: the driver in the small, and a reader.
+//! A client's threads around one cache: a small driver, and a reader.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,28 +23,28 @@ use crate::{cache::Cache, clock, volume_leases::VolumeLeases};
 
 const SESSION: SessionId = SessionId(7);
 const EPOCH: Epoch = Epoch(3);
-/// Of the volume lease.
+/// The term of the volume lease.
 pub(crate) const TERM: Duration = Duration::from_secs(10);
 const OBJECT_TERM: Duration = Duration::from_secs(100);
 
-/// The value before the write that all models are about.
+/// The value before the write that happens in each model.
 pub(crate) const OLD: &str = "old";
-/// The value after it.
+/// The value after that write.
 pub(crate) const NEW: &str = "new";
 
-/// What the driver's lock protects.
+/// The state behind the driver's lock.
 pub(crate) struct Core {
     holder: Holder,
     pub(crate) leases: VolumeLeases,
-    /// Sent and not answered.
+    /// The requests in flight.
     sent: Vec<SendId>,
 }
 
-/// One client, and what its servers have told another one.
+/// One client, and whether another client's write was acknowledged.
 pub(crate) struct Client {
     pub(crate) cache: Cache,
     pub(crate) core: Mutex<Core>,
-    /// The write of [`NEW`] has been acknowledged to whoever wrote it.
+    /// The servers have acknowledged the write of [`NEW`] to its writer.
     acknowledged: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn content(value: &str, revision: u64) -> Content {
 }
 
 impl Client {
-    /// Registered, with a volume lease on the root.
+    /// A registered client with a volume lease on the root.
     pub(crate) fn leased(planted: Planted) -> Self {
         let drift_allowance = DriftAllowance::from_ppm(0).expect("within bounds");
         let config = HolderConfig { drift_allowance, planted, ..HolderConfig::new("model") };
@@ -84,7 +84,7 @@ impl Client {
         client
     }
 
-    /// With a copy of [`OLD`] too.
+    /// The same, with a cached copy of [`OLD`].
     pub(crate) fn cached(planted: Planted) -> Self {
         let client = Self::filling(planted);
         client.end_fill();
@@ -92,14 +92,14 @@ impl Client {
         client
     }
 
-    /// With a request for it under way.
+    /// [`Client::leased`], with a read of the object in flight.
     pub(crate) fn filling(planted: Planted) -> Self {
         let client = Self::leased(planted);
         client.begin_read(2, object().path.as_str());
         client
     }
 
-    /// The answer that a server gave before the write: [`OLD`], and a lease.
+    /// Delivers the answer that a server gave before the write: [`OLD`], with a lease.
     pub(crate) fn end_fill(&self) {
         let grant = Grant {
             stamp: stamp(2),
@@ -111,19 +111,19 @@ impl Client {
         self.answer(read_answer(OLD, Some(grant)));
     }
 
-    /// The recall for the write. The consent lets the write take effect and be acknowledged at
-    /// once.
+    /// Delivers the recall for the write. On the consent, the write takes effect and is
+    /// acknowledged at once.
     pub(crate) fn recall(&self) {
         let sets = vec![ObjectSet::One(object())];
         self.step(HolderInput::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets }));
     }
 
-    /// Nobody needs to be asked any more: the write takes effect, and whoever wrote it is told.
+    /// No more consents are needed: the write takes effect, and is acknowledged to its writer.
     pub(crate) fn acknowledge(&self) {
         self.acknowledged.store(true, Release);
     }
 
-    /// Reads from memory. What was acknowledged before it began, it sees.
+    /// Reads from memory. The read must see a write that was acknowledged before the read began.
     pub(crate) fn read(&self) {
         let is_acknowledged = self.acknowledged.load(Acquire);
         let value = self.hit();
@@ -143,14 +143,14 @@ impl Client {
         self.step(HolderInput::Read { read: ReadId(read), object });
     }
 
-    /// Answers the one request that waits for an answer.
+    /// Answers the only request in flight.
     fn answer(&self, answer: Answer) {
         let send_id = self.core.lock().expect("not poisoned").sent.remove(0);
         let response = Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) };
         self.step(HolderInput::Answered { send_id, response });
     }
 
-    /// A step of the rules and its effects, in order, under the lock.
+    /// Takes a step of the rules and carries out its effects, in order, under the lock.
     fn step(&self, input: HolderInput) {
         let mut core = self.core.lock().expect("not poisoned");
         for effect in core.holder.step(input, clock::now()) {
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// A copy of [`NEW`] under the next volume lease.
+    /// Installs a copy of [`NEW`] under this incarnation of the volume lease.
     pub(crate) fn install_new(&self, incarnation: Incarnation) {
         let mut core = self.core.lock().expect("not poisoned");
         let until = clock::now().after(OBJECT_TERM);

@@ -1,11 +1,11 @@
-//! The clock of a model: it stands still until a thread moves it.
+//! The clock of a model: it stands still until a thread advances it.
 
 use std::{cell::Cell, time::Duration};
 
 use leasehold_protocol::time::Instant;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// When a model begins.
+/// The time at which a model begins.
 const BEGIN_MICROS: u64 = 1_000_000;
 
 loom::lazy_static! {
@@ -16,19 +16,19 @@ loom::thread_local! {
     static EARLY: Cell<Option<Instant>> = Cell::new(None);
 }
 
-/// What the clock says. It is never old, as a relaxed load could be, and orders nothing else: so it
-/// is by an exchange.
+/// The present time. An exchange reads it, because a relaxed load could return an older value. The
+/// exchange orders nothing else.
 pub(crate) fn now() -> Instant {
     EARLY.with(Cell::get).unwrap_or_else(|| Instant::from_micros(NOW.fetch_add(0, Relaxed)))
 }
 
-/// Time passes.
+/// Advances the clock.
 pub(crate) fn pass(span: Duration) {
     NOW.fetch_add(span.as_micros() as u64, Relaxed);
 }
 
-/// A mistake: this thread uses from now on what the clock says now, as if it had read it before all
-/// else.
+/// A planted mistake: from now on this thread uses the present time, as if it had read the clock
+/// before everything else.
 pub(crate) fn read_too_early() {
     let now = now();
     EARLY.with(|early| early.set(Some(now)));

@@ -1,21 +1,23 @@
 //! Every order in which threads can use the client's cache, explored by loom.
 //!
-//! Real are the files of the cache, taken in as they are: lookup and comparison of a hit
-//! (`cache.rs`), the deadlines of the volume leases (`volume_leases.rs`), the contents; and the
-//! rules, [`Holder`](leasehold_protocol::holder::Holder). Stand-ins are what loom has to see:
-//! atomic numbers, locks, and the concurrent map (`sync`), which is one shard of dashmap: a lock
-//! for reading and writing that a reader holds for as long as it has an entry. So are the clock,
-//! and the driver (`client`), which carries effects out in order under one lock as the real one
-//! does.
+//! These parts are real:
 //!
-//! loom runs a model again and again until every interleaving was seen, and every older value that
-//! a relaxed load may still see. What the models show is in [`models`];
-//! `cargo test -p leasehold-interleavings` runs them, and puts mistakes back to see that each is
-//! found.
+//! - the files of the cache, included unchanged: lookup and comparison of a hit (`cache.rs`), the
+//!   deadlines of the volume leases (`volume_leases.rs`), the contents;
+//! - the rules, [`Holder`](leasehold_protocol::holder::Holder).
 //!
-//! Not explored: moka's and dashmap's own insides, more than one shard, the connection.
+//! These parts are stand-ins, because loom must see them: atomic numbers, locks, the clock, and the
+//! concurrent map (`sync`). The map is one shard of dashmap: a read-write lock that a reader holds
+//! while it has an entry. The driver (`client`) is a stand-in too. Like the real one it carries out
+//! effects in order under one lock.
+//!
+//! loom repeats a model until it has seen every interleaving, and every older value that a relaxed
+//! load may still see. [`models`] has the properties. `cargo test -p leasehold-interleavings` runs
+//! them. It also plants mistakes, and checks that each is found.
+//!
+//! Not explored: the internals of moka and dashmap, more than one shard, the connection.
 
-// Each model needs some of the files' items; the library needs them all.
+// The included files have items that no model uses.
 #![allow(dead_code)]
 
 #[path = "../../../client-cache/src/cache.rs"]

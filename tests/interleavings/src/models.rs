@@ -1,9 +1,9 @@
-//! What is explored. Each function is one model: it panics if some interleaving breaks what it
-//! says, and returns how many it saw.
+//! The models. Each function is one model: it panics if an interleaving breaks its property, and
+//! returns the number of interleavings. `docs/PROTOCOL.md` defines the rule ids.
 //!
-//! In all of them a reader reads from memory while a write of the object goes on elsewhere, and
-//! must not see the old value if the write had been acknowledged before it began (linearizability,
-//! as of one object; I1).
+//! In each model a reader reads from memory while a write of the object goes on elsewhere. If the
+//! write was acknowledged before the read began, the read must not see the old value. This is
+//! linearizability of one object, I1 in `tests/simulation/README.md`.
 
 use std::sync::{
     Arc,
@@ -18,10 +18,10 @@ use crate::{
     clock,
 };
 
-/// A thread's stack, in words: what a step of the rules takes is more than loom gives by itself.
+/// A thread's stack, in words. A step of the rules needs more than loom's default.
 const STACK_WORDS: usize = 1 << 16;
 
-/// Runs a reader beside other threads, in every order.
+/// Runs a reader beside other threads in every order. Returns the number of orders.
 fn explore(
     make: fn(Planted) -> Client,
     planted: Planted,
@@ -41,7 +41,7 @@ fn explore(
             let others: Vec<_> = others.iter().map(|other| with_it(*other)).collect();
             reader(&client);
             others.into_iter().for_each(join);
-            // When all is over too.
+            // Read once more after all threads have ended.
             reader(&client);
         }));
     });
@@ -56,23 +56,23 @@ fn join(thread: JoinHandle<()>) {
     thread.join().expect("it did not panic");
 }
 
-/// A recall reaches a copy that is being read (S2: dropped before the consent).
+/// A recall reaches a copy during a read of it. The client must drop it before it consents (S2).
 pub fn a_recall_and_a_hit(planted: Planted) -> usize {
     explore(Client::cached, planted, &[Client::recall], Client::read)
 }
 
-/// A recall and the grant that it recalls come at the same time, on two threads (S4).
+/// A recall and the grant that it recalls arrive at the same time, on two threads (S4).
 pub fn a_recall_and_a_fill(planted: Planted) -> usize {
     explore(Client::filling, planted, &[Client::recall, Client::end_fill], Client::read)
 }
 
-/// The volume lease ends while its copy is being read: the write waits for nobody's consent, only
-/// for the time (S1).
+/// The volume lease ends during a read of a copy under it. The write waits for no consent, only for
+/// the end of the lease (S1).
 pub fn the_end_of_a_lease_and_a_hit() -> usize {
     explore(Client::cached, Planted::default(), &[let_the_lease_end], Client::read)
 }
 
-/// The same with a mistake: a reader that reads the clock before it looks the copy up.
+/// The same with a mistake: the reader reads the clock before it looks up the copy.
 pub fn the_end_of_a_lease_and_a_hit_by_an_early_clock() -> usize {
     explore(Client::cached, Planted::default(), &[let_the_lease_end], |client| {
         clock::read_too_early();
@@ -85,14 +85,13 @@ fn let_the_lease_end(client: &Client) {
     client.acknowledge();
 }
 
-/// The volume is given up, the write goes on without this client, and a copy of the new value comes
-/// under the next lease.
+/// The client gives up its volume lease, and the write goes on without its consent. Then a copy of
+/// the new value arrives under the next lease.
 pub fn another_lease_and_a_hit() -> usize {
     explore(Client::cached, Planted::default(), &[begin_another_lease], Client::read)
 }
 
-/// The same with a mistake: the leases are told of the next one while copies of the last one are as
-/// good as before.
+/// The same with a mistake: under the next lease, copies of the earlier lease still count as valid.
 pub fn another_lease_and_a_hit_without_a_border() -> usize {
     explore(Client::cached, Planted::default(), &[begin_another_lease_without_a_border], Client::read)
 }
@@ -115,7 +114,7 @@ fn set(client: &Client, since: u64) {
     client.core.lock().expect("not poisoned").leases.set(&NodePath::root(), validity);
 }
 
-/// The session is over: all copies go at once, and the write goes on.
+/// The session ends. The client drops all copies at once, and the write goes on.
 pub fn the_end_of_a_session_and_a_hit() -> usize {
     explore(Client::cached, Planted::default(), &[end_the_session], Client::read)
 }

@@ -1,4 +1,4 @@
-//! What loom has to see of what threads share, by the names that the cache knows it by.
+//! Stand-ins for the cache's synchronization types, under the same names, so that loom sees them.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
 use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// One shard of a dashmap: entries behind a lock, which whoever has an entry holds.
+/// One shard of a dashmap: entries behind a lock. A reference to an entry holds that lock.
 pub(crate) struct DashMap<K, V, S> {
     shard: RwLock<BTreeMap<K, V>>,
     hasher: PhantomData<S>,
@@ -69,7 +69,7 @@ impl<K, V, S> fmt::Debug for DashMap<K, V, S> {
     }
 }
 
-/// An entry, and the shard locked for reading.
+/// An entry, with the shard locked for reading.
 pub(crate) struct Ref<'a, K, V> {
     shard: RwLockReadGuard<'a, BTreeMap<K, V>>,
     key: K,
@@ -83,7 +83,7 @@ impl<K: Ord, V> Deref for Ref<'_, K, V> {
     }
 }
 
-/// An entry, and the shard locked for writing.
+/// An entry, with the shard locked for writing.
 pub(crate) struct RefMut<'a, K, V> {
     shard: RwLockWriteGuard<'a, BTreeMap<K, V>>,
     key: K,

@@ -1,11 +1,11 @@
-//! The models, and the mistakes that they must find.
+//! The models, and planted mistakes that they must find.
 
 use std::panic::catch_unwind;
 
 use leasehold_interleavings::models;
 use leasehold_protocol::planted::{Bug, Planted};
 
-/// A model with fewer orders than this has become empty.
+/// A model with fewer orders than this no longer tests anything.
 const ORDERS_MIN: usize = 10;
 
 fn holds(model: impl FnOnce() -> usize) {

@@ -1,49 +1,50 @@
 //! The model of Gray and Cheriton, *Leases: an efficient fault-tolerant mechanism for distributed
 //! file cache consistency* (SOSP 1989), section 3.1.
 //!
-//! Each cache reads and writes as a Poisson process; a file is shared by so many caches. A lease is
-//! extended by the first read after it has ended, which takes a request and a response. A write
-//! asks the sharing caches for approval with one multicast, and each but the writer answers.
+//! Each cache reads and writes as a Poisson process, and a number of caches share each file. The
+//! first read after the end of a lease extends it, with a request and a response. A write asks the
+//! sharing caches for approval with one multicast, and each but the writer answers.
 
-/// The load that the model is asked about.
+/// The load of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// N: caches.
+    /// N: the number of caches.
     pub clients: f64,
-    /// R: reads a second by each of them.
+    /// R: reads per second by each cache.
     pub reads: f64,
-    /// W: writes a second by each of them.
+    /// W: writes per second by each cache.
     pub writes: f64,
-    /// S: caches that share each file.
+    /// S: how many caches share each file.
     pub sharing: f64,
 }
 
 impl Load {
-    /// The V system, with so many caches of which so many share each file.
+    /// The rates of the V system, with these numbers of caches and of sharers of each file.
     pub fn v_system(clients: f64, sharing: f64) -> Self {
         Self { clients, reads: 0.864, writes: 0.040, sharing }
     }
 
-    /// Messages a second that the server handles for consistency, sent and received, with a term of
-    /// `term` seconds at the client (their t_c): 2 N R / (1 + R t_c) + N S W, and no approvals if
-    /// nothing is shared.
+    /// Messages per second that the server sends and receives for consistency. `term` is the term
+    /// at the client, in seconds (their t_c). The formula is 2 N R / (1 + R t_c) + N S W, without
+    /// approvals if nothing is shared.
     pub fn messages(&self, term: f64) -> f64 {
         self.extensions(term) + self.approvals()
     }
 
-    /// Those that extend leases.
+    /// The messages that extend leases, per second.
     pub fn extensions(&self, term: f64) -> f64 {
         2.0 * self.clients * self.reads / (1.0 + self.reads * term)
     }
 
-    /// Those that ask for approval, and give it: what is left with a term that never ends.
+    /// The approval requests and answers, per second. Only these remain with a term that never
+    /// ends.
     pub fn approvals(&self) -> f64 {
         if self.sharing > 1.0 { self.clients * self.sharing * self.writes } else { 0.0 }
     }
 }
 
-/// How long a client may count on a lease that the server counts for `term` seconds, from when it
-/// comes: the time that the answer takes and the allowance for clocks are off (their t_c).
+/// How many seconds a client may count on a lease that the server counts for `term` seconds (their
+/// t_c). It subtracts the delay of the answer and the allowance for clocks.
 pub fn client_term(term: f64, one_way: f64, allowance: f64) -> f64 {
     (term - one_way - allowance).max(0.0)
 }
@@ -52,10 +53,10 @@ pub fn client_term(term: f64, one_way: f64, allowance: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The load at a term, in percent of that at a term of zero, to one digit.
+    /// The load at a term, in percent of the load at a term of zero, to one decimal place.
     fn percent(sharing: f64, term: f64) -> f64 {
         let load = Load::v_system(20.0, sharing);
-        // With a term of zero nobody is asked for approval.
+        // With a term of zero, a write needs no approvals.
         let share = load.messages(client_term(term, 0.0025, 0.1)) / load.extensions(0.0);
         (share * 1000.0).round() / 10.0
     }

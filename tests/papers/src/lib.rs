@@ -1,7 +1,8 @@
-//! What papers on leases say in numbers, beside what the rules of Leasehold do.
+//! Measures what papers on leases predict in numbers, and compares that with the rules of
+//! Leasehold.
 //!
-//! The rules are those that are shipped: the real holders, lessor and state, in virtual time, on a
-//! network that only delays. A seed decides everything: the same seed is the same run.
+//! The rules are the shipped holders, lessor and state. They run in virtual time, on a network that
+//! only delays. A seed decides everything: the same seed is the same run.
 //! `cargo run --release -p leasehold-papers` prints the curves.
 
 pub mod gray_cheriton;

@@ -1,19 +1,19 @@
-//! Prints the curves: what the paper's formula says, and what was counted.
+//! Prints the curves: the paper's formula, and the counted messages.
 
 use std::time::Duration;
 
 use clap::Parser;
 use leasehold_papers::{Counts, Workload, run};
 
-/// Counts the messages of the rules in virtual time, for one volume term after the other, and
-/// prints them beside Gray and Cheriton's formula.
+/// Counts the messages of the rules in virtual time, for several volume terms, and prints them
+/// beside Gray and Cheriton's formula.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-papers")]
 struct Options {
     /// Decides when clients read and write.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seconds are counted, of virtual time.
+    /// How many seconds of virtual time are counted.
     #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seconds: u64,
     /// Print JSON.

@@ -1,5 +1,5 @@
-//! Clients that read and write as Poisson processes, and a leader: what passes between them is
-//! counted.
+//! Clients that read and write as Poisson processes, and a leader. Counts the messages between
+//! them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,24 +24,24 @@ use leasehold_simulation::rng::Rng;
 
 use crate::gray_cheriton::{Load, client_term};
 
-/// Who reads and writes what, how often, and under which term.
+/// The rates of reads and writes, the sharing of files, and the volume term.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Workload {
-    /// Decides every moment at which somebody reads or writes.
+    /// Decides the times of all reads and writes.
     pub seed: u64,
-    /// Clients.
+    /// The number of clients.
     pub clients: usize,
     /// How many of them read and write the same files.
     pub sharing: usize,
-    /// Files of each such group. All are in one volume; each read and each write is of any of them.
+    /// Files of each such group, all in one volume. Each read and each write picks one of them.
     pub files: u64,
-    /// Reads a second by each client.
+    /// Reads per second by each client.
     pub reads: f64,
-    /// Writes a second by each client.
+    /// Writes per second by each client.
     pub writes: f64,
     /// The volume term. Object leases last for a day.
     pub term: Duration,
-    /// How long messages are counted.
+    /// For how long messages are counted.
     pub measured: Duration,
 }
 
@@ -52,9 +52,9 @@ impl Workload {
         Self { seed, clients: 20, sharing, files, reads: 0.864, writes: 0.040, term, measured }
     }
 
-    /// What the paper's formula says of it, in messages a second, with a lease for each file. A
-    /// client of Leasehold counts a term from when it asked, and shortens it by the drift
-    /// allowance; it is the server that waits for the margin.
+    /// The paper's formula for this workload, in messages per second, with one lease for each file.
+    /// A client of Leasehold counts a term from its request, and shortens it by the drift
+    /// allowance. The server waits for the margin.
     pub fn formula(&self) -> f64 {
         let files = self.files as f64;
         let (clients, sharing) = (self.clients as f64, self.sharing as f64);
@@ -63,39 +63,38 @@ impl Workload {
         files * of_each.messages(client_term(self.term.as_secs_f64(), 2.0 * DELAY.as_secs_f64(), allowance))
     }
 
-    /// The messages counted, a second.
+    /// A number of counted messages, per second.
     pub fn per_second(&self, messages: u64) -> f64 {
         messages as f64 / self.measured.as_secs_f64()
     }
 }
 
-/// Messages that the server has sent and received while they were counted, and what clients did.
+/// The messages that the server sent and received while they were counted, and the applications'
+/// reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that are there only to renew, and their answers.
+    /// Requests that only renew, and their answers.
     pub renewals: u64,
-    /// Requests for a new lease on the volume, and their answers.
+    /// Requests for a new volume lease, and their answers.
     pub acquisitions: u64,
-    /// Lists of what is held, which a leader wants after copies were made good again, and their
-    /// answers.
+    /// Parts of holder reports, which a leader wants after a revival, and their answers.
     pub lists: u64,
-    /// Reads that ask whether a copy is still good, and their answers.
+    /// Reads that validate a copy, and their answers.
     pub validations: u64,
     /// Recalls, and consents to them.
     pub recalls: u64,
-    /// Reads of what is not in memory because it was recalled, and their answers: data, which any
-    /// cache has to fetch.
+    /// Reads of data that was recalled, and their answers. Any cache has to fetch that.
     pub fetches: u64,
     /// Writes, and their answers: the same with any term.
     pub writes: u64,
     /// Reads of the applications.
     pub reads: u64,
-    /// Those that were answered from memory, without a message.
+    /// Reads that were answered from memory, without a message.
     pub hits: u64,
 }
 
 impl Counts {
-    /// What consistency costs: all but the data itself.
+    /// The messages for consistency: all except fetches and writes.
     pub fn consistency(&self) -> u64 {
         self.renewals + self.acquisitions + self.lists + self.validations + self.recalls
     }
@@ -114,7 +113,7 @@ impl Counts {
     }
 }
 
-/// What a message is there for.
+/// The purpose of a message.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Renewal,
@@ -143,15 +142,15 @@ impl Kind {
     }
 }
 
-/// From a client to the server, or back: the V system's propagation and the handling at both ends.
+/// From a client to the server, or back: the V system's propagation, and the handling at both ends.
 const DELAY: Duration = Duration::from_micros(2_500);
-/// A commit.
+/// The time that a commit takes.
 const COMMIT: Duration = Duration::from_millis(1);
 /// The margin: the paper's ε.
 const MARGIN: Duration = Duration::from_millis(100);
-/// Object leases outlast everything here.
+/// Object leases outlast every run.
 const OBJECT_TERM: Duration = Duration::from_secs(24 * 3600);
-/// Until messages are counted: files are made, and everybody has read some.
+/// The time before messages are counted: clients make the files, and all clients read some.
 const WARM_UP: Duration = Duration::from_secs(60);
 
 enum Event {
@@ -169,29 +168,29 @@ struct World {
     rng: Rng,
     now: Instant,
     counts: Counts,
-    /// Nothing is counted before.
+    /// Nothing is counted before this time.
     counts_from: Instant,
     events: BTreeMap<(Instant, u64), Event>,
     numbers: u64,
     state: State,
     lessor: Lessor,
-    /// When it wants to be stepped, as it said after its last step.
+    /// The lessor's next deadline, as of its last step.
     lessor_due: Instant,
     committed: Instant,
     asked: BTreeMap<RequestId, (usize, SendId, Kind)>,
     holders: Vec<Holder>,
     sessions: BTreeMap<SessionId, usize>,
-    /// Volumes of which a copy was read from memory since the holder was told last.
+    /// Volumes whose copies served reads since the holder last received this list.
     used: Vec<BTreeSet<NodePath>>,
     wakes: BTreeSet<(Instant, usize)>,
     wake: Vec<Option<Instant>>,
 }
 
-/// Runs the workload, and counts.
+/// Runs the workload, and returns the counts.
 ///
 /// # Panics
 ///
-/// If the term is out of bounds, or if what happens is not possible without a fault.
+/// If the term is out of bounds, or if something happens that is impossible without a fault.
 pub fn run(load: Workload) -> Counts {
     let mut world = World::new(load);
     let end = world.counts_from.after(load.measured);
@@ -245,7 +244,7 @@ impl World {
         world
     }
 
-    /// Everybody connects; the first of each group makes its files; then all read and write.
+    /// All clients connect. The first of each group makes its files. Then all read and write.
     fn begin(&mut self) {
         for client in 0..self.load.clients {
             self.later(COMMIT * 10, Event::ToClient(client, HolderInput::Connected));
@@ -364,8 +363,7 @@ impl World {
                     self.sessions.insert(session, client);
                 }
                 HolderEffect::WriteDone { result, .. } => drop(result.expect("nothing refuses it")),
-                // The contents are nobody's business here, and a volume that nobody reads from
-                // lapses.
+                // Contents do not matter here, and a volume without reads lapses.
                 HolderEffect::Install { .. }
                 | HolderEffect::Revalidate { .. }
                 | HolderEffect::Drop(_)

@@ -1,4 +1,4 @@
-//! A crowd of clients in a process of its own: it takes all the room that a server has for clients.
+//! A crowd of clients in its own process. It takes all the room that a server has for clients.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,17 +10,17 @@ use crate::{
     worker::{self, Notes, Role, until_told_to_stop},
 };
 
-/// What a process is that is a crowd.
+/// How a process learns that it must be a crowd.
 pub(super) const CROWD: Role =
     Role { variable: "LEASEHOLD_TEST_CROWD", test: "day::a_day_in_the_life_of_a_cluster_breaks_no_promise" };
 
-/// How long a connection may take.
+/// The longest time to open a connection.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the crowd takes the room that others have left.
+/// How often the crowd takes the room that other clients have left.
 const PACE: Duration = Duration::from_millis(10);
 
-/// What a crowd is to do.
+/// The task of a crowd.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     address: String,
@@ -28,24 +28,24 @@ pub(super) struct Task {
     notes: PathBuf,
 }
 
-/// What came of it.
+/// The result of a crowd's attempt to connect.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Admitted {
     pub(super) admitted: usize,
-    /// What the others were told.
+    /// The errors of the clients that were not admitted.
     pub(super) refused: Vec<String>,
 }
 
 /// A crowd, as the test sees it.
 pub(super) type Crowd = worker::Worker<Admitted>;
 
-/// Sends so many clients to a server.
+/// Sends `count` clients to a server.
 pub(super) fn start(place: &Place, address: &str, count: usize, directory: &std::path::Path, name: &str) -> Crowd {
     let task = Task { address: address.to_owned(), count, notes: worker::notes(directory, name) };
     Crowd::start(place, CROWD, name, &task, &task.notes)
 }
 
-/// Connects, and stays connected until it is told to stop.
+/// Connects, and stays connected until it is stopped.
 pub(super) fn be_a_crowd(task: Task) {
     until_told_to_stop(async {
         let all = (0..task.count).map(|_| connect(&task.address, leasehold_wire::Role::Client, TIMEOUT));
@@ -57,7 +57,7 @@ pub(super) fn be_a_crowd(task: Task) {
             }
         }
         Notes::open(&task.notes).note(&Admitted { admitted: admitted.len(), refused });
-        // Others leave, and make room.
+        // Other clients leave, and make room.
         let mut pace = tokio::time::interval(PACE);
         loop {
             pace.tick().await;

@@ -1,4 +1,4 @@
-//! What befalls a cluster in a day, one after the other, and what ends it.
+//! The faults of a cluster's day, one after the other, and their repairs.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ use crate::{
     world::server,
 };
 
-/// A cut that ends nothing: far less than half of a term.
+/// A cut that must end nothing: far less than half of a term.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// A crowd that no server has room for: half of its files are for clients.
+/// More clients than a server has room for: half of its files are for clients.
 const CROWD: usize = FILES / 2 + 32;
 
-/// Puts to a full disk between two looks whether its server has ended.
+/// How many puts go to a full disk between two checks whether its server has ended.
 const PUTS_PER_LOOK: usize = 10;
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
     ServerKilled,
@@ -65,7 +65,7 @@ impl Fault {
         Self::ServiceKilled,
     ];
 
-    /// For the table.
+    /// The fault's name in the table.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::ServerKilled => "a server is killed",
@@ -87,7 +87,7 @@ impl Fault {
         }
     }
 
-    /// Whether it may take the leader away.
+    /// True if it may take the leader away.
     pub(super) fn is_of_servers(self) -> bool {
         matches!(
             self,
@@ -104,7 +104,7 @@ impl Fault {
 }
 
 impl Day {
-    /// Has it go wrong, and repairs it. What has to be healed has begun to heal when this returns.
+    /// Causes a fault, and repairs it. When this returns, the recovery has begun.
     pub(super) fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::ServerKilled => {
@@ -203,7 +203,7 @@ impl Day {
         self.stop_server(id);
         let disk = Disk::new().expect("one could be had before");
         self.cluster.move_data(id, disk.data());
-        // The old one is gone, with all that was on it.
+        // The old disk is gone, with all its data.
         self.disks.insert(id, disk);
         self.writes_on();
         self.cluster.spawn(id);
@@ -218,8 +218,8 @@ impl Day {
         let status = eventually("the server whose disk is full ends", || {
             for _ in 0..PUTS_PER_LOOK {
                 number += 1;
-                // Long enough to fill what a page has left, and different each time. Whether it is
-                // acknowledged is looked at elsewhere.
+                // Long enough to fill the rest of a page, and different each time. Another check
+                // covers its acknowledgement.
                 shell.ask(&format!("put /ballast {}", format!("{number}-").repeat(200)));
             }
             self.cluster.has_ended(id)
@@ -235,8 +235,8 @@ impl Day {
         self.cluster.spawn(id);
     }
 
-    /// Takes all the room for clients that a follower has. (While a leader has none, whoever has to
-    /// connect anew is served by nobody.)
+    /// Takes all the room for clients that a follower has. (While a leader has no room, no server
+    /// serves a client that must connect anew.)
     fn take_descriptors(&mut self) {
         let followers = self.cluster.others(self.cluster.leader());
         let id = *followers.choose(&mut self.random).expect("two");
@@ -248,7 +248,7 @@ impl Day {
         let all = self.cluster.cli();
         let alone = Cli { place: all.place.clone(), endpoints: self.cluster.address(id).to_owned() };
         let says_so = |words: &String| words.contains("connections of clients: expected fewer than");
-        // Somebody may leave just before it.
+        // Another client may have left just before.
         let one_more = eventually("one more client is refused", || {
             let ran = alone.run(["--timeout", "500ms", "get", "/config/0"]);
             if ran.status == 0 { Err(format!("{ran:?}")) } else { Ok(ran) }
@@ -284,7 +284,7 @@ impl Day {
         self.network.plug_in(host);
     }
 
-    /// Waits until a service that is dead since then is not listed any more.
+    /// Waits until a service that ended at `since` is no longer listed.
     fn until_gone(&mut self, name: &str, since: Instant) {
         eventually(&format!("{name} is gone"), || (!self.listing.seen().is_listed(name)).then_some(()));
         let took = since.elapsed();
@@ -292,7 +292,7 @@ impl Day {
         self.table.took(CHECK_GONE, took, stall, name);
     }
 
-    /// Kills or stops the holder of the lock while its job runs. The next job begins in time.
+    /// Kills or pauses the lock owner while its job runs. The next job must begin in time.
     fn end_a_job(&mut self, signal: Signal) {
         let (token, host, since) = eventually("a holder is struck while its job runs", || {
             let (token, host, has_ended) = self.programs.jobs().last.clone().ok_or("no job has begun")?;
@@ -300,7 +300,7 @@ impl Day {
                 return Err(format!("{token} at {host} has ended"));
             }
             let since = Instant::now();
-            // It may have ended before the signal: then the next holder is struck.
+            // It may have ended before the signal. Then this tries again with the next owner.
             let last = self.programs.jobs().last.clone();
             if last == Some((token, host.clone(), false)) {
                 return Ok((token, host, since));
@@ -326,7 +326,7 @@ impl Day {
         format!("{what}-{}", self.started)
     }
 
-    /// All faults, in an order that is drawn.
+    /// All faults, in a random order.
     pub(super) fn shuffled(&mut self) -> Vec<Fault> {
         let mut faults = Fault::ALL.to_vec();
         for last in (1..faults.len()).rev() {

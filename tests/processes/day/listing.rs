@@ -1,4 +1,4 @@
-//! Who is registered, looked at all day: services that live are listed, whatever fails.
+//! Checks all day which services are registered. Services that live are listed, whatever fails.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,42 +18,42 @@ use crate::{
     workload::now_ns,
 };
 
-/// Between two looks.
+/// The time between two checks.
 const PACE: Duration = Duration::from_millis(100);
 
-/// How long a look may take: there may be no leader at the moment.
+/// The timeout of a check: there may be no leader at the moment.
 const TIMEOUT: &str = "1s";
 
-/// What was seen.
+/// The results of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Services that something befalls: they may be gone.
+    /// Services that have a fault: they may be gone.
     pub(super) struck: BTreeSet<String>,
-    /// When the last look that was answered began.
+    /// When the last check that was answered began.
     pub(super) began: u64,
-    /// What it said of each service.
+    /// The state of each service in that answer.
     states: BTreeMap<String, String>,
-    /// What has not been judged yet.
+    /// The results that are not judged yet.
     pub(super) looked: Looked,
 }
 
-/// Looks at services of which it is known that they live.
+/// Checks of services that are known to live.
 #[derive(Debug, Default)]
 pub(super) struct Looked {
-    /// Those that found the service.
+    /// The number of checks that found the service.
     pub(super) fine: u64,
-    /// What the others found.
+    /// The answers of the other checks.
     pub(super) missing: Vec<String>,
 }
 
 impl Seen {
-    /// Whether a service is listed as one that is there.
+    /// True if a service is listed as one that is there.
     pub(super) fn is_listed(&self, name: &str) -> bool {
         self.states.get(name).is_some_and(|state| state == "live" || state == "jeopardy")
     }
 }
 
-/// A thread that looks, in a shell.
+/// A thread that checks the list, through a shell.
 #[derive(Debug)]
 pub(super) struct Listing {
     seen: Arc<Mutex<Seen>>,
@@ -62,7 +62,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Looks at these services from now on.
+    /// Checks these services from now on.
     pub(super) fn start(cli: &Cli, programs: All, names: Vec<String>) -> Self {
         let (seen, stops) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
         let (noted, told) = (Arc::clone(&seen), Arc::clone(&stops));
@@ -70,7 +70,7 @@ impl Listing {
         let thread = std::thread::spawn(move || {
             let lock = || noted.lock().unwrap_or_else(PoisonError::into_inner);
             while !told.load(Relaxed) {
-                // Those live that lived before the question and after the answer, in the same life.
+                // A service lives if the same process was registered before and after the request.
                 let lives = |name: &String| programs.registered(name).map(|life| (name.clone(), life));
                 let spared = || {
                     let struck = lock().struck.clone();
@@ -96,12 +96,12 @@ impl Listing {
         Self { seen, stops, thread: Some(thread) }
     }
 
-    /// What was seen.
+    /// The results so far.
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks no more.
+    /// Ends the checks.
     pub(super) fn stop(&mut self) {
         self.stops.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {

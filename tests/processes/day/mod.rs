@@ -1,20 +1,20 @@
-//! A day in the life of a cluster: installed, three servers, and programs that use it all the time;
-//! then one thing after another goes wrong, and at the end a table says what was promised and kept.
+//! A day in the life of a cluster. Three servers are installed, and programs use them all the time.
+//! Then one fault after another happens. At the end, a table shows each promise and its verdict.
 //!
-//! Three uses run all the time, on two hosts beside the servers' hosts:
+//! Three uses run all the time:
 //!
 //! - jobs under one exclusive lock (`leasehold lock`), and services (`leasehold register`):
 //!   [`programs`];
-//! - a configuration that one writer puts and readers have in memory: [`settings`];
-//! - somebody looks who is registered: [`listing`].
+//! - a configuration that one writer puts and that readers cache: [`settings`];
+//! - an operator who checks which services are registered: [`listing`].
 //!
 //! The faults are those of [`faults`], each once a round, in an order that a seed draws. After each
-//! one everything has to work again. `tests/day-in-the-life` runs this for hours.
+//! fault everything must work again. `tests/day-in-the-life` runs this for hours.
 //!
-//! - `LEASEHOLD_DAY_SECONDS=7200`: rounds begin for so long. Unless it is set, there is one round.
+//! - `LEASEHOLD_DAY_SECONDS=7200`: rounds begin for this long. By default there is one round.
 //! - `LEASEHOLD_DAY_SEED=7`: the seed. It repeats the order of the faults and not the run.
-//! - `LEASEHOLD_DAY_BINARY=/opt/leasehold/bin/leasehold`: an installed binary. Unless it is set,
-//!   the one that the tests were built with is copied to a folder of its own.
+//! - `LEASEHOLD_DAY_BINARY=/opt/leasehold/bin/leasehold`: an installed binary. By default, the
+//!   binary of the tests is copied to its own folder.
 
 mod crowd;
 mod faults;
@@ -48,28 +48,28 @@ use programs::Programs;
 use settings::{Judge, Reader, Writer};
 use table::Table;
 
-/// Where commands run, and the writer. Nothing befalls it.
+/// The host of commands and of the writer. It has no faults.
 const OPERATOR: &str = "op";
 
-/// Where a reader, jobs and services run.
+/// The hosts of readers, jobs and services.
 const HOSTS: [&str; 2] = ["c1", "c2"];
 
 /// The services at each host.
 const SERVICES: [&str; 2] = ["web", "mail"];
 
-/// The files that a server may have open.
+/// How many files a server may open.
 const FILES: usize = 512;
 
-/// How often times in the log move; a tenth of the shortest term.
+/// The time between two ticks: a tenth of the shortest term.
 const TICK: Duration = Duration::from_millis(200);
 
-/// The term of the services' leases. A client must be able to find the next leader within it: it
-/// waits for a third of the term before it looks, and for up to a second for each server that does
-/// not answer. With a term of 2 s, one of seven paused leaders ended a registration.
+/// The term of the services' leases. A client must be able to find the next leader within it. The
+/// client waits for a third of the term before it looks, and up to a second for each server that
+/// does not answer. With a term of 2 s, one of seven paused leaders ended a registration.
 const SERVICE_TERM: Duration = Duration::from_secs(4);
 
-/// From the death of a lock's owner to the end of its lease: the term, the margin, a tick until the
-/// last renewal is in the log, and one until the end is.
+/// The most time from the death of a lock owner to the end of its lease: the term, the margin, a
+/// tick until the last renewal is in the log, and a tick until the end is.
 const END_MAX: Duration = end_max(TERM);
 
 /// The same for a service.
@@ -79,17 +79,17 @@ const fn end_max(term: Duration) -> Duration {
     term.saturating_add(MARGIN).saturating_add(TICK).saturating_add(TICK)
 }
 
-/// What a change of leader adds to a write's wait, beside the time without a leader.
+/// What a change of the leader adds to a write's wait, beside the time without a leader.
 const RECALLED_AGAIN: Duration = Duration::from_millis(700);
 
-/// How long a write can have to wait while servers are at fault: for a lease, and for a leader.
+/// The longest wait of a write while servers are at fault: for a lease, and for a leader.
 const WAIT_THROUGH_FAULT_MAX: Duration = WAIT_MAX.saturating_add(OUTAGE_MAX).saturating_add(RECALLED_AGAIN);
 
-/// From the repair until everything works again: a leader is elected within four of the longest
-/// election times, and leases end that nobody renews.
+/// The most time from a repair until everything works: a leader is elected within four of the
+/// longest election times, and leases that nobody renews end.
 const HEALED_MAX: Duration = WAIT_MAX.saturating_add(Duration::from_millis(4 * 600));
 
-/// How often a fault is repeated at most because the machine stood still.
+/// The most attempts at a fault: the machine may stall during one.
 const TRIES: u32 = 3;
 
 const CHECK_INSTALLED: &str = "the installed binary says its version";
@@ -112,9 +112,9 @@ const CHECK_NO_PANIC: &str = "no server has panicked";
 const CHECK_PROGRAMS: &str = "programs that are told to stop end with status 0";
 const CHECK_RESTART: &str = "nothing is lost by a restart of all at the end";
 
-/// A cluster, what runs on it, and what was seen.
+/// A cluster, the programs that use it, and the results.
 struct Day {
-    // Processes end before what they run in.
+    // Processes are dropped before their disks and network.
     listing: Listing,
     programs: Programs,
     writer: Writer,
@@ -125,11 +125,11 @@ struct Day {
     binary: PathBuf,
     table: Table,
     judge: Judge,
-    /// When each reader last read from memory, as far as it has said so.
+    /// When each reader last read from memory, by its notes.
     cached: BTreeMap<&'static str, u64>,
-    /// When servers were at fault, in nanoseconds, since the puts were last judged.
+    /// When servers were at fault since the puts were last judged, in nanoseconds.
     faulty: Vec<(u64, u64)>,
-    /// From the beginning of the round on.
+    /// Since the beginning of the round.
     stalls: Stalls,
     random: SmallRng,
     started: u64,
@@ -138,8 +138,8 @@ struct Day {
     _folder: tempfile::TempDir,
 }
 
-/// What is installed: the binary that is named, or a copy of the one that the tests were built
-/// with.
+/// The installed binary: the one that the environment names, or a copy of the one that the tests
+/// were built with.
 fn install(folder: &Path) -> PathBuf {
     if let Some(installed) = std::env::var_os("LEASEHOLD_DAY_BINARY") {
         return PathBuf::from(installed);
@@ -149,7 +149,7 @@ fn install(folder: &Path) -> PathBuf {
     binary
 }
 
-/// Whether the binary runs, and is the version of these tests.
+/// Checks that the binary runs, and has the version of these tests.
 fn says_its_version(binary: &Path) -> Result<(), String> {
     let output = Command::new(binary).arg("--version").output();
     let said = output.map_err(|error| format!("{}: {error}", binary.display()))?;
@@ -180,7 +180,7 @@ fn healed(fault: Fault) -> String {
 }
 
 impl Day {
-    /// None where the test is skipped, as the machine lacks something.
+    /// `None` if the machine lacks something and the test is skipped.
     fn begin(seed: u64) -> Option<Self> {
         let hosts: Vec<String> =
             (1..=3).map(server).chain(HOSTS.map(str::to_owned)).chain([OPERATOR.to_owned()]).collect();
@@ -229,7 +229,7 @@ impl Day {
             day.programs.add_jobs(host, cli.clone());
             services_at(host).iter().for_each(|name| day.programs.add_service(name, cli.clone()));
         }
-        // What is seen before all of them are there is no failure.
+        // Results from before all services are there do not count.
         day.listing.seen().struck.extend(all_services());
         day.until_healed(now_ns());
         day.take_news();
@@ -257,7 +257,7 @@ impl Day {
         self.judge.add_reads(reader.news());
     }
 
-    /// Reads what the readers have noted.
+    /// Reads the new notes of the readers.
     fn gather(&mut self) {
         for (host, reader) in &mut self.readers {
             let news = reader.news();
@@ -267,7 +267,7 @@ impl Day {
         }
     }
 
-    /// Has one thing go wrong, and everything work again. Whether that showed what it was to show.
+    /// Causes one fault, and waits until everything works again. False if this proves nothing.
     fn befall(&mut self, fault: Fault) -> bool {
         let (began, spared) = (now_ns(), self.listing.seen().struck.clone());
         assert!(spared.is_empty(), "{spared:?} were struck before");
@@ -295,8 +295,8 @@ impl Day {
         }
     }
 
-    /// Waits until everything works that was begun after this time: writes, reads from memory,
-    /// jobs, services.
+    /// Waits until all uses that began after `since` work: writes, reads from memory, jobs,
+    /// services.
     fn until_healed(&mut self, since: u64) {
         let begun = self.programs.jobs().begun;
         self.cluster.caught_up(&self.cluster.ids());
@@ -316,7 +316,7 @@ impl Day {
         self.cluster.assert_all_run();
     }
 
-    /// Judges what was seen since the last time.
+    /// Judges the results since the last call.
     fn take_news(&mut self) {
         let (puts, refused) = self.writer.log().take();
         self.table.passed(CHECK_ANSWERED, puts.len() as u64);
@@ -324,7 +324,7 @@ impl Day {
         for put in &puts {
             self.took(put);
         }
-        // The put that is under way counts with the next ones.
+        // The put in flight counts with the next ones.
         self.faulty.drain(..self.faulty.len().saturating_sub(1));
         self.judge.add_puts(&puts);
         let looked = std::mem::take(&mut self.listing.seen().looked);
@@ -346,7 +346,7 @@ impl Day {
         self.table.took(check, Duration::from_nanos(ended - put.began), stall, &circumstances);
     }
 
-    /// Judges which services have ended though nothing befell them.
+    /// Judges which services have ended without a fault.
     fn take_ends(&mut self) {
         let struck = self.listing.seen().struck.clone();
         for name in all_services() {
@@ -367,7 +367,7 @@ impl Day {
         }
     }
 
-    /// Has everything go wrong once.
+    /// Causes each fault once.
     fn round(&mut self) {
         self.stalls = Stalls::watched();
         let mut faults: Vec<(Fault, u32)> = self.shuffled().into_iter().map(|fault| (fault, 1)).rev().collect();
@@ -378,13 +378,13 @@ impl Day {
             }
         }
         self.gather();
-        // Then all writes that may have been seen have ended.
+        // After this, all writes that a reader may have seen have ended.
         self.writes_on();
         self.judge_reads();
         self.judge_jobs();
     }
 
-    /// Judges what was read.
+    /// Judges the reads.
     fn judge_reads(&mut self) {
         self.take_news();
         let judgement = self.judge.judge();
@@ -405,12 +405,12 @@ impl Day {
         }
     }
 
-    /// Ends all uses, and restarts all servers once more. What was acknowledged is there then.
+    /// Ends all uses, and restarts all servers. Then all acknowledged writes must be there.
     fn end(mut self) -> Table {
         self.listing.stop();
         self.writer.stop();
         for (program, status) in self.programs.stop() {
-            // A job that is told to stop ends by that signal.
+            // A job that gets SIGTERM ends by that signal.
             let expected: &[i32] = if HOSTS.contains(&program.as_str()) { &[0, 128 + 15] } else { &[0] };
             let outcome = if expected.contains(&status) { Ok(()) } else { Err(format!("{program}: {status}")) };
             self.table.check(CHECK_PROGRAMS, outcome);
@@ -451,7 +451,7 @@ fn all_services() -> Vec<String> {
     HOSTS.iter().flat_map(|host| services_at(host)).collect()
 }
 
-/// In a process that is to be a reader or a crowd: that.
+/// If the process must be a reader or a crowd, this runs it.
 #[test]
 fn a_day_in_the_life_of_a_cluster_breaks_no_promise() {
     if let Some(task) = settings::READER.task() {

@@ -1,9 +1,9 @@
-//! The programs of a day, as operators run them: jobs under one exclusive lock, and services that
-//! are registered. A supervisor starts again what has ended, as systemd would.
+//! The programs of a day, as operators run them: jobs under one exclusive lock, and registered
+//! services. A supervisor restarts a program that has ended, as systemd would.
 //!
-//! A job takes a lock of the kernel's as well, without waiting (flock(1)). If it cannot have it,
-//! another job still runs, whatever all clocks say. The kernel gives the lock up when the last
-//! process of a job is gone.
+//! A job also takes a lock of the kernel without waiting (flock(1)). If that fails, another job
+//! still runs, whatever all clocks say. The kernel releases the lock when the last process of a job
+//! has ended.
 
 use std::{
     collections::BTreeMap,
@@ -30,16 +30,16 @@ use crate::common::{Cli, Process};
 /// The node that jobs lock.
 pub(super) const LOCK: &str = "/jobs/nightly";
 
-/// Below this, services are registered.
+/// The services are registered below this.
 pub(super) const SERVICES: &str = "/services";
 
-/// How often the supervisor looks.
+/// How often the supervisor checks the programs.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// After this, what has ended is started again.
+/// How long after its end a program is restarted.
 const RESTART_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a job runs. Its arguments: where to write, and where it runs.
+/// The script of a job. Its arguments: the folder for its notes, and its host.
 const JOB: &str = r#"
 exec 9>>"$1/alone"
 flock --nonblock --conflict-exit-code 9 9
@@ -53,7 +53,7 @@ sleep 0.25
 echo "end $LEASEHOLD_TOKEN $2" >> "$1/jobs"
 "#;
 
-/// A program that is started again and again.
+/// A program that is restarted again and again.
 #[derive(Debug)]
 struct Program {
     cli: Cli,
@@ -63,9 +63,9 @@ struct Program {
     started: u64,
     /// When it may be started.
     due: Instant,
-    /// Whether it is started when it is due.
+    /// True if it is started when it is due.
     is_wanted: bool,
-    /// Ends since they were last taken: when, and with what status and last words.
+    /// Its ends since they were last taken: when, and with which status and last words.
     ends: Vec<(Instant, String)>,
 }
 
@@ -79,7 +79,7 @@ impl Program {
             let text = fs::read_to_string(self.log()).unwrap_or_default();
             let words = text.lines().last().unwrap_or_default();
             self.ends.push((Instant::now(), format!("{}: {status}: {words}", self.arguments.join(" "))));
-            // What it said is of no more use.
+            // Its output is no longer needed.
             let _ = fs::remove_file(self.log());
             self.process = None;
             self.due = Instant::now() + RESTART_AFTER;
@@ -87,9 +87,8 @@ impl Program {
         if self.process.is_none() && self.is_wanted && Instant::now() >= self.due {
             self.started += 1;
             let mut command = self.cli.command(&self.arguments);
-            // As systemd does. While the holder of a lock is paused in a process group that has no
-            // other parent in its session, the end of its guard has the kernel send SIGHUP to that
-            // group.
+            // As systemd does. A paused lock owner may be in a process group without another parent
+            // in its session. Then the end of its guard makes the kernel send SIGHUP to that group.
             command.process_group(0);
             self.process = Some(Process::start(command, &self.log()));
         }
@@ -105,7 +104,8 @@ impl All {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which life of a service is registered; none if it does not run, or is not registered yet.
+    /// The start number of a registered service. `None` if it does not run or is not registered
+    /// yet.
     pub(super) fn registered(&self, name: &str) -> Option<u64> {
         let all = self.lock();
         let program = all.get(name)?;
@@ -115,30 +115,30 @@ impl All {
     }
 }
 
-/// Programs, and the thread that looks after them.
+/// Programs, and the thread that supervises them.
 #[derive(Debug)]
 pub(super) struct Programs {
     all: All,
     directory: PathBuf,
     stops: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// The bytes of the jobs' log that have been read.
+    /// The bytes of the jobs' log that were read.
     read: u64,
     jobs: Jobs,
 }
 
-/// A status as a shell says it: 128 and the signal for what a signal has ended. A program that has
-/// only begun does not listen for signals yet.
+/// A status as a shell reports it: 128 plus the signal, if a signal ended the program. A program
+/// that has just started does not handle signals yet.
 fn as_a_shell_says(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
-/// What jobs have written.
+/// The notes of the jobs.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Jobs {
     pub(super) begun: u64,
     pub(super) ended: u64,
-    /// The token and the host of the last one that began, and whether it has ended.
+    /// The token and the host of the last job that began, and whether it has ended.
     pub(super) last: Option<(u64, String, bool)>,
     /// Jobs that ran beside others, and tokens that did not grow.
     pub(super) overlaps: Vec<String>,
@@ -171,7 +171,7 @@ impl Jobs {
 }
 
 impl Programs {
-    /// Looks after programs that write below a directory. There are none yet.
+    /// Supervises programs that write below a directory. There are none yet.
     pub(super) fn supervised(directory: &Path) -> Self {
         let (all, stops) = (All::default(), Arc::new(AtomicBool::new(false)));
         let (programs, told) = (all.clone(), Arc::clone(&stops));
@@ -185,7 +185,7 @@ impl Programs {
         Self { all, directory, stops, thread, read: 0, jobs: Jobs::default() }
     }
 
-    /// All of them, for whoever only looks.
+    /// All programs, for code that only reads them.
     pub(super) fn all(&self) -> All {
         self.all.clone()
     }
@@ -204,20 +204,20 @@ impl Programs {
         assert!(self.all.lock().insert(name.to_owned(), program).is_none(), "{name} is there already");
     }
 
-    /// Jobs that run at a host, one after the other, each under the lock.
+    /// Adds jobs that run at a host, one after the other, each under the lock.
     pub(super) fn add_jobs(&self, name: &str, cli: Cli) {
         let directory = self.directory.display().to_string();
         let job = ["sh", "-c", JOB, "job", &directory, name];
         self.add(name, cli, &[&["lock", LOCK, "--"][..], &job].concat());
     }
 
-    /// A service.
+    /// Adds a service.
     pub(super) fn add_service(&self, name: &str, cli: Cli) {
         let node = format!("{SERVICES}/{name}");
         self.add(name, cli, &["register", &node, "here", "--replace"]);
     }
 
-    /// Sends a signal to a program, if it runs. One that stops it may take a moment.
+    /// Sends a signal to a program, if it runs. After SIGSTOP, it may run on for a moment.
     pub(super) fn signal(&self, name: &str, signal: Signal) -> bool {
         let all = self.all.lock();
         let process = all[name].process.as_ref();
@@ -228,19 +228,19 @@ impl Programs {
         process.is_some()
     }
 
-    /// Whether a program is started again when it has ended.
+    /// Sets whether a program is restarted when it has ended.
     pub(super) fn want(&self, name: &str, is_wanted: bool) {
         self.all.lock().get_mut(name).expect("it is there").is_wanted = is_wanted;
     }
 
-    /// Ends of a program that have not been taken.
+    /// Takes the ends of a program since the last call.
     pub(super) fn take_ends(&self, name: &str) -> Vec<(Instant, String)> {
         std::mem::take(&mut self.all.lock().get_mut(name).expect("it is there").ends)
     }
 
-    /// What jobs have written by now.
+    /// The notes of the jobs so far.
     pub(super) fn jobs(&mut self) -> &mut Jobs {
-        // There is none before the first job has begun.
+        // There is no file before the first job has begun.
         if let Ok(mut file) = File::open(self.directory.join("jobs")) {
             let mut new = String::new();
             file.seek(SeekFrom::Start(self.read)).expect("it only grows");
@@ -252,7 +252,7 @@ impl Programs {
         &mut self.jobs
     }
 
-    /// Has all programs end, and waits for it. Returns how each ended that was told to.
+    /// Ends all programs, and waits for that. Returns the status of each that was running.
     pub(super) fn stop(&mut self) -> Vec<(String, i32)> {
         self.end_supervision();
         let mut statuses = Vec::new();
@@ -268,7 +268,7 @@ impl Programs {
     fn end_supervision(&mut self) {
         self.stops.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // If it has panicked, the test fails by that.
+            // If it has panicked, the test fails too.
             thread.join().expect("programs can be looked after");
         }
     }
@@ -278,7 +278,7 @@ impl Drop for Programs {
     fn drop(&mut self) {
         self.stops.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Whoever drops it early is about to say why.
+            // A test that drops it early is about to report why.
             let _ = thread.join();
         }
     }

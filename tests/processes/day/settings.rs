@@ -1,4 +1,4 @@
-//! The configuration cache of a day: one writer, and readers that have copies.
+//! The configuration cache of a day: one writer, and readers that have cached copies.
 //!
 //! The writer puts growing numbers. So a few comparisons decide whether all reads of a node are
 //! linearizable, however many there are:
@@ -30,28 +30,28 @@ use crate::{
     workload::now_ns,
 };
 
-/// What a process is that reads the configuration.
+/// How a process learns that it must be a reader.
 pub(super) const READER: Role =
     Role { variable: "LEASEHOLD_TEST_READER", test: "day::a_day_in_the_life_of_a_cluster_breaks_no_promise" };
 
-/// The configuration: so many nodes at and below this.
+/// The top of the configuration, and the number of nodes below it.
 const TOP: &str = "/config";
 const NODES: usize = 4;
 
-/// Between two writes, and between two looks of a reader.
+/// The time between two writes, and between two rounds of a reader.
 const WRITE_PACE: Duration = Duration::from_millis(40);
 const READ_PACE: Duration = Duration::from_millis(5);
 
-/// After so many looks at memory, a reader asks for the node wherever it is.
+/// One of this many rounds may ask a server. The others read from memory only.
 const MEMORY_LOOKS: u64 = 10;
 
-/// Reads of one number are noted after this at the latest.
+/// The most time until reads of one number are noted.
 const NOTE_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a read may take.
+/// The timeout of a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a write may take, with a wide margin: each is to be acknowledged.
+/// The timeout of a write. It is long, because each write must be acknowledged.
 const WRITE_TIMEOUT: &str = "60s";
 
 /// The path of a node of the configuration.
@@ -59,7 +59,7 @@ fn node(number: usize) -> String {
     format!("{TOP}/{number}")
 }
 
-/// What a reader is to do.
+/// The task of a reader.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     endpoints: Vec<String>,
@@ -71,7 +71,7 @@ pub(super) struct Task {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Reads {
     node: usize,
-    /// Whether the reader's memory answered.
+    /// True if memory answered.
     cached: bool,
     number: u64,
     count: u64,
@@ -88,7 +88,7 @@ impl Reads {
     }
 }
 
-/// Reads until it is told to stop.
+/// Reads until it is stopped.
 pub(super) fn be_a_reader(task: Task) {
     until_told_to_stop(async {
         let options = Options::new(task.endpoints).name(&task.name).timeout(READ_TIMEOUT);
@@ -146,7 +146,7 @@ fn from_memory(client: &Client, path: &NodePath) -> Option<u64> {
 }
 
 async fn from_anywhere(client: &Client, path: &NodePath) -> Option<u64> {
-    // Whoever is cut off gets no answer.
+    // A client that is cut off gets no answer.
     let entry = client.get(path).await.ok()??;
     Some(number(&entry.value))
 }
@@ -166,11 +166,11 @@ pub(super) struct Put {
     pub(super) node: usize,
     pub(super) number: u64,
     pub(super) began: u64,
-    /// When it was acknowledged; none if it was not, or not yet.
+    /// When it was acknowledged. `None` if it was not, or not yet.
     pub(super) acknowledged: Option<u64>,
 }
 
-/// The writer: a shell, and a thread that types into it.
+/// The writer: a shell, and a thread that sends lines to it.
 #[derive(Debug)]
 pub(super) struct Writer {
     stops: Arc<AtomicBool>,
@@ -178,21 +178,21 @@ pub(super) struct Writer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the writer has done.
+/// The puts of the writer.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// Puts that have not been taken by [`Log::take`].
+    /// The puts that [`Log::take`] has not taken.
     puts: Vec<Put>,
-    /// Of each node: how often it was put, as far as that was acknowledged, and begun.
+    /// For each node: how many puts were acknowledged, and how many were begun.
     acknowledged: [u64; NODES],
     begun: [u64; NODES],
-    /// Answers that were not an acknowledgement.
+    /// Answers that are errors.
     refused: Vec<String>,
     last_acknowledged: u64,
 }
 
 impl Log {
-    /// Takes all puts that have ended, and errors.
+    /// Takes all puts that have ended, and all errors.
     pub(super) fn take(&mut self) -> (Vec<Put>, Vec<String>) {
         let open: Vec<Put> = self.puts.last().filter(|put| put.acknowledged.is_none()).cloned().into_iter().collect();
         let mut ended = std::mem::replace(&mut self.puts, open);
@@ -200,14 +200,14 @@ impl Log {
         (ended, std::mem::take(&mut self.refused))
     }
 
-    /// When the last write that was acknowledged began.
+    /// When the last acknowledged write began.
     pub(super) fn last_acknowledged(&self) -> u64 {
         self.last_acknowledged
     }
 }
 
 impl Writer {
-    /// Makes the nodes, and goes on to write.
+    /// Creates the nodes, and begins to write.
     pub(super) fn start(cli: &Cli) -> Self {
         for number in 0..NODES {
             cli.done(["--timeout", "30s", "put", &node(number), "0"]);
@@ -245,12 +245,12 @@ impl Writer {
         Self { stops, log, thread: Some(thread) }
     }
 
-    /// What it has done.
+    /// The log of its puts.
     pub(super) fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has it finish what it does.
+    /// Makes it finish.
     pub(super) fn stop(&mut self) {
         self.stops.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -258,8 +258,8 @@ impl Writer {
         }
     }
 
-    /// Reads all nodes from a server, and compares them with what was acknowledged. A node counts
-    /// how often it was put: a put that is lost, or done twice, shows.
+    /// Reads all nodes from a server, and compares them with the acknowledged puts. A node's
+    /// version counts its puts, so a put that is lost or done twice shows.
     pub(super) fn compare(&self, cli: &Cli) -> Result<u64, String> {
         let mut shell = cli.shell_with(&["--timeout", "30s"]);
         let mut compared = 0;
@@ -268,7 +268,7 @@ impl Writer {
             let least = self.log().acknowledged[number];
             let found = shell.ask(&format!("get {}", node(number)));
             let most = self.log().begun[number];
-            // It was put once by hand.
+            // [`Writer::start`] made one more put.
             let version = found["version"].as_u64().and_then(|version| version.checked_sub(1));
             match version {
                 Some(version) if (least..=most).contains(&version) => compared += version,
@@ -289,35 +289,35 @@ impl Drop for Writer {
 /// Judges reads by puts.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// By node: all puts, in order. Only the last ones of earlier rounds.
+    /// All puts of each node, in order. Of earlier rounds, only the last put.
     puts: BTreeMap<usize, Vec<Put>>,
     reads: Vec<Reads>,
 }
 
-/// What a judge has found.
+/// The result of a judge.
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
     pub(super) cached: u64,
     pub(super) others: u64,
-    /// What is not linearizable, and whether memory said it.
+    /// Reads that are not linearizable, and whether memory answered them.
     pub(super) violations: Vec<(bool, String)>,
 }
 
 impl Judge {
-    /// Puts that have ended.
+    /// Adds puts that have ended.
     pub(super) fn add_puts(&mut self, puts: &[Put]) {
         for put in puts {
             self.puts.entry(put.node).or_default().push(put.clone());
         }
     }
 
-    /// What a reader has noted.
+    /// Adds the notes of a reader.
     pub(super) fn add_reads(&mut self, reads: Vec<Reads>) {
         self.reads.extend(reads);
     }
 
-    /// Judges what was added since the last time. All puts and reads that were begun by now must
-    /// have been added, and have ended.
+    /// Judges what was added since the last call. All puts and reads that have begun must have
+    /// ended, and must have been added.
     pub(super) fn judge(&mut self) -> Judgement {
         let mut judgement = Judgement::default();
         let reads = std::mem::take(&mut self.reads);
@@ -333,7 +333,7 @@ impl Judge {
             }
         }
         judgement.violations.extend(backwards(&reads));
-        // The last put of each node is what later reads may find.
+        // Later reads may find the last put of each node.
         for puts in self.puts.values_mut() {
             puts.drain(..puts.len().saturating_sub(1));
         }

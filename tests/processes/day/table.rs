@@ -1,13 +1,13 @@
-//! What a day has shown, as a table: a row for each check, with how often it was made, the worst
-//! figure, the bound and the verdict.
+//! The results of a day, as a table. Each check has a row: how often it was made, the worst figure,
+//! the bound and the verdict.
 //!
-//! A row is declared before anything is checked. One that was never checked is a failure too.
+//! A row is declared before anything is checked. A row that was never checked is a failure too.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use crate::common::ALLOWANCE;
 
-/// The failures of one row that are told in full.
+/// How many failures of one row are printed.
 const TOLD_MAX: usize = 5;
 
 /// One check.
@@ -15,14 +15,14 @@ const TOLD_MAX: usize = 5;
 struct Row {
     /// How often it was made.
     times: u64,
-    /// The longest that it took; none if the check is of something else than time.
+    /// The longest time. `None` if the check is not about time.
     worst: Option<Duration>,
-    /// How long it may take.
+    /// The longest time allowed.
     bound: Option<Duration>,
-    /// Missed bounds that show nothing, since the machine stood still.
+    /// Missed bounds that prove nothing, because the machine stalled.
     set_aside: u64,
     failed: u64,
-    /// The first of the failures.
+    /// The first failures.
     failures: Vec<String>,
 }
 
@@ -58,13 +58,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a check that is not one of time.
+    /// Adds a check that is not about time.
     pub(crate) fn declare(&mut self, what: &str) {
         self.add(what, None);
     }
 
-    /// Adds a check of how long something takes: at most `bound`, and [`ALLOWANCE`] for the
-    /// machine.
+    /// Adds a check of a time: at most `bound`, and [`ALLOWANCE`] for the machine.
     pub(crate) fn declare_bound(&mut self, what: &str, bound: Duration) {
         self.add(what, Some(bound));
     }
@@ -79,18 +78,18 @@ impl Table {
         &mut found.unwrap_or_else(|| panic!("no check is declared as {what:?}")).1
     }
 
-    /// A check was made so many times, and nothing was wrong.
+    /// Counts a check that was made this often without a failure.
     pub(crate) fn passed(&mut self, what: &str, times: u64) {
         self.row(what).times += times;
     }
 
-    /// A check was made so many times by now, in all, and nothing was wrong.
+    /// Raises the count of a check to `times`, without a failure.
     pub(crate) fn at_least(&mut self, what: &str, times: u64) {
         let row = self.row(what);
         row.times = row.times.max(times);
     }
 
-    /// A check was made once.
+    /// Counts a check that was made once.
     pub(crate) fn check(&mut self, what: &str, outcome: Result<(), String>) {
         let row = self.row(what);
         row.times += 1;
@@ -99,8 +98,8 @@ impl Table {
         }
     }
 
-    /// Something took so long, while the machine stood still for `stall`. Whether that shows
-    /// something: a bound that was missed while the machine stood still does not.
+    /// Checks a time during which the machine stalled for `stall`. False if that proves nothing:
+    /// the bound was missed while the machine stalled.
     pub(crate) fn took(&mut self, what: &str, took: Duration, stall: Duration, circumstances: &str) -> bool {
         let row = self.row(what);
         let bound = row.bound.expect("a check of time has a bound");
@@ -120,13 +119,12 @@ impl Table {
         true
     }
 
-    /// A check that failed, or was to fail, while the machine stood still for longer than the
-    /// allowance.
+    /// Counts a failure that proves nothing: the machine stalled for longer than the allowance.
     pub(crate) fn set_aside(&mut self, what: &str) {
         self.row(what).set_aside += 1;
     }
 
-    /// Whether each check was made, and none failed.
+    /// True if each check was made and none failed.
     pub(crate) fn is_fine(&self) -> bool {
         self.rows.values().all(|(_, row)| row.is_fine())
     }

@@ -1,12 +1,11 @@
-//! Judges what watchers were told by what happened: the six properties that etcd's robustness tests
-//! look for. Changes come *ordered*, each *unique* and whole (*atomic*), none is left out
-//! (*reliable*), from wherever a watch goes on (*resumable*), also where only a progress mark said
-//! so (*bookmarkable*).
+//! Judges what watchers were notified of, by the six properties of etcd's robustness tests. Changes
+//! are *ordered*, each is *unique* and whole (*atomic*), and none is left out (*reliable*). That
+//! holds from wherever a watch resumes (*resumable*), also from a progress mark (*bookmarkable*).
 //!
-//! What happened is what one watcher is told of everything when all is over. That is judged by what
-//! writers know: each deed of which they know that it was done is there, at its revision, whole and
-//! once; none that was refused is; and nodes are what these changes made of them, count by count.
-//! What others were told is compared with that.
+//! The reference is what one watcher of everything is notified of at the end. It is judged by what
+//! the writers know. Each deed that a writer knows to be done is there, at its revision, whole and
+//! once. No refused deed is there. The nodes are the result of the changes, version by version. The
+//! notes of the other watchers are compared with the reference.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +16,15 @@ use super::{
     writer::{self, Deed},
 };
 
-/// Everything that happened, by revision.
+/// All changes, by revision.
 #[derive(Debug, Default)]
 pub(super) struct Happened(BTreeMap<u64, Vec<Event>>);
 
-/// How far one watch is.
+/// The progress of one watch.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     watched: Option<(NodePath, bool)>,
-    /// Everything before this has been told.
+    /// The watcher was notified of everything before this revision.
     pub(super) next: u64,
     pub(super) changes: u64,
     pub(super) marks: u64,
@@ -35,7 +34,7 @@ pub(super) struct Stream {
 }
 
 impl Happened {
-    /// Takes what one watcher of the root was told, from the first revision on.
+    /// Takes what one watcher of the root was notified of, from the first revision on.
     pub(super) fn of(changes: impl IntoIterator<Item = Change>) -> Result<Self, String> {
         let mut happened = Self::default();
         let mut nodes = BTreeMap::new();
@@ -51,7 +50,7 @@ impl Happened {
         Ok(happened)
     }
 
-    /// The last revision at which something happened.
+    /// The revision of the last change.
     pub(super) fn last(&self) -> u64 {
         self.0.last_key_value().map_or(0, |(revision, _)| *revision)
     }
@@ -65,12 +64,12 @@ impl Happened {
         nodes
     }
 
-    /// What happened to a node.
+    /// The events of a node.
     pub(super) fn of_node(&self, path: &NodePath) -> Vec<&Event> {
         self.0.values().flatten().filter(|event| event.path == *path).collect()
     }
 
-    /// The first change of what is watched from a revision on.
+    /// The first change of what is watched, from a revision on.
     fn next(&self, (top, is_recursive): &(NodePath, bool), from: u64) -> Option<(u64, Vec<&Event>)> {
         let is_watched = |event: &&Event| event.path == *top || (*is_recursive && top.contains(&event.path));
         let mut changes = self.0.range(from..).map(|(revision, events)| (*revision, events.iter().filter(is_watched)));
@@ -80,8 +79,8 @@ impl Happened {
         })
     }
 
-    /// Whether that is what the writer knows. Returns how many of its deeds were done as far as it
-    /// knows, and how many others were.
+    /// Compares the changes with a writer's notes. Returns how many of its deeds it knows to be
+    /// done, and how many others were done.
     pub(super) fn check_writer(&self, notes: &[writer::Note]) -> Result<(u64, u64), String> {
         let mut begun = BTreeMap::new();
         let (mut known, mut others) = (0, 0);
@@ -133,7 +132,7 @@ impl Happened {
         }
     }
 
-    /// Whether a deed is one change, at this revision if that is known.
+    /// Checks that a deed is one change, at this revision if it is known.
     fn check_deed(&self, deed: &Deed, at: Option<u64>) -> Result<(), String> {
         let found: Vec<u64> = self.found(deed).collect();
         let expected: Vec<u64> = at.filter(|_| !deed.puts.is_empty()).into_iter().collect();
@@ -162,7 +161,7 @@ impl Happened {
     }
 }
 
-/// What an event makes of the nodes; with the revision of its change, also whether it can be.
+/// Applies an event to the nodes. With the revision of its change, also checks that it can follow.
 fn apply(nodes: &mut BTreeMap<NodePath, Data>, event: &Event, at: Option<u64>) -> Result<(), String> {
     let before = nodes.remove(&event.path);
     if let EventKind::Put(data) = &event.kind {
@@ -185,7 +184,7 @@ fn apply(nodes: &mut BTreeMap<NodePath, Data>, event: &Event, at: Option<u64>) -
 }
 
 impl Stream {
-    /// What the watcher says of this watch next.
+    /// Checks the watcher's next note on this watch.
     pub(super) fn hear(&mut self, said: &Said, happened: &Happened) -> Result<(), String> {
         match said {
             Said::From { top, is_recursive, revision } => {
@@ -221,7 +220,7 @@ impl Stream {
                 if !nodes.iter().map(|(path, data)| (path, data)).eq(&expected) {
                     return Err(format!("a list at {revision} is {nodes:?}: expected {expected:?}"));
                 }
-                // A new beginning.
+                // The watch begins anew.
                 self.watched = None;
             }
             Said::Failed(why) => return Err(format!("it could not go on: {why}")),
@@ -257,7 +256,7 @@ mod tests {
         Change { revision: Revision(revision), events }
     }
 
-    /// Two puts at once, one of them removed, and the other put again.
+    /// Two puts at once. Then one node is removed, and the other is put again.
     fn changes() -> [Change; 3] {
         [
             change(2, vec![put("/n/a", "w:1", (2, 1, 2)), put("/n/b", "w:1", (2, 1, 2))]),

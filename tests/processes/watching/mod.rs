@@ -1,9 +1,9 @@
-//! Watches of real servers while these are killed, stopped and cut off: whatever happens, watchers
-//! are told each change once, whole, in order, none left out, and go on from where they were, also
-//! at other servers. Writers write meanwhile, several things at once too; some of them die.
+//! Watches of real servers that are killed, paused and cut off. Whatever fails, watchers are
+//! notified of each change once, whole and in order, and none is left out. They resume where they
+//! were, also at other servers. Meanwhile writers write, also several nodes at once. Some writers
+//! are killed.
 //!
-//! `LEASEHOLD_WATCH_ROUNDS=20 cargo test --test processes watching -- --nocapture` goes on for
-//! longer.
+//! `LEASEHOLD_WATCH_ROUNDS=20 cargo test --test processes watching -- --nocapture` runs for longer.
 
 mod judge;
 mod record;
@@ -28,29 +28,29 @@ use crate::{
     world::{World, server},
 };
 
-/// What a process is that is to write or watch.
+/// How a process learns that it must write or watch.
 const ROLE: Role =
     Role { variable: "LEASEHOLD_TEST_WATCH", test: "watching::watchers_are_told_what_a_writer_has_done" };
 
-/// So many times all faults, unless told otherwise.
+/// How often each fault happens by default.
 const ROUNDS: u64 = 1;
 
-/// So many writes of each writer have to be done before it goes on.
+/// The writes of each writer that must be done before the test goes on.
 const WRITES: u64 = 15;
 
 const WRITERS: [&str; 2] = ["c1", "c2"];
 const WATCHERS: [&str; 2] = ["c3", "c4"];
 
-/// What a process is to do.
+/// The duty of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Duty {
     Write,
     Watch,
-    /// Watch everything from the first revision on.
+    /// To watch everything from the first revision on.
     Replay,
 }
 
-/// The same, with what it needs to know.
+/// A duty, with its parameters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Task {
     duty: Duty,
@@ -70,7 +70,7 @@ impl Task {
     }
 }
 
-/// A client of these servers; they are asked until there is one.
+/// A client of these servers. Tries until it has connected.
 async fn connect(endpoints: &[String], name: &str) -> Client {
     let options = Options::new(endpoints.iter().cloned()).name(name);
     loop {
@@ -84,12 +84,12 @@ async fn connect(endpoints: &[String], name: &str) -> Client {
 enum Fault {
     LeaderKilled,
     LeaderStopped,
-    /// The leader and one of the watchers hear only each other.
+    /// The leader and one of the watchers cannot reach the other servers.
     LeaderCutOff,
     AllServersKilled,
-    /// A writer, and what goes with its session.
+    /// A writer, and the node that is attached to its session.
     WriterKilled,
-    /// A watcher stands still while the leader is killed.
+    /// A watcher is paused while the leader is killed.
     WatcherStopped,
 }
 
@@ -104,7 +104,7 @@ impl Fault {
     ];
 }
 
-/// Where it all happens.
+/// The servers and hosts, and the record of the processes.
 struct Scene {
     record: Record,
     world: World,
@@ -188,8 +188,8 @@ fn watchers_get_each_change_once_in_order_whatever_fails() {
     world.cluster.assert_all_run();
 }
 
-/// In a process that is to write or watch, that is what it does. Else one writer and one watcher of
-/// one server, whom nothing befalls.
+/// If the process must write or watch, this does that. Else this runs one writer and one watcher of
+/// one server, without faults.
 #[test]
 fn watchers_are_told_what_a_writer_has_done() {
     if let Some(task) = ROLE.task::<Task>() {

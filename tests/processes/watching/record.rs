@@ -1,4 +1,4 @@
-//! The processes that write and watch, and all that they have said.
+//! The processes that write and watch, and all their notes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,19 +15,18 @@ use crate::{
     worker::{Worker, notes},
 };
 
-/// Processes by the hosts at which they are, and what they and those before them have said by their
-/// names.
+/// Processes by their hosts. The notes of these and of earlier processes, by their names.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     writers: BTreeMap<String, Worker<writer::Note>>,
     watchers: BTreeMap<String, Worker<watcher::Note>>,
     written: BTreeMap<String, Vec<writer::Note>>,
     told: BTreeMap<String, Vec<watcher::Note>>,
-    /// How far each watch of each watcher has been told.
+    /// The revision through which each watch of each watcher was notified.
     through: BTreeMap<(String, String), u64>,
     /// How many writes of each writer are known to be done.
     done: BTreeMap<String, u64>,
-    /// The last of all writes that are known to be done.
+    /// The revision of the last write that is known to be done.
     acknowledged: u64,
     killed: BTreeSet<String>,
     started: u64,
@@ -68,12 +67,12 @@ impl Record {
         self.watchers[host].process.pause(pauses);
     }
 
-    /// The last of all writes that are known to be done.
+    /// The revision of the last write that is known to be done.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// Reads what has been said since.
+    /// Reads the new notes.
     fn gather(&mut self) {
         for writer in self.writers.values_mut() {
             let news = writer.news();
@@ -99,7 +98,7 @@ impl Record {
         }
     }
 
-    /// Waits until every writer has written a while, and these watchers have been told of it.
+    /// Waits until every writer has written for a while, and these watchers were notified of that.
     pub(super) fn all_goes_on(&mut self, watchers: &[&str]) {
         self.gather();
         let before = self.done.clone();
@@ -114,7 +113,7 @@ impl Record {
         self.told_through(watchers, self.acknowledged);
     }
 
-    /// Waits until all watches of these watchers have been told through a revision.
+    /// Waits until all watches of these watchers were notified through a revision.
     fn told_through(&mut self, watchers: &[&str], revision: u64) {
         eventually(&format!("{watchers:?} have been told through {revision}"), || {
             self.gather();
@@ -127,7 +126,7 @@ impl Record {
         });
     }
 
-    /// Ends it all, and judges what was said.
+    /// Stops all processes, and judges their notes.
     pub(super) fn finish(mut self, place: &Place, cluster: &Cluster) {
         self.writers.values_mut().for_each(Worker::stop);
         let cli = cluster.cli();
@@ -149,7 +148,7 @@ impl Record {
         self.judge_watchers(&happened, last);
     }
 
-    /// What one watcher of everything is told when all is over.
+    /// What one watcher of everything is notified of at the end.
     fn happened(&mut self, place: &Place, cluster: &Cluster, last: u64) -> Happened {
         let mut replay: Worker<watcher::Note> = self.start(place, cluster, "replay", Duty::Replay);
         let (mut changes, mut list) = (Vec::new(), None);
@@ -171,7 +170,7 @@ impl Record {
         });
         let happened = Happened::of(changes).expect("what happened can have happened");
         let mut list: BTreeMap<_, _> = list.expect("it was listed").into_iter().collect();
-        // It was there before anything happened.
+        // The root was there before the first change.
         list.remove(&NodePath::root());
         assert_eq!(list, happened.at(last), "what is there is not what happened");
         happened

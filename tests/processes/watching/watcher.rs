@@ -1,5 +1,5 @@
-//! A watcher in a process of its own: it watches in several ways at once, and writes down all that
-//! it is told.
+//! A watcher in its own process. It watches in several ways at once, and records all that it is
+//! notified of.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,49 +11,49 @@ use tokio::time::interval;
 use super::{Task, connect};
 use crate::{path, worker::Notes};
 
-/// Between two attempts.
+/// The time between two attempts.
 const PACE: Duration = Duration::from_millis(20);
 
-/// What is watched.
+/// The watched nodes.
 const TOP: &str = "/n";
 const NODE: &str = "/n/a";
 const DIRECTORY: &str = "/n/dir";
 
-/// What a watcher says of one of its watches.
+/// A watcher's note on one of its watches.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Note {
-    /// Which of them.
+    /// The name of the watch.
     pub(super) watch: String,
     pub(super) said: Said,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Said {
-    /// It watches a node, or all below it too, from this revision on.
+    /// It watches a node, or also the subtree below it, from this revision on.
     From { top: NodePath, is_recursive: bool, revision: Revision },
-    /// It was told this.
+    /// It was notified of this change.
     Change(Change),
-    /// It was told that everything up to here has been told.
+    /// It was notified that everything up to this revision was reported.
     Mark(Revision),
     /// It has read a subtree.
     Listed { top: NodePath, revision: Revision, nodes: Vec<(NodePath, Data)> },
-    /// It could not go on.
+    /// The watch failed.
     Failed(String),
 }
 
-/// How a watch is held.
+/// How a watch is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// From the first revision on, by one client all the time.
+    /// From the first revision on, by one client.
     Steady,
-    /// The same, of which no more than one change is under way at a time.
+    /// The same, with at most one change in flight.
     Narrow,
-    /// Again and again by another client, which asks other servers first, from where the last one
-    /// ended.
+    /// Again and again by another client, which asks other servers first. It resumes where the last
+    /// one ended.
     Resumed,
-    /// The same, and the last one ended with a progress mark.
+    /// The same, but the last one ended with a progress mark.
     ResumedFromMarks,
-    /// A list, and a watch from where that ends, for a while; then the same again.
+    /// A list, and a watch from its revision on, for a while. Then the same again.
     Listed,
 }
 
@@ -110,7 +110,7 @@ impl Watcher<'_> {
         self.notes.note(&Note { watch: self.name.to_owned(), said });
     }
 
-    /// Another client, which asks the servers in another order.
+    /// Makes another client, which asks the servers in another order.
     async fn client(&mut self) -> Client {
         let mut endpoints = self.task.endpoints.clone();
         let count = endpoints.len();
@@ -134,7 +134,7 @@ impl Watcher<'_> {
                 let buffer_bytes = if way == Way::Narrow { 1 } else { WatchOptions::default().buffer_bytes };
                 let recursive = self.is_recursive;
                 let options = WatchOptions { from: Some(from), recursive, buffer_bytes, timeout: None };
-                // It asks nobody.
+                // This asks no server.
                 let watch = client.watch(&self.top, options).await.expect("a watch is begun from a given revision");
                 self.say(Said::From { top: self.top.clone(), is_recursive: recursive, revision: from });
                 let count = self.random.random_range(1..100);
@@ -149,7 +149,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// Says what is told, until it is enough. Returns where the next one goes on.
+    /// Records the items until `is_enough`. Returns where the next watch resumes.
     async fn take(&self, mut watch: Watch, is_enough: impl Fn(&WatchItem, u32) -> bool) -> Revision {
         let mut taken = 0;
         loop {
@@ -172,7 +172,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// A list, and where a watch begins that knows it.
+    /// Records a list, and where the watch after it begins.
     fn say_listed(&self, list: Subtree) {
         let (top, revision, nodes) = (self.top.clone(), list.revision, BTreeMap::into_iter(list.nodes).collect());
         self.say(Said::Listed { top: top.clone(), revision, nodes });

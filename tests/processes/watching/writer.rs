@@ -1,6 +1,6 @@
-//! A writer in a process of its own: it puts, removes and does several things in one transaction,
-//! and writes down what, before and after. Every value that it writes it writes in one operation
-//! only. A node that goes with its session says that it lives.
+//! A writer in its own process. It puts and deletes nodes, also several in one transaction, and
+//! records this before and after. Only one operation writes each of its values. A node that is
+//! attached to its session shows that it lives.
 
 use std::time::Duration;
 
@@ -14,45 +14,45 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{Task, connect};
 use crate::{path, worker::Notes};
 
-/// Between two operations.
+/// The time between two operations.
 const PACE: Duration = Duration::from_millis(8);
 
-/// What is written.
+/// The nodes that are written.
 const PATHS: [&str; 9] = ["/n/a", "/n/b", "/n/c", "/n/d", "/n/e", "/n/f", "/n/dir/x", "/n/dir/y", "/n/dir/z"];
 
-/// The node that is removed with all that is below it.
+/// The node that is removed with its subtree.
 const DIRECTORY: &str = "/n/dir";
 
-/// Where nodes are that go with a writer's session.
+/// The nodes that are attached to writers' sessions are below this.
 pub(super) const LIVE: &str = "/n/live";
 
-/// What is done at one time: puts, and removals of nodes with all that is below.
+/// What is done at once: puts, and removals of nodes with their subtrees.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Deed {
-    /// All of the same value, which no other deed writes.
+    /// The value of all puts, which no other deed writes.
     pub(super) value: String,
     pub(super) puts: Vec<String>,
     pub(super) removals: Vec<String>,
 }
 
-/// What a writer says.
+/// A note of a writer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Note {
-    /// It is about to do one of these two: which, a comparison says.
+    /// It is about to do one of these two. A comparison chooses which.
     Begun { number: u64, then: Deed, otherwise: Deed },
     /// It is done.
     Done { number: u64, revision: u64, is_then: bool },
     /// It was not done, and never will be.
     Refused { number: u64 },
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown { number: u64 },
 }
 
-/// How something is asked for.
+/// How a deed is sent.
 enum Way {
     Put,
     Delete,
-    /// If this node was last changed then, or does not exist.
+    /// Compares the revision of this node's last change, or 0 if the node does not exist.
     Transaction(String, u64),
 }
 
@@ -76,7 +76,7 @@ impl Writer {
         let mut paces = interval(PACE);
         paces.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let live = path(&format!("{LIVE}/{}", self.name));
-        // Until it is there.
+        // Until it is registered.
         while self.client.register(&live, self.name.clone(), RegisterOptions::default()).await.is_err() {
             paces.tick().await;
         }
@@ -128,7 +128,7 @@ impl Writer {
         }
     }
 
-    /// When a node was last changed, as far as this knows: mostly right.
+    /// The revision of a node's last change. One of ten is wrong on purpose.
     async fn seen(&mut self, at: &str) -> u64 {
         let read = self.client.get(&path(at)).await;
         let seen = read.ok().flatten().map_or(0, |entry| entry.stat.modify_revision.0);

@@ -1,4 +1,4 @@
-//! What applications do: read, write, give up, and go away.
+//! What the applications of clients do: they read, write, cancel requests, and leave.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use crate::{
     world::World,
 };
 
-/// More than this is never open at once at one client: it is the servers that are to be kept busy.
+/// The most requests that one client has open at once. The load is meant for the servers.
 const OPEN_MAX: usize = 12;
 
 impl World {
-    /// The application does something, and will do something else.
+    /// The application does one thing, and schedules the next.
     pub(crate) fn act(&mut self, place: usize) {
         if self.is_healing {
             return;
@@ -63,7 +63,7 @@ impl World {
 
     pub(crate) fn write(&mut self, place: usize, change: Write) {
         let client = &mut self.clients[place];
-        // Two that look the same could not be told apart in the log.
+        // The log could not tell two equal writes of one client apart.
         if client.writes.values().any(|open| open.change == change) {
             return;
         }
@@ -71,7 +71,7 @@ impl World {
         self.step_holder(place, HolderInput::Write { write, change });
     }
 
-    /// The application waits for a write from now on.
+    /// Records a write that the application waits for from now on.
     pub(crate) fn begin_write(&mut self, place: usize, change: &Write) -> WriteId {
         let client = &mut self.clients[place];
         client.numbers += 1;
@@ -80,7 +80,7 @@ impl World {
         write
     }
 
-    /// Something to write. Every value is another.
+    /// A random write. Every value is unique.
     fn change(&mut self, place: usize) -> Write {
         if self.rng.chance(self.profile.volume_writes) {
             return self.change_of_volume();
@@ -92,7 +92,7 @@ impl World {
             return self.change_of_many(place);
         }
         let object = self.rng.pick(&self.profile.objects).clone();
-        // What changes a list of children is a child that comes or goes.
+        // An application changes a list of children by adding or removing a child.
         let path = match object {
             Object { path, kind: leasehold_protocol::object::ObjectKind::Data } => path,
             Object { path, .. } => {
@@ -115,8 +115,8 @@ impl World {
         Write::Put { path, value: value.into(), condition, attach }
     }
 
-    /// What a put attaches its node to. Not one that histories are judged by: the end of a lease is
-    /// no client's operation.
+    /// Where a put attaches its node. Never the nodes whose histories are judged: no client
+    /// operation records the end of a lease.
     pub(crate) fn attach(&mut self, path: &NodePath) -> Attach {
         if invariants::linearizability::KEYS.contains(&path.as_str()) || !self.rng.chance(self.profile.lease_writes * 3)
         {
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Key leases come and go. Those that are gone are tried too.
+    /// Grants or revokes a key lease. Leases that have ended are tried too.
     fn change_of_lease(&mut self) -> Write {
         if self.leases.is_empty() || self.rng.chance(500) {
             let ttl = Duration::from_micros(self.rng.between(200 * MS, 3 * self.term()));
@@ -140,7 +140,7 @@ impl World {
         Write::RevokeLease { id: *self.rng.pick(&self.leases) }
     }
 
-    /// The application wants a key lease kept alive, or not any more.
+    /// The application starts or stops keep-alives of a key lease.
     fn keep_or_let_go(&mut self, place: usize) {
         if self.leases.is_empty() {
             return;
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// The application does not want a key lease kept alive any more.
+    /// The application stops the keep-alives of a key lease.
     pub(crate) fn let_go(&mut self, place: usize, id: LeaseId) {
         self.step_holder(place, HolderInput::StopKeepAlive(id));
         let client = &mut self.clients[place];
@@ -194,8 +194,8 @@ impl World {
                 invariants::linearizability::wrote(&mut self.told, &open.change, span, Some(result));
                 self.oracle.once.ended(name, result)
             }
-            // A hold was lost at the very end, and the histories did not wait for its being given
-            // back.
+            // The client lost a lock at the very end. The histories were judged before its release
+            // was answered.
             None if self.is_judged => Ok(()),
             None => Err(format!("{write:?} ended twice: {result:?}")),
         };
@@ -217,7 +217,7 @@ impl World {
     fn give_up(&mut self, place: usize) {
         let client = &mut self.clients[place];
         let read = client.reads.keys().next().copied();
-        // What is asked for holds is never given up: nobody would give back what comes of it.
+        // Never cancel a write about locks: nobody would release the lock that it may grant.
         let mut writes = client.writes.iter().filter(|(_, open)| !locks::is_about_holds(&open.change));
         let write = writes.next().map(|(write, _)| *write);
         if let Some(read) = read {
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// The cache drops a copy for lack of room.
+    /// The cache drops a copy, as if it lacked room.
     pub(crate) fn evict(&mut self, place: usize) {
         let client = &mut self.clients[place];
         let at = self.rng.index(client.cache.copies.len());
@@ -244,14 +244,14 @@ impl World {
         self.step_holder(place, HolderInput::Close);
     }
 
-    /// Nobody waits for the client's writes any more: they may have taken effect, or may yet.
+    /// The client abandons its writes. Each may have taken effect, or may still do so.
     pub(crate) fn forget_writes(&mut self, place: usize) {
         for open in std::mem::take(&mut self.clients[place].writes).into_values() {
             invariants::linearizability::wrote(&mut self.told, &open.change, (open.since, self.steps), None);
         }
     }
 
-    /// The client's process ends and another begins. What it waited for, nobody does any more.
+    /// The client's process ends, and another one starts. Nobody waits for the old one's requests.
     pub(crate) fn restart_client(&mut self, place: usize) {
         let client = &mut self.clients[place];
         client.is_open = false;
@@ -268,7 +268,8 @@ impl World {
             self.connections[connection].is_broken = true;
         }
         self.forget_writes(place);
-        // Not the old process's any more: nothing that is under way to it may be heard.
+        // The connection belongs to the old process: the new one must not receive what is in flight
+        // on it.
         let after = self.rng.between(10 * MS, 500 * MS);
         self.after(after, Event::Open { client: place, life });
     }

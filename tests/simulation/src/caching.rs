@@ -1,5 +1,5 @@
-//! What applications do with write leases: set and read values in memory, have them flushed, give
-//! them up. Every value is another.
+//! What applications do with write leases: they set and read values in memory, flush them, and end
+//! the write lease. Every value is unique.
 
 use leasehold_protocol::{
     command::{Command, Outcome as CommandOutcome, Proposal, Write},
@@ -13,23 +13,23 @@ use leasehold_protocol::{
 
 use crate::{history::Outcome, invariants, world::World};
 
-/// What one application has kept to itself under one hold, since it was let.
+/// One application's data under one write lease, since the write lease began.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) path: NodePath,
-    /// What was there when it began, once it was read: a lease may be over by this clock in the
-    /// moment in which it is told.
+    /// The value at the beginning, once it was read. The lease can be lost by this clock at the
+    /// moment when the client hears of the write lease.
     pub(crate) first: Option<Value>,
-    /// What it has set, and in which steps.
+    /// The values that the application set, each with its step.
     pub(crate) changes: Vec<(Value, u64)>,
-    /// How many of these are on the servers, or lost and told to be.
+    /// How many of them are on the servers, or were reported as lost.
     pub(crate) flushed: usize,
-    /// As it was told last.
+    /// The last reported status.
     pub(crate) status: WriteLeaseStatus,
 }
 
 impl Kept {
-    /// What the application set last, or found.
+    /// The value that the application set last, or found.
     pub(crate) fn last(&self) -> Option<&Value> {
         self.changes.last().map(|(value, _)| value).or(self.first.as_ref())
     }
@@ -40,8 +40,8 @@ impl Kept {
 }
 
 impl World {
-    /// The application does something with a hold of its own as a write lease, if it can be one.
-    /// Returns whether it did.
+    /// The application uses one of its locks as a write lease, if that is possible. Returns whether
+    /// it did.
     pub(crate) fn keep_to_itself(&mut self, place: usize, lock: LockId, path: &NodePath) -> bool {
         let client = &self.clients[place];
         let status = client.holds.get(&lock).map(|(_, status)| *status);
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// A write lease stands otherwise.
+    /// The status of a write lease has changed.
     pub(crate) fn caching_changed(&mut self, place: usize, hold: LockId, status: WriteLeaseStatus) {
         let client = &mut self.clients[place];
         let clock = client.machine.clock.read(self.now);
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// What was set is not, and will not be, on the servers.
+    /// The holder reports that values were lost: they will not reach the servers.
     pub(crate) fn flush_lost(&mut self, place: usize, hold: LockId, value: &Value, may_be_there: bool) {
         self.tally.add("changes lost");
         let Some(kept) = self.clients[place].kept_data.get_mut(&hold) else {
@@ -160,7 +160,7 @@ impl World {
         kept.into_iter().for_each(|kept| kept.flushed = kept.changes.len());
     }
 
-    /// A hold is over, or given back: nothing may have been forgotten in silence (S10).
+    /// A lock was lost or released. The holder must have reported each dirty value (S10).
     pub(crate) fn kept_is_over(&mut self, place: usize, hold: LockId) {
         if let Some(kept) = self.clients[place].kept_data.remove(&hold)
             && kept.is_dirty()
@@ -169,8 +169,8 @@ impl World {
         }
     }
 
-    /// The client's process is gone, and what it had in memory: it may have been flushed, or may be
-    /// yet.
+    /// The client's process has ended, and its memory with it. Dirty values may have been flushed,
+    /// or may still be.
     pub(crate) fn forget_kept(&mut self, place: usize) {
         for kept in std::mem::take(&mut self.clients[place].kept_data).into_values() {
             for (value, since) in &kept.changes[kept.flushed..] {
@@ -179,19 +179,19 @@ impl World {
         }
     }
 
-    /// A change that was made in memory at once, for all the world to see later, and came to this.
+    /// Records a value that the application set in memory, with its outcome. All later readers must
+    /// see it.
     fn kept(&mut self, place: usize, path: &NodePath, value: &Value, since: u64, outcome: Outcome) {
         let now = self.steps;
         if self.is_put_down_to_clocks(place) {
-            // It may have had the node to itself no longer: then it took effect when it was
-            // flushed.
+            // The client may have lost the lock already. Then the value took effect at its flush.
             invariants::linearizability::put(&mut self.told, path, value, (since, now), outcome);
         } else {
             invariants::linearizability::set(&mut self.told, path, value, since, outcome, now);
         }
     }
 
-    /// What somebody keeps to itself nobody has compared.
+    /// No transaction compares data that is dirty under another client's write lease.
     pub(crate) fn check_compared(&mut self, proposal: &Proposal, outcomes: &[CommandOutcome]) {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
             let (Command::Write { write: Write::Transaction(transaction), .. }, CommandOutcome::Written(Ok(_))) =
@@ -215,10 +215,11 @@ impl World {
         }
     }
 
-    /// Nobody else has a copy of what somebody keeps to itself, and nobody else has changed it.
+    /// No other client has a usable copy of data under a write lease, and no other client changes
+    /// it.
     pub(crate) fn check_kept(&mut self) {
         let held = self.clients.iter().map(|client| {
-            // Whose clock is beyond the allowance may think too long that it has a copy.
+            // A client with a clock beyond the allowance may use its copy for too long.
             let others = self.clients.iter().filter(|other| !self.is_put_down_to_clocks(other.place));
             (client.place, invariants::caching::check(client, others, &self.oracle.truth, self.now))
         });

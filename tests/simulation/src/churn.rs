@@ -1,5 +1,5 @@
-//! What the applications of a wide world do: leases under names that many use, nodes that come and
-//! go with them, volumes within volumes, and more of everything than a leader takes on.
+//! What the applications of a wide world do. They share lease names, attach and detach nodes, nest
+//! volumes, and exceed the leader's limits.
 
 use leasehold_protocol::{
     command::{Attach, Command, Condition, Outcome, Write},
@@ -28,13 +28,13 @@ use crate::{
     world::World,
 };
 
-/// The tickets of what an application asks without the holder, and does not wait for.
+/// Send ids of requests that bypass the holder and whose answers nobody awaits.
 const UNHEARD_TICKETS: u64 = 1 << 49;
 
-/// Nodes that are put under one lease at once: more than the state looks at one by one.
+/// The most nodes that one transaction attaches: more than `MANY_NODES`.
 pub(crate) const MANY: u64 = 24;
 
-/// With more nodes than this, a lease is recalled as the subtree that they lie in.
+/// A lease with more nodes ends with a recall of the subtree that contains them, not of each node.
 const MANY_NODES: u64 = 16;
 
 impl World {
@@ -43,7 +43,7 @@ impl World {
         self.profile.swarm.as_ref()
     }
 
-    /// The application does some of what only those of wide worlds do. Returns whether it did.
+    /// The application may do an operation of a wide world. Returns whether it did.
     pub(crate) fn act_widely(&mut self, place: usize) -> bool {
         let Some(swarm) = &self.profile.swarm else { return false };
         let (share, burst, open_max) = (swarm.share, swarm.burst, swarm.open_max);
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// A name that leases are granted under, or one of those granted lately.
+    /// A shared lease name, or the id of a lease that was granted lately.
     fn some_lease(&mut self) -> LeaseId {
         let lately = self.leases.len().saturating_sub(8);
         let names = self.profile.swarm.as_ref().map(|swarm| swarm.names.clone()).unwrap_or_default();
@@ -140,14 +140,15 @@ impl World {
         if known.is_empty() || self.rng.chance(600) { *self.rng.pick(&names) } else { *self.rng.pick(&known) }
     }
 
-    /// The application wants a key lease kept alive.
+    /// The application starts keep-alives of a key lease.
     pub(crate) fn keep(&mut self, place: usize, id: LeaseId) {
-        // What is told of an earlier keeping in this step is told before this one begins.
+        // Events of an earlier keep-alive of this lease come in this step, before the new one
+        // begins.
         self.step_holder(place, HolderInput::KeepAlive(id));
         self.clients[place].keeps.insert(id);
     }
 
-    /// A lease was granted to the application: it keeps it, perhaps.
+    /// The application was granted a lease. It may start keep-alives.
     pub(crate) fn granted(&mut self, place: usize, id: LeaseId) {
         let keeps = self.swarm().map_or(0, |swarm| swarm.keeps);
         if !self.is_healing && self.clients[place].is_open && keeps > 0 && self.rng.chance(keeps) {
@@ -165,7 +166,7 @@ impl World {
         self.write(place, Write::Put { path, value, condition: Condition::Any, attach });
     }
 
-    /// Puts nodes under one lease: some in one list, some in others.
+    /// Attaches nodes in up to four lists to one lease.
     fn attach_many(&mut self, place: usize) {
         let attach = Attach::Lease(self.some_lease());
         let (count, lists) = (self.rng.between(2, MANY), self.rng.between(1, 4));
@@ -179,18 +180,18 @@ impl World {
         self.write(place, Write::Transaction(transaction));
     }
 
-    /// As many comparisons and operations as there may be, of short paths: it carries little and is
-    /// long all the same.
+    /// A transaction with as many comparisons and operations as allowed, all of short paths. Its
+    /// content is small, and its encoding is long.
     fn compare_many(&mut self, place: usize) {
         let number = self.clients[place].numbers;
         let most = Transaction::COMPARES_MAX as u64;
         let count = if self.rng.chance(700) { most } else { self.rng.between(1, most) };
         let count = usize::try_from(count).expect("small");
-        // Of a token that was never granted: they hold, and change nothing.
+        // The token was never granted, so the comparison holds and the transaction changes nothing.
         let target = |place: usize| CompareTarget::Locked(false, Token(u64::MAX - number - place as u64));
         let compare = |place: usize| Compare { path: NodePath::root(), target: target(place) };
         let compares = (0..count).map(compare).collect();
-        // What is done if they do not hold: nothing ever comes of it.
+        // This branch is never chosen, because all comparisons hold.
         let put = |number: usize| Part::Put {
             path: NodePath::parse(&format!("/{number}")).expect("a path"),
             value: Vec::new().into(),
@@ -218,11 +219,11 @@ impl World {
         self.write(place, write);
     }
 
-    /// Puts the node by which others know that this client is there.
+    /// Puts the client's own registration node.
     fn register_node(&mut self, place: usize) {
         let path = NodePath::parse(&format!("/r/{place}")).expect("a path");
         let is_open = |write: &Write| matches!(write, Write::Put { path: other, .. } if *other == path);
-        // One after the other, so that it is known which of them stands.
+        // One put at a time, so that the test knows which of them is in effect.
         if !self.clients[place].writes.values().any(|open| is_open(&open.change)) {
             self.put(place, path, Attach::Session);
         }
@@ -248,12 +249,12 @@ impl World {
         self.ask_unheard(place, Body::Inspect(inspect));
     }
 
-    /// Only contents of a few bytes are told.
+    /// Whether leaders refuse contents of more than a few bytes.
     pub(crate) fn has_short_contents(&self) -> bool {
         self.swarm().is_some_and(|swarm| swarm.bounds.content_bytes_max < LessorBounds::DEFAULT.content_bytes_max)
     }
 
-    /// A request that carries one more of something than it may.
+    /// Sends a request with one list that is one element too long.
     fn ask_too_much(&mut self, place: usize) {
         let (root, header) = (NodePath::root(), RequestHeader::default());
         let (renew, stamp) = (Renew { volume: root.clone(), incarnation: Incarnation(0) }, Stamp::default());
@@ -278,7 +279,7 @@ impl World {
         self.send_unheard(place, Request { header, body });
     }
 
-    /// Asks something whose answer nobody waits for.
+    /// Sends a request whose answer nobody awaits.
     fn ask_unheard(&mut self, place: usize, body: Body) {
         self.send_unheard(place, Request { header: RequestHeader::default(), body });
     }
@@ -292,8 +293,8 @@ impl World {
         }
     }
 
-    /// A leader is cut off from the other servers, for a while: it may lead on without a quorum,
-    /// and its clients do not know.
+    /// Cuts the leader off from the other servers for a while. It may go on leading without a
+    /// quorum, and its clients do not notice.
     pub(crate) fn leave_leader_alone(&mut self) {
         let Some(every) = self.swarm().map(|swarm| swarm.alone_every).filter(|every| *every > 0) else { return };
         if self.is_healing {
@@ -310,7 +311,7 @@ impl World {
         }
     }
 
-    /// Counts what wide worlds are for.
+    /// Counts the events that wide worlds exist for.
     pub(crate) fn count_wide(&mut self, command: &Command, outcome: &Outcome) {
         let Command::Write { write, .. } = command else { return };
         match (write, outcome) {

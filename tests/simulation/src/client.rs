@@ -1,5 +1,5 @@
-//! A client: a holder, a cache, and a connection to the server that it takes for the leader. The
-//! shell around the rules.
+//! A client: a holder, a cache, and a connection to the presumed leader. It is the shell around the
+//! rules.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -35,7 +35,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct OpenRead {
     pub(crate) object: Object,
-    /// The version that it has to see at least.
+    /// The place of the oldest version that it may return.
     begun: usize,
     /// The step in which it began.
     since: u64,
@@ -49,7 +49,6 @@ pub(crate) struct OpenWrite {
     pub(crate) since: u64,
 }
 
-/// One client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) place: usize,
@@ -57,33 +56,33 @@ pub(crate) struct Client {
     pub(crate) holder: Holder,
     pub(crate) cache: Cache,
     pub(crate) connection: Option<usize>,
-    /// Which process of the client this is. No two processes of any clients share it.
+    /// The number of this process, unique over all processes of all clients.
     pub(crate) life: u64,
-    /// There is a holder that was not told to close.
+    /// The holder exists, and was not closed.
     pub(crate) is_open: bool,
     is_connecting: bool,
     pub(crate) reads: BTreeMap<ReadId, OpenRead>,
     pub(crate) writes: BTreeMap<WriteId, OpenWrite>,
-    /// It reaches no server until then.
+    /// The client reaches no server until this true time.
     pub(crate) isolated_until: u64,
-    /// The key leases that it wants kept alive, and until when it counts on each.
+    /// The key leases that it renews, and until when it counts on each.
     pub(crate) keeps: BTreeSet<LeaseId>,
     pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
-    /// Those that it was granted in this step and will keep.
+    /// Leases that it was granted in this step, and will renew.
     pub(crate) keeps_next: Vec<LeaseId>,
-    /// The nodes by which it says that it is there.
+    /// Its registration nodes.
     pub(crate) lives: Lives,
-    /// Its holds, and how each stands as far as it was told.
+    /// Its locks, each with the last reported status.
     pub(crate) holds: BTreeMap<LockId, (NodePath, LockStatus)>,
-    /// What it keeps to itself under holds that are write leases.
+    /// Its data under write leases.
     pub(crate) kept_data: BTreeMap<LockId, Kept>,
-    /// What the last read of each object found.
+    /// The content that the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) watches: Watches,
     pub(crate) numbers: u64,
     timer: u64,
     told: Option<Told>,
-    /// Times that the holder asked to be called for a moment that it had been called for.
+    /// How often in a row the holder asked for a deadline that had already passed.
     spins: u32,
 }
 
@@ -118,7 +117,7 @@ impl Client {
 }
 
 impl World {
-    /// The client's process begins, with nothing in memory.
+    /// The client's process starts, with nothing in memory.
     pub(crate) fn open(&mut self, place: usize, life: u64) {
         if self.clients[place].life != life {
             return;
@@ -149,7 +148,7 @@ impl World {
         self.look_for_leader(place, None);
     }
 
-    /// The connection is given up, if there is one, and another is tried for.
+    /// Gives up the connection, if there is one, and tries another server.
     fn look_for_leader(&mut self, place: usize, hint: Option<usize>) {
         if let Some(connection) = self.clients[place].connection.take() {
             self.connections[connection].is_broken = true;
@@ -192,7 +191,7 @@ impl World {
         }
     }
 
-    /// Something came down a connection. What comes after its end is not heard.
+    /// A message arrives on a connection. The client ignores messages on an earlier connection.
     pub(crate) fn client_hears(&mut self, connection: usize, message: Down) {
         let Connection { client: place, life, is_cut_down, .. } = self.connections[connection];
         let client = &self.clients[place];
@@ -229,8 +228,8 @@ impl World {
         }
     }
 
-    /// One step of a client's holder, and its effects in order, with the steps that these bring
-    /// about.
+    /// One step of a client's holder. Carries out its effects in order, and the steps that they
+    /// cause.
     pub(crate) fn step_holder(&mut self, place: usize, input: HolderInput) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
@@ -316,7 +315,7 @@ impl World {
                 self.look_for_leader(place, hint);
                 inputs.push_back(HolderInput::Disconnected);
             }
-            // The latest of what it was promised binds, whichever answer brought it.
+            // The latest promise counts, whichever answer brought it.
             HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
                 let kept = client.kept.entry(id).or_insert((incarnation, until));
                 *kept = (incarnation, until).max(*kept);
@@ -362,10 +361,11 @@ impl World {
         let client = &self.clients[place];
         if let Body::Write { write, .. } = &request.body {
             let key = (request.header.session, request.header.sequence);
-            // The write that has this content and was not sent under another number.
+            // The latest open write with this content.
             let named = client.writes.iter().rev().find(|(_, open)| open.change == *write);
             let held = match named {
-                // The holder's own. One that is sent again is known by its number.
+                // A flush is the holder's own write. Its number identifies it when it is sent
+                // again.
                 None if matches!(write, Write::Flush { .. }) => {
                     let id = WriteId(1 << 62 | key.0.0 << 32 | key.1.0);
                     self.oracle.once.sent((client.life, id), key, write)
@@ -380,7 +380,6 @@ impl World {
         }
     }
 
-    /// Reads are answered.
     fn serve(&mut self, place: usize, reads: Vec<ReadId>, object: &Object, content: &Content) {
         for read in reads {
             self.tally.add("reads from a server");
@@ -408,7 +407,7 @@ impl World {
         }
     }
 
-    /// The application is told of its session: each change once.
+    /// The application hears of a change of its session. The holder must report each change once.
     fn tell(&mut self, place: usize, told: Told) {
         self.tally.add(match told {
             Told::Connected { .. } => "times connected",
@@ -423,7 +422,6 @@ impl World {
         }
     }
 
-    /// The application reads.
     pub(crate) fn read(&mut self, place: usize, object: Object) {
         let begun = self.oracle.begin_read(&object);
         let client = &mut self.clients[place];
@@ -444,9 +442,9 @@ impl World {
         self.step_holder(place, HolderInput::Read { read, object });
     }
 
-    /// The application has the answer to a read that began in a step.
+    /// Records the answer to a read that began in step `since`.
     fn heard(&mut self, place: usize, object: &Object, content: &Content, since: u64) {
-        // Who knows that the clocks are wrong reads nothing from memory, and so nothing stale.
+        // A client that knows of the wrong clock reads nothing from memory, so nothing stale.
         if !self.is_put_down_to_clocks(place) || self.clients[place].holder.clock_excess().is_some() {
             invariants::linearizability::read(&mut self.told, &object.path, content, (since, self.steps));
         }

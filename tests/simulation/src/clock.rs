@@ -1,5 +1,5 @@
-//! Clocks of machines: each with its own origin and its own rate within the drift allowance. True
-//! time, in microseconds, is the simulator's alone.
+//! The clocks of machines. Each has its own origin and its own rate. Only the simulator reads true
+//! time, in microseconds.
 
 use leasehold_protocol::time::Instant;
 
@@ -9,14 +9,14 @@ use crate::rng::Rng;
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     origin: i128,
-    /// Parts per million by which it is fast.
+    /// Parts per million by which it is fast; negative if it is slow.
     fast: i128,
 }
 
 const MILLION: i128 = 1_000_000;
 
 impl Clock {
-    /// Within the allowance, often right at one end of it.
+    /// A clock within the allowance, often exactly at one end of it.
     pub(crate) fn random(drift_ppm: u32, rng: &mut Rng) -> Self {
         let most = i128::from(drift_ppm);
         let fast = match rng.below(4) {
@@ -28,18 +28,18 @@ impl Clock {
         Self { origin: i128::from(rng.between(1_000_000, 1_000_000_000)), fast }
     }
 
-    /// Beyond the allowance: so many parts per million fast, or slow.
+    /// A clock beyond the allowance, by parts per million; negative if it is slow.
     pub(crate) fn rogue(fast: i128, rng: &mut Rng) -> Self {
         Self { origin: i128::from(rng.between(1_000_000, 1_000_000_000)), fast }
     }
 
-    /// What it shows at a true time.
+    /// The reading at a true time.
     pub(crate) fn read(&self, now: u64) -> Instant {
         let micros = self.origin + i128::from(now) * (MILLION + self.fast) / MILLION;
         Instant::from_micros(u64::try_from(micros).expect("after its origin"))
     }
 
-    /// The first true time at which it shows at least this.
+    /// The first true time at which the reading is at least `at`.
     pub(crate) fn when(&self, at: Instant) -> u64 {
         let rate = MILLION + self.fast;
         let since = (i128::from(at.as_micros()) - self.origin).max(0) * MILLION;

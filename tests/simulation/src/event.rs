@@ -1,4 +1,4 @@
-//! What can happen, and to whom.
+//! The events of the simulation, and the machine that each concerns.
 
 use leasehold_protocol::{
     command::Proposal,
@@ -8,43 +8,43 @@ use leasehold_protocol::{
 
 use crate::raft::{Peer, replication::Asked};
 
-/// A machine: it has a clock, and can be paused.
+/// A machine. It has a clock, and can be paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Host {
     Server(usize),
     Client(usize),
 }
 
-/// From a client to a server.
+/// A message from a client to a server.
 #[derive(Debug, Clone)]
 pub(crate) enum Up {
     Request(SendId, Box<Request>),
     Consent(Consent),
 }
 
-/// From a server to a client.
+/// A message from a server to a client.
 #[derive(Debug, Clone)]
 pub(crate) enum Down {
     Response(SendId, Box<Response>),
     Recall(Recall),
 }
 
-/// Something that happens at a time. Those with a `boot` are of one process of a server, those with
-/// a `life` of one process of a client, and are nothing to the next.
+/// An event at a true time. Events with a `boot` belong to one process of a server, events with a
+/// `life` to one process of a client. Later processes ignore them.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// The lessor's deadline.
+    /// The lessor's deadline has come.
     Step {
         server: usize,
         boot: u64,
         at: u64,
     },
-    /// The server takes what its lessor wants to propose.
+    /// The shell takes proposals from its lessor.
     Propose {
         server: usize,
         boot: u64,
     },
-    /// A proposal has got from the shell to Raft.
+    /// A proposal reaches Raft from the shell.
     Hand {
         server: usize,
         boot: u64,
@@ -55,50 +55,50 @@ pub(crate) enum Event {
         server: usize,
         boot: u64,
     },
-    /// Something comes from one process of another server.
+    /// A message from one process of another server.
     Peer {
         from: usize,
         boot: u64,
         to: usize,
         message: Box<Peer>,
     },
-    /// What was appended up to an entry (its index, its term) is on disk. Who is to be told, and
-    /// which heartbeat asked.
+    /// The log is on disk up to an entry (its index and Raft term). `answer` names the leader and
+    /// the heartbeat that asked.
     Synced {
         server: usize,
         boot: u64,
         upto: (u64, u64),
         answer: Option<Asked>,
     },
-    /// Is there a leader?
+    /// The server checks whether it hears from a leader.
     Campaign {
         server: usize,
         boot: u64,
     },
-    /// The leader of a term has a heart that beats.
+    /// The leader of a Raft term sends a heartbeat.
     Beat {
         server: usize,
         boot: u64,
         term: u64,
     },
-    /// The shell hears that its Raft leads.
+    /// The shell learns that its Raft leads.
     Lead {
         server: usize,
         boot: u64,
         term: u64,
     },
-    /// A proof of leadership has been waited for long enough.
+    /// A quorum round has run out of time.
     Unproven {
         server: usize,
         boot: u64,
         round: u64,
     },
-    /// A server without a disk asks to be let in.
+    /// A server without a disk asks to rejoin.
     Readmission {
         server: usize,
         boot: u64,
     },
-    /// A deposed leader hears of it.
+    /// The shell of a deposed leader learns that it no longer leads.
     Learn {
         server: usize,
         boot: u64,
@@ -135,7 +135,7 @@ pub(crate) enum Event {
     Act {
         client: usize,
     },
-    /// The client's process begins anew, with a new session.
+    /// The client's process starts, with a new session.
     Open {
         client: usize,
         life: u64,
@@ -147,17 +147,17 @@ pub(crate) enum Event {
     LeaderAlone,
     /// Faults stop.
     Heal,
-    /// Everything has had time to heal: look.
+    /// Everything has had time to heal. The clients read all objects.
     Ask,
     Judge,
-    /// What had outlived its owner has had time to end.
+    /// Leases that outlived their owners have had time to end.
     JudgeLeft,
-    /// Sessions whose clients are gone have had time to end.
+    /// Sessions of departed clients have had time to end.
     JudgeSessions,
 }
 
 impl Event {
-    /// Where it happens; none for what is nature's.
+    /// The machine that the event concerns; none for events of the world itself.
     pub(crate) fn host(&self, client_of: impl Fn(usize) -> usize, server_of: impl Fn(usize) -> usize) -> Option<Host> {
         match self {
             Self::Step { server, .. }
@@ -191,7 +191,7 @@ impl Event {
         }
     }
 
-    /// A number for the trace.
+    /// The number of the event's kind, for the trace.
     pub(crate) fn code(&self) -> u64 {
         match self {
             Self::Step { .. } => 1,

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Injects the faults of a world.
 
 use crate::{
     event::{Event, Host},
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl World {
-    /// Something goes wrong, and something else will.
+    /// Injects one fault, and schedules the next.
     pub(crate) fn fault(&mut self) {
         if self.is_healing {
             return;
@@ -39,8 +39,8 @@ impl World {
         u64::try_from(self.profile.volume.term().as_micros()).expect("short")
     }
 
-    /// A while for a client to be away: of the order of a volume term, or of a session's in a long
-    /// world.
+    /// How long a client is away: up to three volume terms; in a long world also about a session's
+    /// term.
     fn absence(&mut self) -> u64 {
         if self.profile.is_long && self.rng.chance(600) {
             return self.rng.between(590, 700) * SECOND;
@@ -102,7 +102,7 @@ impl World {
         let of_others = if others.is_empty() { None } else { Some(*self.rng.pick(&others)) };
         let target = match fault {
             Fault::PauseLeader | Fault::Reelection | Fault::GiveUpLessor => leader,
-            // The leader is the more interesting one.
+            // A faulty leader causes more than a faulty follower.
             Fault::SlowServer | Fault::StallDisk | Fault::CutServers if self.rng.chance(500) => leader.or(of_all),
             Fault::Election => of_others,
             _ => of_all,
@@ -134,7 +134,7 @@ impl World {
             }
             Fault::StallDisk => {
                 let span = self.rng.between(20, 1500) * MS;
-                // What an earlier one holds up it holds up still (seed 9014).
+                // A stall does not shorten an earlier, longer one (seed 9014).
                 let stalled = &mut self.servers[server].stalled_until;
                 *stalled = (*stalled).max(self.now + span);
             }
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// What the server says does not get to others, or what they say not to it, or both.
+    /// Cuts messages from the server, or to it, or both.
     fn cut_servers(&mut self, server: usize) {
         let until = self.now + self.rng.between(100, 3000) * MS;
         let (which, only) = (self.rng.below(3), self.rng.index(2 * SERVERS));
@@ -177,8 +177,8 @@ impl World {
         }
     }
 
-    /// The machine stands still from now on, or from the middle of its next step on: what that step
-    /// sends is late.
+    /// Pauses the machine now, or in the middle of its next step. The messages of that step are
+    /// then late.
     fn pause_now_or_in_a_step(&mut self, host: Host, span: u64) {
         if self.rng.chance(300) {
             self.machine(host).freezes_for = Some(span);
@@ -187,9 +187,8 @@ impl World {
         }
     }
 
-    /// Somebody sets a machine's wall clock. Nothing here or in the rules reads one: times that a
-    /// step could change have no way in. No random number is drawn, so that the run is the same
-    /// with it and without.
+    /// Sets a machine's wall clock. The simulator and the rules read none, so a step must change
+    /// nothing. This draws no random number: the run is the same with and without it.
     fn step_wall_clock(&mut self) -> bool {
         let machine = &mut self.servers[usize::try_from(self.steps % 3).expect("small")].machine;
         machine.wall = machine.wall.wrapping_sub(self.steps << 20);

@@ -1,27 +1,27 @@
-//! The judges that can be left out of a run, by name: to see what others find in rules that are
-//! known to break one of them.
+//! The judges that a run can leave out, by name. Leaving one out shows what the others find in
+//! rules that break it.
 
-/// What is looked at.
+/// The judges by subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Judge {
-    /// No write is found uncovered again and again.
+    /// No write lacks consents again and again.
     Uncovered,
-    /// The answer to a grant is about the lease that its own entry granted.
+    /// The answer to a grant names the lease that its own entry granted.
     Grants,
-    /// A key lease that is kept in time does not end.
+    /// A key lease that its client renews in time does not end.
     Kept,
-    /// A revocation ends, however much is attached meanwhile.
+    /// A revocation ends, however many nodes are attached meanwhile.
     Revocations,
-    /// Clients and servers agree on what lives.
+    /// Clients and servers agree which leases and registration nodes exist.
     Lives,
-    /// What a lessor wants proposed is not larger than its shell proposes.
+    /// A proposal is not larger than its shell accepts.
     Proposals,
-    /// Cluster time does not run before the epoch begins.
+    /// Cluster time stands still until the epoch begins.
     Epochs,
 }
 
 impl Judge {
-    /// All of them.
+    /// All judges.
     pub const ALL: [Judge; 7] = [
         Judge::Uncovered,
         Judge::Grants,
@@ -32,12 +32,12 @@ impl Judge {
         Judge::Epochs,
     ];
 
-    /// The judge of a name.
+    /// The judge with this name; none if there is no such judge.
     pub fn of_name(name: &str) -> Option<Judge> {
         Self::ALL.into_iter().find(|judge| judge.name() == name)
     }
 
-    /// What it is called in options and in what it says.
+    /// The name in options and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uncovered => "uncovered",

@@ -1,11 +1,11 @@
-//! The end of a run: everything is asked for, and judged.
+//! The end of a run: clients read everything, and the judges check the result.
 
 use std::time::Duration;
 
 use crate::{event::Event, invariants, judges::Judge, profile::SECOND, swarm::Swarm, world::World};
 
 impl World {
-    /// Nothing may be waiting any more. Every client reads everything.
+    /// No request may wait any longer. Every client reads every object.
     pub(crate) fn ask(&mut self) {
         self.oracle.ask_for_all();
         self.asked_at = self.oracle.truth.revision();
@@ -34,8 +34,8 @@ impl World {
             }
         }
         self.demand(invariants::holds::check_owners(&self.clients, &self.oracle.truth));
-        // A lease can be lost at any time: what that has just brought about need not be known to
-        // everybody yet.
+        // A lease can be lost at any time. The owners of locks that changed just now may not have
+        // heard of it.
         let are_told = self.now > self.holds_changed_at + 2 * SECOND;
         for place in (0..self.clients.len()).filter(|_| are_told) {
             self.demand(invariants::holds::check_known(&self.clients[place], &self.oracle.truth));
@@ -50,7 +50,7 @@ impl World {
         self.is_judged = true;
         self.demand(invariants::linearizability::check(&self.told));
         if !self.left.is_empty() {
-            // No key lease of these worlds is longer than three terms, or than what the swarm
+            // The longest key lease of these worlds: three terms, or the longest TTL that the swarm
             // draws.
             let longest = self.swarm().map_or(Duration::ZERO, |swarm| Duration::from_micros(swarm.ttl.1));
             let longest = longest.max(3 * self.profile.term_max());
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// What had outlived its owner is gone by now.
+    /// Leases that outlived their owner have ended by now.
     pub(crate) fn judge_left(&mut self) {
         let left = invariants::owners::left(&self.clients, &self.oracle.truth);
         if let Some(left) = left.intersection(&self.left).next() {
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Nobody has asked for anything in more than a session's term.
+    /// No client has sent a request for longer than a session's term.
     pub(crate) fn judge_sessions(&mut self) {
         let may_be_lost = |client| self.is_put_down_to_clocks(client);
         let held = invariants::owners::check_sessions(&self.clients, &self.oracle.truth, may_be_lost);

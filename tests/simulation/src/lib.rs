@@ -1,19 +1,18 @@
-//! The simulator: the rules that are shipped, run in virtual time.
+//! The simulator: the shipped rules run in virtual time, under faults.
 //!
-//! Real are [`State`](leasehold_protocol::state::State),
-//! [`Lessor`](leasehold_protocol::lessor::Lessor) and
-//! [`Holder`](leasehold_protocol::holder::Holder). Stand-ins, as thin as they can be, are Raft
-//! (`raft`), the network, clocks, disks and applications. A seed decides everything, also which
-//! faults there are and how often: the same seed is the same run. Faults come first; then they
-//! stop, and everything must heal.
+//! [`State`](leasehold_protocol::state::State), [`Lessor`](leasehold_protocol::lessor::Lessor) and
+//! [`Holder`](leasehold_protocol::holder::Holder) are the shipped code. Raft (`raft`), the network,
+//! clocks, disks and applications are minimal stand-ins. A seed decides everything, also which
+//! faults occur and how often. The same seed is the same run. Faults come first; then they stop,
+//! and everything must heal.
 //!
 //! `cargo run --release -p leasehold-simulation -- --seed 7` runs one seed; `--seeds 100000`
-//! searches. What must hold is in `invariants`, a file for each, looked at after every step. What
-//! clients were told is judged once more, by a checker that knows nothing of all this: [`history`].
-//! That the simulator would notice is shown by putting known mistakes back
-//! (`protocol/src/planted.rs`): each must be found.
+//! searches. Module `invariants` has one file for each invariant and runs after every step. A
+//! second checker, [`history`], judges what the servers answered the clients. It knows nothing of
+//! the simulator. To test the harness, known mistakes are put back (`protocol/src/planted.rs`):
+//! each must be found.
 //!
-//! Not modelled: snapshots and logs that are cut off, disks that fail or lie, more than one group.
+//! Not modelled: Raft snapshots, truncated logs, disks that fail or lie, more than one Raft group.
 
 mod application;
 mod cache;

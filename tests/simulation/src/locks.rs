@@ -1,4 +1,4 @@
-//! What applications do with holds: take them, make them others, give them back.
+//! What applications do with locks: they request, upgrade, downgrade, hand over and release them.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -17,13 +17,13 @@ use crate::{
     world::World,
 };
 
-/// The nodes that are held: one in each volume that there can be.
+/// The nodes that applications lock: one in each possible volume.
 pub(crate) const NODES: [&str; 3] = ["/b", "/a/x", "/v/y"];
 
-/// More than this no client has at once.
+/// The most locks that one client has at once.
 const HOLDS_MAX: usize = 4;
 
-/// Whether what comes of the write has to be given back.
+/// Whether the write is about a lock, so that its result has to be released.
 pub(crate) fn is_about_holds(change: &Write) -> bool {
     matches!(
         change,
@@ -36,7 +36,7 @@ pub(crate) fn is_about_holds(change: &Write) -> bool {
 }
 
 impl World {
-    /// The application takes a hold, or does something with one that it has.
+    /// The application requests a lock, or does something with one of its locks.
     pub(crate) fn lock_or_unlock(&mut self, place: usize) {
         let holds: Vec<(LockId, NodePath)> =
             self.clients[place].holds.iter().map(|(id, (path, _))| (*id, path.clone())).collect();
@@ -60,8 +60,8 @@ impl World {
             _ => false,
         };
         if self.rng.chance(400) {
-            // What is a write lease, or about to be one, is made nothing else: the holder would not
-            // ask.
+            // A lock that is a write lease, or that is becoming one, stays as it is. The holder
+            // would refuse to send the change.
             let client = &self.clients[place];
             if !client.writes.values().any(is_converting) && !client.holder.has_write_lease(lock) {
                 if self.rng.chance(300) {
@@ -73,7 +73,7 @@ impl World {
             }
             return;
         }
-        // From now on it is not used any more.
+        // The application stops using the lock when it sends the release.
         let change = Write::Unlock { path, lock };
         let write = self.begin_write(place, &change);
         self.step_holder(place, HolderInput::Write { write, change });
@@ -81,7 +81,7 @@ impl World {
         self.kept_is_over(place, lock);
     }
 
-    /// One that waits for the node, if anybody knows of one.
+    /// A waiter for the node, if any client knows of one. Otherwise a lock that may not exist.
     fn successor(&mut self, path: &NodePath) -> LockId {
         let holds = self.clients.iter().flat_map(|client| &client.holds);
         let waits = holds.filter(|(_, (at, status))| at == path && *status == LockStatus::Waiting);
@@ -89,15 +89,15 @@ impl World {
         if waiting.is_empty() { LockId(1) } else { *self.rng.pick(&waiting) }
     }
 
-    /// A hold was handed over. If that was refused, or nobody knows, it is as before, or will be
-    /// told to be over.
+    /// A hand-over succeeded: the application forgets the lock. If it is refused, or its outcome is
+    /// unknown, the lock stays, or the holder reports it lost.
     pub(crate) fn handed_over(&mut self, place: usize, change: Option<&Write>) {
         if let Some(Write::HandOver { lock, .. }) = change {
             self.clients[place].holds.remove(lock);
         }
     }
 
-    /// The application will not count on being alone any more.
+    /// The application counts on the shared mode from the request for a downgrade on.
     fn lower(&mut self, place: usize, hold: LockId, mode: LockMode) {
         if let Some((_, LockStatus::Granted { mode: known, .. })) = self.clients[place].holds.get_mut(&hold)
             && mode == LockMode::Shared
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// A request for a hold was answered.
+    /// A request for a lock was answered.
     pub(crate) fn taken(&mut self, place: usize, change: Option<&Write>, taken: &LockGrant) {
         let status = match taken.token {
             Some(token) => LockStatus::Granted { token, mode: taken.mode, is_contended: false },
@@ -115,9 +115,9 @@ impl World {
         let is_conversion = matches!(change, Some(Write::ChangeLockMode { .. }));
         let holds = &mut self.clients[place].holds;
         match holds.get(&taken.lock) {
-            // What was told of it since is newer.
+            // A later report has already said more.
             Some((_, LockStatus::Granted { token, .. })) if taken.token.is_none_or(|taken| taken < *token) => {}
-            // One that was given back while it was being made another is not there any more.
+            // The application released the lock while the change of its mode was in flight.
             None if is_conversion => {}
             _ => {
                 holds.insert(taken.lock, (taken.path.clone(), status));
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// A hold stands otherwise than before.
+    /// The status of a lock has changed.
     pub(crate) fn hold_changed(&mut self, place: usize, hold: LockId, status: LockStatus) {
         self.tally.add(match status {
             LockStatus::Granted { is_contended: true, .. } => "holds that others want",
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Holds are over. The servers may not know it yet.
+    /// The client lost locks. The servers may not know it yet, so the application releases them.
     pub(crate) fn holds_over(&mut self, place: usize, holds: &[LockId], inputs: &mut VecDeque<HolderInput>) {
         for hold in holds {
             self.tally.add("holds lost");
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Nobody counts on a hold beside another who may not.
+    /// No two clients count on incompatible locks.
     pub(crate) fn check_holds(&mut self) {
         let counted: Vec<Counted<'_>> =
             self.clients.iter().flat_map(|client| holds::counted(client, self.now)).collect();

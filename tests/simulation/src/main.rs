@@ -1,4 +1,4 @@
-//! The simulator, for anybody: one seed again, or a search through many.
+//! The command line of the simulator: it repeats one seed, or searches many.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -8,57 +8,56 @@ use leasehold_simulation::{
     Bound, Fault, Findings, Judge, Plan, Report, repeat_command, run, search_as, search_on, shrink, tail, tally_of,
 };
 
-/// Lines of a trace that are shown for a seed that a search found.
+/// Lines of the trace that a search prints for a broken seed.
 const TAIL: usize = 60;
 
-/// Runs the rules of Leasehold in virtual time, with faults, and checks what must hold after every
+/// Runs the rules of Leasehold in virtual time with faults, and checks the invariants after every
 /// step.
 ///
 /// A seed decides everything: the same seed is the same run. Exits with 0 if nothing broke, with 1
-/// if something did, with 2 if it was asked wrongly.
+/// if an invariant broke, with 2 if the arguments are wrong.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-simulation")]
 struct Options {
     /// Run the world of this seed only.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// Run so many worlds, and stop at the first in which something breaks.
+    /// Run this many worlds, and stop at the first that breaks an invariant.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
     /// The first seed of a search.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// End the run after so many events (with --seed).
+    /// End the run after this many events (with --seed).
     #[arg(long, requires = "seed")]
     steps: Option<u64>,
     /// Leave these faults out, by name: see --faults (with --seed).
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = fault, requires = "seed")]
     without: Vec<Fault>,
-    /// Do not ask these judges, by name: see --judges.
+    /// Leave these judges out, by name: see --judges.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = judge)]
     unjudged: Vec<Judge>,
-    /// Print each seed of a search in which something breaks, a line each, instead of stopping at
-    /// the first.
+    /// Print one line for each broken seed of a search, instead of stopping at the first.
     #[arg(long, conflicts_with_all = ["seed", "json"])]
     all: bool,
-    /// Make half of the worlds wide ones: their applications do more of everything, and leaders
-    /// take on less.
+    /// Make half of the worlds wide: their applications do more of everything, and leaders have
+    /// lower limits.
     #[arg(long)]
     wide: bool,
-    /// Print how often each of what wide worlds draw was drawn, for 1,000 worlds, whether or not
-    /// something broke.
+    /// Print how often wide worlds drew each of their features, for 1,000 worlds, whether or not an
+    /// invariant broke.
     #[arg(long, conflicts_with_all = ["seed", "json", "all"])]
     count: bool,
-    /// Print the names of the judges that can be left out, and end.
+    /// Print the names of the judges that can be left out, and exit.
     #[arg(long)]
     judges: bool,
-    /// Print everything that happens, a line each (with --seed).
+    /// Print every event, one per line (with --seed).
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
-    /// Print the names of all faults, and end.
+    /// Print the names of all faults, and exit.
     #[arg(long)]
     faults: bool,
     /// Put a known mistake back, to see it found (only in a build with the feature planted-bugs).
@@ -66,7 +65,7 @@ struct Options {
     plant: Option<Bug>,
 }
 
-/// The mistake of a name.
+/// Parses the name of a mistake.
 fn bug(name: &str) -> Result<Bug, String> {
     if !cfg!(feature = "planted-bugs") {
         return Err("this build has the shipped rules only; build with --features planted-bugs".to_owned());
@@ -75,12 +74,12 @@ fn bug(name: &str) -> Result<Bug, String> {
     Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
-/// The judge of a name.
+/// Parses the name of a judge.
 fn judge(name: &str) -> Result<Judge, String> {
     Judge::of_name(name).ok_or_else(|| format!("expected one of {}", Judge::ALL.map(Judge::name).join(", ")))
 }
 
-/// The fault of a name.
+/// Parses the name of a fault.
 fn fault(name: &str) -> Result<Fault, String> {
     Fault::of_name(name).ok_or_else(|| format!("expected one of {}", Fault::ALL.map(Fault::name).join(", ")))
 }
@@ -104,7 +103,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(is_broken))
 }
 
-/// What the options say of each world.
+/// The plan of one world, from the options.
 fn plan(seed: u64, options: &Options) -> Plan {
     Plan {
         without: options.without.iter().copied().collect(),
@@ -114,7 +113,7 @@ fn plan(seed: u64, options: &Options) -> Plan {
     }
 }
 
-/// Runs one seed. Whether something broke.
+/// Runs one seed. Returns whether an invariant broke.
 fn one(seed: u64, options: &Options) -> bool {
     let plan = Plan { steps: options.steps, keeps_trace: options.trace, ..plan(seed, options) };
     let begun = Instant::now();
@@ -155,7 +154,7 @@ fn json(seed: u64, report: &Report, wall: f64) -> serde_json::Value {
     })
 }
 
-/// Counts what is drawn. Whatever breaks is left to others to look for.
+/// Prints what the worlds drew. It ignores violations: other searches report them.
 fn count(options: &Options) -> bool {
     let seeds = options.from..options.from.saturating_add(options.seeds);
     let tally = tally_of(seeds, &plan(0, options));
@@ -169,7 +168,7 @@ fn count(options: &Options) -> bool {
     false
 }
 
-/// Searches on after what breaks. Whether something did.
+/// Searches all seeds, past violations too. Returns whether an invariant broke.
 fn all(options: &Options) -> bool {
     let seeds = options.from..options.from.saturating_add(options.seeds);
     let plan = plan(0, options);
@@ -178,7 +177,7 @@ fn all(options: &Options) -> bool {
     broken > 0
 }
 
-/// Searches. Whether something broke.
+/// Searches until the first violation. Returns whether an invariant broke.
 fn many(options: &Options) -> bool {
     let begun = Instant::now();
     let plan = plan(0, options);
@@ -229,7 +228,6 @@ fn tell(findings: &Findings, wall: f64, options: &Options) {
     }
 }
 
-/// For people to read.
 fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }

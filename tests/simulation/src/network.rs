@@ -1,17 +1,16 @@
-//! Connections between clients and servers: delays with a long tail, messages that overtake each
-//! other, connections that break, with what was on them lost or late, and connections that are cut,
-//! in one direction or both, without anybody being told.
+//! Connections between clients and servers. Delays have a long tail, and messages overtake each
+//! other. Connections break, and lose or delay their messages. Connections are cut in one direction
+//! or both, and neither side notices.
 //!
-//! What TCP excludes is not here: nothing is lost in the middle of what does arrive, and on one
-//! connection nothing comes twice. What a client says again on its next connection does come twice,
-//! and what it said on the one before can still arrive after that.
+//! What TCP excludes does not happen here. No message is lost before one that arrives, and none
+//! arrives twice on one connection. A client repeats a request on its next connection, and the
+//! request of the earlier connection can arrive even later.
 //!
-//! Some wide worlds do more than TCP: reads, writes, renewals, answers, recalls and consents come
-//! twice on one connection. The rules bear that, with two exceptions. A request that begins a
-//! session, a registration or a lease anew comes once. A request that was refused does not come
-//! again: a leader remembers no request that it refused before proposing it. Within a connection
-//! order is mostly kept, but the server works on several requests at a time, so that some overtake
-//! others.
+//! Some wide worlds exceed TCP: reads, writes, renewals, answers, recalls and consents arrive twice
+//! on one connection. The rules tolerate that, with two exceptions. A request that begins a
+//! session, a registration or a lease arrives once. A refused request does not arrive again,
+//! because a leader forgets requests that it refused before proposing. A connection mostly keeps
+//! its order, but a server works on several requests at a time, so some overtake others.
 
 use std::collections::BTreeSet;
 
@@ -26,23 +25,22 @@ use crate::{
     world::World,
 };
 
-/// Streams within a connection. Within one, order is mostly kept; requests and consents, answers
-/// and recalls are four.
+/// Streams of a connection: requests, consents, answers, recalls. Each mostly keeps its order.
 const STREAMS: usize = 4;
 const RECALLS: usize = 3;
 
-/// One connection that a client made to a server.
+/// One connection of a client to a server.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) client: usize,
     pub(crate) life: u64,
     pub(crate) server: usize,
-    /// It ended. What the server had not read may still reach it.
+    /// It has ended. Messages that the server has not read may still reach it.
     pub(crate) is_broken: bool,
-    /// Everything that goes up, or down, is lost and nobody knows.
+    /// Messages to the server, or to the client, are lost, and neither side notices.
     pub(crate) is_cut_up: bool,
     pub(crate) is_cut_down: bool,
-    /// Recalls on it are lost, and nothing else.
+    /// Only recalls are lost on it.
     pub(crate) is_deaf: bool,
     /// The requests on it that were refused.
     refused: BTreeSet<SendId>,
@@ -58,8 +56,8 @@ impl Connection {
 }
 
 impl World {
-    /// The time from which on what a machine has just sent is on its way: later than now if it was
-    /// frozen in that step.
+    /// The true time at which a machine's messages leave. It is later than now if the machine was
+    /// paused in the middle of the step.
     pub(crate) fn send_from(&mut self, host: Host) -> u64 {
         let now = self.now;
         self.machine(host).sends_from.max(now)
@@ -77,8 +75,8 @@ impl World {
             Up::Consent(_) if is_mute => return self.tally.add("consents that were not given"),
             Up::Consent(_) => 1,
         };
-        // Each of these begins something anew: what came before it is over at the server, and the
-        // client counts on it.
+        // Each of these requests begins something new. It ends its predecessor at the server, and
+        // the client counts on that.
         let begins = |request: &Request| {
             matches!(request.body, Body::Open { .. } | Body::Register | Body::Acquire { .. } | Body::Close)
         };
@@ -117,7 +115,7 @@ impl World {
         }
     }
 
-    /// How often a message that is sent now comes: twice, now and then, in some wide worlds.
+    /// How many copies of a message arrive: sometimes two, in some wide worlds.
     fn copies(&mut self) -> usize {
         let twice = self.swarm().map_or(0, |swarm| swarm.twice);
         if twice == 0 || self.is_healing || !self.rng.chance(twice) {
@@ -127,7 +125,7 @@ impl World {
         2
     }
 
-    /// Whether the server has refused this request, and it comes again.
+    /// Whether this is the second copy of a request that the server has refused.
     pub(crate) fn was_refused(&mut self, connection: usize, message: &Up) -> bool {
         let is_again =
             matches!(message, Up::Request(ticket, _) if self.connections[connection].refused.contains(ticket));
@@ -137,7 +135,7 @@ impl World {
         is_again
     }
 
-    /// When something that is sent now arrives; none if it never does.
+    /// When a message sent at `from` arrives; none if it never does.
     fn arrival(&mut self, connection: usize, stream: usize, from: u64) -> Option<u64> {
         let one = &mut self.connections[connection];
         if one.is_broken {
@@ -156,7 +154,7 @@ impl World {
         Some(at)
     }
 
-    /// The connection ends: the client is told soon, the server never.
+    /// The connection ends. The client notices soon, the server never.
     pub(crate) fn break_connection(&mut self, connection: usize) {
         let one = &mut self.connections[connection];
         if !one.is_broken {
@@ -167,7 +165,7 @@ impl World {
         }
     }
 
-    /// Whether something that goes up and was under way when its connection ended is lost.
+    /// Whether a message to the server is lost, because its connection was cut, or ended meanwhile.
     pub(crate) fn is_lost(&mut self, connection: usize) -> bool {
         let one = &self.connections[connection];
         let (is_cut, is_broken) = (one.is_cut_up, one.is_broken);

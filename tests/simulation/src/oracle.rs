@@ -1,8 +1,8 @@
-//! The oracle: what is true, and what clients have been told. It judges only by that.
+//! The oracle knows the true state and the answers to clients, and judges only by these.
 //!
-//! It applies every entry the moment that it is committed, in a state of its own, and keeps the
-//! versions that each object has had. An answer, or a value read, says that everything up to some
-//! version has been seen: whoever begins to read later must see that version or a later one.
+//! It applies every entry in its own state at the moment of the commit, and records the versions of
+//! each object. An answer, or a value read, shows that everything up to some version was seen. A
+//! read that begins later must see that version or a later one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,28 +32,28 @@ pub(crate) struct Version {
     pub(crate) content: Content,
 }
 
-/// What is true.
+/// The true state, and the records for the checks.
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    /// What was committed, each entry with the term in which it came to be.
+    /// The committed entries, each with the Raft term of its commit.
     pub(crate) log: Vec<(u64, Arc<Entry>)>,
     pub(crate) truth: State,
     pub(crate) versions: BTreeMap<Object, Vec<Version>>,
-    /// The place of the version that somebody has been told of.
+    /// For each object, the place of the latest version that a client has seen.
     pub(crate) told: BTreeMap<Object, usize>,
-    /// The place of the version that was there when everything was asked for in the end.
+    /// For each object, the place of its version when the final reads began.
     pub(crate) asked: BTreeMap<Object, usize>,
     /// The entry that made each change.
     entry_of: BTreeMap<Revision, u64>,
     pub(crate) once: Once,
     horizons: Horizons,
     tokens: Tokens,
-    /// Holds that were granted, and those of them that had waited.
+    /// How many locks were granted, and how many of them to waiters.
     pub(crate) granted: (u64, u64),
-    /// The last entry has granted holds, or ended some.
+    /// Whether the last entry granted or ended locks.
     pub(crate) have_holds_changed: bool,
     pub(crate) happened: Happened,
-    /// The last change that a client was told of as made.
+    /// The last change that a client knows to have been made.
     pub(crate) acknowledged: Revision,
 }
 
@@ -83,7 +83,7 @@ impl Oracle {
         }
     }
 
-    /// An entry was committed. The outcomes, and what they break.
+    /// An entry was committed. Returns its outcomes, or the broken invariant.
     pub(crate) fn commit(&mut self, index: u64, proposal: &Proposal) -> Result<Vec<Outcome>, String> {
         let bounds = prolonging::bounds(&self.truth, proposal);
         let is_new = |command: &Command| match command {
@@ -113,7 +113,7 @@ impl Oracle {
             if let (Command::Write { session, sequence, .. }, Outcome::Written(Ok(written))) = (command, outcome)
                 && is_new
             {
-                // What changes no node has the revision of the last change.
+                // A write that changes no node has the revision of the last change.
                 self.entry_of.entry(written.revision).or_insert(index);
                 self.once.took_effect((*session, *sequence), written.revision)?;
             }
@@ -132,10 +132,10 @@ impl Oracle {
         Ok(outcomes)
     }
 
-    /// A server has applied an entry.
+    /// A server has applied an entry. Compares its state with the true one.
     pub(crate) fn check_replica(&self, place: usize, replica: &State, is_wide: bool) -> Result<(), String> {
-        // A replica that differs goes on to differ: where states are large, it is looked for less
-        // often.
+        // A replica that differs goes on to differ. Wide worlds have large states, so the check is
+        // rarer there.
         let (whole, rows) = if is_wide { (8, 256) } else { (1, 64) };
         if replica.applied_index().is_multiple_of(whole) {
             replicas::check(place, replica, &self.truth)?;
@@ -143,19 +143,19 @@ impl Oracle {
         if replica.applied_index().is_multiple_of(rows) { replicas::check_rows(place, replica) } else { Ok(()) }
     }
 
-    /// Every object is about to be read, after all faults: what is there now is the least that has
-    /// to be found.
+    /// Every object is about to be read after all faults: the reads must find the current versions,
+    /// or later ones.
     pub(crate) fn ask_for_all(&mut self) {
         let last = |(object, versions): (&Object, &Vec<Version>)| (object.clone(), versions.len().saturating_sub(1));
         self.asked = self.versions.iter().map(last).collect();
     }
 
-    /// What a read that begins now has to see at least.
+    /// The place of the oldest version that a read beginning now may return.
     pub(crate) fn begin_read(&self, object: &Object) -> usize {
         self.told.get(object).copied().unwrap_or_default()
     }
 
-    /// A client was told that the change of this revision has been made: so have all before it.
+    /// A client heard that the change of this revision, and so every earlier one, was made.
     pub(crate) fn acknowledged(&mut self, revision: Revision) {
         self.acknowledged = self.acknowledged.max(revision);
         let Some(entry) = self.entry_of.get(&revision) else { return };
@@ -170,7 +170,7 @@ impl Oracle {
 /// Names a write in the log.
 pub(crate) type WriteKey = (SessionId, Sequence);
 
-/// Why an operation of a transaction was refused, if it was one.
+/// The refusal of a transaction's operation, or the refusal itself.
 pub(crate) fn innermost(refusal: &WriteRefusal) -> &WriteRefusal {
     match refusal {
         WriteRefusal::Operation { refusal, .. } => refusal,

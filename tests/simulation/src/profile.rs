@@ -1,9 +1,9 @@
-//! What a seed's world is like: how long leases last, how bad clocks and networks are, what goes
-//! wrong how often.
+//! The profile of one seed's world: the terms of leases, the quality of clocks and networks, and
+//! the rates of faults.
 //!
-//! *Swarm testing* (Groce, Zhang, Eide, Chen, Regehr 2012): each seed draws which faults exist in
-//! its world and how often they are, instead of all worlds having a bit of everything; what one
-//! kind of fault would hide is seen where that one is missing.
+//! *Swarm testing* (Groce, Zhang, Eide, Chen, Regehr 2012): each seed draws which faults its world
+//! has, and how often, instead of giving every world some of each. One kind of fault can hide a bug
+//! that shows where that kind is absent.
 
 use std::time::Duration;
 
@@ -18,54 +18,54 @@ use leasehold_protocol::{
 
 use crate::{event::Host, rng::Rng, swarm::Swarm};
 
-/// Something that goes wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// A client's process stands still, between two steps or in the middle of one.
+    /// A client's process is paused, between two steps or in the middle of one.
     PauseClient,
-    /// A server's process stands still.
+    /// A server's process is paused.
     PauseServer,
-    /// The leader stands still for long enough for another to be elected, and wakes up not knowing.
+    /// The leader is paused long enough for another to be elected. It resumes without knowing that.
     PauseLeader,
-    /// A connection ends. What was on it is lost or late.
+    /// A connection ends. Its messages in flight are lost or late.
     BreakConnection,
-    /// A connection loses everything, in one direction or both, and nobody is told.
+    /// A connection loses everything, in one direction or both, and neither side notices.
     CutConnection,
     /// A connection loses recalls, and nothing else.
     DeafenConnection,
-    /// A client reaches nobody for a while.
+    /// A client reaches no server for a while.
     IsolateClient,
-    /// A server that does not lead stands for election though there is a leader.
+    /// A follower stands for election although there is a leader.
     Election,
-    /// The leader stands for election again: what its shell had not handed to Raft may follow
-    /// later.
+    /// The leader stands for election again. Proposals that its shell has not handed to Raft may
+    /// follow later.
     Reelection,
-    /// The leader's shell gives its lessor up and begins anew, in the same term.
+    /// The leader's shell gives its lessor up and starts a new one, in the same Raft term.
     GiveUpLessor,
-    /// What one server sends to another is lost for a while, in one direction or both.
+    /// Messages between one server and others are lost for a while, in one direction or both.
     CutServers,
-    /// What is sent to a server by the others is late for a while.
+    /// Messages from the other servers to one server are late for a while.
     SlowServer,
-    /// A server's disk, and the handing over of proposals, are held up for a while.
+    /// A server's disk stalls for a while, and so does the handing over of proposals.
     StallDisk,
-    /// A server's process ends. What it had not synced is lost.
+    /// A server's process ends. Unsynced entries are lost.
     RestartServer,
     /// Two servers of three are down for a while.
     LoseMajority,
     /// A server's disk is lost.
     WipeServer,
-    /// A client's process ends without a word, and another begins.
+    /// A client's process ends without notice, and another starts.
     RestartClient,
-    /// A client leaves, and another comes.
+    /// A client closes its session, and another starts.
     CloseClient,
-    /// A cache drops a copy for lack of room.
+    /// A cache drops a copy, as if it lacked room.
     Evict,
     /// A machine's wall clock is set. Nothing may notice.
     StepWallClock,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Fault; 20] = [
         Fault::PauseClient,
         Fault::PauseServer,
@@ -89,12 +89,12 @@ impl Fault {
         Fault::StepWallClock,
     ];
 
-    /// The fault of a name.
+    /// The fault with this name; none if there is no such fault.
     pub fn of_name(name: &str) -> Option<Fault> {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
     }
 
-    /// What it is called in tallies and options.
+    /// The name in tallies and options.
     pub fn name(self) -> &'static str {
         match self {
             Self::PauseClient => "pause-client",
@@ -124,49 +124,49 @@ impl Fault {
 /// One seed's world.
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
-    /// How often each fault is, in the order of [`Fault::ALL`].
+    /// The weight of each fault, in the order of [`Fault::ALL`].
     pub(crate) weights: [u64; Fault::ALL.len()],
-    /// Sessions can expire in it: it lasts for several of their terms, and less happens in a
-    /// second.
+    /// A world that lasts for several session terms, so that sessions can expire. Its events are
+    /// rarer.
     pub(crate) is_long: bool,
     pub(crate) drift: DriftAllowance,
-    /// A machine whose clock is worse than the allowance. What is stale then is put down to it;
-    /// everything else must hold.
+    /// The machine whose clock is beyond the allowance, if any. It explains staleness, and nothing
+    /// else.
     pub(crate) rogue: Option<Host>,
-    /// A client whose consents never arrive, while everything else that it says does.
+    /// A client whose consents never arrive. Its other messages do.
     pub(crate) mute: Option<usize>,
     pub(crate) volume: VolumeSettings,
-    /// What a second volume may be set to, where there is one.
+    /// Possible settings of a second volume, if there is one.
     pub(crate) inner: Vec<VolumeSettings>,
     pub(crate) limits: Limits,
     pub(crate) clients: usize,
-    /// Faults happen and clients are busy until then, in true time.
+    /// Faults and client load last until this true time.
     pub(crate) busy_until: u64,
     pub(crate) fault_every: u64,
     pub(crate) act_every: u64,
     pub(crate) delay: u64,
-    /// How many messages in a thousand are not kept in order on their connection.
+    /// How many messages in a thousand may overtake others on their connection.
     pub(crate) overtaking: u64,
-    /// An election is held after this to twice this without a leader.
+    /// A server stands for election after this long to twice this long without a leader.
     pub(crate) election: u64,
     pub(crate) peer_delay: u64,
-    /// Of a thousand messages between servers, so many are lost, come twice, are slow.
+    /// Of a thousand messages between servers, how many are lost, arrive twice, are slow.
     pub(crate) peer_loss: u64,
     pub(crate) peer_twice: u64,
     pub(crate) peer_slow: u64,
     pub(crate) sync: u64,
     pub(crate) apply: u64,
-    /// Until a shell hears that its Raft leads no more.
+    /// How long it takes a shell to learn that its Raft no longer leads.
     pub(crate) learn: u64,
     /// How many of a thousand application steps are writes.
     pub(crate) writes: u64,
     /// How many of a thousand writes are about volumes.
     pub(crate) volume_writes: u64,
-    /// How many of a thousand are about key leases; of the puts, three times as many attach their
-    /// node to a lease.
+    /// How many of a thousand steps and writes are about key leases. Three times as many of the
+    /// puts attach their node to a lease.
     pub(crate) lease_writes: u64,
     pub(crate) objects: Vec<Object>,
-    /// How many of a thousand application steps are about holds.
+    /// How many of a thousand application steps are about locks.
     pub(crate) holds: u64,
     /// How many of a thousand writes are transactions.
     pub(crate) transactions: u64,
@@ -174,12 +174,12 @@ pub(crate) struct Profile {
     pub(crate) watches: u64,
     /// How many changes the history keeps: more than one entry makes.
     pub(crate) history: usize,
-    /// What there is more of, if there is.
+    /// What makes the world wide, if it is.
     pub(crate) swarm: Option<Swarm>,
 }
 
-/// The longest that one message, commit or application is held up by itself, as a multiple of its
-/// mean; see [`Rng::wait`].
+/// The longest delay of one message, commit or application, as a multiple of its mean; see
+/// [`Rng::wait`].
 pub(crate) const WAIT_MOST: u64 = 5;
 
 pub(crate) const MS: u64 = 1_000;
@@ -246,7 +246,7 @@ impl Profile {
         self.inner.iter().chain([&self.volume])
     }
 
-    /// The longest volume term that any volume has.
+    /// The longest term of any volume.
     pub(crate) fn term_max(&self) -> Duration {
         self.all_settings().map(VolumeSettings::term).max().unwrap_or_default()
     }
@@ -255,14 +255,14 @@ impl Profile {
         self.all_settings().map(VolumeSettings::skew_margin).max().unwrap_or_default()
     }
 
-    /// The longest that an entry takes from being appended to being committed, while a quorum lives
-    /// and nothing is slow or lost.
+    /// The longest time from appending an entry to its commit, while a quorum lives and nothing is
+    /// slow or lost.
     pub(crate) fn commit_most(&self) -> u64 {
         (self.peer_delay * 2 + self.sync) * WAIT_MOST + 20 * MS
     }
 }
 
-/// Which faults exist, and how often they are.
+/// Draws which faults exist, and how often they occur.
 fn weights(rng: &mut Rng) -> [u64; Fault::ALL.len()] {
     let mut weights = [0; Fault::ALL.len()];
     for weight in &mut weights {
@@ -282,7 +282,7 @@ pub(crate) fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
         2 => term * 2,
         _ => term * 6,
     };
-    // The least margin that is accepted, half of the time.
+    // Half of the time, the least margin that is accepted.
     let least = drift.over(term + term / 10) * 2 + Duration::from_micros(1);
     let margin = least + Duration::from_millis(*rng.pick(&[0, 0, 5, 20]));
     let tracking = if rng.chance(120) { Tracking::Covering } else { Tracking::Objects };

@@ -1,19 +1,18 @@
-//! Which named bounds a world has reached. A bound that no world reaches is one that nobody has
-//! tried.
+//! Which named bounds a world has reached. A bound that no world reaches is untested here.
 //!
-//! The rules say where each takes effect ([`leasehold_protocol::reached`]), in builds with the
+//! The rules count where each takes effect ([`leasehold_protocol::reached`]), in builds with the
 //! feature `count-bounds`.
 
 pub use leasehold_protocol::reached::{BY_TESTS_OF_RULES, Bound};
 
 use crate::tally::Tally;
 
-/// Forgets what an earlier world on this thread has reached.
+/// Clears the counts of an earlier world on this thread.
 pub(crate) fn begin() {
     take();
 }
 
-/// Adds what was reached since to the tally.
+/// Adds the counts to the tally.
 pub(crate) fn note(tally: &mut Tally) {
     for (bound, count) in take() {
         tally.add_many(bound.name(), count);

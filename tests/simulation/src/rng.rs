@@ -1,5 +1,5 @@
-//! Randomness that a seed decides: SplitMix64 (Steele, Lea, Flood 2014), written here so that a
-//! seed means the same run whatever version of a library is used.
+//! Random numbers from a seed: SplitMix64 (Steele, Lea, Flood 2014). It is written here, so that a
+//! seed means the same run with every version of every library.
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
@@ -21,17 +21,17 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// Below `most`, which is not 0.
+    /// A number below `most`, which is not 0.
     pub fn below(&mut self, most: u64) -> u64 {
         self.next() % most
     }
 
-    /// From the first to the last, both included.
+    /// A number from `first` to `last`, both included.
     pub(crate) fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `permille` in a thousand.
     pub(crate) fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }
@@ -40,26 +40,26 @@ impl Rng {
         &from[self.index(from.len())]
     }
 
-    /// A place in something of this length, which is not 0.
+    /// An index below `len`, which is not 0.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).expect("below a length")
     }
 
-    /// A wait around `mean`: mostly shorter, seldom several times as long.
+    /// A time around `mean`: mostly shorter, rarely several times as long.
     pub(crate) fn wait(&mut self, mean: u64) -> u64 {
         let doublings = (self.next() | 1 << 8).trailing_zeros();
         1 + self.below(mean / 2 + 1) + u64::from(doublings) * mean / 2
     }
 
-    /// Microseconds until the next event of a Poisson process with so many events a second; none if
-    /// it has none.
+    /// Microseconds until the next event of a Poisson process with `rate` events per second; none
+    /// if the rate is 0.
     pub fn poisson_wait(&mut self, rate: f64) -> Option<u64> {
         // From just above 0 to 1.
         let share = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         (rate > 0.0).then(|| (-share.ln() / rate * 1e6) as u64 + 1)
     }
 
-    /// An index, by weight.
+    /// An index, drawn by weight.
     pub(crate) fn weighted(&mut self, weights: &[u64]) -> usize {
         let mut at = self.below(weights.iter().sum::<u64>().max(1));
         for (index, weight) in weights.iter().enumerate() {
@@ -82,7 +82,7 @@ mod tests {
         let waits: Vec<u64> = (0..100_000).filter_map(|_| rng.poisson_wait(4.0)).collect();
         let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
         assert!((mean - 250_000.0).abs() < 2_500.0, "{mean}");
-        // A share of 1/e waits for longer than the mean.
+        // A share of 1/e of the waits is longer than the mean.
         let longer = waits.iter().filter(|wait| **wait > 250_000).count();
         assert!((36_000..37_600).contains(&longer), "{longer}");
         assert_eq!(rng.poisson_wait(0.0), None);

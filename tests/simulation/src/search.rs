@@ -1,4 +1,4 @@
-//! Many seeds, several at a time, until one breaks something.
+//! Runs many seeds in parallel, until one breaks an invariant.
 
 use std::{
     ops::Range,
@@ -12,22 +12,22 @@ use leasehold_protocol::planted::Bug;
 
 use crate::{Fault, Plan, Report, Tally, run};
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// The lowest seed that broke something, with its whole trace.
+    /// The lowest seed that broke an invariant, with its whole trace.
     pub broken: Option<(u64, Report)>,
-    /// Worlds that were run to their end.
+    /// How many worlds were run.
     pub worlds: u64,
-    /// Virtual time in them, in microseconds.
+    /// Their virtual time, in microseconds.
     pub micros: u64,
-    /// Events in them.
+    /// Their events.
     pub steps: u64,
-    /// Entries that were committed in them.
+    /// Their committed entries.
     pub entries: u64,
-    /// Reads and writes in their histories.
+    /// The reads and writes in their histories.
     pub operations: u64,
-    /// What happened in them.
+    /// The counts of what happened in them.
     pub tally: Tally,
 }
 
@@ -51,15 +51,15 @@ impl Findings {
     }
 }
 
-/// Runs the worlds of these seeds until one breaks something, on as many threads as there are
-/// processors.
+/// Runs the worlds of these seeds until one breaks an invariant, with one thread for each
+/// processor.
 ///
-/// Which seed is found does not depend on the threads: it is the lowest that breaks something.
+/// The result does not depend on the threads: the search finds the lowest broken seed.
 pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
     search_as(seeds, &Plan::of(0, bug))
 }
 
-/// As [`search`], with a plan in which only the seed is another.
+/// Like [`search`], with a plan in which only the seed changes.
 pub fn search_as(seeds: Range<u64>, plan: &Plan) -> Findings {
     let of = |seed| Plan { seed, keeps_trace: false, ..plan.clone() };
     let next = AtomicU64::new(seeds.start);
@@ -91,8 +91,8 @@ pub fn search_as(seeds: Range<u64>, plan: &Plan) -> Findings {
     findings
 }
 
-/// Runs the worlds of all these seeds, and tells of each in which something breaks, as soon as it
-/// does. Returns how many did.
+/// Runs the worlds of all these seeds, and calls `tell` for each broken one at once. Returns how
+/// many are broken.
 pub fn search_on(seeds: Range<u64>, plan: &Plan, tell: impl Fn(u64, &str) + Sync) -> u64 {
     let (next, broken) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -115,7 +115,7 @@ pub fn search_on(seeds: Range<u64>, plan: &Plan, tell: impl Fn(u64, &str) + Sync
     broken.into_inner()
 }
 
-/// What happened in the worlds of all these seeds, up to where something broke in each.
+/// Counts what happens in the worlds of these seeds, in each up to its first violation.
 pub fn tally_of(seeds: Range<u64>, plan: &Plan) -> Tally {
     let next = AtomicU64::new(seeds.start);
     let all = Mutex::new(Tally::default());
@@ -138,13 +138,13 @@ pub fn tally_of(seeds: Range<u64>, plan: &Plan) -> Tally {
     all.into_inner().expect("no worker panics while it holds it")
 }
 
-/// The end of a trace: what led to the violation.
+/// The last lines of a trace, which led to the violation.
 pub fn tail(trace: &str, lines: usize) -> String {
     let all: Vec<&str> = trace.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// A smaller world in which something still breaks: without the faults that are not needed for it.
+/// A plan that still breaks an invariant, without the faults that are not needed for that.
 pub fn shrink(plan: &Plan) -> Plan {
     let mut least = Plan { keeps_trace: false, ..plan.clone() };
     let happened = run(&least).tally;
@@ -158,7 +158,7 @@ pub fn shrink(plan: &Plan) -> Plan {
     Plan { keeps_trace: plan.keeps_trace, ..least }
 }
 
-/// What a person types to see this run again.
+/// The command that repeats this run.
 pub fn repeat_command(plan: &Plan) -> String {
     let mut command = "cargo run --release -p leasehold-simulation".to_owned();
     if plan.bug.is_some() {

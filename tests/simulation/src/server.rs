@@ -1,5 +1,5 @@
-//! A server: a replica of the state, and while it leads, or believes that it does, a lessor. The
-//! shell around the rules, as thin as the real one is meant to be.
+//! A server: a replica of the state and, while it leads or believes so, a lessor. It is the shell
+//! around the rules, as thin as the real one is meant to be.
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     world::{Machine, World},
 };
 
-/// In a wide world, one step of a lessor in so many is followed by a look at all its tables.
+/// In a wide world, a lessor's tables are checked only in one event of this many.
 const CHECKED_EVERY: u64 = 4;
 
 /// One server.
@@ -34,36 +34,35 @@ pub(crate) struct Server {
     pub(crate) state: State,
     /// The last entry that was applied to it.
     pub(crate) applied: u64,
-    /// What of the state is on disk, and up to which entry.
+    /// The state on disk, and its last entry.
     pub(crate) stored: (State, u64),
-    /// It was checked up to here that what it takes for committed is.
+    /// Up to this index, its committed entries were checked.
     pub(crate) agreed: u64,
     pub(crate) lessor: Option<Lessor>,
-    /// The Raft term that the lessor is of.
+    /// The lessor's Raft term.
     pub(crate) term: u64,
-    /// Which process of the server this is, and the first since its disk was lost.
+    /// The number of the server's process, and the number of the first since its disk was lost.
     pub(crate) boot: u64,
     pub(crate) born: u64,
     pub(crate) is_up: bool,
     pub(crate) is_applying: bool,
-    /// Its disk, and what hands proposals to Raft, are held up until then.
+    /// Its disk stalls until then, and so does the handing over of proposals to Raft.
     pub(crate) stalled_until: u64,
-    /// When what the shell hands to Raft gets there, in order.
+    /// When the last proposal handed over reaches Raft. Proposals keep their order.
     hand_at: u64,
     is_proposing: bool,
     timer: u64,
-    /// The connection that each session registered on last, and under which number: the one that
-    /// gets recalls.
+    /// The latest registration of each session and its connection, which gets the recalls.
     routes: BTreeMap<SessionId, (u64, usize)>,
     asked: BTreeMap<RequestId, (usize, SendId, WriteKey)>,
-    /// Proofs of leadership that wait for entries to be applied.
+    /// Quorum rounds that succeeded, and wait for entries to be applied.
     pub(crate) proofs: Vec<(u64, u64)>,
     pub(crate) waits: Waits,
     /// The key leases that its lessor has renewed.
     pub(crate) kept: Kept,
-    /// When the epoch of its lessor began, on its clock, and which cluster time the log had then.
+    /// When the lessor's epoch began, on its own clock, and where the cluster clock had to start.
     pub(crate) begun: Option<(Instant, ClusterTime)>,
-    /// By how much the last leader's clock had run beyond its last entry, as its lessor was told.
+    /// The time heard from the last leader beyond its last entry, as passed to the lessor.
     heard: Duration,
 }
 
@@ -100,12 +99,12 @@ impl Server {
         self.is_up && self.boot == boot
     }
 
-    /// What its shell was about to hand to Raft gets there later.
+    /// Proposals that the shell has not handed to Raft arrive later.
     pub(crate) fn hand_late(&mut self, at: u64) {
         self.hand_at = self.hand_at.max(at);
     }
 
-    /// Its disk is lost; it is down.
+    /// The disk of a server that is down is lost.
     pub(crate) fn wipe(&mut self, life: u64, first: State) {
         self.raft.wipe(life);
         self.born = self.boot;
@@ -114,15 +113,15 @@ impl Server {
 }
 
 impl World {
-    /// One step of a server's lessor, and its effects in order.
+    /// One step of a server's lessor. Carries out its effects in order.
     pub(crate) fn step_lessor(&mut self, place: usize, input: LessorInput) {
         let server = &mut self.servers[place];
         let Some(lessor) = &mut server.lessor else { return };
         let clock = server.machine.clock.read(self.now);
         self.trace.say(self.now, || format!("server {place} <- {input:?}"));
         let effects = lessor.step(input, &server.state, clock);
-        // Where there is much of everything, what is wrong is found with one of the next steps:
-        // tables that differ stay so.
+        // Wide worlds have large tables, so the check is rarer there. A later check finds the same
+        // fault: tables that differ stay so.
         let is_checked = self.profile.swarm.is_none() || self.steps.is_multiple_of(CHECKED_EVERY);
         let held = if is_checked { lessor.check(&server.state) } else { Ok(()) };
         self.demand(held.map_err(|what| format!("server {place}: {what}")));
@@ -132,9 +131,9 @@ impl World {
         self.look_after_lessor(place);
     }
 
-    /// Writes wait no longer than they may, while a quorum lives: while what the leader appends is
-    /// committed in time, and applied. What it has not applied stops its clock (T4), as what is not
-    /// committed does (seed 12370).
+    /// Checks that no write waits too long, while a quorum lives. A quorum lives while the leader's
+    /// entries are committed and applied in time. Unapplied entries stop the leader's clock (T4)
+    /// like uncommitted ones (seed 12370).
     fn watch_waits(&mut self, place: usize) {
         let server = &self.servers[place];
         let Some(leading) = server.raft.leading() else { return };
@@ -162,7 +161,7 @@ impl World {
         }
     }
 
-    /// Sees to the lessor's deadline and its proposals.
+    /// Schedules the lessor's deadline and its proposals.
     fn look_after_lessor(&mut self, place: usize) {
         let late = self.rng.below(MS);
         let wait = self.rng.below(self.profile.sync / 2 + 1);
@@ -211,8 +210,7 @@ impl World {
         }
     }
 
-    /// What clients are told of key leases, and of writes that are refused before they are
-    /// proposed.
+    /// Records answers about key leases, and refusals of writes before they are proposed.
     fn look_at_answer(&mut self, place: usize, key: WriteKey, response: &Response) {
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
@@ -222,8 +220,8 @@ impl World {
                 let held = self.grants.check(key, kept);
                 self.demand_by(Judge::Grants, held);
             }
-            // Before it is in the log: the client may begin it again, and give it up before it is
-            // sent (wide seed 2165).
+            // The refusal is not in the log. The client may begin the write again, and cancel it
+            // before it is sent (wide seed 2165).
             Err(Refusal::Write(refusal)) if matches!(innermost(refusal), WriteRefusal::NoVolumeLease { .. }) => {
                 self.oracle.once.was_misplaced(key);
             }
@@ -231,13 +229,13 @@ impl World {
         }
     }
 
-    /// By how much the first entry of an epoch is late on its way to Raft.
+    /// The delay of an epoch's first entry on its way to Raft.
     fn first_late(&mut self, proposal: &Proposal) -> u64 {
         let most = self.swarm().map_or(0, |swarm| swarm.first_late);
         if proposal.epoch == Epoch(0) && most > 0 && !self.is_healing { self.rng.below(most) } else { 0 }
     }
 
-    /// Something came up a connection.
+    /// A message arrives from a client.
     pub(crate) fn server_hears(&mut self, connection: usize, message: Up) {
         let place = self.connections[connection].server;
         if !self.servers[place].is_up || self.is_lost(connection) || self.was_refused(connection, &message) {
@@ -280,7 +278,7 @@ impl World {
         self.send_down(connection, Down::Response(ticket, Box::new(response)));
     }
 
-    /// The shell takes what the lessor has to propose. It is with Raft a moment later, or a while.
+    /// The shell takes the lessor's proposals. Each reaches Raft a moment later, or after a stall.
     pub(crate) fn propose(&mut self, place: usize, boot: u64) {
         if !self.servers[place].is(boot) {
             return;
@@ -300,15 +298,15 @@ impl World {
         }
     }
 
-    /// A proposal is with Raft, which takes it if it leads, whatever leadership it was made in.
+    /// A proposal reaches Raft. If Raft leads, it takes the proposal, whichever leadership made it.
     pub(crate) fn hand(&mut self, place: usize, boot: u64, proposal: Proposal) {
         let server = &self.servers[place];
         if !server.is(boot) {
             return;
         }
         let is_its_own = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal));
-        // The first entry of an epoch never comes after that of a later one: the real shell hands
-        // it over when all before it are settled, and nobody would be there to lead by it.
+        // An epoch's first entry never follows that of a later epoch. The real shell hands it over
+        // only when all earlier proposals are settled, and no lessor would remain to lead by it.
         if proposal.epoch == Epoch(0) && !is_its_own {
             return;
         }
@@ -320,7 +318,7 @@ impl World {
                 self.trace.say(self.now, || format!("server {place} appends {proposal:?}"));
                 self.append(place, Payload::Proposal(proposal));
             }
-            // It may or may not have gone through, as far as the shell can tell.
+            // The shell cannot tell whether Raft took it.
             (false, true) => {
                 self.tally.add("proposals that Raft did not take");
                 self.step_down(place);
@@ -387,7 +385,7 @@ impl World {
         }
     }
 
-    /// A proof of leadership could not be had in time.
+    /// A quorum round has run out of time.
     pub(crate) fn unproven(&mut self, place: usize, boot: u64, round: u64) {
         let server = &mut self.servers[place];
         if !server.is(boot) || server.proofs.iter().any(|(proof, _)| *proof == round) {
@@ -400,8 +398,7 @@ impl World {
         }
     }
 
-    /// Tells the lessor of the proofs for which everything has been applied that was committed when
-    /// they began.
+    /// Notifies the lessor of each quorum round whose commit index has been applied.
     pub(crate) fn settle_proofs(&mut self, place: usize) {
         let server = &mut self.servers[place];
         let applied = server.applied;
@@ -413,7 +410,7 @@ impl World {
         }
     }
 
-    /// The shell hears that its Raft leads.
+    /// The shell learns that its Raft leads.
     pub(crate) fn lead(&mut self, place: usize, boot: u64, term: u64) {
         let server = &self.servers[place];
         if !server.is(boot) || !server.raft.is_leader() || server.raft.term != term {
@@ -443,7 +440,7 @@ impl World {
         self.look_after_lessor(place);
     }
 
-    /// The server leads no more, and knows it.
+    /// The server no longer leads, and knows it.
     pub(crate) fn step_down(&mut self, place: usize) {
         let server = &mut self.servers[place];
         server.proofs.clear();
@@ -457,7 +454,7 @@ impl World {
             self.tally.add("lessors that stepped down");
             self.carry_out(place, effects);
         }
-        // Every request gets one answer, sooner or later; when the lessor ends, at once.
+        // Every request gets one answer, at the latest when the lessor ends.
         let server = &mut self.servers[place];
         let left = std::mem::take(&mut server.asked);
         server.routes.clear();
@@ -466,7 +463,7 @@ impl World {
         }
     }
 
-    /// The shell of a deposed leader hears of it.
+    /// The shell of a deposed leader learns of it.
     pub(crate) fn learn(&mut self, place: usize, boot: u64) {
         let server = &self.servers[place];
         let leads = server.raft.is_leader() && server.raft.term == server.term;
@@ -475,15 +472,15 @@ impl World {
         }
     }
 
-    /// The shell gives its lessor up while Raft still leads, and begins anew: it could not tell
-    /// what became of a proposal.
+    /// The shell gives its lessor up while Raft still leads, and starts a new one. The reason would
+    /// be a proposal of unknown outcome.
     pub(crate) fn give_up_lessor(&mut self, place: usize) {
         let (boot, term) = (self.servers[place].boot, self.servers[place].raft.term);
         self.step_down(place);
         self.lead(place, boot, term);
     }
 
-    /// The server's process ends. Its memory is gone, what it stored is not.
+    /// The server's process ends. It loses its memory, and keeps what it stored.
     pub(crate) fn crash(&mut self, place: usize) {
         self.trace.say(self.now, || format!("server {place} crashes"));
         let server = &mut self.servers[place];

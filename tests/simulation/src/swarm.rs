@@ -1,11 +1,10 @@
-//! Worlds with more of everything: what a seed's applications do beyond reads and writes of a few
-//! nodes, and how little a leader takes on.
+//! Wide worlds: their applications do more than read and write a few nodes, and leaders have lower
+//! limits.
 //!
-//! Swarm testing, as in [`profile`](crate::profile): each of these worlds draws which operations
-//! its applications know, how many clients there are, and which bounds of the lessor are low. A
-//! bound that is low is reached by a few clients; with the bounds of a server it would take as many
-//! as the bound says. Drawn from a stream of its own, so that the other worlds are the same without
-//! these.
+//! *Swarm testing*, as in [`profile`](crate::profile): each wide world draws its operations, its
+//! number of clients, and which bounds of the lessor are low. A few clients can reach a low bound.
+//! The bound of a real server would need as many clients as it says. The draws use their own random
+//! stream, so that the other worlds stay the same.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::{
     rng::Rng,
 };
 
-/// Something that an application does.
+/// An operation of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Grants a key lease under a name that others use too.
@@ -29,31 +28,30 @@ pub(crate) enum Operation {
     Revoke,
     Keep,
     LetGo,
-    /// Puts a node under a lease.
+    /// Attaches a node to a lease.
     Attach,
-    /// Puts a node under no lease, or removes it.
+    /// Puts a node without a lease, or removes it.
     Detach,
-    /// Puts more nodes under one lease than are looked at one by one.
+    /// Attaches so many nodes to one lease that they are recalled as a subtree.
     AttachMany,
-    /// A transaction that compares much and carries little.
+    /// A transaction with many comparisons and little content.
     CompareMany,
-    /// Makes, changes or removes a volume: one of several, one within the other, or the root's
-    /// settings.
+    /// Makes, changes or removes one of several nested volumes, or changes the root's settings.
     Volume,
     Lock,
-    /// Puts a node that no other application touches under the session's own lease.
+    /// Puts the client's own registration node under the session's lease.
     Register,
     Read,
     Watch,
     List,
     Inspect,
-    /// Opens a session that nobody will use.
+    /// Opens a session that no client will use.
     OpenSession,
-    /// Reads all nodes that are held.
+    /// Reads all nodes that applications lock.
     ReadHeld,
-    /// Sends a request with more of something than one carries.
+    /// Sends a request with a list that is too long.
     AskTooMuch,
-    /// Drops all copies for lack of room.
+    /// Drops all copies, as if the cache lacked room.
     EvictAll,
 }
 
@@ -82,44 +80,45 @@ impl Operation {
     ];
 }
 
-/// What there is more of in a world.
+/// The parameters of one wide world.
 #[derive(Debug, Clone)]
 pub(crate) struct Swarm {
-    /// How many of a thousand application steps are of these operations.
+    /// How many of a thousand application steps are these operations.
     pub(crate) share: u64,
-    /// How often each is, in the order of [`Operation::ALL`].
+    /// The weight of each operation, in the order of [`Operation::ALL`].
     pub(crate) weights: [u64; Operation::ALL.len()],
     /// The most operations of one step.
     pub(crate) burst: u64,
-    /// More reads and writes than this are never open at one client.
+    /// The most reads and writes that one client has open at once.
     pub(crate) open_max: usize,
     /// The most watches of one client.
     pub(crate) watches_max: usize,
-    /// The names that key leases are granted under. Some are names that the servers would choose.
+    /// The names of key leases. Some are names that the servers would choose.
     pub(crate) names: Vec<LeaseId>,
-    /// The shortest and the longest term of a key lease, in microseconds.
+    /// The shortest and the longest TTL of a key lease, in microseconds.
     pub(crate) ttl: (u64, u64),
-    /// How many of a thousand granted leases their clients keep from then on.
+    /// How many of a thousand granted leases their clients renew from then on.
     pub(crate) keeps: u64,
-    /// The nodes that are attached and detached. No histories are judged of them.
+    /// The nodes that are attached and detached. Their histories are not judged.
     pub(crate) leaves: Vec<NodePath>,
     /// The volumes that are made and removed.
     pub(crate) volumes: Vec<NodePath>,
-    /// The first entry of an epoch is with Raft so much later at the most.
+    /// The longest extra delay of an epoch's first entry on its way to Raft.
     pub(crate) first_late: u64,
-    /// How often a leader is cut off from the other servers, and from no client; 0 for never.
+    /// The mean time between cuts of a leader from the other servers, but from no client; 0 for
+    /// never.
     pub(crate) alone_every: u64,
     pub(crate) bounds: LessorBounds,
     pub(crate) client_bounds: holder::HolderBounds,
-    /// How many of a thousand messages between clients and servers come twice.
+    /// How many of a thousand messages between clients and servers arrive twice.
     pub(crate) twice: u64,
-    /// The most bytes that the shell proposes at once: about four times what the lessor means to,
-    /// as at a server.
+    /// The most bytes that the shell proposes at once. As at a real server, about four times the
+    /// lessor's own limit.
     pub(crate) proposal_max_bytes: usize,
 }
 
 impl Swarm {
-    /// The ways in which a world is wide.
+    /// Draws the parameters of a wide world.
     pub(crate) fn random(rng: &mut Rng) -> Self {
         let mut weights = [0; Operation::ALL.len()];
         for weight in &mut weights {
@@ -127,8 +126,7 @@ impl Swarm {
                 *weight = 1 << rng.below(5);
             }
         }
-        // Key leases are what most of this is about, and nothing comes of one of these without the
-        // other.
+        // Most of this is about key leases, and each of these operations needs the others.
         for operation in [Operation::GrantNamed, Operation::Revoke, Operation::Attach, Operation::Read] {
             weights[operation as usize] += 2 + rng.below(6);
         }
@@ -159,31 +157,31 @@ impl Swarm {
         }
     }
 
-    /// Whether a leader grants few leases.
+    /// Whether leaders have a low limit on leases.
     pub(crate) fn has_few_leases(&self) -> bool {
         self.bounds.renewals_per_second_max < LessorBounds::DEFAULT.renewals_per_second_max
     }
 
-    /// A term for a key lease.
+    /// A random TTL of a key lease.
     pub(crate) fn ttl(&self, rng: &mut Rng) -> Duration {
         Duration::from_micros(rng.between(self.ttl.0, self.ttl.1))
     }
 }
 
-/// No single command of these applications is encoded to more bytes.
+/// No single command of these applications has more encoded bytes.
 const COMMAND_MAX_BYTES: usize = 5 << 10;
 
-/// How many renewals a second go into ticks of so many bytes, which follow one another with each
-/// commit, if need be. At a server more leases than that are never granted (S10b): these bounds
-/// belong together (seed 1845). A server whose clock is twice as fast has half as many ticks in
-/// what it takes for a second (seed 20656).
+/// How many renewals per second fit into ticks of this size. Ticks follow one another with each
+/// commit if necessary. A server never grants more leases than that (S10b), so these bounds belong
+/// together (seed 1845). A server with a nearly doubled clock rate has half as many ticks in one of
+/// its seconds (seed 20656).
 fn renewals_in_time(bounds: &LessorBounds, rogue: Option<Host>) -> usize {
     const RENEWAL_BYTES: usize = 32;
     let ticks_per_second = if matches!(rogue, Some(Host::Server(_))) { 20 } else { 40 };
     (bounds.tick_bytes_max / RENEWAL_BYTES).max(1) * ticks_per_second
 }
 
-/// Bounds of which some are low.
+/// Bounds of the lessor, some of them low.
 fn bounds(rng: &mut Rng) -> LessorBounds {
     let mut bounds = LessorBounds::DEFAULT;
     let mut low = |bound: &mut usize, values: &[usize]| {
@@ -192,7 +190,7 @@ fn bounds(rng: &mut Rng) -> LessorBounds {
         }
     };
     low(&mut bounds.writes_max, &[4, 12]);
-    // About two writes, and ten: each takes 1 KiB and more.
+    // About two writes, or ten: each counts for 1 KiB or more.
     low(&mut bounds.writes_bytes_max, &[2 << 10, 12 << 10]);
     low(&mut bounds.write_requesters_max, &[1, 2]);
     low(&mut bounds.content_bytes_max, &[12, 64]);
@@ -213,15 +211,14 @@ fn bounds(rng: &mut Rng) -> LessorBounds {
     low(&mut bounds.rows_max, &[1, 3]);
     low(&mut bounds.scan_max, &[3, 16]);
     low(&mut bounds.departed_max, &[1, 4]);
-    // Few ask for what these are about.
+    // Few requests reach these bounds.
     if rng.chance(700) {
         bounds.revival_bytes_max = *rng.pick(&[1, 1, 20]);
     }
     if rng.chance(600) {
         bounds.keys_bytes_max = *rng.pick(&[1, 10]);
     }
-    // In the proportion that they have at a server: so that what weighs nothing cannot be more than
-    // the shell takes.
+    // In a real server's proportion, so that even commands without content fit the shell's limit.
     if rng.chance(400) {
         let commands = *rng.pick(&[2, 8, 24]);
         bounds.proposal_commands_max = commands;
@@ -231,7 +228,7 @@ fn bounds(rng: &mut Rng) -> LessorBounds {
     bounds
 }
 
-/// More of them: drawn last, so that all else of a world is what it was without these.
+/// More low bounds. They are drawn last, so that everything else in a world stays as it was.
 fn more_bounds(bounds: &mut LessorBounds, rng: &mut Rng) {
     let mut low = |bound: &mut usize, values: &[usize]| {
         if rng.chance(200) {
@@ -240,7 +237,7 @@ fn more_bounds(bounds: &mut LessorBounds, rng: &mut Rng) {
     };
     low(&mut bounds.requests_waiting_max, &[1, 2]);
     low(&mut bounds.object_leases_max, &[2, 6]);
-    // The largest transaction fits, once others are forgotten (seed 1401).
+    // The largest transaction fits, once other results are forgotten (seed 1401).
     let most = usize::try_from(MANY).expect("small");
     low(&mut bounds.results_max, &[most, 2 * most]);
     low(&mut bounds.reads_per_step, &[1, 2]);
@@ -251,7 +248,7 @@ fn more_bounds(bounds: &mut LessorBounds, rng: &mut Rng) {
     low(&mut bounds.claims_max, &[1, 4]);
 }
 
-/// Bounds of clients of which some are low.
+/// Bounds of clients, some of them low.
 fn client_bounds(rng: &mut Rng) -> holder::HolderBounds {
     let mut bounds = holder::HolderBounds::DEFAULT;
     let mut low = |bound: &mut usize, values: &[usize]| {
@@ -272,7 +269,7 @@ fn client_bounds(rng: &mut Rng) -> holder::HolderBounds {
 }
 
 impl Profile {
-    /// Makes the world a wide one, or leaves it as it is.
+    /// Makes the world wide, or leaves it as it is.
     pub(crate) fn widen(&mut self, rng: &mut Rng) {
         if self.is_long || !rng.chance(500) {
             return;
@@ -280,7 +277,7 @@ impl Profile {
         let mut swarm = Swarm::random(rng);
         self.clients = usize::try_from(rng.between(1, 8)).expect("small");
         if rng.chance(300) {
-            // Room for the sessions and the leases on volumes of all, and for some more.
+            // Room for all clients' sessions and volume leases, and for a few more leases.
             swarm.bounds.renewals_per_second_max = self.clients * 4 + 3;
         }
         swarm.bounds.renewals_per_second_max =
@@ -289,7 +286,7 @@ impl Profile {
         self.busy_until = rng.between(3, 8) * SECOND;
         self.act_every = *rng.pick(&[4 * MS, 15 * MS, 40 * MS, 120 * MS]);
         self.leases_or_none(rng);
-        // More happens with one entry: it has to fit.
+        // One entry makes more changes in a wide world. The history must have room for them.
         self.history = self.history.max(800);
         if self.inner.is_empty() && swarm.weights[Operation::Volume as usize] > 0 {
             self.inner = (0..2).map(|_| crate::profile::settings(self.drift, rng)).collect();
@@ -309,7 +306,7 @@ impl Profile {
         self.swarm = Some(swarm);
     }
 
-    /// Of what all worlds do with leases, a wide one does as much or nothing.
+    /// A wide world has the same rate of lease operations as other worlds, or none.
     fn leases_or_none(&mut self, rng: &mut Rng) {
         self.lease_writes = *rng.pick(&[0, self.lease_writes]);
     }

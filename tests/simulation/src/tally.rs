@@ -1,4 +1,4 @@
-//! How often things happened: a simulator in which nothing happens finds nothing.
+//! Counts of what happened. A simulator in which nothing happens finds nothing.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another has counted.
+    /// Adds the counts of another tally.
     pub fn merge(&mut self, other: &Tally) {
         for (name, count) in &other.0 {
             *self.0.entry(name).or_default() += count;
@@ -27,7 +27,7 @@ impl Tally {
     }
 }
 
-/// What the tally counts an outcome as.
+/// The tally's name for an outcome.
 pub(crate) fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str {
     match (outcome, command) {
         (Outcome::EpochBegun { .. }, _) => "epochs",

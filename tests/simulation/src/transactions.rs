@@ -1,4 +1,4 @@
-//! The transactions of applications: over a few nodes, with comparisons of what was read last.
+//! The transactions of applications, over a few nodes, with comparisons against what was last read.
 
 use leasehold_protocol::{
     command::Write,
@@ -12,7 +12,7 @@ use leasehold_protocol::{
 use crate::{invariants::linearizability::KEYS, world::World};
 
 impl World {
-    /// Something to write to several nodes, or not. Every value is another.
+    /// A random transaction. Every value is unique.
     pub(crate) fn change_of_many(&mut self, place: usize) -> Write {
         let mut transaction = Transaction::new();
         for _ in 0..self.rng.below(3) {
@@ -33,7 +33,7 @@ impl World {
         Write::Transaction(transaction)
     }
 
-    /// A node that is judged, or one that applications look at.
+    /// A node whose history is judged, or one of the nodes that applications use.
     fn node(&mut self) -> NodePath {
         if self.rng.chance(500) {
             let key: &str = KEYS[self.rng.index(KEYS.len())];
@@ -53,7 +53,7 @@ impl World {
         Operation::Put { path, value: value.into(), attach }
     }
 
-    /// Mostly of what was read last, so that both branches are chosen.
+    /// A comparison, mostly with what was last read, so that both branches are chosen.
     fn compare(&mut self, place: usize) -> Compare {
         let path = self.node();
         let tokens = self.clients[place].holds.values().filter_map(|(held, status)| match status {
@@ -81,7 +81,7 @@ impl World {
     }
 }
 
-/// Leaves operations out that could not stand in their branch.
+/// Removes operations that conflict with others of their branch.
 fn keep_independent(transaction: &mut Transaction) {
     let Transaction { then, otherwise, .. } = transaction.clone();
     transaction.then.clear();

@@ -1,5 +1,5 @@
-//! Applications that watch: from now on, from what they were told once, or from a list that they
-//! keep up to date from there on.
+//! Applications that watch: from now on, from an earlier bookmark, or from a list that they keep
+//! current.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,36 +20,36 @@ use crate::{
     world::World,
 };
 
-/// A watcher is told something at least this often: a while after
+/// A watcher gets an answer at least this often: a little more than
 /// [`WATCH_WAIT`](leasehold_protocol::holder::WATCH_WAIT).
 const TOLD_WITHIN: u64 = 6 * SECOND;
 
-/// More than this are never open at once at one client.
+/// The most watches that one client has open at once.
 const WATCHES_MAX: usize = 4;
 
-/// The tickets of what an application asks without the holder begin here.
+/// Send ids of requests that bypass the holder begin here.
 const OWN_TICKETS: u64 = 1 << 48;
 
 /// A watch of the application.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenWatch {
     watched: Watched,
-    /// What it was told up to, or began after. None before it is told where it begins.
+    /// It heard all changes up to this revision. None until the watch knows where it begins.
     told: Option<Revision>,
-    /// What had been acknowledged when it began: *now* is no earlier.
+    /// The last acknowledged change when it began: its *now* is no earlier.
     acknowledged: Revision,
-    /// It takes little at a time, and may be far behind: what it had been told when everything was
-    /// asked for in the end.
+    /// It takes little at a time, and may be far behind. `asked_when_told` is its progress when the
+    /// final reads began.
     is_small: bool,
     asked_when_told: Option<Revision>,
-    /// It waits to be told more.
+    /// It waits for more changes.
     waits: bool,
-    /// When it was told last.
+    /// When it last heard something.
     told_at: u64,
     mirror: Option<Mirror>,
 }
 
-/// A subtree that is kept in memory.
+/// A subtree that is kept current in memory.
 #[derive(Debug, Clone)]
 struct Mirror {
     top: NodePath,
@@ -59,7 +59,7 @@ struct Mirror {
 }
 
 impl Mirror {
-    /// What was there when the page was made that a path would be on.
+    /// The revision of the page whose range has the path.
     fn listed_at(&self, path: &NodePath) -> Revision {
         let page = self.pages.iter().find(|(last, _)| last.as_ref().is_none_or(|last| path <= last));
         page.map_or(Revision(0), |(_, revision)| *revision)
@@ -73,7 +73,7 @@ impl Mirror {
         self.pages.last().map_or(Revision(0), |(_, revision)| *revision)
     }
 
-    /// Each node is changed only by what happened after it was listed.
+    /// Applies only events that are later than the page with their path.
     fn follow(&mut self, changes: &Changes) {
         for change in &changes.changes {
             for event in &change.events {
@@ -93,14 +93,14 @@ pub(crate) struct Listing {
     mirror: Mirror,
 }
 
-/// What a client's application watches.
+/// The watches of a client's application.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     open: BTreeMap<WatchId, OpenWatch>,
     listing: Option<Listing>,
     /// Revisions that watches can be resumed from.
     bookmarks: BTreeSet<Revision>,
-    /// When the present connection was made, on which they were all asked for anew.
+    /// When the present connection began, on which the holder sent all watches again.
     pub(crate) asked_at: u64,
     last_ticket: u64,
 }
@@ -115,7 +115,7 @@ impl Watches {
 }
 
 impl World {
-    /// The application does something about what it watches.
+    /// The application does something about its watches.
     pub(crate) fn watch_something(&mut self, place: usize) {
         let watches = &self.clients[place].watches;
         let slow = watches.open.iter().find(|(_, watch)| !watch.waits).map(|(id, _)| *id);
@@ -164,7 +164,7 @@ impl World {
         self.step_holder(place, HolderInput::Watch { watch, watched, after, bytes_max });
     }
 
-    /// Whether a leader looks at a few changes for one answer, whatever the watcher takes.
+    /// Whether leaders examine only a few changes for one answer, whatever the watcher takes.
     fn looks_are_few(&self) -> bool {
         self.swarm().is_some_and(|swarm| swarm.bounds.watch_looks_max < LessorBounds::DEFAULT.watch_looks_max)
     }
@@ -182,7 +182,7 @@ impl World {
         self.step_holder(place, HolderInput::CancelWatch(watch));
     }
 
-    /// The application is told what has happened. True if it wants more at once.
+    /// The application receives changes. Returns whether it wants more at once.
     pub(crate) fn told(&mut self, place: usize, watch: WatchId, changes: &Changes) -> bool {
         let wants_more = self.is_healing || self.rng.chance(700);
         self.tally.add_many("changes told to watchers", changes.changes.len() as u64);
@@ -214,7 +214,7 @@ impl World {
         wants_more
     }
 
-    /// A watch of the application is over.
+    /// A watch of the application has ended.
     pub(crate) fn watch_lost(&mut self, place: usize, watch: WatchId, error: &WatchFailure) {
         let Some(open) = self.clients[place].watches.open.remove(&watch) else {
             return self.demand(Err(format!("client {place} loses {watch:?}, which it does not watch")));
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// The application reads a subtree, to keep it in memory from then on.
+    /// The application lists a subtree, to keep it current in memory from then on.
     pub(crate) fn begin_list(&mut self, place: usize) {
         let top = self.rng.pick(&self.profile.objects).path.clone();
         self.list_page(place, Mirror { top, nodes: Tree::new(), pages: Vec::new() });
@@ -250,8 +250,7 @@ impl World {
         self.send_up(connection, Up::Request(ticket, Box::new(Request { header: RequestHeader::default(), body })));
     }
 
-    /// An answer to what the application asked without the holder. False if the holder is to have
-    /// it.
+    /// An answer to a request that bypassed the holder. Returns false if the holder must have it.
     pub(crate) fn hears_of_list(&mut self, place: usize, ticket: SendId, response: &Response) -> bool {
         if ticket.0 < OWN_TICKETS {
             return false;
@@ -279,7 +278,7 @@ impl World {
         }
     }
 
-    /// Faults are over: whoever has been told something wants to hear more.
+    /// Faults have stopped: every watcher waits for more.
     pub(crate) fn all_watch_on(&mut self, place: usize) {
         let watches = &self.clients[place].watches.open;
         let slow: Vec<WatchId> = watches.iter().filter(|(_, watch)| !watch.waits).map(|(id, _)| *id).collect();
@@ -288,26 +287,26 @@ impl World {
         }
     }
 
-    /// Nothing happens any more that anybody asked for.
+    /// The final reads begin. Records the progress of each watch.
     pub(crate) fn ask_watches(&mut self, place: usize) {
         for watch in self.clients[place].watches.open.values_mut() {
             watch.asked_when_told = watch.told;
         }
     }
 
-    /// Everybody has been told everything that happened before a while ago, or gets there little by
-    /// little. Nobody watches any more.
+    /// Checks that each watch has reported all changes up to `asked`, or makes progress. Then it
+    /// ends all watches.
     pub(crate) fn judge_watches(&mut self, place: usize, asked: Revision) {
-        // What there is to be told it hears in pieces, and that nothing happened only at the end of
-        // its time (wide seed 1378), which each connection begins anew (wide seed 398).
+        // A small watch gets its changes in parts, and an answer without changes only at the end of
+        // the wait (wide seed 1378). Each connection begins the wait anew (wide seed 398).
         let lately = self.now.saturating_sub(TOLD_WITHIN);
         let is_asked_anew = self.clients[place].watches.asked_at > lately;
         let moves_on =
             |watch: &OpenWatch| watch.is_small && (watch.told > watch.asked_when_told || watch.told_at > lately);
         let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch) && !is_asked_anew;
         let Client { is_open, watches, .. } = &self.clients[place];
-        // Where a leader takes few, some are refused, whichever asks first: those of connections
-        // that are gone count for a while.
+        // With low bounds a leader refuses some watches, whichever come first: those of ended
+        // connections count for a while.
         let LessorBounds { session_watches_max, watches_max, .. } =
             self.swarm().map(|swarm| swarm.bounds).unwrap_or_default();
         let are_taken = session_watches_max == LessorBounds::DEFAULT.session_watches_max

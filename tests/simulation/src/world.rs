@@ -1,5 +1,5 @@
-//! The world: virtual time, and everything in it. One event after the other, in the order of (time,
-//! tie number).
+//! The world: virtual time, and everything in it. Events happen one by one, in the order of time
+//! and a tie number.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -31,16 +31,16 @@ use crate::{
     trace::Trace,
 };
 
-/// A machine's clock, and what happens to it while it is paused.
+/// A machine's clock, and the events that wait while it is paused.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) clock: Clock,
-    /// What its wall clock is ahead by. Nobody reads it.
+    /// The error of its wall clock, which nothing reads.
     pub(crate) wall: u64,
     pub(crate) is_paused: bool,
-    /// It will stand still in the middle of its next step, for so long.
+    /// It will be paused in the middle of its next step, for this long.
     pub(crate) freezes_for: Option<u64>,
-    /// What it sent in a step in which it stood still is on its way from then on.
+    /// Messages of the step in which it was paused leave at this time.
     pub(crate) sends_from: u64,
     backlog: VecDeque<Event>,
 }
@@ -51,24 +51,24 @@ impl Machine {
     }
 }
 
-/// About how many bytes of memory a write takes that waits at a leader.
+/// About how many bytes of memory a waiting write takes at a leader.
 const WRITE_BYTES: usize = 1500;
 
-/// Seeds of another stream: what is drawn from it leaves all else as it was.
+/// Selects the random stream of wide worlds: its draws leave all others unchanged.
 const WIDE: u64 = 0x77_69_64_65;
 
-/// Everything.
+/// The whole simulated world.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) profile: Profile,
-    /// Faults that are left out of this run, and judges.
+    /// Faults and judges that this run leaves out.
     pub(crate) without: BTreeSet<Fault>,
     unjudged: BTreeSet<Judge>,
     stops_never: bool,
     pub(crate) rng: Rng,
     pub(crate) planted: Planted,
     pub(crate) is_planted: bool,
-    /// The state of a disk on which nothing was stored.
+    /// The state of an empty disk.
     pub(crate) first: State,
     /// True time, in microseconds, and the number of the event.
     pub(crate) now: u64,
@@ -84,19 +84,19 @@ pub(crate) struct World {
     uncovered: Uncovered,
     pub(crate) grants: Grants,
     pub(crate) told: Told,
-    /// The key leases that were ever granted, as far as clients were told.
+    /// The key leases that clients know to have been granted.
     pub(crate) leases: Vec<LeaseId>,
-    /// Faults are over.
+    /// Faults have stopped.
     pub(crate) is_healing: bool,
-    /// The step in which faults were over.
+    /// The step in which faults stopped.
     pub(crate) healed_in: u64,
-    /// When holds were last granted or given back.
+    /// When locks were last granted or ended.
     pub(crate) holds_changed_at: u64,
-    /// What had happened when everything was asked for in the end.
+    /// The revision when the final reads began.
     pub(crate) asked_at: Revision,
-    /// The histories have been judged. Sessions are yet to be, in a long world.
+    /// The histories have been judged. In a long world, sessions are still to be judged.
     pub(crate) is_judged: bool,
-    /// What outlived its owner then.
+    /// The leases and orphans that had outlived their owner then.
     pub(crate) left: BTreeSet<String>,
     pub(crate) lives: u64,
     pub(crate) requests: u64,
@@ -106,56 +106,55 @@ pub(crate) struct World {
     pub(crate) is_over: bool,
 }
 
-/// What is to be run.
+/// What to run.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// Decides everything that the others leave open.
+    /// Decides everything that the other fields leave open.
     pub seed: u64,
-    /// A mistake that is put back; only in a build with the feature `planted-bugs`.
+    /// A mistake to put back; only in a build with the feature `planted-bugs`.
     pub bug: Option<Bug>,
-    /// Faults that are left out.
+    /// Faults to leave out.
     pub without: BTreeSet<Fault>,
-    /// Judges that are not asked: to see what others find in rules that are known to break these.
+    /// Judges to leave out. It shows what the others find in rules that are known to break these.
     pub unjudged: BTreeSet<Judge>,
-    /// No judge is asked, so that the run goes on to its end: what clients were told is judged by
-    /// others.
+    /// No judge is asked, so the run goes on to its end. Other judges then check the histories.
     pub stops_never: bool,
-    /// The run ends after so many events, whatever is still to come.
+    /// The run ends after this many events.
     pub steps: Option<u64>,
-    /// Half of the worlds are wide ones: their applications do more of everything, and leaders take
-    /// on less.
+    /// Half of the worlds are wide: their applications do more of everything, and leaders have
+    /// lower limits.
     pub is_wide: bool,
     /// Whether the trace is kept.
     pub keeps_trace: bool,
 }
 
 impl Plan {
-    /// The whole world of a seed.
+    /// The complete world of a seed.
     pub fn of(seed: u64, bug: Option<Bug>) -> Self {
         Self { seed, bug, ..Self::default() }
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What did not hold.
+    /// The invariant that broke.
     pub violation: Option<String>,
-    /// Of everything that happened: equal for equal runs.
+    /// A hash of everything that happened: equal for equal runs.
     pub hash: u64,
-    /// What happened, a line each; empty unless it was asked for.
+    /// What happened, one line for each event; empty unless the plan keeps the trace.
     pub trace: String,
-    /// Events.
+    /// The number of events.
     pub steps: u64,
-    /// Entries that were committed.
+    /// The number of committed entries.
     pub entries: u64,
-    /// Operations that the clients were told the end of, or never will be.
+    /// The number of operations in the histories: answered, or abandoned.
     pub operations: usize,
-    /// What clients were told, of the nodes that are judged by it alone.
+    /// The observations of clients, for the nodes that are judged by these alone.
     pub told: Told,
     /// Virtual time that passed, in microseconds.
     pub micros: u64,
-    /// How often what happened.
+    /// How often each thing happened.
     pub tally: Tally,
 }
 
@@ -189,7 +188,7 @@ pub fn run(plan: &Plan) -> Report {
     }
 }
 
-/// The mistake, and the state with it.
+/// The mistake, and the state that has it.
 #[cfg(feature = "planted-bugs")]
 fn plant(bug: Option<Bug>, mut state: State) -> (Planted, State) {
     let planted = bug.map_or_else(Planted::default, Planted::one);
@@ -197,7 +196,7 @@ fn plant(bug: Option<Bug>, mut state: State) -> (Planted, State) {
     (planted, state)
 }
 
-/// This build cannot make mistakes.
+/// This build has no mistakes.
 #[cfg(not(feature = "planted-bugs"))]
 fn plant(_bug: Option<Bug>, state: State) -> (Planted, State) {
     (Planted::default(), state)
@@ -213,7 +212,7 @@ impl World {
         let (planted, first) = plant(plan.bug, State::new(profile.volume).with_history(profile.history));
         let mut machine = |host: Host| {
             let clock = match (profile.rogue, host) {
-                // A client's clock that is slow and a server's that is fast: those can do harm.
+                // Only a slow client's clock and a fast server's clock can do harm.
                 (Some(rogue), Host::Client(_)) if rogue == host => Clock::rogue(-400_000, &mut rng),
                 (Some(rogue), Host::Server(_)) if rogue == host => Clock::rogue(800_000, &mut rng),
                 _ => Clock::random(profile.drift.ppm(), &mut rng),
@@ -283,33 +282,33 @@ impl World {
         self.at(busy_until, Event::Heal);
     }
 
-    /// Something will happen at a true time.
+    /// Schedules an event at a true time.
     pub(crate) fn at(&mut self, at: u64, event: Event) {
         self.ties += 1;
         self.queue.insert((at.max(self.now), self.ties), event);
     }
 
-    /// Something will happen after a span of true time.
+    /// Schedules an event after a span of true time.
     pub(crate) fn after(&mut self, span: u64, event: Event) {
         self.at(self.now + span, event);
     }
 
-    /// An invariant may not hold.
+    /// Records the violation if an invariant does not hold.
     pub(crate) fn demand(&mut self, held: Result<(), String>) {
         if let (Err(what), false) = (held, self.stops_never) {
             self.violation.get_or_insert(what);
         }
     }
 
-    /// An invariant may not hold, if this judge is asked.
+    /// Records the violation if an invariant does not hold, unless the run leaves this judge out.
     pub(crate) fn demand_by(&mut self, judge: Judge, held: Result<(), String>) {
         if !self.unjudged.contains(&judge) {
             self.demand(held.map_err(|what| format!("{}: {what}", judge.name())));
         }
     }
 
-    /// An invariant about what a client may use may not hold, unless a clock is beyond the
-    /// allowance that it rests on.
+    /// Records the violation if an invariant about a client's copies does not hold. A clock beyond
+    /// the allowance excuses it.
     pub(crate) fn demand_of(&mut self, client: usize, held: Result<(), String>) {
         if held.is_err() && self.is_put_down_to_clocks(client) {
             self.tally.add("stale reads put down to a clock beyond the allowance");
@@ -318,8 +317,8 @@ impl World {
         }
     }
 
-    /// A client says that its clock and the leader's are beyond the allowance, or within it again.
-    /// Nobody says so without cause.
+    /// A client reports that its clock and the leader's are beyond the allowance, or are within it
+    /// again. A client must not do so without cause.
     pub(crate) fn clock_changed(&mut self, client: usize, beyond: Option<Excess>) {
         let Some(excess) = beyond else { return self.tally.add("clocks found within the allowance again") };
         self.tally.add("clocks found beyond the allowance");
@@ -328,8 +327,8 @@ impl World {
         }
     }
 
-    /// Whether staleness at this client can come of a clock that is beyond the allowance: its own,
-    /// or a server's.
+    /// Whether a clock beyond the allowance explains staleness at this client: the client's own, or
+    /// any server's.
     pub(crate) fn is_put_down_to_clocks(&self, client: usize) -> bool {
         match self.profile.rogue {
             Some(Host::Client(rogue)) => rogue == client,
@@ -345,7 +344,7 @@ impl World {
         }
     }
 
-    /// Something happens now, unless where it happens is paused: then it waits its turn.
+    /// Handles an event now, or queues it while its machine is paused.
     fn arrive(&mut self, event: Event) {
         let connections = &self.connections;
         let host = event.host(|of| connections[of].client, |of| connections[of].server);
@@ -367,8 +366,8 @@ impl World {
         }
     }
 
-    /// The machine has just stepped its rules: if it is to stand still in the middle of that, it
-    /// does.
+    /// The machine has just stepped its rules. It is paused here if it is due to pause in the
+    /// middle of a step.
     pub(crate) fn freeze(&mut self, host: Host) {
         if let Some(span) = self.machine(host).freezes_for.take()
             && !self.is_healing
@@ -428,7 +427,7 @@ impl World {
         }
     }
 
-    /// A server has come to take more for committed.
+    /// A server has learned that more entries are committed.
     pub(crate) fn committed(&mut self, place: usize) {
         let raft = &self.servers[place].raft;
         let (from, commit) = (self.servers[place].agreed, raft.commit);
@@ -448,7 +447,7 @@ impl World {
         }
     }
 
-    /// A quorum has the entry: it is in the one order.
+    /// A quorum has the entry, so its position in the order is final.
     fn commit(&mut self, index: u64, proposal: &Proposal) {
         self.trace.say(self.now, || format!("committed {index}: {proposal:?}"));
         let outcomes = match self.oracle.commit(index, proposal) {
@@ -472,13 +471,13 @@ impl World {
         self.check_compared(proposal, &outcomes);
     }
 
-    /// Looks at what an entry did.
+    /// Examines the outcomes of an entry.
     fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
             self.tally.add(tally::outcome_name(command, outcome));
             self.count_wide(command, outcome);
-            // Whoever keeps a lease alive is not asked before it is revoked, and one of the same
-            // name is another.
+            // A revocation does not ask the clients that renew the lease, and a later lease of that
+            // name is another one.
             if let (Command::Write { write: Write::RevokeLease { id }, .. }, Outcome::Written(Ok(_))) =
                 (command, outcome)
             {
@@ -496,17 +495,17 @@ impl World {
         }
     }
 
-    /// Faults are over: everybody is there again, and nobody begins anything.
+    /// Faults stop. Every machine runs again, and applications begin nothing new.
     fn heal(&mut self) {
         (self.is_healing, self.healed_in) = (true, self.steps);
         self.links = Links::default();
         self.trace.say(self.now, || "faults are over".to_owned());
-        // What a machine was about to send when it was frozen comes when it would have (seed 4444).
+        // Messages of a machine that was paused in a step still leave at their time (seed 4444).
         let hosts =
             self.clients.iter().map(|client| &client.machine).chain(self.servers.iter().map(|server| &server.machine));
         let frozen = hosts.map(|machine| machine.sends_from).max().unwrap_or_default().saturating_sub(self.now);
-        // A disk that is held up goes on when it would have: what was handed to it waits until
-        // then, and writes with it (seed 5068).
+        // A stalled disk resumes at its time. Proposals handed over wait until then, and so do
+        // writes (seed 5068).
         for server in 0..self.servers.len() {
             self.boot(server);
             self.resume(Host::Server(server));
@@ -515,9 +514,9 @@ impl World {
             self.clients[client].isolated_until = 0;
             self.resume(Host::Client(client));
             self.all_watch_on(client);
-            // From now on nothing goes by itself but what nobody keeps alive, and that soon.
+            // From now on only leases that no client renews end by themselves, and they do so soon.
             let kept = self.clients[client].keeps.clone();
-            // Where few leases are granted, those that nobody needs are in the way of sessions.
+            // Where few leases are granted, unneeded ones take the room of sessions.
             let lets_go = self.swarm().is_none_or(Swarm::has_few_leases);
             for id in kept.into_iter().filter(|_| lets_go) {
                 self.let_go(client, id);
@@ -526,13 +525,13 @@ impl World {
         let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
         let calm = terms + frozen + self.replay() + self.drain();
         self.after(6 * SECOND + calm, Event::Ask);
-        // A client that has been silent takes a while to notice that its connection is dead.
+        // A client that was silent needs a while to notice a dead connection.
         self.after(12 * SECOND + calm + self.rereads(), Event::Judge);
     }
 
-    /// How much longer reads of everything take, where a leader takes few reads at a time. What a
-    /// client is refused together it asks for together again, after up to 2 s, and in the same
-    /// order: the last comes late (seed 45691).
+    /// How much longer the final reads take if a leader takes few reads at a time. A client repeats
+    /// its refused reads together, after up to 2 s and in the same order. The last is answered late
+    /// (seed 45691).
     fn rereads(&self) -> u64 {
         let Some(LessorBounds { reads_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else { return 0 };
         let (objects, taken) = (self.oracle.versions.len() as u64, reads_max.max(1) as u64);
@@ -540,24 +539,23 @@ impl World {
         if all <= taken { 0 } else { 4 * SECOND + objects.div_ceil(taken) * 2 * SECOND }
     }
 
-    /// How long the writes that clients have open take, where a leader takes few at a time: the
-    /// others are refused as busy, and asked for again within seconds.
+    /// How long the open writes take if a leader takes few at a time. It refuses the others as
+    /// busy, and clients repeat them within seconds.
     fn drain(&self) -> u64 {
         let Some(LessorBounds { writes_max, writes_bytes_max, results_max, .. }) =
             self.swarm().map(|swarm| swarm.bounds)
         else {
             return 0;
         };
-        // Of transactions beyond what is remembered, one of each session is taken at a time.
+        // Beyond the bound of results, each session has one transaction at a time.
         let remembered = results_max / usize::try_from(MANY).expect("small");
         let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(remembered).max(1) as u64;
         let open: u64 = self.clients.iter().map(|client| client.writes.len() as u64).sum();
         if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }
 
-    /// How long the server that is furthest behind takes to apply what has been committed: in a
-    /// long world it may have the work of minutes before it, and may be the one that leads (seed
-    /// 7384).
+    /// How long the server that is furthest behind needs to apply the committed entries. In a long
+    /// world it may have minutes of work, and may be the leader (seed 7384).
     fn replay(&self) -> u64 {
         let committed = self.oracle.log.len() as u64;
         let behind = self.servers.iter().map(|server| committed.saturating_sub(server.state.applied_index())).max();

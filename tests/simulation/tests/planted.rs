@@ -1,18 +1,18 @@
-//! The harness is tested too: each known mistake is put back, and must be found.
+//! Tests the harness: each known mistake is put back, and must be found.
 //!
-//! Here the simulator finds it, in any seed. What takes the simulator too long is in [`BY_RULE`]: a
-//! test of the rule finds it, and a test of `leasehold-protocol` (`planted::tests`) runs that test
-//! with the mistake put back.
+//! Here the simulator finds it, in any seed. [`BY_RULE`] lists the mistakes that take the simulator
+//! too long. A test of the rule finds these, and `planted::tests` in `leasehold-protocol` runs that
+//! test with the mistake.
 
 use std::collections::BTreeSet;
 
 use leasehold_protocol::planted::{BY_RULE, Bug};
 use leasehold_simulation::search;
 
-/// Seeds that are searched for each: many times as many as each has ever taken.
+/// Seeds to search for each mistake: many times as many as any has needed.
 const SEEDS: u64 = 3_000;
 
-/// Puts one mistake back and looks for it.
+/// Puts one mistake back, and searches for it.
 fn is_found(bug: Bug) {
     match search(0..SEEDS, Some(bug)).broken {
         Some((seed, report)) => println!("{bug:?}: seed {seed}, {}", report.violation.unwrap_or_default()),

@@ -1,11 +1,11 @@
-//! A second judge of linearizability, written by others, looks at histories of the simulator:
-//! `todc-utils`, the search of Wing and Gong with Lowe's memory (docs/adr/0012). It shares no code
-//! with `leasehold_simulation::history`. Both must agree: on histories of sound rules, and on those
-//! of rules with a mistake put back.
+//! A second, independent judge of linearizability checks histories of the simulator: `todc-utils`,
+//! the search of Wing and Gong with Lowe's memory
+//! (docs/adr/0012-a-second-judge-of-linearizability.md). It shares no code with
+//! `leasehold_simulation::history`. Both must agree, on histories of sound rules and of rules with
+//! a mistake.
 //!
-//! Each key is a register of its own: an object is linearizable if each of its keys is (Herlihy and
-//! Wing 1990, locality). Lists of children and comparisons of transactions are judged by the oracle
-//! alone.
+//! Each key is its own register: an object is linearizable if each of its keys is (Herlihy and Wing
+//! 1990, locality). Only the oracle judges lists of children, and comparisons of transactions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,14 +24,14 @@ use todc_utils::{Action, History as Actions, Specification, WGLChecker};
 type Value = Vec<u8>;
 type Told = History<&'static str, Value>;
 
-/// What is done to a register, or found in it.
+/// An operation on a register.
 #[derive(Debug, Clone)]
 enum Operation {
-    /// The value, none for a removal, its revision, and the one before it on this key. Without the
-    /// latter the search would take writes too early, and learn much later that others have no
-    /// place any more.
+    /// The value, none for a removal; its revision; the preceding revision on this key. Without the
+    /// last one the search would take writes too early, and notice much later that others no longer
+    /// fit.
     Write { value: Option<Value>, revision: u64, before: u64 },
-    /// The value and the revision of its write, none if there is no value.
+    /// The value and the revision of its write; none if there is no value.
     Read(Option<(Value, u64)>),
 }
 
@@ -73,7 +73,7 @@ impl OfKey {
         told.keys().map(own).collect()
     }
 
-    /// What our own judge finds wrong.
+    /// The violation that our own judge finds.
     fn violation(&self) -> Option<Violation<&'static str, Value>> {
         let mut told = Told::default();
         for Write { value, span, outcome, .. } in self.writes.clone() {
@@ -85,9 +85,8 @@ impl OfKey {
         told.check().err()
     }
 
-    /// What the other judge says. A write of unknown outcome whose value was seen has the revision
-    /// that it was seen with, and ends when all is over. If its value was not seen, nothing is
-    /// missing without it.
+    /// The second judge's verdict. A write of unknown outcome whose value was seen has the revision
+    /// that the read found, and an open end. If no read saw it, nothing depends on it.
     fn is_linearizable(&self) -> bool {
         let seen: BTreeMap<&Value, u64> =
             self.reads.iter().filter_map(|read| read.found.as_ref()).map(|(value, at)| (value, *at)).collect();
@@ -111,7 +110,7 @@ impl OfKey {
         if operations.is_empty() {
             return true;
         }
-        // What begins in the step in which another ends overlaps it.
+        // An operation that begins in the step in which another ends overlaps it.
         let mut moments: Vec<_> = (0..operations.len())
             .flat_map(|place| [(operations[place].0.0, false, place), (operations[place].0.1, true, place)])
             .collect();
@@ -123,9 +122,9 @@ impl OfKey {
         WGLChecker::<Register>::is_linearizable(Actions::from_actions(moments.into_iter().map(action).collect()))
     }
 
-    /// What both judges can decide. While the outcome of a removal is unknown, our judge excuses
-    /// more reads of nothing than that removal can explain, and the other one's search explodes.
-    /// Such a key is judged without both: reads that found a value do not depend on them.
+    /// The part that both judges can decide. While the outcome of a removal is unknown, our judge
+    /// excuses too many reads of nothing, and the search of the other explodes. Such a key is
+    /// judged without both: reads that found a value do not depend on them.
     fn decidable(mut self) -> OfKey {
         let is_open = |write: &Write<Value>| write.value.is_none() && write.outcome == Outcome::Unknown;
         if self.writes.iter().any(is_open) {
@@ -136,7 +135,7 @@ impl OfKey {
     }
 }
 
-/// Does something for each of these seeds, on all processors.
+/// Runs `work` for each of these seeds, on all processors.
 fn each<T: Send>(seeds: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let next = AtomicU64::new(0);
     let workers = thread::available_parallelism().map_or(1, usize::from);
@@ -147,7 +146,7 @@ fn each<T: Send>(seeds: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// The histories of a world in which nothing is wrong.
+/// The histories of a world with sound rules.
 fn sound(seed: u64) -> Vec<OfKey> {
     let report = run(&Plan::of(seed, None));
     assert_eq!(report.violation, None, "seed {seed}");
@@ -169,7 +168,8 @@ fn both_judges_accept_what_clients_of_sound_rules_were_told() {
     assert!(operations > 10_000, "{operations} operations");
 }
 
-/// Mistakes that make reads stale. Of each, a history that our judge refuses for that.
+/// Each mistake makes reads stale. Our judge must refuse a history of it for that, and so must the
+/// other.
 #[test]
 fn both_judges_refuse_what_clients_of_broken_rules_were_told() {
     let mistakes = [

@@ -1,4 +1,4 @@
-//! The simulator's own tests: a few thousand seeds, the same seed twice, and that enough happens.
+//! The simulator's own tests: some thousand seeds, the same seed twice, and counts of what happens.
 
 use std::collections::BTreeSet;
 
@@ -112,8 +112,8 @@ fn everything_happens_often_enough() {
     assert!(skipped * 4 < faults, "{skipped} faults were not possible, {faults} were");
 }
 
-/// Worlds that are wide draw what they are for, and reach each named bound. A world counts up to
-/// where something breaks.
+/// Wide worlds draw their special features often enough, and reach each named bound. Each world
+/// counts up to its first violation.
 #[test]
 fn wide_worlds_draw_enough_and_reach_each_low_bound() {
     let tally = tally_of(0..WIDE_SEEDS, &Plan { is_wide: true, ..Plan::default() });
@@ -149,7 +149,7 @@ fn the_same_seed_is_the_same_run_bit_for_bit() {
     }
 }
 
-/// They differ in what the tally counts, and in nothing else.
+/// The two runs differ in what the tally counts, and in nothing else.
 #[test]
 fn nobody_notices_that_a_wall_clock_is_set() {
     let mut happened = 0;

@@ -1,9 +1,9 @@
-//! A session with ZooKeeper, in its own protocol as far as it is needed here: requests are
-//! pipelined on one connection, and answered in their order.
+//! A ZooKeeper session, by the part of its protocol that is needed here. Requests are pipelined on
+//! one connection and answered in order.
 //!
-//! Written down here because the client crate that was looked at leaves Nagle's algorithm on: with
-//! many requests under way on a connection, one may wait for the acknowledgement of another, and
-//! what is measured would be the client. What waits to be sent is sent together.
+//! The client crate that was considered leaves Nagle's algorithm on. With many requests in flight
+//! on a connection, one may wait for another's acknowledgement, and the client would be measured.
+//! This module sends all waiting requests together.
 
 use std::{
     collections::VecDeque,
@@ -21,23 +21,23 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-/// How long a session outlives its connection, and how often it shows that it lives.
+/// How long a session outlives its connection, and how often it sends a ping.
 const SESSION_TIMEOUT_MS: u32 = 20_000;
 const PING_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a server may take to open a session.
+/// Time limit for a server to open a session.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Requests that are sent together, at most.
+/// The maximum number of requests that are sent together.
 const SENT_TOGETHER: usize = 256;
 
-/// The longest answer: a value and what stands beside it.
+/// The longest answer: a value and its metadata.
 const ANSWER_MAX_BYTES: usize = 1 << 20;
 
 const PING: i32 = 11;
 const PING_XID: i32 = -2;
 
-/// What a request asks for.
+/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask<'a> {
     Create(&'a [u8]),
@@ -56,7 +56,7 @@ impl Ask<'_> {
         }
     }
 
-    /// Without the length and the number, which stand before it.
+    /// Encodes a request without its length and number, which stand before it.
     fn encode(self, path: &str) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64 + path.len());
         bytes.extend(self.code().to_be_bytes());
@@ -64,7 +64,7 @@ impl Ask<'_> {
         match self {
             Self::Create(value) => {
                 buffer(&mut bytes, value);
-                // One rule, all permissions, for everybody; no flags.
+                // One ACL with all permissions for everybody; no flags.
                 bytes.extend(1_i32.to_be_bytes());
                 bytes.extend(31_i32.to_be_bytes());
                 buffer(&mut bytes, b"world");
@@ -74,7 +74,7 @@ impl Ask<'_> {
             Self::GetData => bytes.push(0),
             Self::SetData(value) => {
                 buffer(&mut bytes, value);
-                // Whatever the version.
+                // Any version.
                 bytes.extend((-1_i32).to_be_bytes());
             }
             Self::Sync => {}
@@ -93,11 +93,11 @@ struct Call {
     answer: oneshot::Sender<Vec<u8>>,
 }
 
-/// Who waits for an answer, in the order of the requests. Emptied, and closed, when the connection
-/// ends.
+/// The callers that wait for an answer, in the order of the requests. `None` when the connection
+/// has ended.
 type Waiting = Arc<Mutex<Option<VecDeque<oneshot::Sender<Vec<u8>>>>>>;
 
-/// A session. Its connection ends when this is dropped.
+/// A session. Its connection closes on drop.
 #[derive(Clone)]
 pub(super) struct Session(mpsc::UnboundedSender<Call>);
 
@@ -111,8 +111,7 @@ impl Session {
     async fn connect(endpoint: &str) -> Result<Self> {
         let mut stream = TcpStream::connect(endpoint).await?;
         stream.set_nodelay(true)?;
-        // The version, the last change seen, the timeout, no session yet, its password, not
-        // read-only.
+        // Version, last change seen, timeout, no session yet, its password, not read-only.
         let mut open = vec![0; 12];
         open.extend(SESSION_TIMEOUT_MS.to_be_bytes());
         open.extend([0; 8]);
@@ -136,10 +135,10 @@ impl Session {
         self.0.is_closed()
     }
 
-    /// Sends a request at once, and answers what comes after the head of its answer.
+    /// Sends a request at once. Returns the answer without its header.
     pub(super) fn ask(&self, ask: Ask<'_>, path: &str) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
         let (sender, answer) = oneshot::channel();
-        // If the connection has ended, so has the answer.
+        // If the connection has ended, the receiver fails too.
         let _ = self.0.send(Call { request: ask.encode(path), answer: sender });
         async move {
             let mut answer = answer.await.context("the connection to ZooKeeper ended")?;
@@ -160,14 +159,14 @@ async fn frame(reader: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>> {
 }
 
 async fn read_all(mut reader: BufReader<OwnedReadHalf>, waiting: Waiting) {
-    // How it ended is said by the calls that fail.
+    // The calls that fail report how it ended.
     while let Ok(answer) = frame(&mut reader).await {
         if answer.get(..4) == Some(&PING_XID.to_be_bytes()) {
             continue;
         }
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(VecDeque::pop_front);
         if let Some(next) = next {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = next.send(answer);
         }
     }

@@ -1,10 +1,10 @@
-//! Drift supervision: when clocks are compared, what stops beyond the allowance, and when it goes
-//! on.
+//! Drift supervision: when clocks are compared, what stops beyond the allowance, and when it
+//! resumes.
 
 use super::*;
 use crate::drift::{ClockAnswer, ClockQuestion, Excess, RESUME_WINDOW, SinceExchange};
 
-/// What a keep-alive among the effects asks.
+/// The comparison that a heartbeat among the effects asks for.
 fn asked(effects: &[HolderEffect]) -> Option<(SendId, ClockQuestion)> {
     sent(effects).into_iter().find_map(|(ticket, body)| match body {
         Body::Heartbeat(question) => Some((ticket, question)),
@@ -20,8 +20,7 @@ fn told(effects: &[HolderEffect]) -> Vec<Option<Excess>> {
     effects.iter().filter_map(change).collect()
 }
 
-/// A client with copies, and a leader whose clock shows so many thousandths of what the client's
-/// shows.
+/// A client with copies, and a leader whose clock runs at `permille` thousandths of the client's.
 struct Pair {
     client: Client,
     /// When the leader dealt with each exchange, by the client's clock.
@@ -30,19 +29,19 @@ struct Pair {
 }
 
 impl Pair {
-    /// Registered under ticket 2 at 100 s, with a copy of `/a`.
+    /// A client that registered with send id 2 at 100 s, with a copy of `/a`.
     fn new(permille: u32) -> Self {
         let client = Client::new().connect().lease().cache("/a", 2);
         Self { noted: vec![(2, client.now)], client, permille }
     }
 
-    /// Answers, and renews the lease on the root.
+    /// Answers a heartbeat, and renews the lease on the root.
     fn answer(&mut self, ticket: SendId, question: &ClockQuestion) -> Vec<HolderEffect> {
         let answer = self.count(question);
         self.client.answer_renewing(ticket, Answer::Heartbeat(answer))
     }
 
-    /// What the leader counted.
+    /// The leader's counts.
     fn count(&mut self, question: &ClockQuestion) -> ClockAnswer {
         let now = self.client.now;
         let asked = self.noted.iter().filter(|(mark, _)| question.references.contains(mark));
@@ -53,7 +52,7 @@ impl Pair {
         ClockAnswer { since, allowance: DriftAllowance::from_ppm(1_000).expect("within bounds"), delay: Duration::ZERO }
     }
 
-    /// Goes on until then, reading `/a` all the time. What the application was told, and when.
+    /// Runs until that time, and reads `/a` all the time. Returns the reports to the application.
     fn go_on(&mut self, until: Instant) -> Vec<(Instant, Option<Excess>)> {
         let mut all = Vec::new();
         while self.client.now < until {
@@ -149,7 +148,7 @@ fn reads_from_memory_resume_after_one_whole_window() {
     let mut pair = Pair::new(2_000);
     let told = pair.go_on(at(101));
     let [(stopped, Some(_))] = told[..] else { panic!("{told:?}") };
-    // From here on the leader's clock is right. What it counted before is not asked for again.
+    // Now the leader's clock is right. The client does not ask again for earlier counts.
     pair.permille = 1_000;
     let told = pair.go_on(at(150));
     let [(resumed, None)] = told[..] else { panic!("{told:?}") };
@@ -178,7 +177,7 @@ fn new_leader_is_told_at_once_and_counts_from_its_own_exchanges() {
 fn comparisons_renew_nothing_that_nobody_uses() {
     let mut pair = Pair::new(1_000);
     let mut compared = Vec::new();
-    // Half of the session's term, when its own lease is renewed.
+    // Half of the session's term: then the session is renewed.
     let idle_until = at(129);
     while let Some(deadline) = pair.client.holder.next_deadline().filter(|deadline| *deadline < idle_until) {
         pair.client.now = deadline;

@@ -1,4 +1,4 @@
-//! T2, T6, section 5, S7: volume leases, their renewal, their return, and what is told of them.
+//! T2, T6, S7: volume leases, their renewal, their revival, and the reports about them.
 
 use super::*;
 use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_PART_OBJECTS_MAX};
@@ -15,8 +15,7 @@ fn a_term_counts_from_the_sending_and_is_counted_short() {
     assert_eq!(effects[0], volume_valid("/", 1, until));
 }
 
-/// Gray and Cheriton's t_c: the server's term, less the way there and back and what the clocks may
-/// drift apart.
+/// Gray and Cheriton's t_c: the server's term, less the round trip and the drift of the clocks.
 #[test]
 fn what_remains_of_a_term_is_less_by_the_round_trip() {
     for ppm in [0, 1, 1_000, 10_000, 99_999, 100_000] {
@@ -123,8 +122,7 @@ fn jeopardy_lasts_while_leader_extends_no_promise() {
         client.now = next;
         let mut effects = client.timeout(&["/"]);
         if let Some((ticket, _)) = keep_alive(&effects) {
-            // As far as the horizon, which does not move without a quorum. From 120 s on there is
-            // one.
+            // Up to the horizon, which moves only with a quorum: from 120 s on.
             let span = if next < at(120) { at(110).since(next) } else { TERM };
             effects.extend(client.renew(ticket, Promise { span, ..promise("/", 1) }));
         }
@@ -384,8 +382,7 @@ fn a_lease_that_lives_on_is_not_asked_for_anew() {
     let effects = client.read(6, "/c");
     let refused = client.only(&effects).0;
     client.refuse(refused, Refusal::NotLeader { leader: None });
-    // The lease is over on this clock: the answer is to be asked for again under a new one, as soon
-    // as there is a leader.
+    // The lease has ended on this clock. The reads are sent again with a new one, and a leader.
     client.now = at(110);
     assert_eq!(sent(&client.answer(late, answer(Some(value(10)), None))), []);
     client.step(HolderInput::Disconnected);
@@ -470,9 +467,7 @@ fn new_lease_of_another_epoch_is_asked_for_again() {
     assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
 }
 
-/// Answers to requests for leases overtake each other (seeds 27701 and 27965 of the wide worlds).
-/// The volume of a path was removed and made again, so that the client has asked twice for leases
-/// on what turns out to be one volume.
+/// Answers about leases overtake each other (seeds 27701 and 27965 of the wide worlds).
 #[test]
 fn late_answer_that_names_a_replaced_lease_begins_none() {
     let mut client = Client::leased();
@@ -482,8 +477,7 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
     client.holder.volumes.learn(&path("/v/w"));
     let effects = client.read(3, "/v/w/b");
     let (early, _) = client.only(&effects);
-    // There is no volume `/v/w`. The lease that comes first is the later one, and is over before it
-    // is used.
+    // `/v/w` was removed, so both requests are for `/v`. The later lease arrives first, and ends.
     let nothing = Promise { span: Duration::ZERO, ..promise("/v", 6) };
     let acquired_late = acquired("/v", 5, 50);
     client

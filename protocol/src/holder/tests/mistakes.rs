@@ -1,9 +1,9 @@
-//! Conditions of the rules that could be taken out without any other test noticing: here one does.
+//! Conditions of the rules that no other test covers.
 
 use super::*;
 use crate::message::{LastValid, Return};
 
-/// A grant that arrives for a read of `/b`, while the lease has been renewed at generation 2.
+/// A grant arrives for a read of `/b`. Meanwhile the lease was renewed at generation 2.
 fn arrives(grant: Grant) -> Client {
     let mut client = Client::leased();
     let effects = client.read(5, "/x");

@@ -1,13 +1,12 @@
 //! One state, one step, the exact effects. The invariants are checked after each step.
 
-mod caching;
-mod carried;
+mod attachments;
 mod clocks;
-mod holding;
-mod keeping;
+mod key_leases;
 mod leases;
+mod locks;
 mod mistakes;
-mod paces;
+mod pace;
 mod random;
 mod reads;
 mod recalls;
@@ -17,6 +16,7 @@ mod upgrades;
 mod volumes;
 mod watches;
 mod with_lessor;
+mod write_leases;
 mod writes;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -118,7 +118,7 @@ fn volume_valid(volume: &str, since: u64, until: Instant) -> HolderEffect {
     }
 }
 
-/// The tickets and bodies of the requests among the effects.
+/// The send ids and bodies of the requests among the effects.
 fn sent(effects: &[HolderEffect]) -> Vec<(SendId, Body)> {
     requests(effects).into_iter().map(|(ticket, request)| (ticket, request.body)).collect()
 }
@@ -140,7 +140,7 @@ fn requests(effects: &[HolderEffect]) -> Vec<(SendId, Request)> {
     effects.iter().filter_map(send).collect()
 }
 
-/// A holder and what has been said to it.
+/// A holder and its clock.
 struct Client {
     holder: Holder,
     now: Instant,
@@ -158,7 +158,7 @@ impl Client {
         Self { holder: Holder::new(config), now: at(0) }
     }
 
-    /// Registered at 100 s, and compares clocks only by requests that are sent to renew.
+    /// Registered at 100 s. Compares clocks only with requests that renew.
     fn registered() -> Self {
         let mut client = Self::new().connect();
         client.holder.settle_clocks();
@@ -175,7 +175,7 @@ impl Client {
         self
     }
 
-    /// With a lease on the root, incarnation 1, stamped 1, asked for at 100 s.
+    /// With a lease on the root: incarnation 1, stamp 1, requested at 100 s.
     fn leased() -> Self {
         Self::registered().lease()
     }
@@ -189,7 +189,7 @@ impl Client {
         self
     }
 
-    /// With a copy of `/a` too, at revision 10, stamped 2, until 200 s.
+    /// Also with a copy of `/a`: revision 10, stamp 2, until 200 s.
     fn cached() -> Self {
         Self::leased().cache("/a", 2)
     }
@@ -224,7 +224,7 @@ impl Client {
         self.respond(ticket, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) })
     }
 
-    /// With more time on the lease on the root.
+    /// Answers with a promise for the lease on the root.
     fn answer_renewing(&mut self, ticket: SendId, answer: Answer) -> Vec<HolderEffect> {
         let promises = vec![promise("/", 1)];
         self.respond(ticket, Response { epoch: EPOCH, promises, lapses: vec![], result: Ok(answer) })

@@ -1,7 +1,7 @@
-//! Whatever comes, in whatever order: the invariants hold, time is never asked for twice, and
-//! nothing waits for ever.
+//! Random inputs in random order: the invariants hold, no deadline comes twice, and nothing waits
+//! for ever.
 //!
-//! The inputs are drawn from a sequence of numbers that the seed fixes; a failure names its seed.
+//! The seed fixes the inputs. A failure names its seed.
 
 use super::*;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     transaction::{FailedCompare, Operation, Transacted, Transaction},
 };
 
-/// Numbers that look random (Steele, Lea and Flood's splitmix64).
+/// Pseudo-random numbers (Steele, Lea and Flood's splitmix64).
 pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
@@ -30,7 +30,7 @@ struct World {
     outstanding: Vec<(SendId, Request)>,
     reads: BTreeSet<ReadId>,
     writes: BTreeSet<WriteId>,
-    /// How far each watch has been told, and whether it is to be told more.
+    /// The revision that each watch has reported, and whether it is to report more.
     watches: BTreeMap<WatchId, (Revision, bool)>,
     stamps: u64,
     recalls: u64,
@@ -67,7 +67,7 @@ impl World {
 
     fn volume(&mut self, of: &NodePath) -> NodePath {
         let all: Vec<NodePath> = VOLUMES.iter().map(|top| path(top)).filter(|top| top.contains(of)).collect();
-        // Mostly the nearest; now and then its border has just moved.
+        // Usually the nearest. Sometimes its border has just moved.
         let at = if self.numbers.below(8) == 0 { self.numbers.below(all.len() as u64) as usize } else { all.len() - 1 };
         all[at].clone()
     }
@@ -183,7 +183,7 @@ impl World {
                     let failed = (index == 0).then_some(FailedCompare { index, found: None });
                     written.transaction = Some(Box::new(Transacted { failed, results: vec![] }));
                 }
-                // By no other lease than it may have, and now and then by one that it has not.
+                // Only a lease that the client may have. Sometimes it does not have it.
                 let volume = write.path().map_or_else(NodePath::root, |path| self.volume(path));
                 let incarnation = crate::id::Incarnation(1 + self.numbers.below(8));
                 written.attached = vec![crate::command::VolumeLease { volume, incarnation }];
@@ -193,7 +193,7 @@ impl World {
             }
             Body::Close => Answer::Closed,
             Body::Watch { after, .. } => {
-                // Now and then not what was asked for.
+                // Sometimes not the changes that were asked for.
                 let from = after.map_or(self.stamps, |after| after.0).saturating_sub(self.numbers.below(8) / 7);
                 let revisions = from + 1..from + 1 + self.numbers.below(3);
                 let through = Revision(revisions.end + self.numbers.below(2) - 1);
@@ -293,7 +293,7 @@ impl World {
         self.step(HolderInput::Write { write, change });
     }
 
-    /// Some of its nodes are to go with leases of the session.
+    /// Some operations attach nodes to leases of the session.
     fn transaction(&mut self) -> Transaction {
         let mut operation = || {
             let (path, value) = (path(self.path()), Default::default());
@@ -308,7 +308,7 @@ impl World {
 
     fn disconnect(&mut self) {
         self.step(HolderInput::Disconnected);
-        // Some of what was sent is still answered, and must not be looked at.
+        // Some requests are still answered. The holder must ignore these answers.
         self.outstanding.truncate(4);
     }
 
@@ -319,7 +319,7 @@ impl World {
         self.step(HolderInput::Connected);
     }
 
-    /// From here on the servers answer: everything that waits has to end.
+    /// From here on the servers answer, so every wait must end.
     fn settle(&mut self) {
         self.outstanding.clear();
         self.step(HolderInput::Connected);

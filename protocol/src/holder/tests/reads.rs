@@ -1,4 +1,4 @@
-//! Misses: what they ask for, who shares an answer, and what of it is kept.
+//! Misses: the requests that they cause, the reads that share an answer, and the copies installed.
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn a_lease_on_the_volume_above_ends_if_the_answer_is_its_own() {
     let effects = client.answer(read, Answer::Read(elsewhere));
     let acquire = client.only(&effects).0;
     assert!(!client.may_serve("/a"), "the server may have taken the root's lease as given up");
-    // The volume has been removed in the meantime: the new lease is on the root.
+    // The volume was removed meanwhile: the new lease is on the root.
     let effects = client.answer(acquire, acquired("/", 2, 3));
     assert_eq!(effects[0], volume_valid("/", 2, at(110)));
     assert!(!client.may_serve("/a"), "the copy was granted under the lease that ended");
@@ -320,7 +320,7 @@ fn fetch_in_flight_is_not_resent_when_lease_arrives() {
 }
 
 impl Client {
-    /// With a read of `/a` that waits for whoever keeps it to itself, asked for at 100 s.
+    /// With a blocked read of `/a`, requested at 100 s.
     fn waiting() -> (Self, SendId) {
         let mut client = Self::leased();
         let effects = client.read(5, "/a");

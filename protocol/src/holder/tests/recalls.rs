@@ -20,8 +20,8 @@ fn a_recall_of_a_subtree_is_one_of_each_object_in_it() {
 
 #[test]
 fn a_recall_that_overtakes_the_grant_it_recalls_still_wins() {
-    // The hard case: the answer is delayed, the recall comes first, the client says that it holds
-    // nothing, the write takes effect, then the old value comes, with a lease.
+    // The hard case: the answer is delayed, and the recall comes first. The client consents, and
+    // the write takes effect. Then the old value arrives with a lease.
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
@@ -251,8 +251,8 @@ fn consent_is_carried_again_after_a_refusal_to_try_again() {
     assert_eq!(client.only(&effects).1.header.consents, [stamp(3)], "a leader that has not begun looks at nothing");
 }
 
-/// A write is answered late, with a grant from before the one that was given back (seed 23871 of
-/// the wide worlds): the server has taken the return for both, and would recall neither.
+/// A write is answered late, with a grant older than the one returned (seed 23871 of the wide
+/// worlds). The server applies the return to both grants, and would recall neither.
 #[test]
 fn grant_from_before_one_that_was_given_back_is_not_cached() {
     let mut client = Client::leased();

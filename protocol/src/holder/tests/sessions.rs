@@ -1,4 +1,4 @@
-//! Opening, registering, failing over, jeopardy, expiry, closing.
+//! Opening, registering, failover, jeopardy, expiry and closing.
 
 use super::*;
 

@@ -1,5 +1,4 @@
-//! Transactions at their writer: what is dropped, which leases are asked for, and what goes with
-//! them since.
+//! Transactions at their writer: the copies dropped, the leases requested, the nodes attached.
 
 use super::*;
 use crate::{

@@ -1,4 +1,4 @@
-//! What the answer to a write says of a hold: news or not, of a lease that holds or not.
+//! What the answer to a write says about a lock: new or old, under a lease that holds or not.
 
 use super::*;
 use crate::{
@@ -38,7 +38,7 @@ fn lock(client: &mut Client, mode: LockMode) -> SendId {
     client.only(&effects).0
 }
 
-/// One that has a shared hold and has asked to have it alone.
+/// A client that owns a shared lock and has asked for an upgrade.
 fn upgrading() -> (Client, SendId) {
     let mut client = Client::leased();
     let ticket = lock(&mut client, LockMode::Shared);
@@ -49,7 +49,7 @@ fn upgrading() -> (Client, SendId) {
     (client, ticket)
 }
 
-/// How the hold stands as far as the client knows: what its next request about holds says.
+/// The status of the lock as the client knows it, from its next request about locks.
 fn known(client: &mut Client) -> (SendId, LockStatus) {
     client.now = client.now.after(Duration::from_millis(100));
     let of = |(ticket, body)| match body {
@@ -103,8 +103,8 @@ fn wait_that_is_answered_after_its_lease_goes_on() {
     assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. })), "it asks: {effects:?}");
 }
 
-/// The hold counts as shared from the request on. If the client gave the request up, the servers
-/// would count the hold as exclusive for ever.
+/// The lock counts as shared from the request on. If the client cancelled the request, the servers
+/// would count the lock as exclusive for ever.
 #[test]
 fn request_to_share_is_not_given_up() {
     let mut client = Client::leased();

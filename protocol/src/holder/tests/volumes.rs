@@ -1,11 +1,10 @@
-//! Volumes inside of others, volumes that go, and volumes whose borders or settings change (S7,
-//! S8).
+//! Nested volumes, removed volumes, and volumes whose borders or settings change (S7, S8).
 
 use super::*;
 use crate::message::CoveringLease;
 
 impl Client {
-    /// With a lease on `/v` too, incarnation 2, and a copy of `/v/a` under it.
+    /// Also with a lease on `/v`, incarnation 2, and a copy of `/v/a` under it.
     fn cache_below(mut self) -> Self {
         let of_volume = |grant| {
             Answer::Read(ReadAnswer { content: Some(value(10)), grant, volume: path("/v"), applied: Revision(20) })
@@ -87,9 +86,9 @@ fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
 }
 
 impl Client {
-    /// The client knows the volume `/v`, which may have been removed, and its lease there has
-    /// lapsed. It asks for a new one, and the connection breaks before the answer. It asks again,
-    /// and is refused. Returns what it does then.
+    /// The client knows the volume `/v`, which may have been removed. Its lease there has lapsed.
+    /// It asks for a new one, the connection breaks, and it asks again. The server refuses. Returns
+    /// the effects of that.
     fn ask_twice_in_vain(&mut self) -> Vec<HolderEffect> {
         self.now = at(109);
         let effects = self.timeout(&["/"]);

@@ -1,4 +1,4 @@
-//! Watches, on the client's side: told once, in order, and gone on with whatever happens.
+//! Watches in the client: changes once and in order, across all failures.
 
 use super::*;
 use crate::{
@@ -16,17 +16,17 @@ fn begin(after: Option<u64>) -> HolderInput {
     HolderInput::Watch { watch: ONE, watched: watched(), after: after.map(Revision), bytes_max: 100 }
 }
 
-/// What is asked as long as there may be something to tell at once.
+/// The request while the watch may have changes to report at once.
 fn body(after: Option<u64>) -> Body {
     Body::Watch { watched: watched(), after: after.map(Revision), wait: Duration::ZERO, bytes_max: 100 }
 }
 
-/// What is asked when everything up to now has been told.
+/// The request when everything up to now is reported.
 fn waiting(after: u64) -> Body {
     Body::Watch { watched: watched(), after: Some(Revision(after)), wait: WATCH_WAIT, bytes_max: 100 }
 }
 
-/// Changes of these revisions, and how far that goes.
+/// Changes at these revisions, and the revision through which all are known.
 fn changes(revisions: &[u64], through: u64) -> Changes {
     let event = || Event { path: path("/a/x"), kind: EventKind::Delete, reason: ChangeReason::Request };
     let change = |revision: &u64| Change { revision: Revision(*revision), events: vec![event()] };
@@ -41,7 +41,7 @@ fn answer(revisions: &[u64], through: u64) -> Answer {
     Answer::Changes(changes(revisions, through))
 }
 
-/// One that watches after revision 5, with the ticket of what it sent.
+/// A client that watches after revision 5, and its request's send id.
 fn watching() -> (Client, SendId) {
     let mut client = Client::registered();
     let effects = client.step(begin(Some(5)));

@@ -1,9 +1,9 @@
-//! Holders against the real lessor and the real state: one leader that never changes, a network
-//! that only delays. No read is older than what had been acknowledged, or seen by a read, before it
-//! began; and everything ends.
+//! Holders against the real lessor and the real state, with one leader and a network that only
+//! delays. No read is older than what was acknowledged, or seen by a read, before it began.
+//! Everything ends.
 //!
-//! Elections, lost messages, drifting clocks are the simulator's. This is the shortest way to see
-//! that the two halves of the rules understand each other.
+//! The simulator covers elections, lost messages and drifting clocks. This test is the shortest way
+//! to see that both halves of the rules work together.
 
 use super::*;
 use crate::{
@@ -24,7 +24,7 @@ enum Event {
     ToServer(lessor::LessorInput),
     Commit(Proposal),
     ToClient(usize, HolderInput),
-    /// On a connection of this client: the last thing that comes on it ends with it.
+    /// On this client's connection. Dropped if that has ended.
     OnConnection(usize, u64, HolderInput),
 }
 
@@ -33,7 +33,7 @@ struct User {
     cache: BTreeMap<Object, (Arc<Content>, CopyValidity)>,
     volumes: BTreeMap<NodePath, VolumeValidity>,
     used: BTreeSet<NodePath>,
-    /// What each read under way must not be older than.
+    /// The revision that each read in flight must reach.
     reads: BTreeMap<ReadId, (Object, Revision)>,
     writes: BTreeMap<WriteId, Vec<Object>>,
 }
@@ -41,7 +41,7 @@ struct User {
 struct Pair {
     /// The clients' clock.
     now: Instant,
-    /// When it all began, by the clients' clock and by the server's.
+    /// The start of the run, by the clients' clock and by the server's.
     began: [Instant; 2],
     numbers: super::random::Numbers,
     events: BTreeMap<(Instant, u64), Event>,
@@ -57,15 +57,15 @@ struct Pair {
     hits: u64,
     reads: u64,
     written: u64,
-    /// How often each client sent which request.
+    /// How often each client has sent each kind of request.
     sent: BTreeMap<(usize, &'static str), u64>,
-    /// The invariants are checked after each step. With very many copies that takes long.
+    /// Checks the invariants after each step. Slow with very many copies.
     is_checked: bool,
-    /// All that was sent, as it is encoded, if that is to be kept.
+    /// All messages in their encoded form, if they are recorded.
     wire: Option<Vec<Vec<u8>>>,
-    /// Connections on which packets are lost, if they are.
+    /// Connections that lose packets, if any.
     lossy: Option<day::Lossy>,
-    /// Clients that compete for a node, if they do.
+    /// Clients that compete for a node, if any.
     contest: Option<elections::Contest>,
 }
 
@@ -76,7 +76,7 @@ impl Pair {
         Self::beginning_at(seed, [at(1), at(1)])
     }
 
-    /// The same, from such times of the clients' clock and of the server's.
+    /// The same, with these start times of the clients' clock and of the server's.
     fn beginning_at(seed: u64, began: [Instant; 2]) -> Self {
         let [now, server_now] = began;
         let state = State::new(crate::volume::VolumeSettings::DEFAULT);
@@ -124,19 +124,19 @@ impl Pair {
         self.events.insert((self.now.after(Duration::from_micros(micros)), self.count), event);
     }
 
-    /// What the server's clock reads.
+    /// The server's clock.
     fn server_now(&self) -> Instant {
         self.began[1].after(self.now.since(self.began[0]))
     }
 
-    /// Something is sent, and may be kept as it is encoded.
+    /// Records a message in its encoded form, if messages are recorded.
     fn encode(&mut self, message: &impl serde::Serialize) {
         if let Some(wire) = &mut self.wire {
             wire.push(postcard::to_stdvec(message).expect("it can be encoded"));
         }
     }
 
-    /// Something comes to a client, which is not looked at if its connection has ended by then.
+    /// Sends to a client, which gets it only if the connection still lasts.
     fn down(&mut self, client: usize, input: HolderInput) {
         if self.contest.as_ref().is_some_and(|contest| !contest.is_reached(client)) {
             return;
@@ -153,7 +153,7 @@ impl Pair {
         self.later(delay, Event::ToClient(client, input));
     }
 
-    /// Something comes to the server.
+    /// Sends to the server.
     fn up(&mut self, client: usize, input: lessor::LessorInput) {
         if self.contest.as_ref().is_some_and(|contest| !contest.is_reached(client)) {
             return;
@@ -165,7 +165,7 @@ impl Pair {
         self.later(delay, Event::ToServer(input));
     }
 
-    /// Mostly quick, now and then slow: messages overtake each other.
+    /// Usually short, sometimes long: messages overtake each other.
     fn delay(&mut self) -> u64 {
         let most = if self.numbers.below(10) == 0 { 900_000 } else { 20_000 };
         1 + self.numbers.below(most)
@@ -290,7 +290,7 @@ impl Pair {
         }
     }
 
-    /// A read, from memory if that may be.
+    /// A read, from memory if permitted.
     fn read(&mut self, client: usize, object: Object) {
         self.count += 1;
         let read = ReadId(self.count);
@@ -374,7 +374,7 @@ impl Pair {
     }
 }
 
-/// Writes two nodes, if one of them is as it was known to be; else it only looks.
+/// Writes two nodes if one of them is at the known revision. Otherwise only compares.
 fn both_if(one: &Object, other: &Object, known: Revision) -> Write {
     let compare = Compare::modify_revision(other.path.clone(), Relation::Equal, known);
     let put = |object: &Object| Operation::put(object.path.clone(), "both");
@@ -393,7 +393,7 @@ fn the_two_halves_of_the_rules_understand_each_other() {
                 pair.write(0, Write::CreateVolume { path: path("/v"), settings }, vec![data("/v")]);
             }
             for _ in 0..2000 {
-                // Now and then nobody does anything for longer than a term.
+                // Sometimes no client does anything for longer than a term.
                 let pause = if pair.numbers.below(300) == 0 { 15_000 } else { pair.numbers.below(40) };
                 let end = pair.now.after(Duration::from_millis(1 + pause));
                 pair.until(end);
@@ -436,13 +436,13 @@ fn node_put_after_its_volume_was_removed_is_not_told_gone() {
     let attach = crate::command::Attach::Session;
     let change = Write::Put { path: path("/v/s"), value: "v".into(), condition: Condition::Any, attach };
     pair.write(0, change, vec![]);
-    // That it is gone would be an effect that is not expected.
+    // If the node were lost, an unexpected effect would fail the test.
     step(&mut pair, 60);
     assert!(pair.users[0].writes.is_empty());
     assert!(pair.state.node(&path("/v/s")).is_some(), "the lease above it is renewed");
 }
 
-/// The client is away for twice the volume term; meanwhile 10 of its 10,000 objects are changed.
+/// The client is away for twice the volume term. Meanwhile 10 of its 10,000 objects change.
 #[test]
 fn copies_that_nobody_changed_are_good_after_one_exchange() {
     const OBJECTS: usize = 10_000;
@@ -475,13 +475,13 @@ fn copies_that_nobody_changed_are_good_after_one_exchange() {
 
     (pair.hits, pair.reads) = (0, 0);
     pair.sent.clear();
-    // The first read asks for the lease, and is answered from memory when the lease is there.
+    // The first read asks for the lease, and is then answered from memory.
     pair.read(0, objects[1].clone());
     pair.pass(Duration::from_secs(2));
     assert!(pair.users[0].reads.is_empty());
     assert_eq!(pair.sent.get(&(0, "acquire")), Some(&1));
     assert_eq!(pair.sent.get(&(0, "read")), None);
-    // That no read is older than what was known when it began is checked where it is served.
+    // Serving checks that no read is older than what was known when it began.
     objects.iter().for_each(|object| pair.read(0, object.clone()));
     assert_eq!(pair.hits, (OBJECTS - changed.len()) as u64);
     pair.pass(Duration::from_secs(2));

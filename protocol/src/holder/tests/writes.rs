@@ -143,7 +143,7 @@ fn a_refused_write_has_not_happened() {
 
 #[test]
 fn writes_beyond_the_window_wait_for_the_lowest_to_be_answered() {
-    // The rest are for flushes.
+    // The others are for flushes.
     let most = crate::state::State::ANSWERS_MAX - 32;
     let mut client = Client::leased();
     let mut tickets = Vec::new();
@@ -213,8 +213,7 @@ fn write_is_unsent_until_it_is_sent() {
     assert!(!client.holder.is_unsent(WriteId(1)));
 }
 
-/// The first of a session's writes is never refused for want of room to remember results (seed 4223
-/// of the wide worlds).
+/// The first of a session's writes always has room for its results (seed 4223 of the wide worlds).
 #[test]
 fn write_that_has_become_the_first_is_sent_again_at_once() {
     let mut client = Client::leased();

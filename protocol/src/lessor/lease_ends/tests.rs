@@ -1,14 +1,14 @@
-//! The ends of leases and their queue, by themselves.
+//! Tests of the ends of leases and their queue.
 
 use super::*;
 
 const HORIZON: ClusterTime = ClusterTime::from_micros(7);
 
 const SECS_10: Duration = Duration::from_secs(10);
-/// What all leases here are renewed by.
+/// The horizon and term of every renewal here.
 const OF: RenewalPlan = RenewalPlan { horizon: HORIZON, term: SECS_10 };
 
-/// Each lease is there, and nothing is waited for beyond its end.
+/// Each lease exists, without a margin.
 fn standing(_: &LeaseKey) -> Option<ReplicatedLease> {
     Some(ReplicatedLease { margin: Duration::ZERO, horizon: HORIZON })
 }
@@ -111,7 +111,7 @@ fn leases_that_are_gone_leave_nothing_in_the_queues() {
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseEnds::new(9, Planted::default());
     for session in 1..=100 {
-        // Of the same name again and again, and of others; ending or not, renewed or not.
+        // The same name several times, and other names; ending or not, renewed or not.
         for _ in 0..3 {
             ends.insert(key(session), Incarnation(session), at(86_400), SECS_10);
             ends.renew(&key(session), at(session), SECS_10, OF);

@@ -1,4 +1,4 @@
-//! Who holds what, by itself.
+//! Tests of the object leases.
 
 use super::*;
 use crate::volume::VolumeSettings;
@@ -27,7 +27,7 @@ fn secs(secs: u64) -> ClusterTime {
     ClusterTime::ZERO.after(std::time::Duration::from_secs(secs))
 }
 
-/// One session's leases on objects with these names, which are over by then.
+/// One session's leases on the data of these nodes, each with its end in seconds.
 fn leased(leases: &[(&str, u64)], state: &State) -> ObjectLeases {
     let mut holdings = ObjectLeases::default();
     holdings.start_tracking(NodePath::root(), SessionId(1), Incarnation(1), CopyTracking::Exact);
@@ -69,7 +69,7 @@ fn expired_object_leases_are_swept_in_batches() {
     assert_eq!(swept.last().map(String::as_str), Some(""));
 }
 
-/// One session's leases on 1,000 objects below `/a`, of stamps from 1 on.
+/// One session's leases on 1,000 objects below `/a`, with stamps from 1 on.
 fn many(state: &State) -> ObjectLeases {
     let mut holdings = ObjectLeases::default();
     holdings.start_tracking(NodePath::root(), SessionId(1), Incarnation(1), CopyTracking::Exact);

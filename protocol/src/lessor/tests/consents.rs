@@ -47,8 +47,8 @@ fn silent_holder_delays_write_by_volume_term_and_margin() {
     assert_eq!(world.state.leases_of(holder).count(), 1, "only the session itself is left");
 }
 
-/// The answer to a renewal is lost: the holder counts on less than it was promised, the leader on
-/// all of it.
+/// The answer to a renewal is lost. The holder counts on less than it was promised, and the leader
+/// on all of it.
 #[test]
 fn promise_that_nobody_received_is_waited_for() {
     let mut world = World::new();
@@ -111,8 +111,8 @@ fn write_no_longer_covered_gathers_missing_consents() {
     };
     let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
     let mut effects = world.write(writer, delete);
-    // By now it changes a value; when its turn comes it makes a node, and so changes the root's
-    // children.
+    // When it arrives it changes a value. When it is applied it makes a node, and so changes the
+    // root's children.
     effects.extend(world.write(writer, put("/a", b"2")));
     consent(&mut world, &effects);
     let effects = world.commit();

@@ -1,4 +1,4 @@
-//! What a request may cost when it is applied is bounded when it arrives.
+//! The cost of applying a request is bounded when the request arrives (S10b).
 
 use super::*;
 use crate::{
@@ -28,7 +28,7 @@ impl World {
         self.fill_with(session, puts.map(put));
     }
 
-    /// Applies these writes with one entry of which the lessor is not told.
+    /// Applies these writes in one entry that the lessor does not see.
     pub(super) fn fill_with(&mut self, session: SessionId, writes: impl Iterator<Item = Write>) {
         let command = |write| {
             self.sequence += 1;
@@ -82,7 +82,7 @@ fn transaction_that_makes_too_many_nodes_is_refused() {
     assert_eq!(world.write(session, puts(64, 64)), []);
     world.commit();
     assert_eq!(world.state.nodes_from(&NodePath::root()).count(), 1 + most);
-    // Nodes that exist cost nothing, and those of one are not counted for another.
+    // Existing nodes cost nothing. Operations do not count each other's new nodes.
     assert_eq!(world.write(session, puts(65, 64)), []);
     let siblings = (0..128).map(|number| Operation::put(path(&format!("/new{}/{number}", "/y".repeat(60))), ""));
     let write = Write::Transaction(Transaction { otherwise: siblings.collect(), ..Transaction::new() });
@@ -157,7 +157,7 @@ fn lease_with_as_many_nodes_as_one_may_takes_no_other() {
     }
 }
 
-/// One command removes the nodes of several leases, as long as they are not too many for it.
+/// One command removes the nodes of several leases, up to a bound.
 #[test]
 fn leases_too_large_for_one_command_go_one_by_one() {
     let most = State::REMOVED_NODES_MAX;

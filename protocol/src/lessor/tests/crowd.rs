@@ -1,6 +1,6 @@
-//! The work of a step beside very many of everything: as much as beside few (S10b). Each input of
-//! the lessor and each command of the state is about a quiet volume; beside it lies a crowd of
-//! sessions, leases, holds, waits, recalls, orphans, watches, reads and changes.
+//! A step beside a crowd of everything examines as much as beside few (S10b). Each input of the
+//! lessor and each command of the state is about a quiet volume. Beside it is a crowd of sessions,
+//! leases, locks, waits, recalls, orphans, watches, reads and changes.
 
 use super::*;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     work::take_visited,
 };
 
-/// What each step beside this many of everything looked at.
+/// What each step examined, beside this many of everything.
 type Visited = Vec<(String, u64)>;
 
 struct Crowd {
@@ -50,7 +50,7 @@ impl Crowd {
         crowd
     }
 
-    /// No bound but those that say how much one step does.
+    /// No bounds, except those of the work of one step.
     fn bounds() -> LessorBounds {
         let many = usize::MAX >> 1;
         LessorBounds {
@@ -137,7 +137,7 @@ impl Crowd {
         }
         self.input(LessorInput::Proven { round: self.world.lessor.round });
         self.input(LessorInput::Proven { round: self.world.lessor.round });
-        // So many are answered in one step; the others are not to be counted with what is probed.
+        // One step answers only some of them. The others must not count for the probed steps.
         while !self.world.lessor.proven_reads.is_empty() {
             self.input(LessorInput::Timeout);
         }
@@ -194,7 +194,7 @@ impl Crowd {
         session
     }
 
-    /// Notes what has been looked at since the last time.
+    /// Records what was examined since the last call.
     fn note(&mut self, what: &str) {
         self.visited.push((what.to_owned(), take_visited()));
     }
@@ -225,13 +225,13 @@ impl Crowd {
         self.probe(what, session, write_body(write));
     }
 
-    /// A hold of the session on the node.
+    /// The session's lock on the node.
     fn hold(&self, at: &str) -> (crate::id::LockId, crate::id::Token) {
         let mut holds = self.world.state.locks_on(&path(at));
         holds.next().and_then(|(id, hold)| Some((id, hold.token?))).expect("it is held")
     }
 
-    /// Everything that can be asked for.
+    /// Every kind of request.
     fn probe_all(mut self) -> Visited {
         let (one, two) = (self.opened(), self.opened());
         self.note("open and register");
@@ -267,7 +267,7 @@ impl Crowd {
         let lock = |mode| Write::Lock { path: path("/quiet/a"), mode, wait: true, delay: Duration::ZERO };
         self.write("lock", one, lock(LockMode::Exclusive));
         let (lock, token) = self.hold("/quiet/a");
-        let locks = vec![AwaitedLock { path: path("/quiet/a"), lock: lock, known: LockStatus::Waiting }];
+        let locks = vec![AwaitedLock { path: path("/quiet/a"), lock, known: LockStatus::Waiting }];
         self.probe("await holds", one, Body::AwaitLocks { locks });
         self.write("cache", one, Write::TakeWriteLease { path: path("/quiet/a"), lock });
         let value = Some(Bytes::from_static(b"3"));
@@ -295,7 +295,7 @@ impl Crowd {
         ] {
             self.probe(&format!("inspect {what}"), SessionId(0), Body::Inspect(inspect));
         }
-        // Once more, with what changed since.
+        // The session returns, and learns what changed since.
         let last_valid = Some(LastValid { incarnation, generation, revision });
         self.probe("return", one, Body::Acquire { path: top(), last_valid });
         let watched = Watched::Subtree(top());

@@ -1,4 +1,4 @@
-//! What a new leader goes by: horizons, coverings, registrations, lists of what is held (T6, S7),
+//! What a new leader starts from: horizons, coverings, registrations and holder reports (T6, S7);
 //! and what the old one leaves (S9).
 
 use super::*;
@@ -105,8 +105,8 @@ fn a_new_leader_starts_every_lease_at_its_horizon() {
     assert!(matches!(answer(&effects), Answer::Written { .. }));
 }
 
-/// A leader whose first entry is committed `late`, after it heard the last one for `heard` beyond
-/// its last entry.
+/// A new leader whose first entry is committed `late`. It heard the old leader for `heard` beyond
+/// that leader's last entry.
 fn fail_over_late(world: &mut World, heard: Duration, late: Duration) {
     let attempt = world.lessor.config.attempt + 1;
     world.lessor = Lessor::new(config(attempt), &world.state, heard, world.now);
@@ -137,8 +137,8 @@ fn first_entry_committed_late_ends_no_lease() {
     assert!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some());
 }
 
-/// Idle, the log has nothing for up to a tick: the lease must not live on by that at each change of
-/// leaders.
+/// In an idle cluster the log has nothing for up to a tick. The lease must not live longer by that
+/// at each change of leaders.
 #[test]
 fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let mut world = World::new();
@@ -149,7 +149,7 @@ fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let mut outage = Duration::ZERO;
     while world.state.lease(&key).is_some() {
         // The leader is heard for less than a tick after its first entry, so that it logs nothing
-        // else; then there is none for a while.
+        // else. Then there is no leader for a while.
         world.now = world.now.after(heard);
         fail_over_late(&mut world, heard, tick);
         outage += tick;
@@ -186,7 +186,7 @@ fn leader_changes_prolong_abandoned_lease_at_most_two_ticks() {
         assert!(world.now.since(start) < 3 * TERM, "it ends");
     }
     let (lasted, margin) = (world.now.since(start), VolumeSettings::DEFAULT.skew_margin());
-    // It is looked at after each step.
+    // The end is observed after each step.
     assert!(TERM <= lasted && lasted <= TERM + margin + 2 * world.state.tick() + clock::STEP_EVERY, "{lasted:?}");
 }
 

@@ -1,5 +1,5 @@
-//! Nothing grows beyond what lives: after very many operations the tables of the lessor and the
-//! state have no more than sessions, leases, nodes and waits of the moment account for.
+//! Nothing grows beyond what lives. After very many operations the tables of the lessor and the
+//! state have no more than the present sessions, leases, nodes and waits account for.
 
 use super::{sizes::Draw, *};
 use crate::{
@@ -17,7 +17,7 @@ const OPERATIONS: u64 = 1_000_000;
 const SESSIONS: usize = 24;
 
 impl Lessor {
-    /// How many entries there are, of each table.
+    /// The number of entries of each table.
     fn sizes(&self) -> Vec<(&'static str, usize)> {
         let mut sizes = [self.lease_ends.sizes(), self.object_leases.sizes(), self.writes.sizes()].concat();
         let recalls = self.recall_channels.values().map(RecallChannel::sizes);
@@ -63,7 +63,7 @@ impl Lessor {
     }
 }
 
-/// Clients that do anything, and are told nothing but what the test looks up.
+/// Clients that do anything. They learn only what the test looks up.
 struct Churn {
     world: World,
     draw: Draw,
@@ -128,7 +128,7 @@ impl Churn {
             session,
             epoch: world.state.epoch(),
             registration: world.registration(session),
-            // A retry of the last request, now and then.
+            // Sometimes a retry of the last request.
             sequence: Sequence(world.sequence - u64::from(self.draw.below(16) == 0)),
             unanswered_from: Sequence(world.sequence.saturating_sub(40)),
             renew,
@@ -165,7 +165,7 @@ impl Churn {
         }
     }
 
-    /// A hold of the session, if it has one.
+    /// A lock of the session, if it has one.
     fn hold(&mut self, session: SessionId) -> Option<(NodePath, LockId, Option<Token>)> {
         let own = self.world.state.locks().filter(|(_, _, hold)| hold.lease.session() == Some(session));
         let own: Vec<_> = own.map(|(id, path, hold)| (path.clone(), id, hold.token)).collect();
@@ -227,7 +227,7 @@ impl Churn {
         }
     }
 
-    /// Does something.
+    /// One random operation.
     fn operate(&mut self) {
         let place = self.draw.below(SESSIONS as u64) as usize;
         let Some(session) = self.sessions.get(place).copied() else { return self.open() };
@@ -255,7 +255,7 @@ impl Churn {
                 self.ask(session, Body::Acquire { path, last_valid: None });
             }
             20 => self.ask(session, Body::Register),
-            // One in four vanishes without a word.
+            // One in four disappears without closing.
             21 if self.draw.below(8) == 0 => match self.draw.below(4) {
                 0 => self.sessions.retain(|other| *other != session),
                 _ => self.ask(session, Body::Close),
@@ -290,7 +290,7 @@ impl Churn {
             _ => self.commit(),
         }
         if self.recalls.len() > 1000 {
-            // Those of sessions that are gone or answer nothing.
+            // Recalls of sessions that have ended or do not answer.
             self.recalls.truncate(500);
         }
     }
@@ -311,7 +311,7 @@ impl Churn {
         [self.world.lessor.sizes(), self.world.state.sizes()].concat()
     }
 
-    /// Everybody goes, and time passes until the last lease is over.
+    /// Closes all sessions, and lets time pass until the last lease has ended.
     fn drain(&mut self) {
         for _ in 0..40 {
             let sessions: Vec<SessionId> = self.world.state.sessions().map(|(id, _)| id).collect();
@@ -325,7 +325,7 @@ impl Churn {
             }
         }
         let session = self.world.session();
-        // A request may go astray as a retry of another.
+        // A request may be lost because it is taken for a retry of another.
         for _ in 0..20 {
             let leases: Vec<LeaseId> = self.world.state.key_leases_after(None).map(|(id, _)| id).collect();
             for id in leases {
@@ -349,7 +349,7 @@ impl Churn {
 #[test]
 fn tables_have_nothing_but_what_lives() {
     let mut churn = Churn::new();
-    // What a lessor has that nobody has ever used: the first tick is told of when it is due.
+    // The tables of an unused lessor: the first tick already waits for its time.
     let fresh: BTreeMap<&str, usize> = churn.sizes().into_iter().collect();
     let mut early = BTreeMap::new();
     for operation in 0..OPERATIONS {

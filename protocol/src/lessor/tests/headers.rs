@@ -1,4 +1,4 @@
-//! What rides along with requests: how much, and on whose behalf.
+//! What is piggybacked on requests: how much, and for which session.
 
 use super::*;
 use crate::{
@@ -12,7 +12,7 @@ impl World {
         RequestHeader { session, epoch, registration, ..RequestHeader::default() }
     }
 
-    /// When the lessor counts the session's lease on the root as over.
+    /// The end of the session's lease on the root, as the lessor counts it.
     fn end(&self, session: SessionId) -> ClusterTime {
         self.lessor.lease_ends.get(&LeaseKey::Volume(session, NodePath::root())).expect("a lease").ends_at
     }
@@ -97,7 +97,7 @@ fn list_of_an_unregistered_session_renews_nothing() {
     world.fail_over();
     world.pass(MILLI * 3000);
     let (end, epoch) = (world.end(session), world.state.epoch());
-    // Registered with the leader before; with none; as nobody.
+    // Registered with an earlier leader; with none; without a session.
     let old = RequestHeader {
         session,
         epoch: grant.stamp.epoch,

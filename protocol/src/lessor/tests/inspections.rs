@@ -1,7 +1,7 @@
-//! The work of an answer for people, with very many things that it is about (S10b).
+//! The work of an inspection of very many things is bounded (S10b).
 //!
-//! No answer does more than its bounds allow. One also goes through a list of fixed length:
-//! *services* looks at each change in the history once, whose length [`State::HISTORY_MAX`] bounds.
+//! No answer does more than its bounds allow. One also scans a list of fixed length: *services*
+//! examines each change of the history once. [`State::HISTORY_MAX`] bounds its length.
 
 use super::*;
 use crate::{command::Attach, id::LeaseId, lock::LockMode, message::NodesAfter, state::LOCKS_PER_NODE_MAX};
@@ -9,16 +9,16 @@ use crate::{command::Attach, id::LeaseId, lock::LockMode, message::NodesAfter, s
 const FEW: u64 = 1_000;
 const MANY: u64 = 100_000;
 
-/// The bounds of one answer, so low that few are beyond them too.
+/// The bounds of one answer, low enough that even few things exceed them.
 const ROWS_MAX: usize = 100;
 const PLACES_MAX: usize = 200;
 const KEYS_BYTES_MAX: usize = 800;
 
-/// The most that a request looks at beside that.
+/// The most that a request examines besides.
 const ASIDE: u64 = 8;
 
 impl World {
-    /// A leader that lets very many wait, and a session.
+    /// A leader that lets very many requests wait, and a session.
     fn of_a_crowd() -> (Self, SessionId) {
         let mut world = Self { is_checked: false, ..Self::new() };
         world.begin_anew();
@@ -27,7 +27,7 @@ impl World {
         (world, session)
     }
 
-    /// Another leader with the same bounds. It knows what was filled in.
+    /// A new leader with the same bounds. It knows what was filled in.
     fn begin_anew(&mut self) {
         let many = usize::MAX >> 1;
         let bounds = LessorBounds {
@@ -46,7 +46,7 @@ impl World {
         self.commit();
     }
 
-    /// How much one answer looks at, and how many rows it has.
+    /// How much one answer examines, and how many rows it has.
     fn inspected(&mut self, inspect: Inspect) -> (u64, usize) {
         crate::work::take_visited();
         let effects = self.request(SessionId(0), Body::Inspect(inspect));
@@ -109,7 +109,7 @@ fn leases_beyond_one_answer_are_not_looked_at() {
 
 #[test]
 fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
-    // One is looked at that has no room any more, and the one after which they are asked for.
+    // It also examines the first node without room, and the node that the request names.
     let fit = KEYS_BYTES_MAX / at(0).len();
     for (keys_after, rows) in
         [(None, 0), (Some(NodesAfter::Nothing), fit), (Some(NodesAfter::Path(path(&at(FEW / 2)))), fit)]
@@ -117,7 +117,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
         assert_bounded(if rows == 0 { 0 } else { rows + 2 }, rows, |count| {
             let (mut world, session) = World::of_a_crowd();
             world.fill_with(session, std::iter::once(grant(1)));
-            // A lease carries no more.
+            // A lease has no more nodes.
             let count = count.min(State::REMOVED_NODES_MAX as u64);
             world.fill(session, (0..count).map(|number| (path(&at(number)), Attach::Lease(LeaseId(1)))));
             let lease = world.state.lease(&LeaseKey::Key(LeaseId(1))).expect("it is granted");
@@ -134,7 +134,7 @@ fn holds_beyond_one_answer_are_not_looked_at() {
         let (mut world, session) = World::of_a_crowd();
         world.fill(session, std::iter::once((path("/n"), Attach::Nothing)));
         let (mode, wait, delay) = (LockMode::Exclusive, true, Duration::ZERO);
-        // A node has no more.
+        // A node has no more locks.
         let count = count.min(LOCKS_PER_NODE_MAX);
         for _ in 0..count {
             let session = world.session();
@@ -147,7 +147,8 @@ fn holds_beyond_one_answer_are_not_looked_at() {
     });
 }
 
-/// A world in which so many nodes go with two leases, or with none, and so many changes are kept.
+/// A world with `count` nodes, attached to two leases or to none, and a history of `remembered`
+/// changes.
 fn registered(count: u64, are_attached: bool, remembered: usize) -> World {
     let (mut world, session) = World::of_a_crowd();
     world.state = world.state.with_history(remembered);
@@ -184,12 +185,12 @@ fn services_look_at_each_remembered_change_once() {
     assert_eq!(few, many, "as many changes are remembered");
     let most = FEW / 2;
     let (visited, rows) = few;
-    // A change, its event, and its place among the nodes that they were about.
+    // A change, its event, and its place among the nodes of the changes.
     assert!(rows == ROWS_MAX && visited <= 3 * most + 2 * ROWS_MAX as u64, "{visited} looked at");
     assert!(visited >= 2 * most, "{visited} looked at: each answer goes through the whole history");
 }
 
-/// A world in which so many sessions hold `/a`, or may hold it after a failover.
+/// A world in which `count` sessions hold `/a`, or may hold it after a failover.
 fn held(count: u64, is_covering: bool) -> World {
     let (mut world, _) = World::of_a_crowd();
     for _ in 0..count {
@@ -208,7 +209,7 @@ fn held(count: u64, is_covering: bool) -> World {
 #[test]
 fn holders_beyond_one_answer_are_not_looked_at() {
     for is_covering in [false, true] {
-        // Copies of the data and of the list of children. Nobody has one of the list.
+        // Copies of the data and of the list of children. No session has one of the list.
         let kinds = if is_covering { 2 } else { 1 };
         assert_bounded(kinds * PLACES_MAX, ROWS_MAX, |count| {
             held(count, is_covering).inspected(Inspect::Holders { path: path("/a") })
@@ -218,7 +219,7 @@ fn holders_beyond_one_answer_are_not_looked_at() {
     assert!(rows == 0 && visited <= ASIDE, "those of another object are not looked at");
 }
 
-/// Copies that were dropped and are not forgotten yet are looked at too.
+/// Dropped copies that are still in memory are examined too.
 #[test]
 fn entries_of_copies_that_were_dropped_are_bounded() {
     assert_bounded(PLACES_MAX, 0, |count| {
@@ -231,7 +232,7 @@ fn entries_of_copies_that_were_dropped_are_bounded() {
     });
 }
 
-/// A world in which so many writes of `/a` wait for a holder that does not consent.
+/// A world in which `count` writes of `/a` wait for a holder that does not consent.
 fn waited_for(count: u64) -> World {
     let (mut world, writer) = World::of_a_crowd();
     world.holder(&data("/a"));
@@ -243,7 +244,7 @@ fn waited_for(count: u64) -> World {
 }
 
 /// A write is found by its path, and by each object of the node that it changes. The volumes of its
-/// wait are looked at twice: for its end, and for what is not known of the holder.
+/// wait are examined twice: for its end, and for coverings.
 #[test]
 fn writes_of_one_node_beyond_one_answer_are_not_looked_at() {
     assert_bounded(5 * ROWS_MAX, ROWS_MAX, |count| {
@@ -253,7 +254,7 @@ fn writes_of_one_node_beyond_one_answer_are_not_looked_at() {
     assert!(rows == 0 && visited <= ASIDE, "{visited} looked at: those of another node are not");
 }
 
-/// A world in which so many reads of `/a` wait for the holder of a write lease.
+/// A world in which `count` reads of `/a` wait for the owner of a write lease.
 fn parked(count: u64) -> World {
     let (mut world, holder) = World::of_a_crowd();
     world.fill_with(holder, std::iter::once(put("/a", b"")));

@@ -1,5 +1,5 @@
-//! Leases in time: how they are promised, renewed, put off, ended (T5, T6), and come back to
-//! (section 5 of the design).
+//! Leases in time: promises, renewals, deferred ends (T5, T6), and the revival of a returning
+//! session's copies (S7).
 
 use super::*;
 
@@ -27,8 +27,8 @@ fn session_with_proposed_end_survives_if_it_acquires_first() {
 fn session_that_acquires_now_and_then_does_not_expire() {
     let mut world = World::new();
     let session = world.session();
-    // Each lease is over before the next is asked for, and moves the session's horizon with its own
-    // entry.
+    // Each lease has ended before the next is acquired, and moves the session's horizon with its
+    // own entry.
     for _ in 0..12 {
         world.acquire(session, None);
         world.pass(State::SESSION_TERM / 10);
@@ -42,13 +42,13 @@ fn late_lease_promises_nothing_and_ends_at_its_horizon() {
     let session = world.session();
     world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
     let proposal = world.lessor.take_proposal(world.now).expect("the lease");
-    // For two terms nothing is committed, and the clock goes on.
+    // For two terms nothing is committed, and the clock runs on.
     let later = world.now.after(TERM * 2);
     while world.now < later {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }
-    // That its end is not beyond its horizon is looked at after each step.
+    // After each step the check verifies that its end is not beyond its horizon.
     let answer = answer(&world.apply(&proposal));
     let Answer::Acquired(AcquiredVolume { promise, .. }) = answer else { panic!("acquired: {answer:?}") };
     assert_eq!(promise.span, Duration::ZERO);
@@ -106,7 +106,7 @@ fn lease_with_proposed_end_is_not_renewed_though_horizon_moved() {
 
 impl World {
     /// A holder whose lease's end is proposed together with a tick that moves its horizon, and so
-    /// puts the end off.
+    /// defers the end.
     pub(super) fn end_put_off(&mut self) -> (SessionId, Grant, LeaseKey) {
         let (holder, grant) = self.holder(&data("/a"));
         while !self.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })) {
@@ -126,8 +126,8 @@ impl World {
     }
 }
 
-/// The end of the old lease, put off because its horizon moved, and the new lease can share an
-/// entry.
+/// The end of the old lease, deferred because its horizon moved, can share an entry with the new
+/// lease.
 #[test]
 fn deferred_end_of_old_lease_spares_its_successor() {
     let mut world = World::new();
@@ -138,7 +138,7 @@ fn deferred_end_of_old_lease_spares_its_successor() {
     assert_eq!(left, Some(acquired.promise.incarnation));
 }
 
-/// A volume was removed, and the client asks for leases on it and on the one above at once: both
+/// A volume was removed, and the client acquires leases on it and on the one above at once. Both
 /// requests get the same lease.
 #[test]
 fn two_acquisitions_in_one_entry_revive_no_untracked_copies() {

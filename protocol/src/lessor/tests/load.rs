@@ -1,5 +1,5 @@
-//! Very many leases: whoever keeps one keeps it, whatever it is called, and what could not be kept
-//! is not granted (S10b).
+//! Very many leases: a renewed lease lives, whatever its name. A lease that could not be renewed in
+//! time is not granted (S10b).
 
 use super::*;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl World {
-    /// Grants leases of these names, in one go.
+    /// Grants leases of these names, in one entry.
     fn grant_leases(&mut self, session: SessionId, names: std::ops::Range<u64>, ttl: Duration) {
         for name in names {
             self.write(session, Write::GrantLease { id: Some(LeaseId(name)), ttl });
@@ -39,7 +39,7 @@ fn more_renewals_than_a_tick_takes_all_live() {
     let session = world.session();
     world.grant_leases(session, 1..LEASES + 1, TERM);
     for step in 0..100 {
-        // Each is kept once in three seconds, a thirtieth of them in a tenth of a second.
+        // Each is renewed once in three seconds: a thirtieth of them every tenth of a second.
         let due = (1..=LEASES).filter(|name| name % 30 == step % 30);
         let kept = world.keep_leases(session, due);
         assert!(kept.iter().all(|kept| matches!(kept.result, KeepAliveResult::Renewed(_))), "step {step}: {kept:?}");
@@ -72,8 +72,8 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
         Err(Refusal::Busy { got, most, .. }) => Some((got, most)),
         _ => None,
     };
-    // A session takes a six hundredth: nine leases of ten seconds, and not ten. All are under way
-    // at once.
+    // A session needs a six-hundredth: so nine leases of ten seconds fit, and ten do not. All are
+    // in flight at once.
     for name in 1..=9 {
         let effects = world.write(session, Write::GrantLease { id: Some(LeaseId(name)), ttl: TERM });
         assert_eq!(replies(&effects), [], "{name}");
@@ -84,14 +84,14 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     assert_eq!(busy(&world.write(session, tenth)), Some((2, 1)), "those that were granted count");
     let acquire = Body::Acquire { path: NodePath::root(), last_valid: None };
     assert_eq!(busy(&world.request(session, acquire.clone())), Some((2, 1)));
-    // One that lasts longer takes less.
+    // A longer one needs less.
     assert_eq!(replies(&world.write(session, Write::GrantLease { id: Some(LeaseId(10)), ttl: 20 * TERM })), []);
     world.commit();
     // Each that ends makes room.
     world.write(session, Write::RevokeLease { id: LeaseId(1) });
     world.commit();
     world.acquire(session, None);
-    // The lease that takes the place of another takes no more.
+    // A lease that replaces another needs nothing more.
     world.acquire(session, None);
     let opens = (0..600).map(|_| world.request(SessionId(0), Body::Open { name: "one more".to_owned() }));
     let opens: Vec<_> = opens.collect();

@@ -1,4 +1,4 @@
-//! Conditions of the rules that could be taken out without any other test noticing: here one does.
+//! Conditions of the rules that no other test would miss if they were removed.
 
 use super::*;
 use crate::{
@@ -8,8 +8,7 @@ use crate::{
 };
 
 impl World {
-    /// The session's list of what it holds, in one piece, with the answer's covering as it is or
-    /// changed.
+    /// The session sends a holder report in one part, which names this covering.
     fn tell(&mut self, session: SessionId, lease: &Grant, covering: CoveringNumber) {
         let piece = HolderReportPart {
             volume: NodePath::root(),
@@ -22,7 +21,7 @@ impl World {
         self.request(session, Body::HolderReport(piece));
     }
 
-    /// The covering that a new registration is asked to end.
+    /// The covering that the answer to a new registration names.
     fn asked_for(&mut self, session: SessionId) -> CoveringNumber {
         match answer(&self.request(session, Body::Register)) {
             Answer::Registered { coverings } => coverings[0].number,
@@ -30,13 +29,13 @@ impl World {
         }
     }
 
-    /// Whether a write of an object that nobody was granted recalls from anybody, which is from who
-    /// is covering.
+    /// Whether a write of an object that was granted to nobody recalls it from a session, which is
+    /// then covering.
     fn has_covering(&mut self, writer: SessionId, text: &str) -> bool {
         !recalls(&self.write(writer, put(text, b"1"))).is_empty()
     }
 
-    /// A put of an object that the session may hold, and what it comes to within a span.
+    /// Whether a write is answered as done within the span.
     fn passes(&mut self, span: Duration) -> bool {
         let replies = replies(&self.pass(span));
         replies.iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })))

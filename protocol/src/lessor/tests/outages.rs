@@ -1,5 +1,5 @@
-//! A leader that cannot commit: it ends no lease and says of none that it is gone (T4, T5). And
-//! what is answered late, and renews no later than its request arrived.
+//! A leader that cannot commit ends no lease, and answers of none that it has lapsed (T4, T5). A
+//! late answer renews from the arrival of its request.
 
 use super::*;
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
 const ONE: LeaseId = LeaseId(1);
 
 impl World {
-    /// Lets time pass without a quorum: what is proposed is taken and not committed. Each step does
-    /// `each`.
+    /// Lets time pass without a quorum: proposals are taken and not committed. Calls `each` after
+    /// each step.
     fn stall(&mut self, span: Duration, mut each: impl FnMut(&mut Self)) -> Vec<Proposal> {
         let end = self.now.after(span);
         let mut proposals = Vec::new();
@@ -39,7 +39,7 @@ impl World {
         self.commit();
     }
 
-    /// Commits until the end of a lease is proposed, and not that.
+    /// Commits until the end of a lease is proposed, but does not commit the end.
     fn until_an_end_is_proposed(&mut self) {
         let is_end = |command: &Command| matches!(command, Command::Expire { .. });
         while !self.lessor.proposal_queue.commands().any(is_end) {
@@ -68,14 +68,14 @@ fn leader_without_a_quorum_ends_no_lease() {
     let (holder, grant) = world.holder(&data("/a"));
     world.grant_one(holder);
     world.pass(TERM / 2);
-    // The first promise reaches no further than the horizon that the log has (T6): it is asked for
+    // The first promise reaches no further than the horizon in the log (T6), so the client asks
     // again.
     for _ in 0..2 {
         world.renew(holder, grant.incarnation).expect("alive");
         assert!(matches!(world.keep_one(holder), KeepAliveResult::Renewed(_)));
         world.pass(world.state.tick());
     }
-    // Due for the next renewal, with half of the term left and a little less.
+    // The next renewal is due: a little less than half of the term is left.
     world.pass(TERM * 6 / 10 - clock::STEP_EVERY);
     let proposals = world.stall(3 * TERM, |world| {
         assert_ne!(
@@ -121,7 +121,7 @@ fn key_lease_whose_end_is_not_applied_is_not_gone() {
     assert_eq!(world.keep_one(session), KeepAliveResult::NotFound);
 }
 
-/// The one who waits is dead when it is answered: its lock must not be kept by that.
+/// The waiting client is dead when it is answered. The answer must not prolong its lock.
 #[test]
 fn late_answer_renews_from_the_arrival_of_its_request() {
     let mut world = World::new();
@@ -173,8 +173,7 @@ fn renewal_of_a_lease_that_ends_before_the_answer_is_a_lapse() {
         ..RequestHeader::default()
     };
     world.send(Request { header, body: Body::Read { object: data("/b"), known: None } });
-    // Another request of the session takes the lease's place before the proof of leadership is
-    // there.
+    // Another request of the session replaces the lease before leadership is proved.
     world.acquire(client, None);
     let effects = world.step(LessorInput::Proven { round: world.lessor.round });
     let [response] = replies(&effects).try_into().expect("one answer");

@@ -1,4 +1,4 @@
-//! What the lessor wants in the log: how much at a time, and how it knows its own again.
+//! What the lessor proposes: how much at a time, and how it recognizes its own proposals.
 
 use super::*;
 
@@ -7,7 +7,7 @@ impl World {
         self.request(SessionId(0), Body::Open { name: "test".to_owned() });
     }
 
-    /// What an earlier leader proposed comes out of the log after all.
+    /// A proposal of an earlier leader is committed after all.
     fn apply_late(&mut self, proposal: &Proposal) {
         self.index += 1;
         assert!(!self.lessor.is_mine(proposal));
@@ -74,8 +74,8 @@ fn proposal_of_other_epoch_or_number_is_not_own() {
     assert!(!world.lessor.is_mine(&Proposal { number: mine.number + 1, ..mine }), "nor what it did not propose");
 }
 
-/// Raft may refuse a proposal and take the next: the lessor is given up then, but hears of what was
-/// taken before that.
+/// Raft may refuse a proposal and take the next. The lessor is then given up, but may first get the
+/// outcome of the later one.
 #[test]
 fn second_proposal_may_be_applied_without_the_first() {
     let mut world = World::new();
@@ -100,7 +100,7 @@ fn grant_is_acknowledged_only_when_it_is_committed() {
     let grant = Write::GrantLease { id: Some(crate::id::LeaseId(1)), ttl: TERM };
     assert_eq!(world.write(session, grant), []);
     let proposal = world.proposal();
-    // The leader is cut off: nothing is committed, and no round of heartbeats proves that it leads.
+    // The leader is cut off: nothing is committed, and no quorum round proves that it leads.
     for _ in 0..1_000 {
         world.now = world.now.after(clock::STEP_EVERY);
         assert_eq!(replies(&world.step(LessorInput::Timeout)), []);

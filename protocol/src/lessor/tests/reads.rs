@@ -197,11 +197,11 @@ fn list_that_is_too_long_is_refused_unread() {
         (result, crate::work::take_visited())
     };
     let refused = |got, expected| Err(LimitError::Content { got, expected }.into());
-    // By its count alone.
+    // Refused by its count alone.
     let (result, visited) = read(&mut world, children * 25 - 1);
     assert_eq!(result, refused(children * 25, children * 25 - 1));
     assert!(visited < 10, "{visited}");
-    // By the names, up to where they do not fit.
+    // Refused while reading the names, at the first one that does not fit.
     let (result, visited) = read(&mut world, children * 25);
     assert!(matches!(result, Err(Refusal::Limit(LimitError::Content { .. }))), "{result:?}");
     assert!(visited <= children as u64 * 25 / 28 + 10, "{visited}");
@@ -212,7 +212,7 @@ fn list_that_is_too_long_is_refused_unread() {
     assert_eq!(list.names.len(), children);
 }
 
-/// Of a node its path, its value and 64 bytes count: 2 + 10 + 64 and 4 + 10 + 64 are 154.
+/// A node counts with its path, its value and 64 bytes: 2 + 10 + 64 and 4 + 10 + 64 are 154.
 #[test]
 fn page_of_a_list_has_as_many_bytes_as_its_bound() {
     let mut world = World::new();
@@ -230,7 +230,7 @@ fn page_of_a_list_has_as_many_bytes_as_its_bound() {
     assert_eq!(super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state).through, None);
 }
 
-/// Each page has one node with one byte. Two of them have as much content as one step answers with.
+/// Each page has one node with one byte. Two pages have as much content as one step answers with.
 #[test]
 fn lists_of_one_step_are_bounded_by_what_they_have() {
     let mut world = World::new();

@@ -1,5 +1,7 @@
-//! Key leases, and what goes with leases: first the lease, which waits for nobody, then the nodes,
-//! with everybody's consent (T5, S8).
+//! Key leases and attached nodes: the lease ends first and waits for nobody. Then its nodes are
+//! removed, with all consents (T5, S8).
+
+mod recalls;
 
 use super::*;
 use crate::{
@@ -54,7 +56,7 @@ impl World {
         self.state.lease(&LeaseKey::Key(ONE)).is_some()
     }
 
-    /// Until the lease and its margin are over.
+    /// Lets the lease and its margin pass.
     fn outlive_the_lease(&mut self) -> Vec<LessorEffect> {
         self.pass(TTL + Duration::from_millis(100))
     }
@@ -89,7 +91,7 @@ fn key_of_a_lease_of_60_s_is_gone_after_60_s_and_before_61_s() {
     assert!(lasted >= minute && lasted <= minute + Duration::from_secs(1), "{lasted:?}");
 }
 
-/// The leader has seen that the lease is over, and the quorum is lost before that is committed.
+/// The leader has seen that the lease expired, and loses the quorum before the end is committed.
 #[test]
 fn nodes_stay_until_the_end_of_their_lease_commits() {
     let mut world = World::new();
@@ -110,8 +112,7 @@ fn nodes_stay_until_the_end_of_their_lease_commits() {
     world.fail_over();
     let [mut early, mut late] = [before, world.state.clone()];
     assert!(world.has_lease() && world.has("/a"), "the next leader has proposed nothing of it");
-    // The lost entry comes after all, on a replica that has not heard of the next leader and on one
-    // that has.
+    // The lost entry is applied after all, before the next leader's epoch and within it.
     early.apply(early.applied_index() + 1, &lost);
     late.apply(late.applied_index() + 1, &lost);
     assert!(early.lease(&LeaseKey::Key(ONE)).is_none() && late.lease(&LeaseKey::Key(ONE)).is_some());
@@ -259,8 +260,8 @@ fn a_new_leader_removes_what_the_old_one_left() {
     assert!(!world.has("/a"));
 }
 
-/// What is proposed for the end of a lease, and for that of its node, is lost at first, with the
-/// leader that proposed it.
+/// The proposals for the end of a lease and of its node are lost at first, with the leader that
+/// made them.
 #[test]
 fn lost_end_proposals_are_repeated_by_next_leaders() {
     let mut world = World::new();
@@ -279,7 +280,7 @@ fn lost_end_proposals_are_repeated_by_next_leaders() {
         } else if proposal.commands.iter().any(is_removal) {
             lost_removals += 1;
             assert!(!world.has_lease());
-            // It removes at once what it finds.
+            // The new leader removes the orphans that it finds at once.
             world.fail_over();
         } else {
             world.apply(&proposal);
@@ -296,7 +297,7 @@ fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
     while world.has_lease() {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
-        // The put is there before the removal, and goes into the same entry.
+        // The put comes before the removal, and goes into the same entry.
         let is_end = world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. }));
         match world.lessor.take_proposal(world.now) {
             Some(proposal) if is_end => {
@@ -365,7 +366,7 @@ fn leases_ending_together_do_not_delay_writes() {
     }
     let key_leases = |world: &World| world.state.leases().filter(|(key, _)| matches!(key, LeaseKey::Key(_))).count();
     assert_eq!(key_leases(&world), leases);
-    // Nothing that is proposed enters the log for a while.
+    // For a while no proposal enters the log.
     let later = world.now.after(TTL * 2);
     while world.now < later {
         world.now = world.now.after(clock::STEP_EVERY);
@@ -387,8 +388,8 @@ fn leases_ending_together_do_not_delay_writes() {
     assert_eq!(key_leases(&world), 0, "the others followed");
 }
 
-/// A million leases with one horizon come up at once at a new leader, and have their margins still
-/// before them.
+/// A million leases with one horizon come up at once at a new leader, before their margins have
+/// passed.
 #[test]
 fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     let mut world = World::new();
@@ -425,88 +426,4 @@ fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
     assert_eq!(world.state.key_leases_after(None).count(), LessorBounds::DEFAULT.expiry_looks_per_step + 1);
     world.pass(TTL);
     assert_eq!(world.state.key_leases_after(None).count(), 0);
-}
-
-/// A lease with twenty nodes is revoked, of which another session has two: it is asked for these.
-fn asked_for_many_nodes(expected: &[&str], configure: impl FnOnce(&mut LessorConfig)) {
-    let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/{number}")).collect::<Vec<_>>());
-    configure(&mut world.lessor.config);
-    let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
-    let (holder, _) = world.holder(&data("/0"));
-    world.read(holder, data("/1"));
-    let recall = recalls(&world.write(session, Write::RevokeLease { id: ONE })).remove(0);
-    for node in expected {
-        assert!(recall.sets.iter().any(|set| set.contains(&data(node))), "{node}: {:?}", recall.sets);
-    }
-}
-
-#[test]
-fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
-    asked_for_many_nodes(&["/0", "/1"], |config| config.bounds.purge_sets_max = 1);
-}
-
-#[test]
-fn holder_of_too_many_objects_is_asked_for_the_nodes_of_a_lease() {
-    asked_for_many_nodes(&["/0", "/1", "/19"], |config| config.limits.session_objects_max = 1);
-}
-
-#[test]
-fn every_list_that_leases_ending_together_leave_is_recalled() {
-    let mut world = World::new();
-    let session = world.lease(&["/s/a"]);
-    let two = LeaseId(10);
-    world.write(session, Write::GrantLease { id: Some(two), ttl: TTL });
-    world.commit();
-    // The first node of the second lease is in the list of the first lease, the other one is not.
-    for node in ["/s/b", "/t/b"] {
-        world.write(session, attached(node, Attach::Lease(two)));
-        world.commit();
-    }
-    world.holder(&Object::children(path("/t")));
-    let mut recalls = Vec::new();
-    let until = world.now.after(TTL * 2);
-    while recalls.is_empty() && world.now < until {
-        world.now = world.now.after(clock::STEP_EVERY);
-        recalls = super::recalls(&world.step(LessorInput::Timeout));
-        recalls.extend(super::recalls(&world.commit()));
-    }
-    let sets: Vec<&ObjectSet> = recalls.iter().flat_map(|recall| &recall.sets).collect();
-    assert!(sets.contains(&&ObjectSet::One(Object::children(path("/t")))), "{sets:?}");
-    assert_eq!(world.lessor.writes.purges(), 1, "both leases share a round");
-}
-
-#[test]
-fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
-    let mut world = World::new();
-    let acquire = |world: &mut World, session, last_valid| {
-        world.request(session, Body::Acquire { path: path("/s"), last_valid });
-        match answer(&world.commit()) {
-            Answer::Acquired(acquired) => acquired,
-            other => panic!("acquired: {other:?}"),
-        }
-    };
-    let session = world.session();
-    world.write(session, Write::CreateVolume { path: path("/s"), settings: VolumeSettings::DEFAULT });
-    world.commit();
-    let session = world.lease(&["/s/a"]);
-    let returning = world.session();
-    acquire(&mut world, returning, None);
-    let grant = world.read(returning, data("/s/a")).grant.expect("nothing stands against it");
-    let revision = world.state.revision();
-    let until = world.now.after(VolumeSettings::DEFAULT.term() * 2);
-    while world.now < until {
-        world.pass(TTL / 4);
-        world.keep(session);
-    }
-    let holder = world.session();
-    acquire(&mut world, holder, None);
-    world.read(holder, data("/s/a")).grant.expect("nothing stands against it");
-    world.write(session, Write::RevokeLease { id: ONE });
-    assert_eq!(world.lessor.writes.iter().flat_map(|(_, write)| write.waits.keys()).collect::<Vec<_>>(), [&holder]);
-    let valid_at =
-        LastValid { incarnation: grant.incarnation, generation: VolumeGeneration(grant.generation.0), revision };
-    let Revival::AllExcept { changed, .. } = acquire(&mut world, returning, Some(valid_at)).revival else {
-        panic!("the history reaches back")
-    };
-    assert!(changed.iter().any(|set| set.contains(&data("/s/a"))), "{changed:?}");
 }

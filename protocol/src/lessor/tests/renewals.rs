@@ -1,4 +1,4 @@
-//! Requests to renew that wait for a tick: when they wait, and what they are promised (T6).
+//! Renew-only requests: when they wait for a tick, and what they are promised (T6).
 
 use super::*;
 use crate::{
@@ -11,8 +11,7 @@ const ONE: LeaseId = LeaseId(1);
 const TICK: Duration = Duration::from_millis(250);
 
 impl World {
-    /// Asks for more time on the session's lease on the root, as a client does that has nothing
-    /// else to say.
+    /// A heartbeat that renews the session's lease on the root.
     fn keep_alive(&mut self, session: SessionId, incarnation: Incarnation) -> Vec<LessorEffect> {
         self.renew_with((session, incarnation), Body::Heartbeat(Default::default()))
     }
@@ -100,7 +99,7 @@ fn promise_after_a_tick_stays_within_the_horizon() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     world.keep_alive(session, incarnation);
     let arrived = world.now;
-    // The tick that tells of it is not committed for as long as the renewal waits.
+    // The tick with this renewal is not committed for as long as the request waits.
     while !world.lessor.has_proposal() {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
@@ -133,7 +132,7 @@ fn renewal_that_gains_little_by_a_tick_is_answered_at_once() {
     assert!(*span < TERM && *span >= TERM / 8 * 7, "{span:?}");
 }
 
-/// A lease that another of the request would wait for is lost to its client meanwhile.
+/// If the request waited for a tick, its client would lose the short lease meanwhile.
 #[test]
 fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
     for ttl in [200, 400, 1_000] {
@@ -151,8 +150,8 @@ fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
 #[test]
 fn renewal_that_a_tick_could_not_tell_of_waits_for_the_next() {
     let (mut world, session, incarnation) = World::half_a_term_old();
-    // One lease goes into a tick: that on the root, whose horizon is nearer than that of the key
-    // lease.
+    // A tick has room for one lease: the one on the root, whose horizon is nearer than that of the
+    // key lease.
     world.lessor.config.bounds.tick_bytes_max = 1;
     world.keep_alive(session, incarnation);
     world.keep_key(session);
@@ -255,7 +254,7 @@ fn renewals_beyond_what_a_step_tells_follow_at_once() {
     assert_eq!(replies(&world.step(LessorInput::Timeout)).len(), 0);
 }
 
-/// F4: a renewal counts from its arrival, never from its answer.
+/// A renewal counts from its arrival, never from its answer.
 #[test]
 fn answer_of_a_tick_is_no_sign_of_life() {
     let (mut world, session, incarnation) = World::half_a_term_old();

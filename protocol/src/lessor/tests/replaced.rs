@@ -1,4 +1,4 @@
-//! Names that are given to another lease or volume while a request waits: it means the one that it
+//! A name gets another lease or volume while a request waits. The request means the one that it
 //! found (S7b).
 
 use super::super::writes::{ClientWrite, PendingWrite, PendingWriteId, PendingWrites, WriteKind};
@@ -108,7 +108,7 @@ fn request_sent_again_to_the_next_leader_means_what_it_finds() {
     assert!(world.there("/x"));
 }
 
-/// Two entries are on their way at any time, each with a put that attaches a node.
+/// Two entries are in flight at any time, each with a put that attaches a node.
 #[test]
 fn revocation_passes_a_stream_of_attachments() {
     for attach in [Attach::Lease(ONE), Attach::Unchanged] {
@@ -132,8 +132,8 @@ fn revocation_passes_a_stream_of_attachments() {
     }
 }
 
-/// Each put attaches another node, and the nodes are there: the list that they are in keeps nothing
-/// in order.
+/// Each put attaches another node that exists already. So the queue of their list keeps nothing in
+/// order.
 #[test]
 fn revocation_is_uncovered_twice_by_a_stream_at_most() {
     let mut world = World::new();
@@ -161,8 +161,7 @@ fn revocation_is_uncovered_twice_by_a_stream_at_most() {
     assert_eq!((uncovered, is_there), (2, false), "by what was before it, and by what came while it was on its way");
 }
 
-/// The revocation is behind an attachment that waits for a consent, and before one that comes
-/// later.
+/// The revocation is behind an attachment that waits for a consent, and ahead of a later one.
 #[test]
 fn revocation_is_uncovered_by_no_attachment_that_waits() {
     let mut world = World::new();
@@ -208,7 +207,7 @@ fn removal_of_a_volume_is_answered_under_registrations() {
     panic!("the removal waits for one registration after the other");
 }
 
-/// The session sends a write again, under the number that it had.
+/// The session sends a write again, under its old number.
 fn sending(world: &mut World, session: SessionId, number: u64, write: Write) -> Vec<LessorEffect> {
     let header = RequestHeader {
         session,
@@ -257,11 +256,11 @@ fn attachment_waits_for_the_revocation_that_is_left() {
         let mut writes = PendingWrites::new(Planted::default());
         let revocation = || PendingWrite::new(WriteKind::Purge(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
         let [first, second] = [revocation(), revocation()].map(|pending| writes.enter(pending));
-        for turn in [first, second] {
-            writes.proposed(turn);
+        for write_id in [first, second] {
+            writes.proposed(write_id);
         }
-        for turn in if is_last_found_first { [second, first] } else { [first, second] } {
-            writes.cover(turn, Vec::new());
+        for write_id in if is_last_found_first { [second, first] } else { [first, second] } {
+            writes.cover(write_id, Vec::new());
         }
         let attachment = ClientWrite {
             session: SessionId(1),

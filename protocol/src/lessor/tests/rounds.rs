@@ -1,5 +1,5 @@
-//! What one step claims and recalls, with very many sets and sessions: bounded, and never less than
-//! is wanted (S2, S10b).
+//! The claims and recalls of one step, with very many sets and sessions: bounded, and never too few
+//! (S2, S10b).
 
 use super::*;
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl World {
-    /// So many sessions with leases on the root, and so many ended leases with so many nodes each
-    /// in one list, as an old leader leaves them.
+    /// `sessions` sessions with leases on the root, and `leases` ended leases with `nodes` orphans
+    /// each in one list, as an old leader leaves them.
     fn with_orphans(sessions: usize, leases: u64, nodes: u64) -> (Self, Vec<SessionId>) {
         Self::with_orphans_at(sessions, leases, nodes, |id, number| format!("/list/{id}-{number}"))
     }
@@ -52,8 +52,8 @@ impl World {
     }
 }
 
-/// What the first step of a new leader looks at, which begins a round. No session has listed what
-/// it holds.
+/// What the first step of a new leader examines, which begins a round. No session has sent a holder
+/// report.
 fn round_after_failover(sessions: usize, leases: u64, nodes: u64) -> u64 {
     let bounds = LessorBounds { claims_max: 1_000, ..LessorBounds::DEFAULT };
     let (mut world, holders) = World::with_orphans(sessions, leases, nodes);
@@ -190,11 +190,11 @@ fn large_leases_in_two_places_are_recalled_apart() {
     }
 }
 
-/// What the step that begins a removal looks at, when so many sessions are known to hold each of
-/// the nodes, or to have held them until now.
+/// What the step that begins a purge examines, when `sessions` sessions have known leases on each
+/// of the nodes, live or just ended.
 fn round_beside_known_holders(sessions: usize, leases: u64, are_over: bool) -> u64 {
     let (mut world, holders) = World::with_orphans(sessions, leases, 1);
-    // Of an earlier lessor: it has not begun the removal.
+    // As an earlier lessor left it: it has not begun the purge.
     let nodes: Vec<NodePath> =
         world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).skip(1).collect();
     world.lessor.config.bounds.purges_max = 0;
@@ -224,8 +224,8 @@ fn round_beside_known_holders_costs_their_sum() {
     for are_over in [false, true] {
         let [few, leases, sessions, both] = [(50, 64), (50, 128), (100, 64), (100, 128)]
             .map(|(sessions, leases)| round_beside_known_holders(sessions, leases, are_over));
-        // Before the entries are found to be too many, as many as the bound are counted, and looked
-        // at.
+        // Before the entries are found to be too many, as many as the bound are counted and
+        // examined.
         assert!(both + few <= leases + sessions + 2_200, "{few}, {leases}, {sessions}, {both}");
     }
 }
@@ -257,7 +257,7 @@ fn large_lease_beside_many_copies_costs_by_its_nodes() {
     assert!(many <= few + 100, "{few} beside 100 copies, {many} beside 10,000");
 }
 
-/// A volume whose lease lasts longer is none of the write's business.
+/// The write does not wait in a volume that it does not change, where leases last longer.
 #[test]
 fn removal_of_many_waits_in_its_own_volumes_alone() {
     let (mut world, holders) = World::with_orphans_at(2, 20, 1, |id, _| format!("/{id}/node"));
@@ -316,8 +316,8 @@ fn round_in_many_volumes_beside_coverings_is_bounded() {
     }
 }
 
-/// What a holder is asked for that has copies of so many nodes of a lease with twenty, and of one
-/// node that goes with nothing.
+/// What a holder is asked for that has copies of `copies` nodes of a lease with twenty, and of one
+/// node that is not attached.
 fn asked_of_copies(copies: usize, sets_max: usize) -> Vec<ObjectSet> {
     let (mut world, nodes) = (World::new(), (0..20).map(|number| format!("/s/{number}")).collect::<Vec<_>>());
     world.lessor.config.bounds.recall_sets_max = sets_max;

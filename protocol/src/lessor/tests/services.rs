@@ -1,4 +1,4 @@
-//! Who is alive: what is said of nodes that go with leases, and of those that did.
+//! Services: what inspection reports of present and past attached nodes.
 
 use super::*;
 use crate::{
@@ -31,7 +31,7 @@ impl World {
         self.services_at("/s", None)
     }
 
-    /// A session with a node that goes with it.
+    /// A session with a node that is attached to its volume lease.
     fn registers(&mut self, node: &str) -> SessionId {
         let session = self.session();
         self.acquire(session, None);
@@ -73,8 +73,8 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
     let term = found[0].remaining;
     assert_eq!(term, VolumeSettings::DEFAULT.term());
     world.pass(term * 3 / 4);
-    // The first promise after a tick reaches no further than the horizon that the log has (T6): it
-    // is asked for again.
+    // The first promise after a tick reaches no further than the horizon in the log (T6), so the
+    // client asks again.
     for _ in 0..2 {
         world.renew(two, second).expect("promised");
         world.pass(world.state.tick());
@@ -88,7 +88,7 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
         world.renew(two, second).expect("promised");
     }
     let found = world.services();
-    // The fifth change: /elsewhere, which is in another list, went with the fourth.
+    // It is the fifth change: the fourth removed /elsewhere, which is in another list.
     let gone = ServiceHealth::Removed { revision: Revision(5), reason: ChangeReason::Expired };
     assert_eq!(standings(&found), [("/s/one", gone), ("/s/two", ServiceHealth::Live)]);
     assert_eq!((found[0].owner, found[0].remaining), (Some(NodeOwner::Session(one)), Duration::ZERO));
@@ -140,7 +140,7 @@ fn service_of_a_replaced_lease_is_not_seen_anew() {
 #[test]
 fn it_is_said_why_services_are_gone_and_who_comes_back_is_there() {
     let mut world = World::new();
-    // Without copies of its own, which would have to be given up.
+    // A session without copies, so that it need not consent.
     let session = world.session();
     world.write(session, Write::GrantLease { id: Some(KEY), ttl: TTL });
     world.commit();
@@ -182,7 +182,7 @@ fn the_next_leader_says_what_it_does_not_know() {
     assert!(found[0].remaining > Duration::ZERO, "but what was promised is kept");
 }
 
-/// A world in which a session has nothing to give up, and a key lease.
+/// A world with a session that has no copies, and a key lease.
 pub(super) fn with_a_lease() -> (World, SessionId) {
     let mut world = World::new();
     let session = world.session();
@@ -192,8 +192,7 @@ pub(super) fn with_a_lease() -> (World, SessionId) {
 }
 
 impl World {
-    /// All services below a path, as somebody gets them who asks again for what follows; and in how
-    /// many answers.
+    /// All services below a path, page by page, and the number of answers.
     fn all_services(&mut self, top: &str) -> (Vec<ServiceInfo>, usize) {
         let (mut all, mut answers, mut after) = (Vec::new(), 0, None);
         loop {
@@ -218,17 +217,15 @@ impl World {
 
 #[test]
 fn live_and_ended_services_are_listed_once_across_pages() {
-    // More of those that are there than an answer has room for; and more of those that are gone.
+    // First more present services than an answer has room for, then more removed ones.
     for every in [2, 16] {
         let (mut world, session) = with_a_lease();
         let name = |number: usize| format!("/s/{number:05}");
         let is_there = |number: usize| number % every == 1;
-        // In the end, of those that are gone and come first, nodes that go with nothing have the
-        // names.
+        // Of the removed nodes, the first names are in the end those of nodes without a lease.
         let is_plain = |number: usize| number < LessorBounds::DEFAULT.rows_max && !is_there(number);
         let count = 7 * LessorBounds::DEFAULT.rows_max / 2;
-        // From the last to the first, so that what is found first in the history is what there is
-        // no room for.
+        // From the last to the first: what the history has first is what does not fit.
         for number in (0..count).rev() {
             world.attaches(session, &name(number), Attach::Lease(KEY));
             if !is_there(number) || number % 4 == 1 {

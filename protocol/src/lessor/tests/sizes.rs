@@ -1,4 +1,4 @@
-//! How long proposals are: whatever clients ask, each fits into an entry of the log.
+//! The length of proposals: whatever clients ask, each fits into an entry of the log.
 
 use super::*;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 /// The longest entry that Raft takes: `PROPOSAL_MAX_BYTES` of the server.
 const ENTRY_BYTES_MAX: usize = 8 << 20;
 
-/// Numbers that look like chance (Knuth's linear congruences), from a seed.
+/// Pseudo-random numbers (Knuth's linear congruences), from a seed.
 pub(super) struct Draw(pub(super) u64);
 
 impl Draw {
@@ -21,7 +21,7 @@ impl Draw {
     }
 }
 
-/// A path as long as may be, one for each number.
+/// A path of the greatest length, one for each number.
 fn long(number: u64) -> NodePath {
     let last = format!("/{number:0>255}");
     path(&format!("{}{last}", format!("/{}", "d".repeat(255)).repeat(15)))
@@ -32,14 +32,14 @@ fn short(number: u64) -> NodePath {
 }
 
 impl World {
-    /// One of everything at its largest.
+    /// A world whose limits are at their greatest.
     fn at_the_limits() -> Self {
         let mut world = Self::new();
         world.lessor.config.limits.value_max_bytes = Limits::VALUE_MAX_BYTES;
         world
     }
 
-    /// Takes an input without looking at the invariants: thousands are to come.
+    /// Takes an input without a check of the invariants, because thousands follow.
     pub(super) fn input(&mut self, input: LessorInput) -> Vec<LessorEffect> {
         self.lessor.step(input, &self.state, self.now)
     }
@@ -57,7 +57,7 @@ impl World {
         self.input(LessorInput::Request { id: RequestId(self.requests), request: Request { header, body } })
     }
 
-    /// Takes all proposals and applies them. Says how long the longest was.
+    /// Takes all proposals and applies them. Returns the length of the longest.
     fn longest_proposal(&mut self) -> usize {
         let mut longest = 0;
         while let Some(proposal) = self.lessor.take_proposal(self.now) {
@@ -134,7 +134,7 @@ fn covers_too_long_for_a_command_become_one_subtree() {
     let mut world = World::at_the_limits();
     let session = world.session();
     // A lease with nodes in as many lists as a revocation names one by one, each with the longest
-    // of paths.
+    // path.
     world.ask_unchecked(session, 2, write_body(Write::GrantLease { id: Some(LeaseId(9)), ttl: TERM }));
     world.longest_proposal();
     let attach = Attach::Lease(LeaseId(9));
@@ -166,7 +166,7 @@ fn write_body(write: Write) -> Body {
 #[test]
 fn write_too_long_for_an_entry_is_refused() {
     let mut world = World::new();
-    // No configuration that a server takes allows such values.
+    // No configuration that a server accepts allows such values.
     world.lessor.config.limits.value_max_bytes = 16 << 20;
     let session = world.session();
     let put = |bytes: usize| Write::put(path("/a"), Bytes::from(vec![7; bytes]));

@@ -1,4 +1,4 @@
-//! Transactions: who is asked, when the branch changes, and what is refused at the door.
+//! Transactions: which holders are asked, when the branch changes, and what is refused on arrival.
 
 use super::*;
 use crate::{
@@ -21,7 +21,7 @@ impl World {
         self.write(session, Write::Transaction(transaction))
     }
 
-    /// A write that nobody stands against.
+    /// A write that need not wait.
     fn written(&mut self, session: SessionId, write: Write) {
         self.write(session, write);
         self.commit();

@@ -1,4 +1,4 @@
-//! Volumes that come and go, and what the leader remembers of those who held something in them.
+//! Volumes that are made and removed, and what the leader remembers of their lease holders.
 
 use super::*;
 use crate::{
@@ -17,7 +17,7 @@ impl World {
         acquired.promise
     }
 
-    /// Obeys all recalls among the effects, and what follows.
+    /// Consents to all recalls among the effects, and commits what follows.
     fn obey(&mut self, effects: Vec<LessorEffect>) -> Vec<LessorEffect> {
         let mut all = Vec::new();
         for recall in recalls(&effects) {
@@ -177,8 +177,8 @@ fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
     assert_eq!(leases, [("/", 3), ("/v", 1)]);
 }
 
-/// A lease has nodes in two volumes. In one the servers track the holder's copies, for a second. In
-/// the other they do not: the holder may have any copy there, for ten seconds.
+/// A lease has nodes in two volumes. In one, with a term of a second, the servers track the
+/// holder's copies. In the other, with a term of ten seconds, the holder is covering.
 #[test]
 fn removal_waits_for_lease_of_holder_in_covering_volume() {
     let second = Duration::from_secs(1);

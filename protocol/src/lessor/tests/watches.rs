@@ -1,4 +1,4 @@
-//! Watches: who is told what, and when.
+//! Watches: which watchers are answered, when, and with what.
 
 use super::{
     services::{KEY, with_a_lease},
@@ -24,7 +24,7 @@ fn watch(watched: Watched, after: u64) -> Body {
     Body::Watch { watched, after: Some(Revision(after)), wait: WAIT, bytes_max: CHANGES_BYTES_MAX }
 }
 
-/// The replies by request: the paths of each change told, and how far that goes.
+/// The replies by request: the paths of each reported change, and the revision reported through.
 fn told(effects: &[LessorEffect]) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
     let reply = |effect: &LessorEffect| match effect {
         LessorEffect::Reply {
@@ -42,7 +42,7 @@ fn told(effects: &[LessorEffect]) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
 }
 
 impl World {
-    /// Writes with nobody in the way, and gives what is told of it to others.
+    /// Writes without holders in the way. Returns the reports to watchers.
     fn put_and_tell(&mut self, writer: SessionId, text: &str) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
         self.write(writer, put(text, b"x"));
         told(&self.commit())
@@ -50,10 +50,10 @@ impl World {
 }
 
 impl World {
-    /// So many watches of one node wait.
+    /// Lets `count` watches of one node wait.
     fn wait_often(&mut self, session: SessionId, count: usize) {
         for _ in 0..count {
-            // The check of all invariants after each would take long.
+            // A check of all invariants after each would take long.
             self.requests += 1;
             let (epoch, registration) = (self.state.epoch(), self.registration(session));
             let header = RequestHeader { session, epoch, registration, ..RequestHeader::default() };
@@ -185,8 +185,8 @@ fn what_is_not_known_any_more_is_refused() {
     let compacted = |after, oldest| Err(Refusal::Compacted { after: Revision(after), oldest: Revision(oldest) });
     assert_eq!(result(&world.request(watcher, watch(node("/x"), 0))), compacted(0, 1));
     assert_eq!(told(&world.request(watcher, watch(subtree("/"), 1))).len(), 1);
-    // One that waits has been looked after before anything is forgotten, even if all of it is by
-    // one entry.
+    // A waiting watch is examined before the history forgets changes, even if one entry makes all
+    // of them.
     assert_eq!(world.request(watcher, watch(node("/x"), 3)), []);
     let writers: Vec<SessionId> = (0..4).map(|_| world.session()).collect();
     for writer in writers {
@@ -319,9 +319,9 @@ fn watcher_of_a_change_too_large_to_be_told_starts_over() {
         sequence,
         unanswered_from: sequence,
         write,
-        consented: consented,
-        intended: intended,
-        attached_through: attached_through,
+        consented,
+        intended,
+        attached_through,
     }];
     world.index += 1;
     let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
@@ -332,7 +332,7 @@ fn watcher_of_a_change_too_large_to_be_told_starts_over() {
     assert_eq!(answers, [true; 3], "who watches another node waits on");
 }
 
-/// Both come with one entry: who is told them is woken once.
+/// Both changes are in one entry: their watcher is woken once.
 #[test]
 fn changes_of_one_entry_are_told_together() {
     let mut world = World::new();

@@ -1,11 +1,10 @@
-//! How much a step looks at, counted: what it answers decides that, never how much there is (S10b).
+//! The work of a step depends on what it answers, never on how much exists (S10b).
 
 use super::*;
 use crate::{command::Attach, work::take_visited};
 
 impl World {
-    /// Sessions that are gone and have left a node each, in lists of their own, so that no two of
-    /// them share a change.
+    /// Ended sessions that left a node each, in lists of their own: no two share a change.
     fn orphans(&mut self, count: u64) {
         for number in 0..count {
             let session = self.session();
@@ -22,7 +21,7 @@ impl World {
     }
 }
 
-/// What one timeout looks at while so many orphans wait for a reader who does not consent.
+/// What one timeout examines while `count` orphans wait for a reader that does not consent.
 fn timeout_with_orphans(count: u64) -> u64 {
     let mut world = World::new();
     world.orphans(count);
@@ -51,7 +50,7 @@ fn orphans_that_wait_for_consents_are_not_walked() {
     assert_eq!(timeout_with_orphans(100), timeout_with_orphans(10));
 }
 
-/// What the return of a session looks at after so many changes, of which it has missed 10.
+/// What the return of a session examines after `changes` changes, of which it has missed 10.
 fn return_after(changes: u64) -> u64 {
     let mut world = World::new();
     let writer = world.session();
@@ -86,7 +85,8 @@ fn returning_session_looks_at_what_it_is_told() {
     assert_eq!(return_after(1000), return_after(10));
 }
 
-/// What a write of one object looks at, up to its proposal, behind so many that wait for a holder.
+/// What a write of one object examines, up to its proposal, behind `writes` writes that wait for a
+/// holder.
 fn write_behind(writes: u64, last: impl Fn(u64) -> Write) -> u64 {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/x"));

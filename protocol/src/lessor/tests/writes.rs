@@ -1,4 +1,4 @@
-//! Writes that wait: their turn, their repetitions, and what becomes of them when something else
+//! Pending writes: their order, their repetitions, and what becomes of them when something else
 //! ends first.
 
 use super::*;
@@ -15,7 +15,7 @@ impl World {
         self.step(LessorInput::Consent(Consent { session: recall.session, stamp: recall.stamp }))
     }
 
-    /// A write under a number of the caller's, from a session that says what it still waits for.
+    /// A write with the given number, and with the lowest unanswered number of its session.
     fn numbered(
         &mut self,
         session: SessionId,
@@ -33,7 +33,7 @@ impl World {
         self.send(Request { header, body: Body::Write { write, dropped: Vec::new(), seen: Stamp::default() } })
     }
 
-    /// Changes the root's settings; nobody may hold anything.
+    /// Changes the root's settings. No session may hold a copy.
     fn set_root(&mut self, settings: VolumeSettings) {
         let writer = self.session();
         self.write(writer, Write::SetVolume { path: NodePath::root(), settings });
@@ -304,14 +304,14 @@ fn small_parts_of_waiting_transactions_count_as_memory() {
         }
     };
     assert!(matches!(refusal, Refusal::Busy { most: MOST, .. }), "{refusal}");
-    // What a machine of 64 bits needs for a path, its text, and the places of three sets of objects
-    // in maps.
+    // What a 64-bit machine needs for a path, its text, and the places of three sets of objects in
+    // maps.
     let least = 128 * (16 + 32 + 3 * 150);
     assert!(sent * least <= MOST, "{sent} transactions of at least {least} bytes");
 }
 
-/// Eight sessions create the same name, and the leader is replaced in between, with or without what
-/// it proposed.
+/// Eight sessions create the same name. The leader is replaced in between, with or without its
+/// proposal.
 #[test]
 fn name_is_created_by_one_of_eight_across_failovers() {
     let mut world = World::new();
@@ -357,7 +357,7 @@ fn name_is_created_by_one_of_eight_across_failovers() {
             }
             match below(3) {
                 0 => {
-                    // The leader is replaced. What it proposed is committed before that, or never.
+                    // The leader is replaced. Its proposal is committed before that, or never.
                     if below(2) == 0
                         && let Some(proposal) = world.lessor.take_proposal(world.now)
                     {
@@ -394,8 +394,8 @@ fn name_is_created_by_one_of_eight_across_failovers() {
     assert!(retried > 500 && created.iter().all(|count| *count > 50), "{retried} failovers, {created:?}");
 }
 
-/// What changed is told with each path and a byte more: two objects of one path of two letters, and
-/// one of the root, are 8 bytes.
+/// Each changed set counts with its path and one byte more. Two objects of a path of two letters,
+/// and one of the root, are 8 bytes.
 #[test]
 fn revival_tells_as_many_bytes_as_its_bound() {
     for (most, is_revived) in [(7, false), (8, true)] {

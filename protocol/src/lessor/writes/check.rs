@@ -1,32 +1,32 @@
-//! In which order writes wait. Run by tests after every step.
+//! Checks the order in which writes wait (S3). Tests run it after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PendingWriteId, PendingWrites};
 
-/// With more writes that wait this is not looked at: each is compared with all.
+/// With more unproposed writes the check is skipped, because it compares each with all.
 const MANY_WRITES: usize = 32;
 
 impl PendingWrites {
-    /// A write waits behind each that came first and shares an object with it, itself or behind
-    /// others (S3).
+    /// Checks that a write waits, directly or behind others, for each earlier one that shares an
+    /// object with it (S3).
     pub(in crate::lessor) fn check_order(&self) -> Result<(), String> {
         let waiting = || self.pending.iter().filter(|(_, pending)| !pending.is_proposed);
         if waiting().nth(MANY_WRITES).is_some() {
             return Ok(());
         }
         let mut behind: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>> = BTreeMap::new();
-        for (turn, pending) in waiting() {
+        for (write_id, pending) in waiting() {
             let mut all = pending.ahead.clone();
             all.extend(pending.ahead.iter().filter_map(|other| behind.get(other)).flatten());
             let shares = |sets: &[_]| pending.covers.iter().any(|own| sets.iter().any(|set| own.overlaps(set)));
-            let mut first = waiting().take_while(|(other, _)| *other < turn);
+            let mut first = waiting().take_while(|(other, _)| *other < write_id);
             if let Some((other, _)) = first.find(|(other, one)| !all.contains(other) && shares(&one.covers))
                 && !pending.passes()
             {
-                return Err(format!("write {turn} does not wait behind {other}, which came first"));
+                return Err(format!("write {write_id} does not wait behind {other}, which came first"));
             }
-            behind.insert(*turn, all);
+            behind.insert(*write_id, all);
         }
         Ok(())
     }
@@ -54,12 +54,12 @@ mod tests {
         ObjectSet::Subtree(path(text))
     }
 
-    /// Writes of these sets, one after the other. Their turns.
+    /// Adds a write of each set, in order. Returns their ids.
     fn enter<const N: usize>(writes: &mut PendingWrites, sets: [ObjectSet; N]) -> [PendingWriteId; N] {
-        let turns = sets
+        let write_ids = sets
             .map(|set| writes.enter(PendingWrite::new(WriteKind::Purge(BTreeSet::new()), vec![set], Instant::ZERO)));
         assert_eq!(writes.check_order(), Ok(()));
-        turns
+        write_ids
     }
 
     #[test]
@@ -80,14 +80,14 @@ mod tests {
     fn write_that_gathers_again_is_waited_for_again() {
         for first in [one("/a/x"), subtree("/a"), subtree("/a/x"), subtree("/")] {
             let mut writes = PendingWrites::default();
-            let [turn, ..] =
+            let [write_id, ..] =
                 enter(&mut writes, [first, one("/a/x"), one("/a/x"), subtree("/a/x"), subtree("/a"), one("/b")]);
-            writes.proposed(turn);
+            writes.proposed(write_id);
             assert_eq!(writes.check_order(), Ok(()));
-            writes.cover(turn, vec![subtree("/a")]);
+            writes.cover(write_id, vec![subtree("/a")]);
             assert_eq!(writes.check_order(), Ok(()));
-            writes.proposed(turn);
-            writes.cover(turn, vec![one("/a/x")]);
+            writes.proposed(write_id);
+            writes.cover(write_id, vec![one("/a/x")]);
             assert_eq!(writes.check_order(), Ok(()));
         }
     }

@@ -1,8 +1,8 @@
-//! The queues of objects and subtrees: which writes of an object are under way, in their order.
+//! The queues of objects and subtrees: the pending writes of each, in their order (S3).
 //!
-//! A write that is not proposed yet waits for the last one ahead of it in each of its queues, which
-//! waits for those ahead of it: so thousands of writes of one object cost no more each than one
-//! does.
+//! An unproposed write waits only for the last one ahead of it in each of its queues, which waits
+//! for those ahead of it. So each of thousands of writes of one object costs no more than a single
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +18,25 @@ use super::{PendingWrite, PendingWriteId};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteQueue {
     all: BTreeSet<PendingWriteId>,
-    /// Those that are not proposed yet, and whether each passes the others.
+    /// The unproposed writes, and whether each passes the others.
     waiting: BTreeMap<PendingWriteId, bool>,
 }
 
 impl WriteQueue {
-    /// The last that waits before this one; with those that pass behind it, which wait for nobody.
-    fn last_before(&self, turn: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
-        up_to_one_that_waits(self.waiting.range(..turn).rev())
+    /// The last write before this one that does not pass, and those behind it that pass: they wait
+    /// for nothing.
+    fn last_before(&self, write_id: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
+        up_to_one_that_waits(self.waiting.range(..write_id).rev())
     }
 
-    /// The first that waits after this one.
-    fn first_after(&self, turn: PendingWriteId) -> Option<PendingWriteId> {
-        let mut after = self.waiting.range(turn + 1..).counted();
-        after.find(|(_, passes)| !**passes).map(|(turn, _)| *turn)
+    /// The first unproposed write after this one that does not pass.
+    fn first_after(&self, write_id: PendingWriteId) -> Option<PendingWriteId> {
+        let mut after = self.waiting.range(write_id + 1..).counted();
+        after.find(|(_, passes)| !**passes).map(|(write_id, _)| *write_id)
     }
 }
 
-/// One more than those is looked at.
+/// The writes up to and including the first that does not pass. Examines one more.
 fn up_to_one_that_waits<'a>(
     queue: impl Iterator<Item = (&'a PendingWriteId, &'a bool)>,
 ) -> impl Iterator<Item = PendingWriteId> {
@@ -45,15 +46,14 @@ fn up_to_one_that_waits<'a>(
         is_found |= !**passes;
         goes_on
     });
-    up_to.map(|(turn, _)| *turn)
+    up_to.map(|(write_id, _)| *write_id)
 }
 
-/// All queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteQueues {
-    /// Of each object that is written by itself.
+    /// By each object that is written by itself.
     objects: BTreeMap<Object, WriteQueue>,
-    /// Of the subtrees that are written as a whole.
+    /// By each subtree that is written as a whole.
     subtrees: BTreeMap<NodePath, WriteQueue>,
     /// The lists of children that nodes of leases are being removed from, and by how many writes.
     emptied: BTreeMap<NodePath, usize>,
@@ -61,38 +61,38 @@ pub(super) struct WriteQueues {
 
 impl WriteQueues {
     /// A write enters the queues of what it covers. `empties`: it removes nodes of leases.
-    pub(super) fn enter(&mut self, turn: PendingWriteId, covers: &[ObjectSet], passes: bool, empties: bool) {
+    pub(super) fn enter(&mut self, write_id: PendingWriteId, covers: &[ObjectSet], passes: bool, empties: bool) {
         for set in covers {
             let queue = match set {
                 ObjectSet::One(object) => self.objects.entry(object.clone()).or_default(),
                 ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_default(),
             };
-            queue.all.insert(turn);
-            queue.waiting.insert(turn, passes);
+            queue.all.insert(write_id);
+            queue.waiting.insert(write_id, passes);
         }
         for list in covers.iter().filter(|_| empties).filter_map(list_of) {
             *self.emptied.entry(list.clone()).or_default() += 1;
         }
     }
 
-    /// The write has been proposed: nobody waits for it any more.
-    pub(super) fn proposed(&mut self, turn: PendingWriteId, covers: &[ObjectSet]) {
+    /// The write has been proposed: no other write waits for it any more.
+    pub(super) fn proposed(&mut self, write_id: PendingWriteId, covers: &[ObjectSet]) {
         for set in covers {
             let queue = match set {
                 ObjectSet::One(object) => self.objects.get_mut(object),
                 ObjectSet::Subtree(top) => self.subtrees.get_mut(top),
             };
             if let Some(queue) = queue {
-                queue.waiting.remove(&turn);
+                queue.waiting.remove(&write_id);
             }
         }
     }
 
-    pub(super) fn leave(&mut self, turn: PendingWriteId, covers: &[ObjectSet], empties: bool) {
+    pub(super) fn leave(&mut self, write_id: PendingWriteId, covers: &[ObjectSet], empties: bool) {
         for set in covers {
             match set {
-                ObjectSet::One(object) => leave(&mut self.objects, object, turn),
-                ObjectSet::Subtree(top) => leave(&mut self.subtrees, top, turn),
+                ObjectSet::One(object) => leave(&mut self.objects, object, write_id),
+                ObjectSet::Subtree(top) => leave(&mut self.subtrees, top, write_id),
             }
         }
         for list in covers.iter().filter(|_| empties).filter_map(list_of) {
@@ -105,13 +105,13 @@ impl WriteQueues {
         }
     }
 
-    /// Whether a write of the object is under way (S3).
+    /// Whether a write of the object is pending (S3).
     pub(super) fn cover(&self, object: &Object) -> bool {
         self.objects.contains_key(object) || self.tops_above(&object.path).next().is_some()
     }
 
-    /// The objects of a subtree for which writes are under way, and the lists whose nodes go with
-    /// leases.
+    /// The objects of a subtree with pending writes, and the lists that nodes of leases are being
+    /// removed from.
     pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         let objects = self.objects_in(within).map(|(object, _)| ObjectSet::One(object.clone()));
         let above = self.tops_above(within.path()).map(|(top, _)| top);
@@ -130,17 +130,17 @@ impl WriteQueues {
             .flat_map(move |queue| queue.all.iter().copied().take(most))
     }
 
-    /// The last writes ahead that share an object with these sets: the others ahead wait behind
+    /// The nearest writes ahead that share an object with these sets. The others ahead wait behind
     /// them, or are proposed.
     pub(super) fn ahead(
         &self,
         covers: &[ObjectSet],
-        turn: PendingWriteId,
+        write_id: PendingWriteId,
         pending: &BTreeMap<PendingWriteId, PendingWrite>,
     ) -> BTreeSet<PendingWriteId> {
         let mut ahead = BTreeSet::new();
         for set in covers {
-            self.add_ahead(set, turn, pending, &mut ahead);
+            self.add_ahead(set, write_id, pending, &mut ahead);
         }
         ahead
     }
@@ -148,27 +148,27 @@ impl WriteQueues {
     fn add_ahead(
         &self,
         set: &ObjectSet,
-        turn: PendingWriteId,
+        write_id: PendingWriteId,
         pending: &BTreeMap<PendingWriteId, PendingWrite>,
         ahead: &mut BTreeSet<PendingWriteId>,
     ) {
         let above: BTreeSet<PendingWriteId> =
-            self.tops_above(set.path()).flat_map(|(_, queue)| queue.last_before(turn)).collect();
+            self.tops_above(set.path()).flat_map(|(_, queue)| queue.last_before(write_id)).collect();
         ahead.extend(&above);
         let ObjectSet::Subtree(_) = set else {
-            return ahead.extend(self.objects_in(set).flat_map(|(_, queue)| queue.last_before(turn)));
+            return ahead.extend(self.objects_in(set).flat_map(|(_, queue)| queue.last_before(write_id)));
         };
-        // What shares an object and came before the last write of all of them waits before that
-        // one. What came since is found along the queues, or along the writes: whichever are fewer.
+        // A write that shares an object, and came before `last`, waits before `last`. Later ones
+        // are found along the queues or along the writes, whichever are fewer.
         let waits = |other: &&PendingWriteId| pending.get(other).is_some_and(|pending| !pending.passes());
         let last = above.iter().rev().find(waits).copied().unwrap_or_default();
         let mut queues = self.queues_in(set).counted();
-        let mut writes = pending.range(last + 1..turn).counted();
+        let mut writes = pending.range(last + 1..write_id).counted();
         let shares = |other: &PendingWrite| !other.is_proposed && other.covers.iter().any(|cover| cover.overlaps(set));
         let (mut along_queues, mut along_writes) = (Vec::new(), Vec::new());
         loop {
             match queues.next() {
-                Some(queue) => along_queues.extend(queue.last_before(turn).filter(|other| *other > last)),
+                Some(queue) => along_queues.extend(queue.last_before(write_id).filter(|other| *other > last)),
                 None => return ahead.extend(along_queues),
             }
             match writes.next() {
@@ -178,15 +178,15 @@ impl WriteQueues {
         }
     }
 
-    /// The first writes behind that share an object with these sets: the others behind wait behind
-    /// them.
-    pub(super) fn behind(&self, covers: &[ObjectSet], turn: PendingWriteId) -> BTreeSet<PendingWriteId> {
+    /// The nearest writes behind that share an object with these sets. The others behind wait
+    /// behind them.
+    pub(super) fn behind(&self, covers: &[ObjectSet], write_id: PendingWriteId) -> BTreeSet<PendingWriteId> {
         let above = covers.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
         let inside = covers.iter().flat_map(|set| self.queues_in(set));
-        above.chain(inside).counted().filter_map(|queue| queue.first_after(turn)).collect()
+        above.chain(inside).counted().filter_map(|queue| queue.first_after(write_id)).collect()
     }
 
-    /// The queues of the subtrees that the path is in.
+    /// The queues of the subtrees that contain the path.
     fn tops_above(&self, path: &NodePath) -> impl Iterator<Item = (&NodePath, &WriteQueue)> {
         let tops = (!self.subtrees.is_empty()).then(|| std::iter::once(path.clone()).chain(path.ancestors()));
         tops.into_iter().flatten().filter_map(|top| self.subtrees.get_key_value(&top))
@@ -217,20 +217,19 @@ impl WriteQueues {
         self.objects.range(own).chain(below.map(|below| self.objects.range(below)).into_iter().flatten())
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 3] {
         let all = |queues: &mut dyn Iterator<Item = &WriteQueue>| queues.map(|queue| queue.all.len()).sum();
         [all(&mut self.objects.values()), all(&mut self.subtrees.values()), self.emptied.len()]
     }
 
-    /// The queues are those of these writes.
+    /// Checks that the queues are those of these writes.
     pub(super) fn check(&self, pending: &BTreeMap<PendingWriteId, PendingWrite>) -> Result<(), String> {
         let mut expected = Self::default();
-        for (turn, pending) in pending {
-            expected.enter(*turn, &pending.covers, pending.passes(), !pending.purged_leases().is_empty());
+        for (write_id, pending) in pending {
+            expected.enter(*write_id, &pending.covers, pending.passes(), !pending.purged_leases().is_empty());
             if pending.is_proposed {
-                expected.proposed(*turn, &pending.covers);
+                expected.proposed(*write_id, &pending.covers);
             }
         }
         if *self == expected {
@@ -240,11 +239,11 @@ impl WriteQueues {
     }
 }
 
-fn leave<K: Ord>(queues: &mut BTreeMap<K, WriteQueue>, key: &K, turn: PendingWriteId) {
+fn leave<K: Ord>(queues: &mut BTreeMap<K, WriteQueue>, key: &K, write_id: PendingWriteId) {
     visit(1);
     if let Some(queue) = queues.get_mut(key) {
-        queue.all.remove(&turn);
-        queue.waiting.remove(&turn);
+        queue.all.remove(&write_id);
+        queue.waiting.remove(&write_id);
         if queue.all.is_empty() {
             queues.remove(key);
         }
@@ -266,7 +265,7 @@ mod tests {
     fn last_before_a_write_ends_with_one_that_waits() {
         let waiting = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
         let queue = WriteQueue { all: waiting.keys().copied().collect(), waiting };
-        let before = |turn| queue.last_before(turn).collect::<Vec<_>>();
+        let before = |write_id| queue.last_before(write_id).collect::<Vec<_>>();
         assert_eq!((before(7), before(5)), (vec![6, 5], vec![4, 3, 2]));
         assert_eq!((before(2), before(1)), (vec![1], vec![]));
     }

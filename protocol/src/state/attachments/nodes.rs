@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::path::NodePath;
 
-/// The nodes of one lease. There may be a million leases with one each.
+/// The nodes of one lease. There may be a million leases with one node each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Nodes {
     One(NodePath),
-    /// Two at least.
+    /// At least two.
     #[expect(clippy::box_collection, reason = "an entry is to be as small as that of a lease with one node")]
     Many(Box<BTreeSet<NodePath>>),
 }
@@ -31,7 +31,7 @@ impl Nodes {
         }
     }
 
-    /// Those of them that lie at `path` or after it, in order.
+    /// The nodes from `path` on, in order.
     pub(super) fn from(&self, path: NodePath) -> impl Iterator<Item = &NodePath> + use<'_> {
         let (one, many) = match self {
             Self::One(only) => (Some(only).filter(|only| **only >= path), None),
@@ -40,7 +40,7 @@ impl Nodes {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// Takes one out. False if that was all.
+    /// Removes a node. Returns false if it was the last.
     pub(super) fn remove(&mut self, path: &NodePath) -> bool {
         match self {
             Self::One(only) => only != path,
@@ -52,7 +52,7 @@ impl Nodes {
         }
     }
 
-    /// Takes the first ones out, if there are more than so many.
+    /// If there are more than `most` nodes, removes and returns the first `most`.
     pub(super) fn split(&mut self, most: usize) -> Option<Vec<NodePath>> {
         let Self::Many(all) = self else { return None };
         if all.len() <= most {
@@ -63,7 +63,7 @@ impl Nodes {
         Some(first)
     }
 
-    /// One of many may have been left alone.
+    /// Turns a set of one node into [`Self::One`].
     fn settle(&mut self) {
         if let Self::Many(all) = self
             && all.len() == 1

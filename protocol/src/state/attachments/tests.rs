@@ -1,4 +1,4 @@
-//! What goes with a lease goes with it: at once, wholly, and nothing else.
+//! The end of a lease removes all its attached nodes with one change, and no other node.
 
 mod burying;
 mod lists;
@@ -33,7 +33,7 @@ fn revoke(id: LeaseId) -> Write {
     Write::RevokeLease { id }
 }
 
-/// A state with the two leases.
+/// A state with both leases.
 fn fixture() -> (Fixture, SessionId) {
     let mut fixture = Fixture::new();
     let session = fixture.open();
@@ -42,7 +42,7 @@ fn fixture() -> (Fixture, SessionId) {
     (fixture, session)
 }
 
-/// Nodes below `list` that go with the lease, made by one entry.
+/// Creates nodes below `list` with one entry, attached to the lease.
 fn attach_many(fixture: &mut Fixture, session: SessionId, list: &str, count: usize, id: LeaseId) {
     let mut commands = Vec::new();
     for number in 0..count {
@@ -68,7 +68,7 @@ fn names(fixture: &Fixture, at: &str) -> Vec<String> {
     fixture.state.children(&path(at)).expect("it exists").names
 }
 
-/// Ends the lease in the log. Which of its incarnations it was.
+/// Ends the lease in the log. Returns its incarnation.
 fn expire(fixture: &mut Fixture, lease: &LeaseKey) -> Incarnation {
     let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(lease).expect("a lease");
     assert_eq!(fixture.run(Command::Expire { lease: lease.clone(), incarnation, horizon }), Outcome::Expired);
@@ -90,7 +90,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
     assert_eq!(given, Written { lease: Some(granted), ..Written::default() });
     let lease = fixture.state.lease(&LeaseKey::Key(id)).expect("it is there");
     assert_eq!((lease.incarnation, lease.term()), (granted.incarnation, MINUTE));
-    // A name that somebody asked for is not given a second time.
+    // The state does not assign an id that a client has chosen.
     let next = LeaseId(id.0 + 1);
     fixture.write(session, grant(LeaseId(next.0 + 1))).expect("free");
     let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
@@ -393,7 +393,7 @@ fn small_leases_of_one_list_are_removed_in_one_change() {
     }
     let before = fixture.state.meta.revision;
     let leases: Vec<Incarnation> = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
-    // Each is named twice, and goes once.
+    // Each lease is named twice, and purged once.
     let leases = leases.iter().chain(&leases).copied().collect();
     assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes: 17 + 7 });
     assert_eq!((names(&fixture, "/list"), names(&fixture, "/two")), (vec![], vec![]));
@@ -449,8 +449,8 @@ fn outcome_names_the_volume_leases_that_carry_its_nodes() {
     assert_eq!(fixture.put(session, "/f", "").attached, []);
 }
 
-/// How many rows a put stores, and how long the row of the counters is, while so many sessions that
-/// were closed wait for consents.
+/// The number of rows that a put stores, and the length of the counters' row, while the orphans of
+/// `count` closed sessions wait for consents.
 fn put_with_closed(count: u64) -> (usize, usize) {
     let (mut fixture, session) = fixture();
     let mut commands = Vec::new();
@@ -472,7 +472,7 @@ fn put_with_closed(count: u64) -> (usize, usize) {
     let command = fixture.put_command_of(session, "/a", "1");
     let applied = fixture.apply_command(command);
     let meta = fixture.state.row(&RowKey::Meta).expect("it is always there");
-    // One that is written by somebody else meanwhile, and one that is removed.
+    // Another client writes one orphan meanwhile. Another orphan is purged.
     fixture.put(session, "/closed/0", "stays");
     let lease = fixture.state.orphans().next().expect("more than one");
     assert!(fixture.state.row(&RowKey::ClosedSessionOrphan(lease)).is_some());

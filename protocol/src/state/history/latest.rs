@@ -1,13 +1,14 @@
-//! The last change of each set of objects, by volume: a session that returns is told what changed
-//! since it left, and costs no more than that, however many changes there have been (S10b).
+//! The latest change of each set of objects, by volume. The answer to a returning session costs by
+//! the sets that changed in its absence, however many changes there were (S10b in
+//! docs/PROTOCOL.md).
 //!
-//! A set is kept for the volume that it lies in. The subtree of a volume is kept for the volume
-//! around it too, of which its making took a part away. A subtree with volumes inside is found by
-//! those through the nodes above them.
+//! A set is indexed under its own volume. The subtree of a volume is also indexed under the volume
+//! around it, which lost that part when the volume was created. A subtree with inner volumes is
+//! found from these through their ancestors.
 //!
-//! A set may be kept for a volume that it is no longer in, or was not in then. Nothing is missed by
-//! that: whatever moves objects from one volume to another is itself a change of the whole subtree,
-//! and kept for both.
+//! A set may be indexed under a volume that no longer contains it, or did not contain it then. No
+//! change is missed. Whatever moves objects between volumes is itself a change of the whole
+//! subtree, and is indexed under both.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +24,7 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-/// When a set was changed last, and for which volumes that is kept.
+/// The latest change of a set, and the volumes that index it.
 #[derive(Debug, Clone)]
 struct LastChange {
     revision: Revision,
@@ -35,8 +36,8 @@ fn hashed(set: &ObjectSet) -> (u64, &ObjectSet) {
     (FixedState::default().hash_one(set), set)
 }
 
-/// The last change of each set that the history knows. Follows from the history, but for the
-/// volumes: it is not compared.
+/// The latest change of each set in the history. Derived from the history. The volumes are not, so
+/// it is not compared.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatestChanges {
     sets: BTreeMap<ObjectSet, LastChange>,
@@ -56,8 +57,8 @@ impl Hash for LatestChanges {
 }
 
 impl LatestChanges {
-    /// A change has changed the set, which lies in the volume; `around` is the volume of what is
-    /// above it, if that is another.
+    /// Records a change of the set in its volume. `around` is the volume above the set's top, if
+    /// that is another one.
     pub(super) fn note(&mut self, set: &ObjectSet, revision: Revision, volume: &NodePath, around: Option<&NodePath>) {
         visit(1);
         let last = LastChange { revision, volume: volume.clone(), outer_volume: around.cloned() };
@@ -74,7 +75,7 @@ impl LatestChanges {
         }
     }
 
-    /// The history has forgotten a change of the set.
+    /// Records that the history has compacted a change of the set.
     pub(super) fn forget(&mut self, set: &ObjectSet, revision: Revision) {
         visit(1);
         if self.sets.get(set).is_some_and(|last| last.revision == revision)
@@ -95,9 +96,9 @@ impl LatestChanges {
         }
     }
 
-    /// What changed after the revision of what the volume has, each set once.
+    /// The sets that changed after the revision in the volume, each once.
     pub(super) fn after(&self, revision: Revision, volume: &NodePath) -> impl Iterator<Item = &ObjectSet> {
-        // No set comes before this one.
+        // The lowest set.
         let first = (revision.next(), ObjectSet::One(Object::data(NodePath::root())));
         let own = self.volumes.get(volume).into_iter().flat_map(move |sets| sets.range(first.clone()..));
         let tops = volume.ancestors().filter_map(move |top| {
@@ -107,16 +108,15 @@ impl LatestChanges {
         own.map(|(_, set)| set).chain(tops).counted()
     }
 
-    /// How many entries there are, of each table.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 2] {
         [self.sets.len(), self.volumes.values().map(BTreeSet::len).sum()]
     }
 
-    /// Each set that these changes changed is there with the last of them, and nothing else is.
+    /// Checks that it has exactly the sets of these changes, each with its latest change.
     pub(super) fn check<'a>(&self, sets: impl Iterator<Item = (Revision, &'a ObjectSet)>) -> Result<(), String> {
-        // In the order of hashes, as sets take long to compare: this runs after every entry of a
-        // simulation.
+        // In the order of hashes, because comparing sets is slow, and simulations run this after
+        // every entry.
         let expected: BTreeMap<(u64, &ObjectSet), Revision> =
             sets.map(|(revision, set)| (hashed(set), revision)).collect();
         let is_last = |(set, last): (&ObjectSet, &LastChange)| expected.get(&hashed(set)) == Some(&last.revision);
@@ -133,7 +133,7 @@ impl LatestChanges {
                 return Err("the last changes by volume are not those by set".to_owned());
             }
         }
-        // Each is there, and no others are.
+        // Nothing else is indexed.
         if self.volumes.values().map(BTreeSet::len).sum::<usize>() != entries
             || self.volumes.values().any(BTreeSet::is_empty)
         {

@@ -1,4 +1,4 @@
-//! What is remembered, forgotten and told of changes.
+//! Tests of the history: stored, compacted and watched changes.
 
 use super::{
     super::{FEW_NODES, fixture::*},
@@ -11,7 +11,7 @@ use crate::{
 
 const UNBOUNDED: ScanBounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
 
-/// What is told of all changes after one, in short.
+/// The watched events after a revision, in short form.
 fn told(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
     let HistoryScan::Found(found) = state.scan_after(Revision(after), watched, UNBOUNDED) else {
         panic!("it is known")
@@ -186,7 +186,7 @@ fn what_goes_with_a_lease_goes_with_one_change_that_says_why() {
     fixture.run(remove);
     assert_eq!(gone(&fixture, 5), ["/z Expired"]);
     fixture.run(Command::CloseSession { session });
-    // A replica that is made anew knows why it ended.
+    // A replica that was restored from rows knows the reason too.
     fixture.state = State::from_rows(fixture.state.rows()).expect("the rows of a state");
     let remove = Command::Purge { leases: fixture.state.orphans().collect() };
     fixture.run(remove);

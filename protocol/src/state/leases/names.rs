@@ -1,12 +1,12 @@
-//! Names for key leases that ask for none.
+//! Ids for key leases whose client chose none.
 
 use crate::{command::LeaseKey, id::LeaseId, state::State, work::visit};
 
-/// Taken names that an automatic lease id steps over one by one.
+/// The number of taken ids that the search skips one by one.
 const TAKEN_IDS_SKIPPED: usize = 16;
 
-/// Another number, anywhere, and another one for each: that of SplitMix64 (Steele, Lea and Flood
-/// 2014).
+/// The mixing function of SplitMix64 (Steele, Lea and Flood 2014). It maps each number to a
+/// different number.
 fn splitmix64(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -14,8 +14,8 @@ fn splitmix64(number: u64) -> u64 {
 }
 
 impl State {
-    /// A name that no key lease has: the next incarnation's number, which no other lease will have,
-    /// or, past a few that somebody has asked for, one drawn from all numbers.
+    /// An id that no key lease has. It is the next incarnation's number, which no other lease gets.
+    /// If clients have taken several of these, it is a pseudo-random number.
     pub(super) fn free_lease_id(&mut self) -> LeaseId {
         for _ in 0..TAKEN_IDS_SKIPPED {
             let next = self.meta.next_incarnation;
@@ -25,8 +25,8 @@ impl State {
             self.meta.next_incarnation = next.next();
         }
         let mut number = self.meta.next_incarnation.0;
-        // To be in its way, somebody has to take, for each further look, a name that is good for
-        // this one number.
+        // To delay this, a client must have taken, for each further step, an id computed for this
+        // very number.
         loop {
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let id = splitmix64(number);
@@ -79,7 +79,7 @@ mod tests {
         for number in first..first + 100 {
             fixture.write(session, grant(Some(LeaseId(number)))).expect("new");
         }
-        // The next one takes an incarnation itself, and then as many names are passed.
+        // The next grant uses one incarnation itself, and then skips this many ids.
         let number = fixture.state.meta.next_incarnation.0 + 1 + TAKEN_IDS_SKIPPED as u64;
         let drawn = LeaseId(splitmix64(number.wrapping_add(0x9e37_79b9_7f4a_7c15)));
         let taken = fixture.write(session, grant(Some(drawn))).expect("new").lease.expect("a lease");

@@ -1,4 +1,4 @@
-//! Holds: granted in order, beside those that they go with, under leases that live.
+//! Locks are granted in order, beside compatible ones, under live leases.
 
 use super::{super::fixture::*, *};
 use crate::{
@@ -20,7 +20,7 @@ fn unlock(at: &str, lock: LockId) -> Write {
     Write::Unlock { path: path(at), lock }
 }
 
-/// Sessions with a lease on the root, and what they ask for.
+/// Sessions with a lease on the root, and their requests.
 struct Waiters {
     fixture: Fixture,
     sessions: Vec<SessionId>,
@@ -261,7 +261,8 @@ fn there_are_so_many_holds_on_a_node_and_no_more() {
 }
 
 impl Waiters {
-    /// What the first session is refused, without a look at rows that were never stored.
+    /// The refusal of the first session's write. Does not compare rows, because the test stored
+    /// none.
     fn ask_without_rows(&self, write: Write) -> Result<(), WriteRefusal> {
         self.fixture.footprint(self.sessions[0], &write).map(|_| ())
     }
@@ -292,7 +293,7 @@ fn a_write_with_a_token_is_done_only_while_the_token_is_good() {
         Write::Transaction(transaction.then(Operation::put(path("/out"), "x")))
     };
     let is_done = |waiters: &mut Waiters, top: &str, token| {
-        // Whoever shows the token acts for its holder.
+        // Any session may present the token on behalf of its owner.
         let written = waiters.fixture.write(waiters.sessions[1], at(top, token)).expect("not refused");
         written.transaction.expect("a transaction").succeeded()
     };
@@ -318,7 +319,7 @@ fn hand_over_skips_queue_in_one_entry_with_larger_token() {
     assert!(waiters.token(three) > token && waiters.token(two).is_none());
     assert_eq!(waiters.fixture.state.lock_status(&path("/a"), one), LockStatus::Ended);
     assert!(!waiters.fixture.state.is_locked_under(&path("/a"), token.expect("it was held")));
-    // From there on it goes in the order of arrival: the first is still the first.
+    // The order of arrival counts again: the first waiter is still the first.
     let token = waiters.token(three);
     let (four, _) = waiters.lock(3, Exclusive);
     assert_eq!(waiters.ask(2, unlock("/a", three)), Ok(None));
@@ -383,7 +384,7 @@ fn hold_that_is_made_what_it_is_waits_for_nothing() {
         let (hold, token) = waiters.lock(0, mode);
         let taken = waiters.ask(0, convert("/a", hold, mode, true)).expect("it is held").expect("a hold");
         assert_eq!((taken.mode, taken.token), (mode, token));
-        // It is not in line before others, as one that waits to be exclusive would be.
+        // It does not block later shared locks, as a lock that waits for an upgrade would.
         let (next, granted) = waiters.lock(1, Shared);
         assert_eq!(granted.is_some(), mode == Shared);
         waiters.ask(0, unlock("/a", hold)).expect("it is held");
@@ -391,7 +392,7 @@ fn hold_that_is_made_what_it_is_waits_for_nothing() {
     }
 }
 
-/// The session holds the node without a delay, and waits for it once more with one.
+/// The session owns the node without a delay, and waits for it a second time with one.
 #[test]
 fn waiter_whose_lease_ended_leaves_no_lock_delay() {
     let mut waiters = Waiters::new(2);

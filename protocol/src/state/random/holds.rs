@@ -1,4 +1,4 @@
-//! Random holds.
+//! Random locks.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     lock::LockMode,
 };
 
-/// On few nodes, so that they meet.
+/// Uses few nodes, so that locks conflict.
 pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
     let mode = random.pick(&[LockMode::Shared, LockMode::Shared, LockMode::Exclusive]);
     let wait = !random.one_in(4);
@@ -30,7 +30,7 @@ pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
     }
 }
 
-/// Whose hold the write is about, most of the time.
+/// The owner of the lock in the write, most of the time.
 pub(super) fn owner_of(write: &Write, random: &mut Random, state: &State) -> Option<SessionId> {
     match write {
         Write::ChangeLockMode { lock, .. }

@@ -1,8 +1,8 @@
-//! The log once more, from its beginning.
+//! A replay of the log from its beginning.
 
 use super::*;
 
-/// LogCabin's cluster time, and all else, come of the log alone: a replica that begins with nothing
+/// Cluster time (as in LogCabin) and all else depend on the log alone. A replica that starts empty
 /// ends with the same bytes.
 #[test]
 fn log_replayed_on_a_fresh_replica_gives_the_same_rows() {

@@ -1,4 +1,4 @@
-//! Random transactions, against what their operations do one after the other.
+//! Random transactions, compared with their operations done one by one.
 
 use super::*;
 use crate::{
@@ -32,7 +32,7 @@ fn random_compare(random: &mut Random, state: &State) -> Compare {
 fn random_operation(random: &mut Random, all: &[NodePath], state: &State) -> Operation {
     let path = random.pick(all);
     if random.one_in(3) {
-        // Mostly one that exists: what does not cannot be removed.
+        // Usually an existing node, because others cannot be deleted.
         let nodes: Vec<&NodePath> = state.nodes_from(&NodePath::root()).map(|(at, _)| at).collect();
         let path = if random.one_in(4) { path } else { random.pick(&nodes).clone() };
         return Operation::Delete { path, recursive: random.one_in(2) };
@@ -46,13 +46,13 @@ fn random_operation(random: &mut Random, all: &[NodePath], state: &State) -> Ope
     Operation::Put { path, value: Value::from(vec![0; random.below(5) as usize]), attach }
 }
 
-/// What users see of all nodes, but for revisions and versions.
+/// The visible tree, without revisions and versions.
 fn tree(state: &State) -> Vec<(NodePath, Value, Option<NodeOwner>)> {
     let nodes = state.nodes_from(&NodePath::root());
     nodes.map(|(path, node)| (path.clone(), node.value.clone(), node.stat().owner)).collect()
 }
 
-/// Whether a comparison holds, as etcd's documentation says it.
+/// Whether a comparison holds, according to etcd's documentation.
 fn holds(state: &State, compare: &Compare) -> bool {
     let related = |relation: &Relation, got: u64, than: u64| match relation {
         Relation::Equal => got == than,
@@ -62,7 +62,7 @@ fn holds(state: &State, compare: &Compare) -> bool {
     };
     let node = state.node(&compare.path);
     match &compare.target {
-        // All values here are zeros: their order is that of their lengths.
+        // All values here are zeros, so their order is that of their lengths.
         CompareTarget::Value(relation, than) => {
             node.is_some_and(|node| related(relation, node.value.len() as u64, than.len() as u64))
         }
@@ -122,7 +122,7 @@ fn transaction_equals_its_operations_done_in_sequence() {
     assert!(done > 1000 && refused > 1000, "{done} were done, {refused} refused");
 }
 
-/// An operation by itself does what it did among others.
+/// Checks that an operation alone has the same effect as in the transaction.
 fn check_alone(twin: &mut Fixture, session: SessionId, operation: &Operation, result: &OperationResult, place: &str) {
     let condition = Condition::Any;
     let alone = match operation.clone() {

@@ -1,4 +1,4 @@
-//! What transactions do to the tree, and what they are refused for.
+//! The effects of transactions on the tree, and their refusals.
 
 use super::{super::fixture::*, *};
 use crate::{
@@ -148,7 +148,7 @@ fn if_one_operation_is_refused_none_is_done_and_it_is_named() {
     for (operation, refusal) in refused {
         let transaction = Transaction::new().then(put_op("/new", "1")).then(operation);
         let refusal = match refusal {
-            // Everything lies below the root.
+            // All nodes are below the root.
             WriteRefusal::Root { .. } => {
                 WriteRefusal::Overlap { branch: Branch::Then, first: 0, second: 1, path: path("/") }
             }

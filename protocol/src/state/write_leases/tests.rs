@@ -1,4 +1,4 @@
-//! Write leases in the state: who may have one, what is kept from others, what is flushed.
+//! Tests of write leases: their conditions, the writes that they block, and flushes.
 
 use super::{super::fixture::*, *};
 use crate::{
@@ -22,7 +22,8 @@ fn flush(lock: LockId, token: u64, value: Option<&str>, ends_write_lease: bool) 
     Write::Flush { path: path("/a"), lock, token: Token(token), value, ends_write_lease }
 }
 
-/// A node `/a`, and a session that has a write lease on it: the hold is 1, the token 2.
+/// A node `/a`, and a session with a write lease on it: lock 1, token 2. Also returns another
+/// session.
 fn writer() -> (Fixture, SessionId, SessionId) {
     let mut fixture = Fixture::new();
     let (session, other) = (fixture.open(), fixture.open());

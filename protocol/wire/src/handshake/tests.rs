@@ -1,4 +1,4 @@
-//! The handshake, by its bytes and over TCP.
+//! The handshake, as bytes and over TCP.
 
 use tokio::{io::DuplexStream, net::TcpListener};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const CLUSTER: Option<ClusterId> = Some(ClusterId { founder: 3, nonce: 1 << 127 | 5 });
 
-/// What the server makes of these first bytes, and all that it answers.
+/// The server's result for these first bytes, and its whole answer.
 async fn answer_to(hello: &[u8]) -> (Result<Role, HandshakeError>, Vec<u8>) {
     let (mut client, server) = tokio::io::duplex(1024);
     let client = async {
@@ -21,7 +21,7 @@ async fn answer_to(hello: &[u8]) -> (Result<Role, HandshakeError>, Vec<u8>) {
     (outcome, answer)
 }
 
-/// What the client makes of this answer.
+/// The client's result for this answer.
 async fn outcome_of(answer: &[u8]) -> Result<Introduced<DuplexStream>, HandshakeError> {
     let (client, mut server) = tokio::io::duplex(1024);
     server.write_all(answer).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_client_learns_why_it_is_refused() {
     let refuse = refuse(server, "not today");
     let introduce = introduce(&mut client, Role::Client);
     let (outcome, _) = futures::join!(async { introduce.await.map(drop) }, async {
-        // Ends when the client has gone, which it has not.
+        // `refuse` would end only after the client has gone.
         let _ = tokio::time::timeout(Duration::from_millis(1), refuse).await;
     });
     assert!(matches!(outcome, Err(HandshakeError::Refused { reason }) if reason == "not today"));
@@ -150,7 +150,7 @@ async fn a_client_refuses_answers_that_are_none() {
 
 #[tokio::test]
 async fn a_server_that_says_nothing_is_given_up() {
-    // Accepts on behalf of the kernel only.
+    // Only the kernel accepts the connection.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let error = connect(&address, Role::Client, Duration::from_millis(20)).await.unwrap_err();

@@ -1,9 +1,8 @@
-//! What the two transports and the driver of a connection share: the queues between them, and the
-//! windows.
+//! The state that the two transports and the driver of a connection share: queues and windows.
 //!
-//! One lock, held for a push or a pop and never across a wait. Each queue has one who fills it and
-//! one who empties it, so one waker for each is enough; all that the driver waits for is behind the
-//! driver's own.
+//! One lock protects it. It is taken for a push or a pop, and never across a wait. Each queue has
+//! one producer and one consumer, so one waker for each is enough. The driver has one waker for all
+//! that it waits for.
 
 use std::{
     collections::VecDeque,
@@ -17,33 +16,33 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::{RECALLS, REQUESTS, WRITE_BATCH_BYTES};
 use crate::{error::ConnectionError, frame::PREFIX_BYTES};
 
-/// What one side may send on a channel before the other's consumer has taken any of it, in bytes
-/// and 64 more for each frame. The last frame may go beyond. It bounds what an idle consumer makes
-/// us keep, and at a round trip of a millisecond it lets a gigabyte through each second.
+/// The credit of one side on a channel before the other's consumer has taken anything. It counts
+/// bytes, and 64 more for each frame. The last frame may exceed it. The window bounds the memory
+/// for an idle consumer. At a round trip of a millisecond it allows a gigabyte a second.
 pub const WINDOW_BYTES: usize = 1 << 20;
 
-/// Room is given back in pieces of this size: seldom enough to cost nothing, early enough that the
-/// other side never waits for it as long as the consumer keeps up.
+/// Credit is returned in pieces of this size. That is rare enough to cost nothing, and early enough
+/// that a fast consumer never makes the other side wait.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 2;
 
-/// What waits to be written on a channel, beyond which its transport takes no more: a few batches
-/// for the writer.
+/// The most bytes that wait to be written on a channel: a few batches for the writer. Beyond them
+/// the transport is not ready.
 const OUTGOING_BYTES: usize = 4 * WRITE_BATCH_BYTES;
 
-/// Counted for each frame beside its bytes, so that the bounds hold for the number of frames too.
+/// Counted for each frame beside its bytes, so that the bounds also limit the number of frames.
 const FRAME_COST_BYTES: usize = 64;
 
-/// The tag of frames that give room on a channel: the channel in one byte, then how much in four.
+/// The tag of credit frames. After it come the channel in one byte and the amount in four.
 pub(super) const CREDIT: u8 = 2;
 
 const CREDIT_FRAME_BYTES: usize = 6;
 
-/// What a frame counts as, given its length from the tag on.
+/// The cost of a frame, given its length from the tag on.
 fn cost(bytes: usize) -> usize {
     bytes + FRAME_COST_BYTES
 }
 
-/// Between the transports and the driver.
+/// The state shared by the transports and the driver.
 #[derive(Debug, Default)]
 pub(super) struct MuxShared {
     state: Mutex<MuxState>,
@@ -53,9 +52,9 @@ pub(super) struct MuxShared {
 struct MuxState {
     requests: MuxChannel,
     recalls: MuxChannel,
-    /// Why the driver is to end.
+    /// Why the driver must end.
     failure: Option<ConnectionError>,
-    /// This side is done with the connection.
+    /// This side has dropped a transport.
     is_closing: bool,
     /// The connection has ended.
     is_ended: bool,
@@ -66,12 +65,12 @@ struct MuxState {
 struct MuxChannel {
     outgoing: VecDeque<BytesMut>,
     outgoing_cost: usize,
-    /// Sent, and no room given back for it yet.
+    /// Sent, and not yet credited by the other side.
     unacknowledged: usize,
     incoming: VecDeque<Bytes>,
-    /// Received, and no room given back for it yet.
+    /// Received, and not yet credited to the other side.
     uncredited: usize,
-    /// The part of that which the consumer has taken.
+    /// The part of `uncredited` that the consumer has taken.
     consumed: usize,
     sender: Option<Waker>,
     receiver: Option<Waker>,
@@ -82,7 +81,7 @@ impl MuxShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a transport: ready when there is room for another frame, and after the end.
+    /// For a transport: ready if there is room for another frame, or after the end.
     pub(super) fn poll_ready(&self, channel: u8, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.is_ended {
@@ -96,7 +95,7 @@ impl MuxShared {
         Poll::Pending
     }
 
-    /// For a transport: a frame, from its length on, to be written.
+    /// For a transport: queues a frame, with its length prefix.
     pub(super) fn push(&self, channel: u8, frame: BytesMut) {
         let mut state = self.lock();
         if state.is_ended {
@@ -110,7 +109,7 @@ impl MuxShared {
         wake(driver);
     }
 
-    /// For a transport: the next message that has arrived; none after the end.
+    /// For a transport: the next message that has arrived. None after the end.
     pub(super) fn poll_next(&self, channel: u8, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.lock();
         let is_ended = state.is_ended;
@@ -122,7 +121,7 @@ impl MuxShared {
             register(&mut channel.receiver, cx);
             return Poll::Pending;
         };
-        // The tag has been cut off, and counts.
+        // The tag has been removed, and counts.
         channel.consumed += cost(message.len() + 1);
         let driver = if channel.consumed >= CREDIT_BYTES { state.driver.take() } else { None };
         drop(state);
@@ -148,7 +147,7 @@ impl MuxShared {
         wake(driver);
     }
 
-    /// For the driver: the connection has ended. What had arrived can still be taken.
+    /// For the driver: the connection has ended. Frames that have arrived can still be taken.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.is_ended = true;
@@ -164,7 +163,7 @@ impl MuxShared {
         }
     }
 
-    /// For the driver: a frame that has arrived, from its tag on.
+    /// For the driver: takes a frame that has arrived, from its tag on.
     pub(super) fn receive(&self, mut frame: Bytes) -> Result<(), ConnectionError> {
         let Some(&tag) = frame.first() else {
             return Err(ConnectionError::UnknownChannel { got: None });
@@ -189,9 +188,8 @@ impl MuxShared {
         Ok(())
     }
 
-    /// For the driver: waits for something to write and puts it into `frames`, in the order in
-    /// which it is to be written. False if this side is done and there is nothing left that may be
-    /// written.
+    /// For the driver: waits for frames to write, and puts them into `frames` in order. False if
+    /// this side closes and nothing more may be written.
     pub(super) async fn next_batch(&self, frames: &mut Vec<BytesMut>) -> bool {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -207,7 +205,7 @@ impl MuxShared {
         .await
     }
 
-    /// For the driver: waits until a transport found that the connection has to end.
+    /// For the driver: waits until a transport has found a reason to end the connection.
     pub(super) async fn failure(&self) -> ConnectionError {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -217,7 +215,7 @@ impl MuxShared {
         .await
     }
 
-    /// For the driver: waits until this side is done.
+    /// For the driver: waits until a transport is dropped.
     pub(super) async fn closing(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -233,7 +231,7 @@ impl MuxState {
         if channel == RECALLS { &mut self.recalls } else { &mut self.requests }
     }
 
-    /// Room first, then recalls, then requests, of which at least one goes with each batch.
+    /// Takes credit, then recalls, then at least one request if there is one.
     fn take_batch(&mut self, frames: &mut Vec<BytesMut>) -> [Option<Waker>; 2] {
         for tag in [RECALLS, REQUESTS] {
             frames.extend(self.channel(tag).take_credit(tag));
@@ -269,8 +267,7 @@ impl MuxState {
         }
         channel.unacknowledged -= got;
         let driver = self.driver.take();
-        // The driver itself is asking, and may be past the point where it looks for something to
-        // write.
+        // The driver itself calls this. It may already be past its check for something to write.
         wake(driver);
         Ok(())
     }
@@ -292,7 +289,7 @@ impl MuxChannel {
         Some(frame)
     }
 
-    /// A frame that gives room back, if there is enough to make it worth while.
+    /// A credit frame, if there is enough credit to return.
     fn take_credit(&mut self, tag: u8) -> Option<BytesMut> {
         if self.consumed < CREDIT_BYTES {
             return None;
@@ -308,7 +305,7 @@ impl MuxChannel {
         Some(frame)
     }
 
-    /// Who waits for room, if there is some.
+    /// The waker of the producer, if there is room.
     fn take_sender(&mut self) -> Option<Waker> {
         if self.outgoing_cost < OUTGOING_BYTES { self.sender.take() } else { None }
     }

@@ -1,4 +1,4 @@
-//! Two channels over one connection: order, windows, ends.
+//! The order, the windows and the end of two channels over one connection.
 
 use bytes::{BufMut, Bytes};
 use futures::{FutureExt, SinkExt, StreamExt};
@@ -14,13 +14,13 @@ fn message(id: u64, bytes: usize) -> Message {
     Response { request_id: id, message: Ok("x".repeat(bytes)) }
 }
 
-/// Two ends, each of which is split, and their drivers.
+/// Two connected ends, each split, with their drivers.
 fn ends() -> [(Transport, Transport, MuxDriver); 2] {
     let (one, other) = tokio::io::duplex(1 << 16);
     [split(one), split(other)]
 }
 
-/// One end that is split, the other as bytes.
+/// One split end, and the other end as raw bytes.
 fn raw_end() -> (DuplexStream, Transport, Transport, MuxDriver) {
     let (raw, stream) = tokio::io::duplex(1 << 16);
     let (requests, recalls, driver) = split(stream);
@@ -96,7 +96,7 @@ async fn stalled_consumer_does_not_delay_other_channel() {
     let [(mut requests, mut recalls, driver), (mut other_requests, mut other_recalls, other_driver)] = ends();
     tokio::spawn(driver);
     tokio::spawn(other_driver);
-    // Twice what the windows, the queue and the pipe can take.
+    // Twice the capacity of the windows, the queue and the pipe.
     let total = 2 * (WINDOW_BYTES + (1 << 19)) as u64 / 1024;
     let sender = tokio::spawn(async move {
         for id in 0..total {
@@ -160,7 +160,7 @@ async fn a_sender_waits_for_room_even_if_the_pipe_has_some() {
         }
         requests
     });
-    // A window, and the frame that goes beyond it.
+    // A window, and the frame that exceeds it.
     let mut received = 0;
     while received < WINDOW_BYTES {
         let (tag, payload) = next_raw(&mut raw).await;
@@ -168,7 +168,7 @@ async fn a_sender_waits_for_room_even_if_the_pipe_has_some() {
         received += payload.len() + 1 + 64;
     }
     assert!(next_raw(&mut raw).now_or_never().is_none());
-    // Room for half of it.
+    // Credit for half of it.
     let mut credit = BytesMut::new();
     credit.put_u32(6);
     credit.put_slice(&[CREDIT, REQUESTS]);
@@ -176,7 +176,7 @@ async fn a_sender_waits_for_room_even_if_the_pipe_has_some() {
     raw.write_all(&credit).await.unwrap();
     assert_eq!(next_raw(&mut raw).await.0, REQUESTS);
     drop(raw);
-    // What is sent after the end is lost, and does not hang.
+    // A message sent after the end is lost, and the sender does not hang.
     sender.await.unwrap();
     let _ = driver.await.unwrap();
 }
@@ -187,7 +187,7 @@ async fn whoever_sends_beyond_its_window_is_cut_off() {
     let driver = tokio::spawn(driver);
     let frame = frame(REQUESTS, &message(0, 1 << 19));
     for _ in 0..3 {
-        // The last may fail, as the other side has gone.
+        // The last write may fail, because the other side has gone.
         let _ = raw.write_all(&frame).await;
     }
     let error = driver.await.unwrap().unwrap_err();
@@ -258,7 +258,7 @@ async fn what_was_sent_before_a_transport_was_dropped_is_written() {
 #[tokio::test]
 async fn dropping_the_driver_closes_the_connection() {
     let [(mut requests, _recalls, driver), (mut other, _other_recalls, other_driver)] = ends();
-    // Even before it was polled.
+    // The driver was never polled.
     drop(driver);
     assert!(requests.next().await.is_none());
     requests.send(message(0, 10)).await.unwrap();
@@ -270,7 +270,7 @@ async fn dropping_the_driver_closes_the_connection() {
 #[tokio::test]
 async fn the_other_side_of_a_dropped_transport_is_not_waited_for() {
     let (raw, mut requests, _recalls, driver) = raw_end();
-    // Nobody reads, so this cannot be written.
+    // Nobody reads, so these frames cannot be written.
     fill(&mut requests, 1000);
     drop(requests);
     driver.await.unwrap();

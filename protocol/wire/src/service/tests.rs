@@ -1,4 +1,5 @@
-//! The two services over one connection: both ways at once, and what becomes of calls when it ends.
+//! The two services over one connection: calls in both directions, and calls when the connection
+//! ends.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use tokio::{
 use super::*;
 use crate::{ConnectionError, Role, accept, codec::Decode, connect, frame::FRAME_MAX_BYTES};
 
-/// A connection over TCP, after its handshake: the client's end and the server's.
+/// A TCP connection after its handshake: the client's end and the server's.
 async fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -30,11 +31,11 @@ async fn connection() -> (TcpStream, TcpStream) {
     futures::join!(client, server)
 }
 
-/// Answers each request with its sequence as the epoch, and one that brings a name with four times
-/// as many bytes.
+/// Answers each request with its sequence as the epoch. The answer to an `Open` has four times as
+/// many bytes as the name.
 #[derive(Clone)]
 struct TestServer {
-    /// Recalled from before each answer.
+    /// Gets a recall before each answer.
     callback: Option<CallbackClient>,
 }
 
@@ -80,7 +81,7 @@ fn response(epoch: u64, answer: Answer) -> Response {
 
 fn context() -> Context {
     let mut context = tarpc::context::current();
-    // Far more than any of this takes on a slow machine.
+    // Long enough for a slow machine.
     context.deadline = Instant::now() + Duration::from_secs(60);
     context
 }
@@ -181,7 +182,7 @@ async fn a_message_that_does_not_fit_fails_by_itself() {
     let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES) };
     let error = leasehold.call(context(), request(1, body)).await.unwrap_err();
     assert!(matches!(error, RpcError::Send(_)), "{error}");
-    // The request fits, its answer does not.
+    // The request fits into a frame, and its answer does not.
     let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES / 2) };
     let error = leasehold.call(context(), request(2, body)).await.unwrap_err();
     assert!(matches!(&error, RpcError::Server(error) if error.detail.contains("expected at most")), "{error}");
@@ -209,7 +210,7 @@ async fn a_bad_connection_ends_and_the_server_goes_on() {
     leasehold.call(context(), request(1, Body::Heartbeat(Default::default()))).await.unwrap();
 }
 
-/// A frame of the requests' channel: a request of this sequence, its deadline as these bytes.
+/// A frame of the requests channel: a request with this sequence, and these bytes as its deadline.
 fn request_frame(sequence: u64, deadline: &[u8]) -> Vec<u8> {
     let message = LeaseholdRequest::Call { request: request(sequence, Body::Heartbeat(Default::default())) };
     let message = postcard::to_stdvec(&message).unwrap();
@@ -223,7 +224,7 @@ fn frame(call: &[u8]) -> Vec<u8> {
     [&length[..], &[crate::mux::REQUESTS], call].concat()
 }
 
-/// Reads answers from the client's end of a connection until the one to this request comes.
+/// Reads from the client's end of a connection until the answer to this request arrives.
 async fn answer_to(client: &mut TcpStream, sequence: u64) -> Response {
     loop {
         let length = client.read_u32().await.unwrap() as usize;
@@ -254,7 +255,7 @@ async fn request_with_any_deadline_on_the_wire_harms_nobody() {
         client.write_all(&request_frame(sequence, &deadline)).await.unwrap();
         assert_eq!(answer_to(&mut client, sequence).await.epoch, Epoch(sequence), "{us} µs");
     }
-    // These are over when they arrive. They may go without an answer; the next request may not.
+    // These have expired when they arrive. They may get no answer. The next request must get one.
     for sequence in 10..20 {
         client.write_all(&request_frame(sequence, &[0])).await.unwrap();
     }
@@ -272,12 +273,12 @@ async fn deadline_that_is_no_number_ends_its_connection_alone() {
     tokio::spawn(other_driver);
     tokio::spawn(serve(requests, TestServer { callback: None }));
 
-    // As tarpc itself writes a request: deadline (seconds, nanoseconds), trace, id, message.
+    // In tarpc's own order: deadline (seconds, nanoseconds), trace, id, message.
     let longest = postcard::to_stdvec(&(u64::MAX, 999_999_999_u32)).unwrap();
     let request = LeaseholdRequest::Call { request: request(1, Body::Heartbeat(Default::default())) };
     let rest = postcard::to_stdvec(&(trace::Context::default(), 1_u64, request)).unwrap();
     let as_tarpc = frame(&[&[0], &longest[..], &rest[..]].concat());
-    // 2^64 microseconds, and a number that does not end.
+    // 2^64 microseconds, and a number without an end.
     let too_large = request_frame(1, &[&[0x80; 9][..], &[2]].concat());
     let endless = request_frame(1, &[0xff; 11]);
     for (sequence, frame) in (1..).zip([as_tarpc, too_large, endless]) {
@@ -305,7 +306,7 @@ async fn calls_under_way_fail_when_the_other_side_goes() {
     let mut requests = BaseChannel::with_defaults(requests).requests();
     let call = leasehold.call(context(), request(1, Body::Heartbeat(Default::default())));
     let kill = async {
-        // The request has arrived, and will not be answered.
+        // The request has arrived, and nobody will answer it.
         let taken = requests.next().await.unwrap().unwrap();
         server_driver.abort();
         taken
@@ -326,7 +327,7 @@ async fn an_answer_that_arrives_just_before_the_end_is_not_lost() {
     let mut frame = bytes::BytesMut::new();
     crate::frame::put_frame(&sent, Some(crate::mux::REQUESTS), &mut frame).unwrap();
     let answering = async {
-        // The request: its length, then it.
+        // Reads the request: its length, then its bytes.
         let length = server.read_u32().await.unwrap() as usize;
         server.read_exact(&mut vec![0; length]).await.unwrap();
         server.write_all(&frame).await.unwrap();

@@ -1,4 +1,4 @@
-//! A snapshot's transfer, to receivers that are slow, or stand still.
+//! Snapshot transfers to receivers that are slow, or stop answering.
 
 use std::{
     collections::BTreeMap,
@@ -20,17 +20,17 @@ use crate::{
 };
 
 const STALL: Duration = Duration::from_millis(600);
-/// What a busy machine may add.
+/// The extra time that a busy machine may need.
 const GENEROUS: Duration = Duration::from_secs(20);
 const PIECES: usize = 12;
 
-/// A receiver that takes its time, and stands still for good from some piece on.
+/// A slow receiver, which stops answering from piece `stands_still_from` on.
 #[derive(Clone)]
 struct Slow {
     each: Duration,
     stands_still_from: u64,
     received: Arc<AtomicU64>,
-    /// How often it says that the installation is under way before it is done.
+    /// How often the sender has asked for the installation. It is in progress for the first `asks`.
     asked: Arc<AtomicU64>,
     asks: u64,
 }
@@ -151,13 +151,13 @@ impl Peer for Slow {
     }
 }
 
-/// Sends a snapshot of some pieces; returns what came of it, and how long that took.
+/// Sends a snapshot of some pieces. Returns the outcome and the time that it took.
 async fn sent(to: &Slow) -> (SentSnapshot, Duration) {
     let dir = tempfile::tempdir().expect("a directory");
     let (store, ..) = StateStore::open(&dir.path().join("state"), Poison::default()).expect("opens");
     store.begin(State::new(VolumeSettings::DEFAULT)).await.expect("begins");
     let applied = LogId::new(openraft::vote::leader_id_std::CommittedLeaderId::new(1), 1);
-    // Rows of no meaning: nobody reads them.
+    // The rows have no meaning, because nobody reads them.
     let row = |number: usize| (vec![0xee, number as u8], Some(vec![number as u8; PIECE_BYTES - 64]));
     store.write(applied, None, (1..PIECES).map(row)).await.expect("written");
     let view = store.view().await.expect("viewed");

@@ -7,10 +7,10 @@
 //! END    checksum of the items (8)  magic (4)
 //! ```
 //!
-//! Numbers are little-endian. Ours are not compressed, so that both lengths of a value are the
-//! same. Sequence numbers rise from batch to batch, over restarts too: one is drawn for each, under
-//! the lock that it is written under, and the counter is set beyond all that a journal has when
-//! that is read again.
+//! Numbers are little-endian. Our batches are not compressed, so a value's two lengths are the
+//! same. Sequence numbers rise from batch to batch, over restarts too. fjall draws one for each
+//! batch under the lock that it writes under. When it reads a journal again, it sets the counter
+//! beyond all numbers there.
 
 use std::io::{self, Read};
 
@@ -26,21 +26,21 @@ const START_BYTES: usize = 12;
 const ITEM_BYTES: usize = 20;
 const CLEAR_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 8;
-/// What follows an end's checksum.
+/// The last bytes of a batch, after its checksum.
 const MAGIC: [u8; 4] = [b'F', b'J', b'L', 3];
 /// The tag, the checksum and the magic.
 const END_BYTES: usize = 1 + CHECKSUM_BYTES + MAGIC.len();
 
-/// A batch that is all there.
+/// A batch that is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Whole {
-    /// How long it is.
+    /// Its length in bytes.
     pub(super) length: u64,
     /// Its sequence number.
     pub(super) sequence: u64,
 }
 
-/// Reads one batch; none if it is not whole.
+/// Reads one batch. Returns `None` if it is not whole.
 pub(super) fn read(reader: &mut impl Read) -> io::Result<Option<Whole>> {
     match read_whole(reader) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
@@ -64,7 +64,7 @@ fn read_whole(reader: &mut impl Read) -> io::Result<Option<Whole>> {
                 hash.update(&head);
                 let Some((key, value)) = lengths(&head) else { return Ok(None) };
                 let content = key as u64 + value as u64;
-                // Grows with what is there: a length that lies costs nothing.
+                // The buffer grows with the bytes that are there, so a wrong length costs nothing.
                 let mut bytes = Vec::new();
                 reader.take(content).read_to_end(&mut bytes)?;
                 hash.update(&bytes);
@@ -96,12 +96,11 @@ fn read_array<const N: usize>(reader: &mut impl Read) -> io::Result<[u8; N]> {
 fn start(head: &[u8; START_BYTES]) -> Option<(u32, u64)> {
     let (count, sequence) = head.split_first_chunk::<4>()?;
     let (count, sequence) = (u32::from_le_bytes(*count), u64::from_le_bytes(sequence.try_into().ok()?));
-    // Nothing is written for nothing: whoever looks for a batch in the middle of something else
-    // shall not find such a one.
+    // An empty batch is never written. So a search for batches in other bytes must not find one.
     (count > 0).then_some((count, sequence))
 }
 
-/// How long an item's key and its value are.
+/// The lengths of an item's key and value.
 fn lengths(head: &[u8; ITEM_BYTES]) -> Option<(usize, usize)> {
     let [_, compression, _, _, _, _, _, _, _, _, key @ .., v0, v1, v2, v3, s0, s1, s2, s3] = *head;
     let (value, stored) = ([v0, v1, v2, v3], [s0, s1, s2, s3]);
@@ -109,33 +108,33 @@ fn lengths(head: &[u8; ITEM_BYTES]) -> Option<(usize, usize)> {
         .then(|| (usize::from(u16::from_le_bytes(key)), u32::from_le_bytes(stored) as usize))
 }
 
-/// What the end of a batch says that its items' checksum is.
+/// The checksum of the items that a batch's end records.
 fn checksum(end: &[u8]) -> Option<u64> {
     let (tag, rest) = end.split_first()?;
     let (checksum, rest) = rest.split_first_chunk::<CHECKSUM_BYTES>()?;
     (*tag == END && rest.starts_with(&MAGIC)).then(|| u64::from_le_bytes(*checksum))
 }
 
-/// Whether a batch ends right before this place.
+/// Whether a batch ends right before this position.
 pub(super) fn ends_before(bytes: &[u8], at: usize) -> bool {
     at.checked_sub(END_BYTES).and_then(|end| checksum(bytes.get(end..at)?)).is_some()
 }
 
-/// A batch as its own lengths have it, whatever its checksum says.
+/// The extent of a batch by its own lengths, whatever its checksum says.
 #[derive(Debug, Default)]
 pub(super) struct Outline {
     pub(super) sequence: u64,
-    /// Where each value begins and ends. The last one may end after the bytes do.
+    /// The bounds of each value. The last one may end beyond the bytes.
     pub(super) values: Vec<(usize, usize)>,
-    /// Where the batch ends; none if that cannot be seen.
+    /// The end of the batch; `None` if the bytes do not show it.
     pub(super) end: Option<usize>,
-    /// How many items were looked at.
+    /// The number of items examined.
     pub(super) items: usize,
     items_end: usize,
 }
 
 impl Outline {
-    /// Of what begins at `at`. None if no batch does.
+    /// The outline of the batch at `at`. `None` if no batch begins there.
     pub(super) fn of(bytes: &[u8], at: usize) -> Option<Self> {
         let (tag, rest) = bytes.get(at..)?.split_first()?;
         let (count, sequence) = start(rest.first_chunk()?).filter(|_| *tag == START)?;
@@ -160,15 +159,14 @@ impl Outline {
         Some(outline)
     }
 
-    /// Whether the batch is whole. It began at `at`.
+    /// Whether the batch, which began at `at`, is whole.
     pub(super) fn is_whole(&self, bytes: &[u8], at: usize) -> bool {
         self.end.is_some()
             && checksum(&bytes[self.items_end..]) == Some(xxh3_64(&bytes[at + 1 + START_BYTES..self.items_end]))
     }
 }
 
-/// Whether this may be the beginning of a batch with a sequence number above `last`, as far as it
-/// is there.
+/// Whether a batch with a sequence number above `last` may begin here, as far as the bytes show it.
 pub(super) fn may_begin(bytes: &[u8], last: u64) -> bool {
     let Some((tag, rest)) = bytes.split_first() else { return true };
     let follows = match rest.split_first_chunk() {
@@ -199,7 +197,7 @@ mod tests {
                 batch.insert(&keyspace, "one", "value");
                 batch.remove(&keyspace, "gone");
                 batch.commit().expect("written");
-                // What is not in the journal draws numbers too.
+                // Batches outside the journal use sequence numbers too.
                 keyspace.rotate_memtable_and_wait().expect("flushed");
             }
         }

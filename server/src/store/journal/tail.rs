@@ -1,50 +1,49 @@
-//! What follows the whole batches of a journal: one batch that was being written, or damage.
+//! What follows the whole batches of a journal: one torn batch, or damage.
 //!
-//! **The question.** Of a journal that is fsynced batch by batch only the last batch can be torn.
-//! If one was written behind it, it had been fsynced before, and is damaged. So a later batch is
-//! looked for. But a value can be anything, the bytes of a batch too: one that is found may be a
-//! part of the torn one, and says nothing then.
+//! **The question.** If a journal is fsynced batch by batch, only its last batch can be torn. If a
+//! batch was written after an incomplete one, the incomplete one had been fsynced, and is damaged.
+//! So this module searches for a later batch. But a value can contain any bytes, those of a batch
+//! too. A batch found may be a part of the torn one, and then proves nothing.
 //!
-//! **How they are told apart.** A batch that was written behind the one that is not whole
+//! **How to distinguish them.** A batch that was written after the incomplete one
 //!
-//! - has a sequence number above that one's, which has one above that of the last whole batch;
-//! - is followed, after others of rising numbers perhaps, by the end of the data or by the
-//!   beginning of another batch, which may itself be torn: nothing else is ever written behind a
-//!   batch;
-//! - is not within a value of the one that is not whole, as that one's own lengths have it. (A
-//!   damaged length might say so, though a value's is there twice; so it is not believed of what
-//!   begins right where a batch ends.)
+//! - has a sequence number above that one's, whose number is above that of the last whole batch;
+//! - is followed, perhaps after others of rising numbers, by the end of the data, or by the
+//!   beginning of another batch, which may be torn. Nothing else is ever written after a batch;
+//! - is not within a value of the incomplete one, by that one's own lengths. (A damaged length
+//!   might claim that, although a value's length is stored twice. So it does not count for a batch
+//!   that begins right where another ends.)
 //!
-//! And if that one is all there by its own lengths, with its end where they have it, they say at
-//! once whether anything follows. What can be either is taken for damage: that costs a restart with
-//! an empty folder, the other would cost what was acknowledged.
+//! If the incomplete batch has its end where its lengths place it, they decide at once whether
+//! anything follows. A doubtful case counts as damage. That costs a restart with an empty folder.
+//! The opposite mistake would lose acknowledged entries.
 //!
-//! **Its price.** Each byte is looked at a bounded number of times: whoever writes values that look
-//! like batches over and over gets them taken for damage, not the processor.
+//! **Cost.** Each byte is examined a bounded number of times. Values that imitate batches many
+//! times over are treated as damage, and do not use up the processor.
 
 use super::batch::{self, Outline, START};
 
-/// A disk writes so much of a page or all of it: what was lost of a batch's beginning is zeros up
-/// to such a border.
+/// A disk writes a sector completely or not at all. So a lost beginning of a batch is zeros up to
+/// the border of a sector.
 const SECTOR_BYTES: usize = 512;
 
-/// The items and the bytes that are looked at in vain, for each byte that there is.
+/// How many items and bytes may be examined without result, for each byte of the tail.
 const IN_VAIN_MAX: usize = 8;
 
-/// What follows the whole batches of a journal.
+/// The bytes after the whole batches of a journal.
 #[derive(Debug)]
 pub(super) struct JournalTail<'a> {
-    /// From the first byte that is in no whole batch to the last that is not zero.
+    /// From the first byte outside a whole batch to the last byte that is not zero.
     pub(super) bytes: &'a [u8],
-    /// Where they begin in the file.
+    /// The position of these bytes in the file.
     pub(super) start: u64,
-    /// The sequence number of the last whole batch before them.
+    /// The sequence number of the last whole batch.
     pub(super) after: Option<u64>,
 }
 
 impl JournalTail<'_> {
-    /// Where something is that was written after the batch that is not whole, or may have been.
-    /// None if that was the last one.
+    /// The position of data that was, or may have been, written after the incomplete batch. `None`
+    /// if that batch was the last one.
     pub(super) fn written_later(&self) -> Option<usize> {
         let torn = Outline::of(self.bytes, 0).unwrap_or_default();
         if let Some(end) = torn.end {
@@ -77,12 +76,13 @@ impl JournalTail<'_> {
         None
     }
 
-    /// Whether a batch with this number can have been written after the one that is not whole.
+    /// Whether a batch with this number can have been written after the incomplete one.
     fn is_later(&self, sequence: u64) -> bool {
         self.after.is_none_or(|after| sequence.saturating_sub(1) > after)
     }
 
-    /// Where the whole batches end that begin with this one, and the last one's sequence number.
+    /// The end of the run of whole batches that begins with this one, and the last one's sequence
+    /// number.
     fn chain(&self, at: usize, first: &Outline) -> (usize, u64) {
         let (mut end, mut last) = (first.end.unwrap_or(at), first.sequence);
         while let Some(next) = Outline::of(self.bytes, end)
@@ -95,8 +95,8 @@ impl JournalTail<'_> {
         (end, last)
     }
 
-    /// Whether nothing follows a batch that ends here, or another one, or what may be left of
-    /// another one.
+    /// Whether a batch that ends here is followed by nothing, by another batch, or by what may be
+    /// the rest of one.
     fn may_go_on(&self, end: usize, last: u64) -> bool {
         let rest = &self.bytes[end..];
         let border = SECTOR_BYTES - (self.start as usize + end) % SECTOR_BYTES;
@@ -115,8 +115,7 @@ mod tests {
     use super::*;
     use crate::store::journal::{batch::Whole, whole_batches, written, written_last};
 
-    /// What the store underneath writes for these values, a batch for each, and where each batch
-    /// is.
+    /// The journal that fjall writes for these values, one batch each, and the range of each batch.
     fn journal(values: &[Vec<u8>]) -> (Vec<u8>, Vec<Range<usize>>) {
         let dir = tempfile::tempdir().expect("a directory");
         let database = Database::builder(dir.path()).worker_threads(1).open().expect("opens");
@@ -138,7 +137,7 @@ mod tests {
         (bytes, batches)
     }
 
-    /// Batches with higher sequence numbers than any that the tests write themselves.
+    /// Batches with higher sequence numbers than the tests' own.
     fn others() -> Vec<u8> {
         let (bytes, batches) = journal(&vec![vec![7; 50]; 40]);
         bytes[batches[37].start..].to_vec()
@@ -151,7 +150,7 @@ mod tests {
         JournalTail { bytes, start, after }.written_later().map(|at| start + at as u64)
     }
 
-    /// The journal with each of some ranges of bytes lost, in turn.
+    /// The journal in variants: in each, one range of bytes is lost.
     fn losing<'a>(
         journal: &'a [u8],
         of: &Range<usize>,
@@ -188,7 +187,7 @@ mod tests {
         let others = others();
         let within = bytes.windows(others.len()).position(|window| window == others).expect("it is there");
         assert_eq!(written_later(&bytes[..within + others.len()]), None);
-        // Without them nothing tells: nothing is cut.
+        // Without its lengths it cannot be recognized, so nothing is cut.
         let mut headless = bytes[..within + others.len()].to_vec();
         headless[batches[1].start..batches[1].start + 20].fill(0);
         assert_eq!(written_later(&headless), Some(within as u64));
@@ -238,7 +237,7 @@ mod tests {
     #[test]
     fn a_changed_length_claims_no_batch_that_was_written_later() {
         let (bytes, batches) = journal(&[vec![5; 300], vec![6; 300], vec![7; 100], vec![8; 100]]);
-        // The upper byte of the key's length, and in both lengths of the value the two upper ones.
+        // The upper byte of the key's length, and the two upper bytes in both lengths of the value.
         for changed in [&[25][..], &[28, 32], &[29, 33]] {
             let mut damaged = bytes.clone();
             for at in changed {
@@ -261,8 +260,8 @@ mod tests {
 
     #[test]
     fn what_looks_like_batches_over_and_over_is_given_up() {
-        // Each item's value is the beginning of a batch that has the items behind it, and all of
-        // them end at one end.
+        // Each item's value is the beginning of a batch of the following items. All of these
+        // batches have the same end.
         let mut chain = vec![3, 0, 0, 0, 0, 0, 0, 0, 0, b'F', b'J', b'L', 3];
         for count in 1..20_000_u32 {
             let value = [&[START][..], &count.to_le_bytes(), &[9; 8]].concat();

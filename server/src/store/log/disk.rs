@@ -1,10 +1,12 @@
-//! The log's shape on disk, and what is checked when it is opened.
+//! The log's format on disk, and the checks at its opening.
 //!
-//! One database with two keyspaces. `entries`: the index, big-endian, to a crc32 (of index and what
-//! follows), the [format](LOG_FORMAT) and the entry. `meta`: the database's format, the purge
-//! point, the last entry, the vote, and up to where purged entries have been removed. The purge
-//! point is a key of its own, because finding the first entry would mean to walk over the
-//! tombstones of all purged ones (measured: 40 to 297 ms).
+//! One database with two keyspaces:
+//!
+//! - `entries` maps the index (big-endian) to a crc32 (of the index and the rest), the
+//!   [format](LOG_FORMAT) and the entry.
+//! - `meta` has the database's format, the purge point, the last entry, the vote, and how far
+//!   purged entries have been removed. The purge point has its own key: to find the first entry
+//!   would mean to skip the tombstones of all purged ones (measured: 40 to 297 ms).
 
 use std::{io, ops::Range, path::Path};
 
@@ -24,9 +26,9 @@ const CRC_BYTES: usize = 4;
 /// The checksum and the format.
 const HEAD_BYTES: usize = CRC_BYTES + 1;
 
-/// The format of the log: of its entries, with the commands in them, and of what stands beside
-/// them. Raise it when their bytes change (`server/tests/replica/formats.rs` says so); a log of
-/// another format is refused. Format 1 did not say so.
+/// The format of the log: of its entries with their commands, and of its metadata. Raise it when
+/// their bytes change; `server/tests/replica/formats.rs` detects that. A log of another format is
+/// refused. Format 1 did not record its number.
 pub const LOG_FORMAT: u8 = 2;
 const MEMTABLE_MAX_BYTES: u64 = 16 << 20;
 
@@ -37,36 +39,35 @@ const LAST: &str = "last";
 const VOTE: &str = "vote";
 const SWEPT: &str = "swept";
 
-/// Why a log was not opened. The node must not start: it may have promised what is not there any
-/// more.
+/// Why a log was not opened. The replica must not start: it may have promised what is now missing.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenLogError {
     /// The database cannot be opened or read.
     #[error("the log cannot be read: {0}")]
     Database(#[from] fjall::Error),
-    /// The witness cannot be opened or read.
+    /// The file of the durable index cannot be opened or read.
     #[error("the record of what the log has acknowledged (the file witness) cannot be read: {0}")]
     DurableIndex(io::Error),
-    /// The log is of a format that this program does not read.
+    /// This program does not read the log's format.
     #[error("the log has format {got}: expected {expected}")]
     Format {
         /// Its format.
         got: u8,
-        /// Ours.
+        /// The format that this program reads.
         expected: u8,
     },
-    /// A key or a value is not what was written.
+    /// A key or a value differs from what was written.
     #[error("the log is damaged: {what}")]
     Damaged {
-        /// Where, and what was expected.
+        /// The place, and the expected content.
         what: String,
     },
     /// Acknowledged entries are missing.
     #[error("the log ends at {got}: expected {expected}, which has been acknowledged")]
     Short {
-        /// Where it ends.
+        /// The last entry found.
         got: String,
-        /// What must be there.
+        /// The last entry expected.
         expected: String,
     },
     /// The vote is older than one that was saved.
@@ -74,7 +75,7 @@ pub enum OpenLogError {
     OldVote {
         /// The vote that was found.
         got: String,
-        /// The one that was saved.
+        /// The vote that was saved.
         expected: String,
     },
     /// The writer's thread could not be started.
@@ -99,7 +100,7 @@ pub(super) struct LogDisk {
 }
 
 impl LogDisk {
-    /// Opens and checks.
+    /// Opens and checks the log.
     pub(super) fn open(dir: &Path, witness: &Path) -> Result<(Self, LogTail, DurableIndex), OpenLogError> {
         let keyspaces: [(&str, database::DatabaseOptions); 2] =
             [(ENTRIES, entries_options), (META, KeyspaceCreateOptions::default)];
@@ -162,16 +163,16 @@ impl LogDisk {
         Ok(Some(value))
     }
 
-    /// Up to where the entries below the purge point have been removed, and the purge point: what
-    /// is between is left.
+    /// The purged entries that are still to be removed: from where the removal has come, to the
+    /// purge point.
     pub(super) fn unswept(&self) -> Result<Range<u64>, OpenLogError> {
         let purged: Option<LogId> = self.meta(PURGED)?;
         let swept: Option<u64> = self.meta(SWEPT)?;
         Ok(swept.unwrap_or(0)..purged.map_or(0, |purged| purged.index + 1))
     }
 
-    /// The entries with these indexes, up to `most_bytes` but at least one, and whether those are
-    /// all.
+    /// The entries with these indexes, up to `most_bytes` but at least one, and whether they are
+    /// complete.
     pub(super) fn read(&self, indexes: Range<u64>, most_bytes: usize) -> io::Result<(Vec<RaftEntry>, bool)> {
         let mut entries = Vec::new();
         let mut bytes = 0;
@@ -230,12 +231,12 @@ impl LogDisk {
     }
 }
 
-/// Reads an entry as it stands on a disk, and writes it again.
+/// Decodes an entry from its bytes on disk, and encodes it again.
 pub(super) fn rewritten(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
     decode(key, value).and_then(|entry| encode(key, &entry))
 }
 
-/// An entry as it stands on a disk.
+/// The bytes of an entry on disk.
 pub(super) fn written(entry: &RaftEntry) -> io::Result<Vec<u8>> {
     encode(&key(entry.log_id.index), entry)
 }
@@ -275,9 +276,8 @@ fn checked<'a>(key: &[u8], value: &'a [u8]) -> io::Result<&'a [u8]> {
     }
 }
 
-/// The log id of an entry, which comes first in it, and the entry's bytes. What it proposes is not
-/// decoded: that is most of the time that an entry takes, and its checksum says that it is what was
-/// written.
+/// The log id of an entry, which comes first in it, and the entry's bytes. It does not decode the
+/// proposal, which would take most of the time. The checksum proves that the bytes are unchanged.
 fn log_id_of<'a>(key: &[u8], value: &'a [u8]) -> io::Result<(LogId, &'a [u8])> {
     let index = <[u8; 8]>::try_from(key).map(u64::from_be_bytes).map_err(invalid)?;
     let content = checked(key, value).map_err(|error| invalid(format!("entry {index}: {error}")))?;

@@ -1,33 +1,32 @@
-//! How many bytes of entries the log has, and between which of them.
+//! The sizes of the log's entries, by ranges.
 //!
-//! A mark is kept for each [`MARK_BYTES`] of entries, not for each entry. So an answer is exact to
-//! one mark, and one entry. A log within its bounds has some hundred marks.
+//! It has a mark for each [`MARK_BYTES`] of entries, not for each entry. So an answer is exact to
+//! one mark and one entry. A log within its bounds has a few hundred marks.
 
 use std::collections::VecDeque;
 
-/// The bytes between two marks. An entry that is longer has a mark of its own.
+/// The bytes between two marks. A longer entry has a mark of its own.
 const MARK_BYTES: u64 = 256 << 10;
 
-/// Up to an entry, that one included.
+/// A position after an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Mark {
     /// The index after the entry.
     end: u64,
-    /// The bytes of all entries that were counted up to here, purged ones included.
+    /// The bytes of all entries counted up to here, purged ones included.
     total: u64,
 }
 
-/// The bytes of the entries of one log. They are counted from where the log was opened, or cut
-/// empty.
+/// The sizes of one log's entries, counted since it was opened or became empty.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
-    /// The last mark that is purged, or the beginning; then ascending.
+    /// The last purged mark, or the beginning; then the marks after it, ascending.
     marks: VecDeque<Mark>,
     last: Mark,
 }
 
 impl Sizes {
-    /// Of a log that has been purged below `start`, and has no entries yet.
+    /// The sizes of a log that is purged below `start` and has no entries.
     pub(super) fn new(start: u64) -> Self {
         let last = Mark { end: start, total: 0 };
         Self { marks: [last].into(), last }
@@ -50,7 +49,7 @@ impl Sizes {
         while self.marks.len() > 1 && self.marks.back().is_some_and(|mark| mark.end > from) {
             self.marks.pop_back();
         }
-        // What lies between the mark and the cut counts as nothing: less than one mark.
+        // Entries between the mark and the cut count nothing: less than one mark.
         self.last = Mark { end: from, total: self.marks.back().map_or(0, |mark| mark.total) };
     }
 
@@ -64,12 +63,12 @@ impl Sizes {
         }
     }
 
-    /// About the bytes of the entries in `[start, end)`.
+    /// The approximate size of the entries in `[start, end)`.
     pub(super) fn between(&self, start: u64, end: u64) -> u64 {
         self.total(end).saturating_sub(self.total(start))
     }
 
-    /// The smallest index, to one mark, from which on the entries have at most `bytes`.
+    /// The smallest index, exact to one mark, from which on the entries have at most `bytes`.
     pub(super) fn last_bytes_from(&self, bytes: u64) -> u64 {
         let beyond = self.last.total.saturating_sub(bytes);
         let place = self.marks.partition_point(|mark| mark.total < beyond);

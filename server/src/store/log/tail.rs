@@ -1,33 +1,32 @@
-//! The part of the log that is kept in memory: all that is not on disk yet, and what was written
-//! last.
+//! The part of the log in memory: all entries that are not on disk yet, and the latest others.
 
 use std::{collections::VecDeque, io, ops::Range};
 
 use super::sizes::Sizes;
 use crate::raft::types::alias::{LogId, RaftEntry, Vote};
 
-/// The entries that are kept although they are on disk. Followers that keep up and the state
-/// machine read the last few hundred.
+/// The most entries on disk that stay in memory. The state machine, and followers that keep up,
+/// read the last few hundred.
 const RECENT_ENTRIES: usize = 8192;
-/// The bytes of those entries.
+/// The most bytes of those entries.
 const RECENT_BYTES: usize = 32 << 20;
 
-/// What is known of the log without reading the disk.
+/// The state of the log that is known without reading the disk.
 #[derive(Debug, Default)]
 pub(super) struct LogTail {
     purged: Option<LogId>,
     last: Option<LogId>,
     vote: Option<Vote>,
-    /// Consecutive; the last of them is the last of the log. Empty if nothing was appended since
-    /// the last cut.
+    /// Consecutive entries up to the last of the log. Empty if nothing was appended since the log
+    /// was opened or truncated below them.
     recent: VecDeque<RaftEntry>,
     recent_bytes: usize,
-    /// The entries below this are on disk.
+    /// All entries below this index are on disk.
     flushed: u64,
     sizes: Sizes,
 }
 
-/// What an entry counts for in the bounds on bytes: its payload, and a little for the rest.
+/// The size of an entry for the bounds on bytes: its payload, and a little for the rest.
 pub(super) fn entry_bytes(entry: &RaftEntry) -> usize {
     let payload = match &entry.payload {
         openraft::EntryPayload::Normal(logged) => logged.encoded_bytes(),
@@ -38,7 +37,7 @@ pub(super) fn entry_bytes(entry: &RaftEntry) -> usize {
 }
 
 impl LogTail {
-    /// What was found on disk.
+    /// The state that was found on disk.
     pub(super) fn new(purged: Option<LogId>, last: Option<LogId>, vote: Option<Vote>, sizes: Sizes) -> Self {
         let flushed = last.map_or(0, |last| last.index + 1);
         Self { purged, last, vote, recent: VecDeque::new(), recent_bytes: 0, flushed, sizes }
@@ -60,7 +59,7 @@ impl LogTail {
         self.vote
     }
 
-    /// The vote is on disk.
+    /// Records that the vote is on disk.
     pub(super) fn vote_saved(&mut self, vote: Vote) {
         self.vote = Some(vote);
     }
@@ -69,7 +68,7 @@ impl LogTail {
     ///
     /// # Errors
     ///
-    /// There would be a hole.
+    /// The log would have a gap.
     pub(super) fn append(&mut self, entries: &[RaftEntry]) -> io::Result<()> {
         for entry in entries {
             let got = entry.log_id.index;
@@ -89,8 +88,7 @@ impl LogTail {
         Ok(())
     }
 
-    /// Forgets the entries after `last`; returns the first index that is gone, and what is the last
-    /// entry now.
+    /// Drops the entries after `last`. Returns the first dropped index, and the new last entry.
     pub(super) fn truncate_after(&mut self, last: Option<LogId>) -> (u64, Option<LogId>) {
         let from = last.map_or(0, |last| last.index + 1);
         if self.last.is_none_or(|last| last.index < from) {
@@ -104,7 +102,7 @@ impl LogTail {
         (from, self.last)
     }
 
-    /// Forgets the entries up to `upto`; returns what is the last entry now.
+    /// Drops the entries up to `upto`. Returns the new last entry.
     pub(super) fn purge(&mut self, upto: LogId) -> Option<LogId> {
         while self.recent.front().is_some_and(|entry| entry.log_id.index <= upto.index) {
             self.forget_front();
@@ -115,7 +113,8 @@ impl LogTail {
         self.last
     }
 
-    /// The entries below `index` are on disk; drops from memory what is beyond the bounds.
+    /// Records that the entries below `index` are on disk. Drops from memory what exceeds the
+    /// bounds.
     pub(super) fn flushed_below(&mut self, index: u64) {
         self.flushed = index;
         while self.recent.len() > RECENT_ENTRIES || self.recent_bytes > RECENT_BYTES {
@@ -126,8 +125,8 @@ impl LogTail {
         }
     }
 
-    /// The entries in `[start, end)` that are in memory, and the indexes before them that have to
-    /// be read from disk. Returns up to `most_bytes`, but at least one entry.
+    /// The entries in `[start, end)` that are in memory, and the indexes before them to read from
+    /// disk. Returns up to `most_bytes`, but at least one entry.
     pub(super) fn read(&self, start: u64, end: u64, most_bytes: usize) -> (Vec<RaftEntry>, Range<u64>) {
         let start = self.purged.map_or(start, |purged| start.max(purged.index + 1));
         let end = self.last.map_or(0, |last| end.min(last.index + 1));

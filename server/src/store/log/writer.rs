@@ -1,9 +1,9 @@
 //! The one thread that writes the log.
 //!
-//! It takes what waits in the queue, writes it as one batch, fsyncs once, then answers. Within a
-//! batch each key occurs once (the store gives all of a batch one sequence number, so the order of
-//! two writes of one key would be undefined): a cut therefore ends a batch, and the last entry, the
-//! vote and the sweep are written once at its end.
+//! It takes all calls that wait in the queue, writes them as one batch, fsyncs once, then answers.
+//! Each key occurs once in a batch. fjall gives a whole batch one sequence number, so the order of
+//! two writes of one key would be undefined. So a truncation ends a batch, and the last entry, the
+//! vote and the progress of removal are written once at the batch's end.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -26,23 +26,22 @@ use crate::{
 
 type LogReply = oneshot::Sender<io::Result<()>>;
 
-/// What one batch holds at most; one call may go beyond.
+/// The most bytes in one batch. One call may exceed it.
 const BATCH_MAX_BYTES: usize = 8 << 20;
-/// Purged entries that are removed along with one batch: few enough that no append waits for them
-/// noticeably.
+/// The most purged entries that one batch removes: so few that no append is noticeably delayed.
 const SWEEP_ENTRIES: u64 = 256;
 
-/// A call.
+/// A call to the writer.
 pub(super) enum LogOp {
-    /// Add entries.
+    /// Adds entries.
     Append { entries: Vec<RaftEntry>, callback: IOFlushed<TypeConfig> },
-    /// Save a vote.
+    /// Saves a vote.
     Vote { vote: Vote, reply: LogReply },
-    /// Remove all entries from `from` on; `last` is the last one then.
+    /// Removes all entries from `from` on. Then `last` is the last one.
     Truncate { from: u64, last: Option<LogId>, reply: LogReply },
-    /// Move the purge point; `last` is the last entry then.
+    /// Moves the purge point. Then `last` is the last entry.
     Purge { upto: LogId, last: Option<LogId>, reply: LogReply },
-    /// End.
+    /// Ends the writer.
     Close { reply: oneshot::Sender<()> },
 }
 
@@ -59,13 +58,13 @@ impl Waiter {
         };
         match self {
             Self::Callback(callback) => callback.io_completed(result),
-            // Whoever asked may have gone.
+            // The caller may have gone.
             Self::Reply(reply) => drop(reply.send(result)),
         }
     }
 }
 
-/// The batch that is being gathered.
+/// The batch that is being collected.
 #[derive(Default)]
 struct Gathered {
     entries: Vec<RaftEntry>,
@@ -83,10 +82,10 @@ pub(super) struct LogWriter {
     last: Option<LogId>,
     /// The vote on disk.
     vote: Option<Vote>,
-    /// Purged entries that are still to be removed.
+    /// The purged entries that are still to be removed.
     unswept: Range<u64>,
-    /// The first index that has not been purged: what the sweep has reached when nothing is left of
-    /// it.
+    /// The first index that is not purged: how far the removal has come once nothing is left to
+    /// remove.
     kept_from: u64,
 }
 
@@ -97,7 +96,7 @@ impl LogWriter {
             (tail.purged(), tail.last(), tail.vote())
         };
         let kept_from = purged.map_or(0, |purged| purged.index + 1);
-        // If that cannot be read now, a later purge removes them; nothing depends on it.
+        // If this cannot be read now, a later purge removes those entries. Nothing depends on it.
         let unswept = disk.unswept().unwrap_or(0..0);
         Self { disk, durable_index, tail, poison, last, vote, unswept, kept_from }
     }
@@ -151,7 +150,7 @@ impl LogWriter {
         }
     }
 
-    /// The next call; removes purged entries while there is none.
+    /// The next call. Removes purged entries while there is none.
     fn next(&mut self, calls: &mut mpsc::Receiver<LogOp>) -> Option<LogOp> {
         while !self.unswept.is_empty() {
             match calls.try_recv() {
@@ -159,8 +158,8 @@ impl LogWriter {
                 Err(mpsc::error::TryRecvError::Disconnected) => return None,
                 Err(mpsc::error::TryRecvError::Empty) => {
                     let swept = self.guarded(|writer| {
-                        // Fsynced like all others: that is how a torn batch is told from a damaged
-                        // one.
+                        // Fsynced like all batches: otherwise a torn batch could not be told from
+                        // damage.
                         let mut batch = writer.disk.batch().durability(Some(PersistMode::SyncData));
                         let unswept = writer.sweep(&mut batch)?;
                         batch.commit().map_err(io::Error::other)?;
@@ -220,7 +219,7 @@ impl LogWriter {
         self.durable_index.record(self.last, self.vote, is_durable)
     }
 
-    /// Adds the removal of some purged entries; returns what is left then.
+    /// Adds the removal of some purged entries to the batch. Returns the rest.
     fn sweep(&self, batch: &mut WriteBatch) -> io::Result<Range<u64>> {
         if self.unswept.is_empty() {
             return Ok(self.unswept.clone());
@@ -238,7 +237,7 @@ impl LogWriter {
         if last == self.last {
             return Ok(());
         }
-        // First the witness, and durably: it must never say more than the log.
+        // First the durable index, with an fsync: it must never claim more than the log has.
         self.durable_index.record(last, self.vote, true)?;
         let end = self.last.map_or(from, |last| last.index + 1);
         let mut batch = self.disk.batch().durability(Some(PersistMode::SyncData));
@@ -255,7 +254,7 @@ impl LogWriter {
     fn purge(&mut self, upto: LogId, last: Option<LogId>) -> io::Result<()> {
         let existing = self.last.map_or(0, |last| last.index + 1);
         self.kept_from = self.kept_from.max(upto.index + 1);
-        // What lies beyond the old end does not exist: nothing to remove there.
+        // There are no entries beyond the old end, so nothing to remove there.
         self.unswept.end = self.kept_from.min(existing).max(self.unswept.start);
         let mut batch = self.disk.batch().durability(Some(PersistMode::SyncData));
         self.disk.put_purged(&mut batch, &upto)?;

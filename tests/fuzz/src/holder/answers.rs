@@ -1,4 +1,4 @@
-//! What the server says to a holder: honest answers, and lies.
+//! The server's answers to a holder: honest ones, and lies.
 
 use super::*;
 
@@ -33,7 +33,8 @@ impl World {
         Promise { volume, incarnation, generation: self.generation(), span, term: TERM, revision }
     }
 
-    /// The volume of a path: mostly the nearest; now and then its border has just moved.
+    /// The volume of a path: mostly the nearest one, sometimes another, as if a border had just
+    /// moved.
     pub(super) fn volume(&self, of: &NodePath, draw: &mut Draw<'_>) -> NodePath {
         let tops = TOPS.iter().filter_map(|top| NodePath::parse(top).ok());
         let above: Vec<NodePath> = tops.filter(|top| top.contains(of)).collect();
@@ -126,7 +127,7 @@ impl World {
         }
     }
 
-    /// What a request for a hold comes to.
+    /// The lock that a request for a lock gets. `None` for other writes.
     fn taken(&self, write: &Write, draw: &mut Draw<'_>) -> Option<LockGrant> {
         let (path, lock, mode) = match write {
             Write::Lock { path, mode, .. } => (path.clone(), LockId(draw.number(8)), *mode),
@@ -138,7 +139,7 @@ impl World {
         Some(LockGrant { volume: self.volume(&path, draw), path, lock, mode, token, incarnation })
     }
 
-    /// Whatever can be said, under any epoch, to any question.
+    /// Any answer to any request, under any epoch.
     pub(super) fn lie(&mut self, draw: &mut Draw<'_>) -> Response {
         let request = draw.request(SessionId(self.sessions), Epoch(self.epoch), 1, Revision(1));
         let mut response = self.response(&request, draw);

@@ -1,23 +1,26 @@
-//! The check: one pass forwards, one backwards, over the only order that there can be.
+//! The check of one key: one pass forwards and one backwards over the only possible order.
 //!
-//! *Forwards*: each operation takes the earliest moment that it can, not before it began and not
-//! before what comes before it in the order. If that is after its end, it has none. Reads of one
-//! version are in no order among each other. *Backwards*: the latest moment of each version. A read
-//! that found nothing fits into a time of absence if it did not end before that could begin, and
-//! did not begin after that had to end. That each takes the first that fits is enough: if one has
-//! ended before another began, what fits the later one and comes earlier fits the first one too.
+//! - *Forwards:* each operation takes the earliest possible moment. That is not before its own
+//!   beginning, nor before the operations ordered before it. If it is after the operation's end, no
+//!   order exists. Reads of one version have no order among each other.
+//! - *Backwards:* the latest moment of each version. A read that found nothing fits an absence if
+//!   two things hold. It did not end before the absence could begin, nor begin after the absence
+//!   had to end.
+//!
+//! The first fit is enough. Suppose that one read ended before another began, and the later one
+//! fits an earlier absence. Then that absence also fits the first read.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
 use super::{Operation, Outcome, Read, Register, Violation, Write};
 
-/// A write with its place in the order, and who saw it.
+/// A write with its revision, and the reads that saw it.
 #[derive(Debug)]
 struct Version<'a, V> {
     revision: u64,
     write: &'a Write<V>,
     reads: Vec<&'a Read<V>>,
-    /// The first moment that it can have taken effect, and the last.
+    /// The first and the last moment at which it can have taken effect.
     earliest: u64,
     latest: u64,
 }
@@ -39,7 +42,7 @@ pub(super) fn register<'a, K: Clone + Debug, V: Clone + Ord + Debug>(
     Ok(versions.into_iter().map(|version| (version.revision, version.write)).collect())
 }
 
-/// Checks that revisions are in the order of time over all keys.
+/// Checks that the order of revisions agrees with time over all keys.
 pub(super) fn revisions<K: Clone + Debug, V: Clone + Debug>(
     mut placed: Vec<(u64, &K, &Write<V>)>,
 ) -> Result<(), Violation<K, V>> {
@@ -107,7 +110,7 @@ fn versions<'a, K: Clone + Debug, V: Clone + Ord + Debug>(
     Ok(all.into_iter().map(version).collect())
 }
 
-/// The revision of a write that was acknowledged or seen.
+/// The revision of a write, from its acknowledgement or from a read that saw it.
 fn place<K: Clone + Debug, V: Clone + Debug>(
     key: &K,
     write: &Write<V>,
@@ -134,14 +137,14 @@ fn place<K: Clone + Debug, V: Clone + Debug>(
     Ok(place)
 }
 
-/// What the moment of the next operation must not be before.
+/// The operation that bounds the moment of the next one from below.
 #[derive(Debug)]
 enum Bound<'a, V> {
     Write(&'a Write<V>),
     Read(&'a Read<V>),
 }
 
-// Whatever values are: these are references. Derived, it would ask for values that are `Copy`.
+// Derived implementations would require that `V` is `Copy`.
 impl<V> Clone for Bound<'_, V> {
     fn clone(&self) -> Self {
         *self
@@ -179,7 +182,7 @@ fn forwards<'a, K: Clone + Debug, V: Clone + Debug>(
     Ok(())
 }
 
-/// Something ended before what comes before it in the order began.
+/// The violation for an operation that ended before its predecessor in the order began.
 fn blame<K: Clone + Debug, V: Clone + Debug>(
     key: &K,
     bound: Option<Bound<'_, V>>,
@@ -198,8 +201,8 @@ fn blame<K: Clone + Debug, V: Clone + Debug>(
     }
 }
 
-/// A read missed something. It is a lost write if nobody saw that, or anything later, after it was
-/// acknowledged.
+/// A read missed an operation. It is a lost write if no read after the acknowledgement saw that
+/// write, or a later one.
 fn missed<K: Debug, V: Clone + Debug>(
     key: K,
     read: &Read<V>,
@@ -223,7 +226,7 @@ fn backwards<V>(versions: &mut [Version<'_, V>]) {
     }
 }
 
-/// A read that found nothing must fit into a time of absence.
+/// Checks that a read that found nothing fits an absence.
 fn absence<K: Clone + Debug, V: Clone + Debug>(
     key: &K,
     read: &Read<V>,
@@ -241,7 +244,7 @@ fn absence<K: Clone + Debug, V: Clone + Debug>(
     if begun <= until(0) || (0..versions.len()).any(|place| is_absent(place) && is_within(place)) {
         return Ok(());
     }
-    // What stood when it began, and had to be seen.
+    // The version at the beginning of the read, which the read had to see.
     let stood = versions.iter().rposition(|version| version.latest < begun).unwrap_or(0);
     let write = Operation::Write(versions[stood].write.clone());
     Err(missed(key.clone(), read, write, &versions[stood..]))

@@ -1,21 +1,20 @@
-//! What clients were told, checked for linearizability (Herlihy and Wing 1990):
+//! Checks the observations of clients for linearizability (Herlihy and Wing 1990):
 //! `leasehold_simulation::history`.
 //!
-//! It knows nothing of the simulator, nor of Leasehold: keys, values, revisions, and the times at
-//! which each operation began and ended on one clock. Tests of real processes use it as they are.
+//! The module knows neither the simulator nor Leasehold. It knows keys, values, revisions, and when
+//! each operation began and ended on one clock. Tests of real processes use it too.
 //!
-//! In general the check is NP-complete (Gibbons and Korach 1997). Here it is exact and takes a
-//! sort, because each write has a unique value and a revision, its place in the one order of all
-//! changes: there is only one order to be tried. What is asked is whether each operation can have a
-//! moment between its beginning and its end, such that the moments are in that order.
+//! The general check is NP-complete (Gibbons and Korach 1997). This one is exact and costs a sort.
+//! Each write has a unique value, and a revision: its position in the one order of all changes. So
+//! only one order is possible. The check asks whether each operation can have a moment between its
+//! beginning and its end, such that the moments are in that order.
 //!
-//! - A write that failed for reasons unknown ([`Outcome::Unknown`]) may have taken effect at any
-//!   time since, or never. If its value is seen, it did, at the revision that it was seen with. If
-//!   not, nothing depends on it.
-//! - A write that was refused must never be seen.
-//! - Absence has no revision. A read that found nothing fits wherever a key was absent. *Not
-//!   exact*: while the outcome of a delete of the key is unknown, any number of reads are excused
-//!   by it, where one moment for it might not fit all of them.
+//! - A write of unknown outcome ([`Outcome::Unknown`]) may have taken effect at any later time, or
+//!   never. A read that finds its value also finds its revision. Otherwise nothing depends on it.
+//! - No read may see a refused write.
+//! - Absence has no revision. A read that found nothing fits every absence of its key. *Not exact*:
+//!   while the outcome of a delete is unknown, it excuses any number of such reads. One moment of
+//!   the delete might not fit all of them.
 //!
 //! ```
 //! use leasehold_simulation::history::{History, Outcome, Violation};
@@ -36,43 +35,43 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt::Debug};
 
-/// When an operation began, and when its answer was there, on one clock for all: any unit.
+/// When an operation began and when its answer arrived, on one common clock, in any unit.
 pub type Span = (u64, u64);
 
-/// What the writer was told.
+/// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It took effect.
     Done {
-        /// Its place in the order of all changes.
+        /// Its position in the order of all changes.
         revision: u64,
     },
-    /// It did not take effect and never will.
+    /// It did not take effect, and never will.
     Refused,
-    /// It may have taken effect, or may yet. Also for a write that was never answered.
+    /// It may have taken effect, or still may. Also for a write that was never answered.
     Unknown,
 }
 
 /// A write of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write<V> {
-    /// The value, that no other write has; none if the key was removed.
+    /// The value, which no other write has; none if the write removed the key.
     pub value: Option<V>,
-    /// When.
+    /// When it began and ended.
     pub span: Span,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// When it had its revision: at its end, or later if it took effect in its writer's memory
-    /// first. If its outcome is unknown that does not matter.
+    /// The moment of its revision: its end, or later if it first took effect in its writer's
+    /// memory. Ignored if the outcome is unknown.
     pub revised: u64,
 }
 
 /// A read of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read<V> {
-    /// The value and the revision of its last change; none if there was no such key.
+    /// The value and the revision of its last change; none if the key was absent.
     pub found: Option<(V, u64)>,
-    /// When.
+    /// When it began and ended.
     pub span: Span,
 }
 
@@ -88,42 +87,42 @@ pub enum Operation<V> {
 /// Why no order fits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation<K: Debug, V: Debug> {
-    /// A read did not see what had been told, to a writer or a reader, before it began.
+    /// A read missed an operation that had ended before the read began.
     #[error("stale read of {key:?}: {read:?} began after {missed:?} had ended")]
     Stale {
-        /// Of which key.
+        /// The key.
         key: K,
         /// The read.
         read: Read<V>,
-        /// What it should have seen.
+        /// The operation that the read should have seen.
         missed: Operation<V>,
     },
-    /// An acknowledged write was not seen by any of those who looked after it was acknowledged.
+    /// An acknowledged write that no later read saw.
     #[error(
         "lost write of {key:?}: {write:?} was acknowledged, and none that looked later saw it; the first was {read:?}"
     )]
     Lost {
-        /// Of which key.
+        /// The key.
         key: K,
         /// The write.
         write: Write<V>,
-        /// One that missed it.
+        /// A read that missed it.
         read: Read<V>,
     },
-    /// A write was refused, and took effect.
+    /// A refused write took effect.
     #[error("refused write of {key:?} that took effect: {write:?}, seen by {read:?}")]
     Refused {
-        /// Of which key.
+        /// The key.
         key: K,
         /// The write.
         write: Write<V>,
-        /// Who saw it.
+        /// A read that saw it.
         read: Read<V>,
     },
-    /// A write has two places in the order.
+    /// A write has two positions in the order.
     #[error("write of {key:?} that took effect twice, at {one} and at {other}: {write:?}")]
     Twice {
-        /// Of which key.
+        /// The key.
         key: K,
         /// The write.
         write: Write<V>,
@@ -132,62 +131,61 @@ pub enum Violation<K: Debug, V: Debug> {
         /// The other.
         other: u64,
     },
-    /// A read found what had not been written when it ended.
+    /// A read found a value whose write began after the read had ended.
     #[error("read of {key:?} from the future: {read:?} ended before {write:?} began")]
     Future {
-        /// Of which key.
+        /// The key.
         key: K,
         /// The read.
         read: Read<V>,
-        /// What it found.
+        /// The write of the value that it found.
         write: Write<V>,
     },
-    /// A read found what nobody ever wrote.
+    /// A read found a value that no client wrote.
     #[error("read of {key:?} found what nobody wrote: {read:?}")]
     Unwritten {
-        /// Of which key.
+        /// The key.
         key: K,
         /// The read.
         read: Read<V>,
     },
-    /// Two writes of one key have the same place in the order.
+    /// Two writes of one key have the same revision.
     #[error("two writes of {key:?} at one revision: {one:?} and {other:?}")]
     SameRevision {
-        /// Of which key.
+        /// The key.
         key: K,
         /// One write.
         one: Box<Write<V>>,
         /// The other.
         other: Box<Write<V>>,
     },
-    /// A write has a lower revision than one that had ended before it began, or than one that
-    /// somebody had seen.
+    /// A write has a lower revision than an operation that had ended before it began.
     #[error("revisions go back: {late:?} of {key:?} began after {early:?} had ended, and comes before it")]
     Backwards {
-        /// Of which key the later one is.
+        /// The key of the later write.
         key: K,
-        /// What had ended.
+        /// The operation that had ended.
         early: Operation<V>,
-        /// What began later.
+        /// The write that began later.
         late: Box<Write<V>>,
     },
-    /// The test wrote one value twice, so that nothing can be concluded.
+    /// The test wrote one value twice, so the check can conclude nothing.
     #[error("the value {value:?} was written to {key:?} twice by the test itself")]
     NotUnique {
-        /// Of which key.
+        /// The key.
         key: K,
         /// The value.
         value: V,
     },
 }
 
-/// What all clients were told, key by key.
+/// The observations of all clients, by key.
 #[derive(Debug, Clone)]
 pub struct History<K, V> {
     keys: BTreeMap<K, Register<V>>,
 }
 
-/// What was told of one key.
+/// The observations of one key.
 #[derive(Debug, Clone)]
 struct Register<V> {
     writes: Vec<Write<V>>,
@@ -201,30 +199,30 @@ impl<K, V> Default for History<K, V> {
 }
 
 impl<K: Clone + Ord + Debug, V: Clone + Ord + Debug> History<K, V> {
-    /// A write of a key (none removes it) and what came of it. Keys are absent in the beginning.
-    /// For a write of unknown outcome the end of its span does not matter.
+    /// Adds a write of a key, with its outcome. A value of `None` removes the key. All keys are
+    /// absent at first. If the outcome is unknown, the end of the span is ignored.
     pub fn write(&mut self, key: K, value: Option<V>, span: Span, outcome: Outcome) {
         self.register(key).writes.push(Write { value, span, outcome, revised: span.1 });
     }
 
-    /// A write that took effect at one moment, in its writer's memory, if it did, and got its
-    /// revision later, by the step `revised`: the revisions of other keys may come before it.
+    /// Adds a write that took effect at the moment `at` in its writer's memory, if at all. It got
+    /// its revision later, by the step `revised`. Revisions of other keys may come before it.
     pub fn write_back(&mut self, key: K, value: V, at: u64, outcome: Outcome, revised: u64) {
         self.register(key).writes.push(Write { value: Some(value), span: (at, at), outcome, revised });
     }
 
-    /// A read of a key that was answered, with what it found: the value, and the revision of its
-    /// last change.
+    /// Adds an answered read of a key, with the value that it found and the revision of its last
+    /// change.
     pub fn read(&mut self, key: K, found: Option<(V, u64)>, span: Span) {
         self.register(key).reads.push(Read { found, span });
     }
 
-    /// How many operations there are.
+    /// The number of operations.
     pub fn len(&self) -> usize {
         self.keys.values().map(|register| register.writes.len() + register.reads.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -234,7 +232,8 @@ impl<K: Clone + Ord + Debug, V: Clone + Ord + Debug> History<K, V> {
         self.keys.iter().map(|(key, register)| (key, &register.writes[..], &register.reads[..]))
     }
 
-    /// Whether there is an order of everything that fits what everybody was told.
+    /// Checks that one order of all operations fits all observations. The error names the first
+    /// violation.
     pub fn check(&self) -> Result<(), Violation<K, V>> {
         let mut placed = Vec::new();
         for (key, register) in &self.keys {

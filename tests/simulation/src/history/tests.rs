@@ -1,4 +1,4 @@
-//! That the checker finds each kind of violation, and nothing where there is none.
+//! The checker finds each kind of violation, and accepts valid histories.
 
 use super::{History, Outcome, Violation};
 
@@ -10,7 +10,7 @@ fn done(revision: u64) -> Outcome {
     Outcome::Done { revision }
 }
 
-/// Two writes, one after the other, and what else is said.
+/// Two writes in succession, and the operations that `and` adds.
 fn two_writes(and: impl FnOnce(&mut History<&'static str, &'static str>)) -> Checked {
     let mut history = History::default();
     history.write(KEY, Some("one"), (10, 20), done(1));
@@ -36,7 +36,7 @@ fn reads_that_overlap_a_write_may_see_it_or_not() {
     assert_eq!(checked, Ok(()));
 }
 
-/// A read of the first value missed what another had seen.
+/// The violation of a read that found the first value after another read had seen the second.
 fn stale_one(span: (u64, u64), seen: (u64, u64)) -> Violation<&'static str, &'static str> {
     let missed = super::Operation::Read(super::Read { found: Some(("two", 2)), span: seen });
     Violation::Stale { key: KEY, read: super::Read { found: Some(("one", 1)), span }, missed }
@@ -174,11 +174,11 @@ fn a_value_written_twice_by_the_test_is_its_own_mistake() {
     assert!(matches!(checked, Err(Violation::NotUnique { .. })), "{checked:?}");
 }
 
-/// The dumb twin: all orders of a few operations, each at any moment that it can have.
+/// The slow reference: it tries all orders of a few operations, at all possible moments.
 mod twin {
     use super::{super::Outcome, History, KEY};
 
-    /// One operation: the value written (0 removes) or found, and when.
+    /// One operation: the value written (0 removes) or found, and its span.
     #[derive(Debug, Clone, Copy)]
     struct Op {
         is_write: bool,
@@ -187,7 +187,7 @@ mod twin {
         span: (u64, u64),
     }
 
-    /// Whether the operations fit in some order of their moments, tried one after the other.
+    /// Whether some order of moments fits the operations. Tries one after the other.
     fn fits(rest: &mut Vec<Op>, now: u64, current: (u64, u64), last: u64) -> bool {
         if rest.is_empty() {
             return true;
@@ -210,7 +210,7 @@ mod twin {
         false
     }
 
-    /// What is read after a write. Absence has no revision.
+    /// What a read finds after a write. Absence has no revision.
     fn seen(op: Op) -> (u64, u64) {
         if op.value == 0 { (0, 0) } else { (op.value, op.revision) }
     }

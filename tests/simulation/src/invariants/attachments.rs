@@ -1,5 +1,5 @@
-//! *The answer to a write says which lease each node went with that it attached to its session*
-//! (S7b): by that the client knows which nodes it loses with which of its leases.
+//! *The answer to a write names the lease of each node that it attached to the writer's session*
+//! (S7b). From that the client knows which nodes it loses when one of its leases ends.
 
 use leasehold_protocol::{
     command::{Attach, Command, Outcome, Write, Written},
@@ -8,8 +8,8 @@ use leasehold_protocol::{
     transaction::{Branch, Operation},
 };
 
-/// Checks what a command that has just been applied was answered with. A node that another command
-/// of the entry has changed since is left out.
+/// Checks the outcome of a command that was just applied. It skips a node that a later command of
+/// the entry changed.
 pub(crate) fn check(truth: &State, command: &Command, outcome: &Outcome) -> Result<(), String> {
     let (Command::Write { write, .. }, Outcome::Written(Ok(written))) = (command, outcome) else { return Ok(()) };
     for path in
@@ -25,7 +25,7 @@ pub(crate) fn check(truth: &State, command: &Command, outcome: &Outcome) -> Resu
     Ok(())
 }
 
-/// The nodes that the write has put, and what they were to go with.
+/// The nodes that the write put, each with the requested attachment.
 fn puts<'a>(write: &'a Write, written: &Written) -> Vec<(&'a NodePath, Attach)> {
     match (write, &written.transaction) {
         (Write::Put { path, attach, .. }, _) => vec![(path, *attach)],

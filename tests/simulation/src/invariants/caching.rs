@@ -1,13 +1,13 @@
-//! *While somebody keeps a node's data to itself, nobody else has a copy of it, and nobody else
-//! changes it* (write leases; DESIGN, *Holds*): at any true time, going by each client's own clock.
-//! What it sets there is seen by all who read from then on, or is told to be lost: that is judged
-//! with everything else that clients were told ([`super::linearizability`]).
+//! *While a session has a node's data under a write lease, no other client has a usable copy of it,
+//! and none changes it* (S10). This holds at every true time, by each client's own clock. Later
+//! readers see the owner's value, or the owner hears that it is lost: [`super::linearizability`]
+//! judges that.
 
 use leasehold_protocol::{object::Object, state::State};
 
 use crate::client::Client;
 
-/// Checks what one client keeps to itself.
+/// Checks the data that one client has under write leases.
 pub(crate) fn check<'a>(
     client: &Client,
     others: impl Iterator<Item = &'a Client> + Clone,

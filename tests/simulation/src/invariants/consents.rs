@@ -1,10 +1,9 @@
 //! *A write takes effect only after each conflicting lease was given up, or had ended* (Gray and
 //! Cheriton 1989; S2).
 //!
-//! In its strong form, which needs no reader to come by: at no moment may a copy be used by its
-//! client's clock, whether or not that client is paused, that is not what was committed last.
-//! Consents are gathered before a write is proposed, so that holds from the commit on, not only
-//! from the acknowledgement.
+//! This is its strong form, which needs no read. A usable copy must equal the last committed
+//! content, by its client's clock, also while the client is paused. The lessor gathers consents
+//! before it proposes a write. So this holds from the commit on, not only from the acknowledgement.
 
 use leasehold_protocol::state::State;
 

@@ -1,18 +1,18 @@
-//! *A term has one leader at most, and it has every entry that was committed before* (election
-//! safety and leader completeness; Ongaro and Ousterhout 2014, figure 3). Of the simulator's own
-//! Raft: were it wrong, nothing that is found would mean anything.
+//! *A Raft term has at most one leader, and it has every entry committed before* (election safety
+//! and leader completeness; Ongaro and Ousterhout 2014, figure 3). This checks the simulator's own
+//! Raft: if that is wrong, no finding means anything.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::raft::{Entry, Raft};
 
-/// Who led which term.
+/// The leader of each Raft term.
 #[derive(Debug, Default)]
 pub(crate) struct Elected(BTreeMap<u64, usize>);
 
 impl Elected {
-    /// A server won an election. `committed` are the entries that are committed, each with the term
-    /// in which it came to be: a leader of an earlier term, elected late, need not have it.
+    /// A server has won an election. `committed` has each committed entry with the Raft term of its
+    /// commit. A leader of an earlier Raft term, elected late, need not have the entry.
     pub(crate) fn won(
         &mut self,
         term: u64,

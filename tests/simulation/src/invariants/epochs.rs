@@ -1,5 +1,5 @@
-//! *The clamped clock runs from the moment the epoch begins, not before: until then nobody can
-//! renew* (T4).
+//! *The clamped clock stands still until the epoch begins* (T4), because no client can renew
+//! before.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use leasehold_protocol::{
     time::{ClusterTime, Instant},
 };
 
-/// What the simulator itself may be off by.
+/// The inaccuracy of the simulator itself.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// Looks at a proposal of a lessor whose epoch began at a moment, when its clock was to start from
-/// a time: that of the log, and what the last leader was heard for beyond it.
+/// Checks the cluster time of a proposal. `begun` says when the lessor's epoch began, and where its
+/// clock had to start: at the log's time plus the time heard.
 pub(crate) fn check(proposal: &Proposal, begun: Option<(Instant, ClusterTime)>, now: Instant) -> Result<(), String> {
     let Some((at, logged)) = begun.filter(|_| proposal.epoch != Epoch(0)) else { return Ok(()) };
     let most = logged.after(now.since(at)).after(SLACK);

@@ -1,6 +1,6 @@
-//! *A lease ends only when its client has stopped counting on it* (T3, T5; Gray and Cheriton 1989):
-//! by then its time has passed on the client's own clock, whatever clocks, elections and pauses did
-//! in between. The complaints of etcd 9888, 12528; consul 1172.
+//! *A lease ends only after its client stopped counting on it* (T3, T5; Gray and Cheriton 1989). By
+//! then it has ended on the client's own clock, whatever clocks, elections and pauses did. See the
+//! issues etcd 9888 and 12528, and consul 1172.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use leasehold_protocol::{command::LeaseKey, id::Incarnation, time::Instant};
 
 use crate::client::Client;
 
-/// The lease has just ended: looks at a client's own reading of it.
+/// A lease has just ended. Checks that the client, by its own clock, no longer counts on it.
 pub(crate) fn check(
     client: &Client,
     (ended, incarnation): (&LeaseKey, Incarnation),

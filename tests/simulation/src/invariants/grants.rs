@@ -1,6 +1,6 @@
 //! *A retried request gets the first outcome* (S9), and *a request means the lease that its sender
-//! meant* (S7b): the answer to a grant of a key lease names the incarnation that its own entry
-//! granted, or no time.
+//! meant* (S7b). So the answer to a grant of a key lease says *not found*, or names the incarnation
+//! that its own entry granted.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use leasehold_protocol::{
 
 use crate::oracle::WriteKey;
 
-/// What each grant granted.
+/// The incarnation that each grant granted.
 #[derive(Debug, Default)]
 pub(crate) struct Grants(BTreeMap<WriteKey, Incarnation>);
 
 impl Grants {
-    /// An entry was committed. Of grants that a later command of the same entry has ended or
-    /// replaced nothing is noted.
+    /// An entry was committed. It ignores grants that a later command of the entry ended or
+    /// replaced.
     pub(crate) fn commit(&mut self, proposal: &Proposal, outcomes: &[Outcome], truth: &State) {
         let mut last = BTreeMap::new();
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
@@ -41,7 +41,7 @@ impl Grants {
         }
     }
 
-    /// A leader has answered a write, and this is what it says of the lease.
+    /// Checks a leader's answer to a write, and what that says of the lease.
     pub(crate) fn check(&self, key: WriteKey, kept: &KeyLeasePromise) -> Result<(), String> {
         match self.0.get(&key) {
             Some(granted) if kept.result != KeepAliveResult::NotFound && kept.incarnation != *granted => Err(format!(

@@ -8,11 +8,11 @@ use crate::{
     oracle::Oracle,
 };
 
-/// Nothing that was begun while there were faults, which were over in step `healed_in`, is still
-/// under way.
+/// No request that began while there were faults is still in flight. Faults stopped in step
+/// `healed_in`.
 ///
-/// Where few leases are granted, one more is refused as busy for as long as all that there are are
-/// kept (wide seed 313).
+/// With a low limit on leases, a grant is refused as busy for as long as all leases are renewed
+/// (wide seed 313).
 pub(crate) fn check_nothing_waits(client: &Client, healed_in: u64, are_few: bool) -> Result<(), String> {
     let has_no_room = |open: &OpenWrite| are_few && matches!(open.change, Write::GrantLease { .. });
     let mut writes = client.writes.values().filter(|open| !has_no_room(open));
@@ -26,10 +26,10 @@ pub(crate) fn check_nothing_waits(client: &Client, healed_in: u64, are_few: bool
     Ok(())
 }
 
-/// Every object was read since, and what was found is what was true when the read began, or later:
-/// a lease can be lost on a slow network at any time, and what goes with it goes.
+/// Every object was read since. The read found the content that was current when it began, or a
+/// later one: on a slow network a lease can be lost at any time, and its nodes with it.
 ///
-/// Where only short contents are told, some may not have been.
+/// If leaders refuse long contents, some objects may not have been read.
 pub(crate) fn check_all_current(client: &Client, oracle: &Oracle, are_short: bool) -> Result<(), String> {
     for (object, versions) in &oracle.versions {
         let since = oracle.asked.get(object).copied().unwrap_or_default();

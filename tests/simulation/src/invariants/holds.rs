@@ -1,7 +1,7 @@
-//! *At most one exclusive holder of a node, never beside others* (LESSONS of Jepsen's etcd 3.4.3
-//! and of Redlock): at any true time, going by what each client believes on its own clock. *Fencing
-//! tokens only grow*, over all leaders (Chubby). And in the end everybody knows how their holds
-//! stand.
+//! *At most one exclusive owner of a lock, and none beside others* (S10; lessons of Jepsen's
+//! analysis of etcd 3.4.3, and of Redlock). This holds at every true time, by each client's own
+//! clock. *Fencing tokens only grow*, over all leaders (Chubby). In the end every client knows the
+//! status of its locks.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use leasehold_protocol::{
 
 use crate::client::Client;
 
-/// A hold that a client counts on right now.
+/// A lock that a client counts on right now.
 pub(crate) struct Counted<'a> {
     pub(crate) client: usize,
     pub(crate) path: &'a NodePath,
@@ -23,7 +23,7 @@ pub(crate) struct Counted<'a> {
     mode: LockMode,
 }
 
-/// What the client counts on at this true time, whether it runs or stands still.
+/// The locks that the client counts on at this true time, whether it runs or is paused.
 pub(crate) fn counted(client: &Client, now: u64) -> impl Iterator<Item = Counted<'_>> {
     let clock = client.machine.clock.read(now);
     let open = client.holds.iter().filter(|_| client.is_open);
@@ -35,7 +35,7 @@ pub(crate) fn counted(client: &Client, now: u64) -> impl Iterator<Item = Counted
     })
 }
 
-/// Nobody counts on a hold that does not go with another's.
+/// No two clients count on incompatible locks.
 pub(crate) fn check_exclusion(counted: &[Counted<'_>]) -> Result<(), String> {
     for (place, one) in counted.iter().enumerate() {
         let mut rest = counted[place + 1..].iter();
@@ -49,7 +49,7 @@ pub(crate) fn check_exclusion(counted: &[Counted<'_>]) -> Result<(), String> {
     Ok(())
 }
 
-/// The highest token that was granted on each node.
+/// The highest token granted on each node, and each lock's token and mode.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     highest: BTreeMap<NodePath, Token>,
@@ -57,14 +57,14 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// An entry was committed: what it has granted has higher tokens than all before. Returns how
-    /// many grants there were, and how many of those to holds that had waited.
+    /// An entry was committed. Checks that its grants have higher tokens than all earlier ones.
+    /// Returns the number of grants, and how many of them went to waiters.
     pub(crate) fn check(&mut self, truth: &State, waited: impl Fn(LockId) -> bool) -> Result<(u64, u64), String> {
         let mut granted: Vec<(Token, LockId, &NodePath, LockMode)> = Vec::new();
         for (id, path, hold) in truth.locks() {
             let Some(token) = hold.token else { continue };
             let known = self.of.get(&id).copied();
-            // An upgrade is a grant; what becomes shared keeps its token.
+            // An upgrade is a grant. A downgrade keeps its token.
             let is_upgrade =
                 known.is_some_and(|(_, mode)| mode == LockMode::Shared && hold.mode == LockMode::Exclusive);
             if known.is_none_or(|(old, _)| old != token) || is_upgrade {
@@ -83,7 +83,7 @@ impl Tokens {
     }
 }
 
-/// In the end each client knows how its holds stand, and there are none that it does not know of.
+/// In the end each client knows the status of all its locks, and has no unknown lock.
 pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> {
     if !client.is_open {
         return Ok(());
@@ -106,7 +106,7 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
     }
 }
 
-/// Holds of clients that are gone are gone.
+/// The locks of departed clients have ended.
 pub(crate) fn check_owners(clients: &[Client], truth: &State) -> Result<(), String> {
     let is_owned = |session| clients.iter().any(|client| client.is_open && client.holder.session() == Some(session));
     match truth.locks().find(|(_, _, hold)| !is_owned(hold.session)) {

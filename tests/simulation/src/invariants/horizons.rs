@@ -1,11 +1,11 @@
-//! *Horizons never move backwards* (T6; the complaint of etcd 9888). That no promised end goes
-//! beyond one is looked at by [`Lessor::check`](leasehold_protocol::lessor::Lessor::check).
+//! *Horizons never move backwards* (T6; issue etcd 9888). That no promise goes beyond its horizon
+//! is checked by [`Lessor::check`](leasehold_protocol::lessor::Lessor::check).
 
 use std::collections::BTreeMap;
 
 use leasehold_protocol::{command::LeaseKey, id::Incarnation, state::State, time::ClusterTime};
 
-/// The horizons seen last.
+/// The horizons last seen.
 #[derive(Debug, Default)]
 pub(crate) struct Horizons {
     seen: BTreeMap<LeaseKey, (Incarnation, ClusterTime)>,

@@ -1,11 +1,10 @@
-//! *Load never breaks a promise* (S10b): a key lease that its client keeps in time, with answers
-//! arriving, does not end, however many others are kept (the complaints of etcd 9888 and consul
-//! 1172).
+//! *Load never breaks a promise* (S10b). A key lease that its client renews in time, with answers
+//! arriving, does not end, however many others are renewed (issues etcd 9888, consul 1172).
 //!
-//! In time: the same leader has renewed it again and again for more than half of its term, never
-//! with more than half of its term in between, and no longer ago than that. Counted on the leader's
-//! clock, and anew whenever the leader stood still or its entries were not committed in time: what
-//! it renewed meanwhile need not be in the log.
+//! *In time* means three things. One leader has renewed the lease for more than half of its term.
+//! Never did more than half of its term lie between two renewals, nor since the last one. The
+//! leader's clock measures this, and the measurement starts anew when the leader was paused, or its
+//! entries were not committed in time. Renewals from before may be missing in the log.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,10 +15,10 @@ use leasehold_protocol::{
     time::Instant,
 };
 
-/// Terms below this are of the order of what it takes to commit a tick.
+/// A shorter term is too close to the time that a tick needs to commit.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
-/// For how long a lease has been kept in time.
+/// How long a lease has been renewed in time.
 #[derive(Debug)]
 struct Streak {
     since: Instant,
@@ -36,7 +35,7 @@ impl Kept {
         self.0.clear();
     }
 
-    /// The lessor has renewed a lease, and says so.
+    /// The lessor has answered that it renewed a lease.
     pub(crate) fn renewed(&mut self, kept: &message::KeyLeasePromise, now: Instant) {
         if !matches!(kept.result, KeepAliveResult::Renewed(_)) || kept.ttl < TTL_MIN {
             return;
@@ -49,7 +48,7 @@ impl Kept {
         streak.last = now;
     }
 
-    /// An entry of the lessor was applied.
+    /// An entry of the lessor was applied. Checks that it ended no lease that was renewed in time.
     pub(crate) fn check(&mut self, proposal: &Proposal, outcomes: &[Outcome], now: Instant) -> Result<(), String> {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
             let Command::Expire { lease: LeaseKey::Key(id), incarnation, .. } = command else { continue };

@@ -1,10 +1,10 @@
-//! *A lapsed volume lease makes every object lease under it unusable until validated again* (Yin,
-//! Alvisi, Dahlin, Lin 1999), and the cache, which decides by itself, decides as the rules do.
+//! *A lapsed volume lease makes every copy under it unusable until it is validated again* (Yin,
+//! Alvisi, Dahlin, Lin 1999). The cache decides by itself, and must decide as the holder does.
 
 use crate::client::Client;
 use leasehold_protocol::time::Instant;
 
-/// Checks that cache and holder agree on every copy.
+/// Checks that the cache and the holder agree on every copy.
 pub(crate) fn check(client: &Client, now: Instant, is_planted: bool) -> Result<(), String> {
     client.holder.check(now)?;
     for (object, copy) in &client.cache.copies {

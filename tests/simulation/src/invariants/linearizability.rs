@@ -1,10 +1,10 @@
-//! *What clients were told has an order* (linearizability, Herlihy and Wing 1990): judged from
-//! nothing but what went in and came out, by the checker that tests of real processes use
-//! ([`crate::history`]). Beside `reads`, which knows what is true and judges at once, but would err
-//! where the oracle errs.
+//! *The observations of clients have an order* (linearizability, Herlihy and Wing 1990). The
+//! checker sees only requests and answers, and tests of real processes use it too
+//! ([`crate::history`]). The module `reads` judges at once, by the oracle, and is wrong where the
+//! oracle is wrong.
 //!
-//! Of nodes without children, so that each write has one of few effects on a key: a value, or
-//! absence.
+//! Only nodes without children are judged. So a write of a key either sets a value or removes the
+//! node.
 
 use leasehold_protocol::{
     command::{Write, Written},
@@ -19,10 +19,10 @@ use crate::history::{History, Outcome, Span};
 /// The nodes that are judged.
 pub(crate) const KEYS: [&str; 3] = ["/b", "/a/x", "/v/y"];
 
-/// What everybody was told.
+/// The observations of all clients.
 pub type Told = History<&'static str, Vec<u8>>;
 
-/// A write has ended for its client, or nobody waits for it any more.
+/// A write has ended for its client, or the client has abandoned it.
 pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&Result<Written, WriteFailure>>) {
     let outcome = match result {
         Some(Ok(written)) => Outcome::Done { revision: written.revision.0 },
@@ -35,7 +35,7 @@ pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&
         Write::Transaction(transaction) => {
             let chosen = result.and_then(|result| result.as_ref().ok()?.transaction.as_ref()).map(|done| done.branch());
             for branch in [Branch::Then, Branch::Otherwise] {
-                // What the other branch would have written must never be seen.
+                // No read may see the values of the other branch.
                 let outcome = if chosen.is_some_and(|chosen| chosen != branch) { Outcome::Refused } else { outcome };
                 for operation in transaction.branch(branch) {
                     match operation {
@@ -49,14 +49,14 @@ pub(crate) fn wrote(told: &mut Told, write: &Write, span: Span, result: Option<&
     }
 }
 
-/// A value was put, at some time within the span.
+/// Records a put at some moment within the span.
 pub(crate) fn put(told: &mut Told, path: &NodePath, value: &[u8], span: Span, outcome: Outcome) {
     if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
         told.write(key, Some(value.to_vec()), span, outcome);
     }
 }
 
-/// A client set a value in its own memory, under a write lease, and what came of it by now.
+/// Records a value that a client set in its memory under a write lease, with its outcome so far.
 pub(crate) fn set(told: &mut Told, path: &NodePath, value: &[u8], at: u64, outcome: Outcome, now: u64) {
     if let Some(key) = KEYS.into_iter().find(|key| path.as_str() == *key) {
         told.write_back(key, value.to_vec(), at, outcome, now);
@@ -75,7 +75,7 @@ fn is_above(path: &NodePath, key: &str) -> bool {
     key.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// A read was answered.
+/// Records an answered read.
 pub(crate) fn read(told: &mut Told, path: &NodePath, content: &Content, span: Span) {
     let Some(key) = KEYS.into_iter().find(|key| *key == path.as_str()) else { return };
     if let Content::Data(data) = content {
@@ -84,7 +84,7 @@ pub(crate) fn read(told: &mut Told, path: &NodePath, content: &Content, span: Sp
     }
 }
 
-/// Checks all of it.
+/// Checks all observations.
 pub(crate) fn check(told: &Told) -> Result<(), String> {
     told.check().map_err(|violation| violation.to_string())
 }

@@ -1,6 +1,7 @@
-//! *After healing, clients and servers agree on what lives*: what a client was told is lost is
-//! lost, and what it was not told is lost is there. Of the nodes that it puts under its session's
-//! own lease and that nobody else touches, and of the key leases that it keeps. Of holds: `holds`.
+//! *After healing, clients and servers agree which registration nodes and key leases exist*. A node
+//! reported as lost is gone, and every other one exists. This is about nodes under the session's
+//! own lease that no other client changes, and about key leases that the client renews. For locks,
+//! see `holds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +15,19 @@ use leasehold_protocol::{
 
 use crate::client::Client;
 
-/// The nodes of one client.
+/// The registration nodes of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
-    /// Put by this change, and not told to be lost.
+    /// Put at this revision, and not reported as lost.
     there: BTreeMap<NodePath, Revision>,
-    /// Put by this change, and told to be lost.
+    /// Put at this revision, and reported as lost.
     lost: BTreeMap<NodePath, Revision>,
-    /// Told to be lost in this very step, with the answer to the put, which is told after that.
+    /// Reported as lost in this very step, by the answer to the put, which comes only after that.
     early: BTreeSet<NodePath>,
 }
 
 impl Lives {
-    /// The client was told that these are lost.
+    /// The client heard that these nodes are lost.
     pub(crate) fn lost(&mut self, nodes: &[NodePath]) {
         for path in nodes {
             match self.there.remove(path) {
@@ -36,13 +37,13 @@ impl Lives {
         }
     }
 
-    /// Another step begins: what was told before is not about a put that is answered now, but about
-    /// one before it (wide seed 509).
+    /// A step begins. Losses reported in earlier steps concern an earlier put, not one that is
+    /// answered now (wide seed 509).
     pub(crate) fn step(&mut self) {
         self.early.clear();
     }
 
-    /// The client was told that its session is.
+    /// The client heard that its session has expired.
     pub(crate) fn all_lost(&mut self) {
         self.lost.append(&mut self.there);
     }
@@ -68,12 +69,12 @@ pub(crate) fn wrote(client: &mut Client, write: Option<&Write>, result: &Result<
     }
 }
 
-/// Whether it is of a node that nobody else touches.
+/// Whether the write puts a registration node. No other client changes that node.
 fn is_registration(write: &Write) -> bool {
     matches!(write, Write::Put { path, .. } if path.as_str().starts_with("/r/"))
 }
 
-/// Everything has had time to heal.
+/// Checks one client after everything has had time to heal.
 pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
     let is_open = |path: &NodePath| {
         let mut writes = client.writes.values().map(|open| &open.change);

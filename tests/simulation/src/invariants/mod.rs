@@ -1,5 +1,5 @@
-//! What must hold, one file for each invariant, with its source. An invariant that does not hold is
-//! a sentence that says what does not.
+//! The invariants, one file for each, with its source. A violation is a sentence that says what
+//! does not hold.
 
 pub(crate) mod agreement;
 pub(crate) mod attachments;

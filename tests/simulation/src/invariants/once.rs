@@ -1,5 +1,5 @@
-//! *A write takes effect at most once, however often it is sent; a refused one never; what the
-//! client was told is what happened* (S9).
+//! *A write takes effect at most once, however often it is sent. A refused write never does. The
+//! client hears the true outcome* (S9).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use leasehold_protocol::{
 
 use crate::oracle::WriteKey;
 
-/// A write as one client knows it: the client's number, which no two share, and its own name for
-/// the write.
+/// A write from its client's side: the number of the client's process, which is unique, and the
+/// client's own write id.
 pub(crate) type Name = (u64, WriteId);
 
-/// What became of each write.
+/// The fate of each write.
 #[derive(Debug, Default)]
 pub(crate) struct Once {
     sent: BTreeMap<WriteKey, Write>,
     keys: BTreeMap<Name, WriteKey>,
     effects: BTreeMap<WriteKey, Revision>,
     never: BTreeSet<WriteKey>,
-    /// Refused because the session had no lease on the volume: the client may begin them again, as
-    /// others.
+    /// Refused because the session had no lease on the volume. The client may send it under a new
+    /// number.
     misplaced: BTreeSet<WriteKey>,
 }
 
@@ -35,8 +35,8 @@ impl Once {
             return Err(format!("{key:?} was {first:?} and is now {write:?}"));
         }
         match self.keys.insert(name, key) {
-            // It was refused for want of a lease on the volume, in the log or by a leader that knew
-            // it before; so it must never take effect.
+            // The first number was refused for lack of a volume lease, in the log or by a leader
+            // before. So it must never take effect.
             Some(other) if other != key && !self.effects.contains_key(&other) => {
                 self.misplaced.remove(&other);
                 self.never.insert(other);
@@ -58,12 +58,12 @@ impl Once {
         Ok(())
     }
 
-    /// A write was refused for want of a lease on the volume of its node.
+    /// A write was refused for lack of a lease on its node's volume.
     pub(crate) fn was_misplaced(&mut self, key: WriteKey) {
         self.misplaced.insert(key);
     }
 
-    /// The application was told how a write ended.
+    /// The application received the outcome of a write.
     pub(crate) fn ended(&mut self, name: Name, result: &Result<Written, WriteFailure>) -> Result<(), String> {
         let key = self.keys.get(&name);
         let effect = key.and_then(|key| self.effects.get(key)).copied();

@@ -1,6 +1,6 @@
-//! *No lease outlives its owner* (the complaints of etcd 9935, 10686: expired and never removed),
-//! and nobody who is there loses a session (those of consul 1172 and etcd 9395). Looked at when
-//! everything has had time to heal.
+//! *No lease outlives its owner* (issues etcd 9935, 10686: expired and never removed). No client
+//! that is present loses its session (issues consul 1172, etcd 9395). Checked when everything has
+//! had time to heal.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +16,9 @@ fn owners<'a>(clients: impl Iterator<Item = &'a Client>) -> BTreeSet<SessionId> 
     clients.filter(|client| client.is_open).filter_map(|client| client.holder.session()).collect()
 }
 
-/// What outlives its owner: volume leases of clients that are gone, key leases that nobody keeps
-/// alive, and what went with leases that are gone. On a slow network a lease can be lost in the
-/// last moment: what is left is what is left for a while.
+/// Everything that has outlived its owner: volume leases of departed clients, key leases that no
+/// client renews, and orphans. On a slow network a lease can be lost at the last moment. So only
+/// what stays in this list is a violation.
 pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     let owners = owners(clients.iter());
     let is_left = |key: &&LeaseKey| {
@@ -35,9 +35,8 @@ pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     volumes.chain(orphans).chain(keys).collect()
 }
 
-/// Sessions are those of the clients that are there. A session may be lost to a clock beyond the
-/// allowance, which `may_be_lost` says of a client by its place: then its client has yet to hear of
-/// it.
+/// The sessions are those of the present clients. A clock beyond the allowance may cost a client
+/// its session, as `may_be_lost` says by the client's place. The client then has yet to hear of it.
 pub(crate) fn check_sessions(
     clients: &[Client],
     truth: &State,

@@ -1,6 +1,6 @@
-//! *An abandoned lease is prolonged by two ticks at most*: a tick moves a horizon no further than
-//! the last renewal + term + 2 ticks, however late the tick comes (T6; the complaints of etcd 9888
-//! and consul 1172).
+//! *An abandoned lease is prolonged by two ticks at most* (T6; issues etcd 9888, consul 1172). A
+//! tick moves a horizon no further than the last renewal + term + 2 ticks, however late the tick
+//! is.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use leasehold_protocol::{
     time::ClusterTime,
 };
 
-/// How far an entry, which is about to be applied, may move the horizons of the leases that it
-/// renews.
+/// How far an entry may move the horizons of the leases that it renews. Call it before the entry is
+/// applied.
 ///
-/// Not of entries that also give new leases or change volumes: those have reasons of their own to
-/// move a horizon.
+/// It covers entries with a tick alone. New leases and changed volumes move horizons for other
+/// reasons.
 pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, ClusterTime> {
     let [Command::Tick { renewals }] = &proposal.commands[..] else { return BTreeMap::new() };
     let bound = |key: &LeaseKey, renewed: ClusterTime| {
@@ -32,7 +32,7 @@ pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, C
         .collect()
 }
 
-/// Checks how far it has moved them.
+/// Checks how far the entry has moved them.
 pub(crate) fn check(bounds: &BTreeMap<LeaseKey, ClusterTime>, truth: &State) -> Result<(), String> {
     for (key, most) in bounds {
         if let Some(lease) = truth.lease(key).filter(|lease| lease.horizon > *most) {

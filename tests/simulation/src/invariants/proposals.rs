@@ -1,11 +1,11 @@
-//! *No set of requests that each pass their own check ends a leadership*: what a lessor wants
-//! proposed is never larger than what its shell proposes. The shell refuses more, and gives the
-//! lessor up for it (`server/src/proposals.rs`); what was asked for is asked for again, and so the
-//! next leadership ends too.
+//! *No set of requests that each pass their own check ends a leadership*. The lessor never proposes
+//! more bytes than its shell accepts. The shell would refuse, and give the lessor up (see
+//! `server/src/proposals.rs`). Clients would repeat their requests, and end the next leadership
+//! too.
 
 use leasehold_protocol::command::Proposal;
 
-/// Looks at a proposal as it would go into the log.
+/// Checks the encoded size of a proposal.
 pub(crate) fn check(proposal: &Proposal, most: Option<usize>) -> Result<(), String> {
     let Some(most) = most else { return Ok(()) };
     let got = postcard::to_allocvec(proposal).map_err(|error| error.to_string())?.len();

@@ -1,15 +1,15 @@
-//! *No client returns a value when a newer write of it had been acknowledged before the read began*
-//! (linearizability, Herlihy and Wing 1990; the complaints of etcd 19091, 20704, 20418).
+//! *No read returns an older value than one acknowledged before the read began* (linearizability,
+//! Herlihy and Wing 1990; issues etcd 19091, 20704, 20418).
 //!
-//! Judged by what clients were told: each answer to a write and each value read says that a version
-//! has been seen, and a read that begins later must see that one or a later one. Of equal contents
-//! the oldest that fits is taken.
+//! Judged by the answers to clients. Each acknowledged write, and each value read, shows that a
+//! version was seen. A read that begins later must see that version or a later one. Of versions
+//! with equal contents, the oldest that fits counts.
 
 use leasehold_protocol::object::{Content, Object};
 
 use crate::oracle::Oracle;
 
-/// A read that had to see the version at `begun` at least returns this.
+/// Checks the content of a read that must see the version at place `begun` or a later one.
 pub(crate) fn check(oracle: &mut Oracle, object: &Object, begun: usize, content: &Content) -> Result<(), String> {
     let Some(versions) = oracle.versions.get(object) else { return Ok(()) };
     let found = versions.iter().skip(begun).position(|version| version.content == *content);

@@ -1,6 +1,6 @@
-//! *A transaction does all of what its comparisons choose as one change, or nothing* (etcd's `Txn`;
-//! the complaint that readers see half of one). Judged by the nodes before and after it, by a
-//! reading of the comparisons of its own.
+//! *A transaction does its whole chosen branch as one change, or nothing* (etcd's `Txn`; the known
+//! failure is that readers see half of one). Judged by the nodes before and after it, with a
+//! separate evaluation of the comparisons.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -13,14 +13,14 @@ use leasehold_protocol::{
     transaction::{Branch, CompareTarget, Operation, Relation, Transaction},
 };
 
-/// Whether an entry has transactions in it.
+/// Whether an entry has transactions.
 pub(crate) fn has_any(proposal: &Proposal) -> bool {
     let is_one = |command: &Command| matches!(command, Command::Write { write: Write::Transaction(_), .. });
     proposal.commands.iter().any(is_one)
 }
 
-/// Checks the transactions of an entry, which has come to `outcomes`: its commands are done once
-/// more, one by one.
+/// Checks the transactions of an entry that had these outcomes: `twin` applies the commands again,
+/// one by one.
 pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) -> Result<(), String> {
     if proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. })) {
         return Ok(());
@@ -52,7 +52,7 @@ pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) 
 struct Tree {
     revision: u64,
     nodes: BTreeMap<NodePath, Data>,
-    /// The nodes that are held, by the tokens.
+    /// The locked nodes, by fencing token.
     held: BTreeMap<Token, NodePath>,
 }
 
@@ -122,7 +122,8 @@ fn is_done(after: &Tree, operation: &Operation) -> bool {
     }
 }
 
-/// Its own node; above one that is put, what was missing; below one that is removed, everything.
+/// Whether the operation may change the node. A put also makes missing parents, and a delete
+/// removes the subtree.
 fn may_change(before: &Tree, operation: &Operation, path: &NodePath) -> bool {
     match operation {
         Operation::Put { path: own, .. } => own == path || (path.contains(own) && !before.nodes.contains_key(path)),

@@ -1,6 +1,5 @@
-//! *A write that waits is not overtaken for ever* (S7b): none is found to change more than it had
-//! gathered consents for again and again. Each time it asks for more, and what comes later waits
-//! for it.
+//! *A waiting write is not overtaken for ever* (S7b). No write lacks consents again and again: each
+//! time the lessor gathers for more objects, and later writes wait behind it.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +7,10 @@ use leasehold_protocol::command::{Command, Outcome, Proposal};
 
 use crate::oracle::WriteKey;
 
-/// A dozen.
+/// How often one write may lack consents.
 const UNCOVERED_MAX: u64 = 12;
 
-/// How often each write was found uncovered.
+/// How often each write lacked consents.
 #[derive(Debug, Default)]
 pub(crate) struct Uncovered(BTreeMap<WriteKey, u64>);
 

@@ -1,10 +1,13 @@
-//! *Every pending write ends by the greatest volume term plus the margin, plus a tick after a
-//! failover, while a quorum lives* (Yin et al. 1999; S5; the complaints of nfs-ganesha 1382, 263).
+//! *Every pending write ends within the greatest volume term plus the margin, plus a tick after a
+//! failover, while a quorum lives* (S5; Yin et al. 1999; issues nfs-ganesha 1382, 263).
 //!
-//! Counted on the leader's own clock from the write's arrival, anew whenever the leader was paused
-//! meanwhile, or its entries were not committed in time (no quorum lives then), and anew when the
-//! write turned out to change more than it had gathered consents for. The commits that it takes
-//! (the lease's end, then the write) are the simulator's own delays and allowed for.
+//! The leader's own clock counts from the write's arrival. The count starts anew in three cases:
+//!
+//! - the leader was paused;
+//! - its entries were not committed in time, so no quorum lived;
+//! - the write lacked consents.
+//!
+//! The bound includes the simulator's own delays for two commits: the lease's end, then the write.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,15 +27,15 @@ use crate::{
     profile::{Profile, WAIT_MOST},
 };
 
-/// Writes that a leader has been asked and has not answered.
+/// Writes that a leader has received and not answered.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     since: BTreeMap<WriteKey, Instant>,
     keys: BTreeMap<RequestId, WriteKey>,
-    /// Revocations among them: however often each turned out to remove more.
+    /// The revocations among them. Their count does not start anew when they lack consents.
     revocations: BTreeMap<WriteKey, Instant>,
-    /// Writes among them that attach nodes to key leases, and revocations: they may have to wait
-    /// for a revocation before them that gathers consents once more (S7b, seed 57444).
+    /// Revocations, and writes that attach nodes to key leases. They may wait for an earlier
+    /// revocation that gathers consents once more (S7b, seed 57444).
     behind: BTreeSet<WriteKey>,
 }
 
@@ -60,7 +63,8 @@ impl Waits {
         self.since.entry(key).or_insert(now);
     }
 
-    /// The request was answered; and with it the write, unless another request for it waits on.
+    /// The request was answered. So was its write, unless another request for the write still
+    /// waits.
     pub(crate) fn end(&mut self, id: RequestId) {
         if let Some(key) = self.keys.remove(&id)
             && !self.keys.values().any(|other| *other == key)
@@ -71,12 +75,12 @@ impl Waits {
         }
     }
 
-    /// The write has to gather more consents.
+    /// The write lacked consents, and gathers more.
     pub(crate) fn again(&mut self, key: WriteKey, now: Instant) {
         self.since.entry(key).and_modify(|since| *since = now);
     }
 
-    /// The leader was not there for a while.
+    /// The leader was absent for a while: all counts start anew.
     pub(crate) fn all_again(&mut self, now: Instant) {
         self.since.values_mut().chain(self.revocations.values_mut()).for_each(|since| *since = now);
     }
@@ -97,8 +101,8 @@ impl Waits {
         }
     }
 
-    /// A revocation ends, however many nodes are attached meanwhile: each may prolong its wait for
-    /// holders once, and those that come while it waits wait for it in turn (S7b).
+    /// A revocation ends, however many nodes are attached meanwhile. Each earlier write may prolong
+    /// its wait once, and later writes wait behind it (S7b).
     pub(crate) fn check_revocations(&self, profile: &Profile, now: Instant) -> Result<(), String> {
         let most = bound(profile) * 2;
         match self.revocations.iter().find(|(_, since)| now.since(**since) > most) {
@@ -110,7 +114,7 @@ impl Waits {
     }
 }
 
-/// The longest that a write may wait.
+/// The longest wait of a write.
 fn bound(profile: &Profile) -> Duration {
     let ticks = (profile.term_max() / TICKS_PER_TERM).min(TICK_MAX) * 3;
     let hops = Duration::from_micros((profile.commit_most() + profile.apply * WAIT_MOST) * 4);

@@ -1,9 +1,9 @@
-//! *Watchers are told what happened* (the six properties of etcd's robustness tests,
-//! `tests/robustness/validate/watch.go`): changes come in order, each once, whole, none left out; a
-//! watch is resumed from any change that was told, and from any progress mark.
+//! *Watchers hear every change* (the six properties of etcd's robustness tests,
+//! `tests/robustness/validate/watch.go`): in order, each once, whole, none omitted. A watch resumes
+//! after any reported change, and after any progress mark.
 //!
-//! What happened is learned twice: from the events that the true state remembers, and from its
-//! nodes. A tree that is kept by the events alone must be the state's.
+//! The check has two sources: the events that the true state keeps, and its nodes. A tree built
+//! from the events alone must equal the state's tree.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use leasehold_protocol::{
 /// All nodes, with their data.
 pub(crate) type Tree = BTreeMap<NodePath, Data>;
 
-/// A tree is kept for every so many changes, to find any other from.
+/// The interval, in changes, between stored trees. The others are computed from these.
 const KEPT_EVERY: u64 = 64;
 
-/// Everything that ever happened.
+/// All changes since the beginning.
 #[derive(Debug)]
 pub(crate) struct Happened {
     /// The changes, from revision 1 on.
@@ -31,7 +31,7 @@ pub(crate) struct Happened {
     kept: BTreeMap<u64, Tree>,
 }
 
-/// What an event makes of a tree.
+/// Applies an event to a tree.
 pub(crate) fn happen(tree: &mut Tree, event: &Event) {
     match &event.kind {
         EventKind::Put(data) => tree.insert(event.path.clone(), data.clone()),
@@ -50,12 +50,12 @@ impl Happened {
         Self { changes: Vec::new(), kept: BTreeMap::from([(0, tree.clone())]), tree }
     }
 
-    /// The last change.
+    /// The revision of the last change.
     pub(crate) fn revision(&self) -> Revision {
         Revision(self.changes.len() as u64)
     }
 
-    /// An entry was applied: what happened with it makes of the tree what it is now.
+    /// An entry was applied. Checks that its events lead to the tree of the state.
     pub(crate) fn learn(&mut self, truth: &State) -> Result<(), String> {
         let from = self.revision();
         let changes = truth.events_after(from).ok_or("one entry made more changes than the history keeps")?;
@@ -76,7 +76,7 @@ impl Happened {
         Ok(())
     }
 
-    /// What was there at a revision.
+    /// The tree at a revision.
     fn at(&self, revision: Revision) -> Tree {
         let revision = revision.min(self.revision());
         let (from, mut tree) =
@@ -87,8 +87,8 @@ impl Happened {
         tree
     }
 
-    /// Whether that is all that a watcher has to be told after what it was told before, and no
-    /// more.
+    /// Checks that a watcher that knew everything up to `after` got exactly the changes that it
+    /// should.
     pub(crate) fn check_told(&self, watched: &Watched, after: Revision, told: &Changes) -> Result<(), String> {
         if told.through > self.revision().max(after) || told.through < after {
             let last = self.revision();
@@ -110,8 +110,8 @@ impl Happened {
         Ok(())
     }
 
-    /// Whether a page of a list is what was there, and not before what was acknowledged when it was
-    /// asked for.
+    /// Checks that a page of a list equals the tree at its revision, which is not older than the
+    /// writes acknowledged before the request.
     pub(crate) fn check_page(
         &self,
         (top, after): (&NodePath, Option<&NodePath>),
@@ -132,7 +132,7 @@ impl Happened {
         Ok(())
     }
 
-    /// Whether a mirrored subtree is what was there at the revision that it claims to show.
+    /// Checks that a mirrored subtree equals the tree at the revision that it claims.
     pub(crate) fn check_mirror(&self, top: &NodePath, mirrored: &Tree, at: Revision) -> Result<(), String> {
         let mut expected = self.at(at);
         expected.retain(|path, _| top.contains(path));

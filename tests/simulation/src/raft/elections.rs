@@ -1,17 +1,17 @@
-//! Elections: a term has one leader at most, and it has every entry that was committed before.
+//! Elections: a Raft term has at most one leader, and it has every entry committed before.
 
 use super::{Leading, Payload, Peer, Role, SERVERS, contains, is_majority};
 use crate::{event::Event, profile::MS, world::World};
 
 impl World {
-    /// The server looks again whether there is a leader, after a random while.
+    /// The server checks for a leader again after a random time.
     pub(crate) fn await_leader(&mut self, server: usize) {
         let boot = self.servers[server].boot;
         let after = self.rng.between(self.profile.election, 2 * self.profile.election);
         self.after(after, Event::Campaign { server, boot });
     }
 
-    /// If no leader was heard of for long enough, the server stands for election.
+    /// The server stands for election if it has not heard of a leader for long enough.
     pub(crate) fn campaign(&mut self, server: usize, boot: u64) {
         if !self.servers[server].is(boot) {
             return;
@@ -97,7 +97,7 @@ impl World {
         self.after(after, Event::Lead { server, boot, term });
     }
 
-    /// A later term is heard of: what the server was in the earlier one is over.
+    /// The server hears of a later Raft term. Its role in the earlier one has ended.
     pub(crate) fn hear_term(&mut self, server: usize, term: u64) {
         let raft = &mut self.servers[server].raft;
         if term <= raft.term {
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Raft leads no more. The shell around the lessor hears of it soon.
+    /// Raft no longer leads. The shell around the lessor learns of it soon.
     fn lost_leadership(&mut self, server: usize) {
         if self.servers[server].lessor.is_some() {
             let boot = self.servers[server].boot;
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Whom somebody who looks around would take for the leader.
+    /// The server that an observer would take for the leader.
     pub(crate) fn apparent_leader(&self) -> Option<usize> {
         let leads = |server: &usize| self.servers[*server].is_up && self.servers[*server].raft.is_leader();
         (0..SERVERS).filter(leads).max_by_key(|server| self.servers[*server].raft.term)

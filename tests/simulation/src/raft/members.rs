@@ -1,12 +1,12 @@
-//! A server that lost its disk comes back: it is removed, let in with a floor below which it never
-//! votes, brought up to date, and made a member again (`server/src/raft/bootstrap.rs` has the
-//! argument; there by joint changes, here one server at a time).
+//! Rejoining: a server that lost its disk is removed. It starts with a floor, and never votes in a
+//! Raft term up to that. It catches up, and becomes a member again. `server/src/raft/bootstrap.rs`
+//! has the argument. There the changes are joint, here one server at a time.
 
 use super::{Payload, Peer, SERVERS, contains};
 use crate::{event::Event, profile::MS, world::World};
 
 impl World {
-    /// The server's disk is lost, if no other's is.
+    /// The server's disk is lost, unless another one's is. Returns whether it is.
     pub(crate) fn wipe(&mut self, server: usize) -> bool {
         let is_whole = |raft: &super::Raft| raft.empty.is_none() && raft.members().0 == super::ALL;
         if !self.servers.iter().all(|server| is_whole(&server.raft)) || self.oracle.log.is_empty() {
@@ -19,7 +19,7 @@ impl World {
         true
     }
 
-    /// A server without a disk asks the others to let it in, until one does.
+    /// A server without a disk asks the others to let it rejoin, until one does.
     pub(crate) fn ask_for_readmission(&mut self, server: usize, boot: u64) {
         let Some(life) = self.servers[server].raft.empty.filter(|_| self.servers[server].is(boot)) else { return };
         for other in (0..SERVERS).filter(|other| *other != server) {
@@ -28,10 +28,10 @@ impl World {
         self.after(100 * MS, Event::Readmission { server, boot });
     }
 
-    /// The leader removes whoever asks, and once that is committed tells it to start.
+    /// The leader removes the server that asks. Once that is committed, it lets the server start.
     pub(crate) fn asked_to_readmit(&mut self, server: usize, from: usize, life: u64) {
-        // It asks back first: a request that was delayed until its sender had returned removes
-        // nobody.
+        // The leader asks back first. So a delayed request removes no server that has already
+        // rejoined.
         if self.servers[from].raft.empty != Some(life) {
             return self.tally.add("requests to be let in that came late");
         }
@@ -45,7 +45,7 @@ impl World {
             self.append(server, Payload::Members(members & !(1 << from)));
         } else {
             let floor = raft.term;
-            // What it had before its disk was lost is not there any more.
+            // Its log was lost with its disk.
             if let Some(leading) = self.servers[server].raft.leading_mut() {
                 (leading.matched[from], leading.next[from]) = (0, 1);
             }
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Whoever is no member and has caught up becomes one.
+    /// A non-member that has caught up becomes a member.
     pub(crate) fn look_at_members(&mut self, server: usize) {
         let raft = &self.servers[server].raft;
         let (members, since) = raft.members();

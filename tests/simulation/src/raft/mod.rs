@@ -1,16 +1,17 @@
-//! A small honest model of Raft (Ongaro and Ousterhout 2014): what openraft does for the servers,
-//! as far as the rules can notice it.
+//! A small, faithful model of Raft (Ongaro and Ousterhout 2014). It does for the servers what
+//! openraft does, as far as the rules can notice.
 //!
-//! Here are: terms, votes that survive a crash, elections by random timeouts, an ordered log,
-//! consistency checks, entries that are lost with a crash because they were not synced yet, entries
-//! of a deposed leader that vanish or survive, leaders that do not know that they are deposed,
-//! commitment by counting what is of the current term, proofs of leadership by a round of
-//! heartbeats, a member that lost its disk and is let in again by two changes of membership
-//! (`members`). Messages between servers are lost, delayed, doubled and reordered: Raft has to bear
-//! that.
+//! It has:
 //!
-//! Not here: pre-votes (so there are more elections than in truth), snapshots and a log that is cut
-//! off, joint changes of membership (one server at a time instead), learners as an own kind.
+//! - Raft terms, votes that survive a crash, elections by random timeouts;
+//! - an ordered log, consistency checks, commitment by counting entries of the current Raft term;
+//! - unsynced entries that a crash loses, and entries of a deposed leader that vanish or survive;
+//! - leaders that do not know that they are deposed, and proofs of leadership by heartbeats;
+//! - a member that lost its disk and rejoins by two membership changes (`members`).
+//!
+//! Messages between servers are lost, delayed, duplicated and reordered. Not modelled: pre-votes
+//! (so there are more elections than with openraft), Raft snapshots, truncated logs, joint changes
+//! (one server at a time instead), learners as their own kind.
 
 pub(crate) mod elections;
 pub(crate) mod members;
@@ -21,10 +22,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use leasehold_protocol::command::Proposal;
 
-/// Servers.
+/// The number of servers.
 pub(crate) const SERVERS: usize = 3;
 
-/// A set of servers, a bit for each.
+/// A set of servers, one bit for each.
 pub(crate) type Members = u8;
 
 /// All servers.
@@ -46,35 +47,35 @@ pub(crate) struct Entry {
     pub(crate) payload: Payload,
 }
 
-/// What an entry is for.
+/// The content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Payload {
-    /// The first of a term.
+    /// The first entry of a Raft term.
     Blank,
-    /// Who votes from here on.
+    /// The voters from here on.
     Members(Members),
-    /// What a lessor proposes.
+    /// A proposal of a lessor.
     Proposal(Proposal),
 }
 
-/// From server to server.
+/// A message between servers.
 #[derive(Debug, Clone)]
 pub(crate) enum Peer {
     /// A candidate asks for a vote.
     Vote { term: u64, last: (u64, u64) },
     /// The answer.
     Voted { term: u64, is_granted: bool },
-    /// Entries that come after another, or none: a heartbeat.
+    /// Entries that follow another one. Without entries it is a heartbeat.
     Append { term: u64, previous: (u64, u64), entries: Vec<Arc<Entry>>, commit: u64, beat: u64 },
-    /// The log is the leader's up to here; or is not, and ends here.
+    /// The log equals the leader's up to this index; or it does not, and ends here.
     Appended { term: u64, matched: Result<u64, u64>, beat: u64 },
-    /// A server without a disk asks to be let in again.
+    /// A server without a disk asks to rejoin.
     Readmit { life: u64 },
-    /// It may: it has been removed, by a leader of this term.
+    /// The server may start: a leader of this Raft term has removed it.
     Start { life: u64, floor: u64 },
 }
 
-/// What a server is to the others.
+/// A server's role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Role {
     Follower,
@@ -82,19 +83,19 @@ pub(crate) enum Role {
     Leader(Leading),
 }
 
-/// What a leader keeps.
+/// A leader's records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leading {
-    /// The next entry for each server, and the last that it is known to have.
+    /// The next entry to send to each server, and the last that it is known to have.
     pub(crate) next: [u64; SERVERS],
     pub(crate) matched: [u64; SERVERS],
-    /// The last heartbeat that each has answered, and the last sent.
+    /// The last heartbeat that each server has answered, and the last sent.
     pub(crate) answered: [u64; SERVERS],
     pub(crate) beat: u64,
-    /// Rounds of proof: the heartbeat that has to be answered, and what was committed when it
+    /// Quorum rounds: the heartbeat that must be answered, and the commit index when the round
     /// began.
     pub(crate) proofs: BTreeMap<u64, (u64, u64)>,
-    /// When each entry that the leader has not applied was appended.
+    /// When each entry was appended that the leader has not applied.
     pub(crate) appended: BTreeMap<u64, u64>,
 }
 
@@ -104,7 +105,7 @@ pub(crate) struct Heard {
     term: u64,
     /// When the proposal was received.
     pub(crate) received: u64,
-    /// When that leader was heard last.
+    /// When that leader was last heard.
     pub(crate) last: u64,
 }
 
@@ -115,13 +116,14 @@ pub(crate) struct Raft {
     pub(crate) term: u64,
     pub(crate) voted: Option<usize>,
     pub(crate) log: Vec<Arc<Entry>>,
-    /// The entries in it that change the members, and where they are.
+    /// The entries in the log that change the members, with their indexes.
     changes: Vec<(Members, u64)>,
-    /// So many entries would survive a crash.
+    /// How many entries would survive a crash.
     pub(crate) synced: u64,
-    /// It never votes in a term up to this: it may have before its disk was lost.
+    /// It never votes in a Raft term up to this one, because it may have voted there before it lost
+    /// its disk.
     pub(crate) floor: u64,
-    /// Its disk was lost, and nobody has let it in again yet: which time that happened.
+    /// Its disk was lost, and it may not start yet: the number of that loss.
     pub(crate) empty: Option<u64>,
 
     // In memory.
@@ -130,10 +132,9 @@ pub(crate) struct Raft {
     pub(crate) commit: u64,
     /// When it last heard of a leader, or voted.
     pub(crate) heard: u64,
-    /// What it knows of the leader that proposed the last proposal in its log, if it was that one
-    /// that sent it.
+    /// What it knows of the leader that proposed its last proposal, if that leader itself sent it.
     pub(crate) proposer: Option<Heard>,
-    /// When what was appended last is synced.
+    /// When the entries appended so far are synced.
     pub(crate) sync_at: u64,
 }
 
@@ -156,7 +157,7 @@ impl Raft {
         }
     }
 
-    /// The process ends: what was not on disk is gone.
+    /// The process ends. Everything that was not on disk is lost.
     pub(crate) fn crash(&mut self) {
         self.truncate(self.synced);
         (self.role, self.leader) = (Role::Follower, None);
@@ -186,35 +187,35 @@ impl Raft {
         self.log.len() as u64
     }
 
-    /// The entry at an index from 1 on.
+    /// The entry at an index, from 1 on.
     pub(crate) fn entry(&self, index: u64) -> Option<&Arc<Entry>> {
         self.log.get(usize::try_from(index.checked_sub(1)?).ok()?)
     }
 
-    /// The term of the entry at an index; 0 before the first.
+    /// The Raft term of the entry at an index; 0 before the first.
     pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
         if index == 0 { Some(0) } else { self.entry(index).map(|entry| entry.term) }
     }
 
-    /// The last entry: by this logs are compared in elections.
+    /// The Raft term and index of the last entry. Elections compare logs by these.
     pub(crate) fn end(&self) -> (u64, u64) {
         (self.term_at(self.last()).unwrap_or_default(), self.last())
     }
 
-    /// Who votes, by the last entry that says so, and where that entry is. Who was let in again
-    /// knows only from the log.
+    /// The voters by the last entry that names them, and its index. A server that rejoined learns
+    /// them only from the log.
     pub(crate) fn members(&self) -> (Members, u64) {
         self.changes.last().copied().unwrap_or((if self.floor > 0 { 0 } else { ALL }, 0))
     }
 
-    /// The leader of this term is heard, which has sent entries so far.
+    /// The leader of this Raft term was heard.
     pub(crate) fn hear(&mut self, term: u64, now: u64) {
         if let Some(proposer) = self.proposer.as_mut().filter(|proposer| proposer.term == term) {
             proposer.last = now;
         }
     }
 
-    /// The leader of this term sends an entry.
+    /// The leader of this Raft term sends an entry.
     pub(crate) fn receive(&mut self, entry: Arc<Entry>, term: u64, now: u64) {
         if let Payload::Proposal(_) = entry.payload {
             let heard = Heard { term, received: now, last: now };
@@ -230,7 +231,7 @@ impl Raft {
         }
     }
 
-    /// Only the first entries stay.
+    /// Keeps only the entries up to `last`.
     pub(crate) fn truncate(&mut self, last: u64) {
         if last < self.last() {
             self.proposer = None;

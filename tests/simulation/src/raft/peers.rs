@@ -1,15 +1,15 @@
-//! The network between servers. Whatever can happen to datagrams can happen here: Raft has to bear
-//! it.
+//! The network between servers. It does to messages whatever can happen to datagrams, and Raft must
+//! tolerate that.
 
 use super::{Peer, SERVERS};
 use crate::{event::Event, profile::MS, world::World};
 
-/// What is wrong between servers, by from and to.
+/// The faults between servers, by sender and receiver.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Links {
-    /// Nothing gets through until then.
+    /// Every message is lost until this time.
     cut_until: [[u64; SERVERS]; SERVERS],
-    /// Everything is late until then, by so much.
+    /// Every message to the server is late by `late` until this time.
     slow_until: [u64; SERVERS],
     late: [u64; SERVERS],
 }
@@ -19,7 +19,7 @@ impl Links {
         self.cut_until[from][to] = until;
     }
 
-    /// What is sent to the server is late by `late` until then.
+    /// Messages to the server are late by `late` until this time.
     pub(crate) fn slow(&mut self, to: usize, late: u64, until: u64) {
         (self.slow_until[to], self.late[to]) = (until, late);
     }
@@ -45,12 +45,12 @@ impl World {
     }
 
     pub(crate) fn peer_hears(&mut self, server: usize, (from, boot): (usize, u64), message: Peer) {
-        // Streams from a server end when it is removed: nothing from before its disk was lost is
-        // heard after it came back.
+        // Streams from a server end when it is removed. So no message from before its disk was lost
+        // is heard after it rejoined.
         if !self.servers[server].is_up || boot < self.servers[from].born {
             return;
         }
-        // A server without a disk is silent; nobody can tell it from one that is down.
+        // A server without a disk is silent, like a server that is down.
         if self.servers[server].raft.empty.is_some() && !matches!(message, Peer::Start { .. }) {
             return;
         }

@@ -1,12 +1,11 @@
-//! Replication: one log for all, and what of it is committed.
+//! Replication: one log for all servers, and which of its entries are committed.
 
 use std::sync::Arc;
 
 use super::{Entry, Payload, Peer, Role, SERVERS, contains, is_majority};
 use crate::{event::Event, world::World};
 
-/// Who is to be told that something is on disk: the leader of a term, which asked with this
-/// heartbeat.
+/// The leader that waits for a sync: its Raft term, and the heartbeat that asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     leader: usize,
@@ -38,7 +37,8 @@ impl World {
         self.replicate(server);
     }
 
-    /// What was appended until now is on disk after a while, in order; then the leader is told.
+    /// The entries appended so far reach the disk after a while, in order. Then the leader is
+    /// notified.
     fn sync(&mut self, server: usize, answer: Option<Asked>) {
         let after = self.rng.wait(self.profile.sync);
         let stored = &mut self.servers[server];
@@ -59,8 +59,8 @@ impl World {
         }
         raft.synced = raft.synced.max(index);
         match answer {
-            // In the term that it was asked in: heartbeats of another are counted anew, and proved
-            // by others (seed 6867).
+            // Answer only in the Raft term of the request: another one counts heartbeats anew, and
+            // has its own proofs (seed 6867).
             Some(Asked { leader, term, beat }) if term == raft.term => {
                 self.send_peer(server, leader, Peer::Appended { term, matched: Ok(index), beat });
             }
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// Sends everybody what the leader believes that they lack.
+    /// Sends each server the entries that the leader believes it lacks.
     pub(crate) fn replicate(&mut self, server: usize) {
         for other in (0..SERVERS).filter(|other| *other != server) {
             let raft = &mut self.servers[server].raft;
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// The leader's heart beats.
+    /// The leader sends a heartbeat.
     pub(crate) fn beat(&mut self, server: usize, boot: u64, term: u64) {
         let stored = &mut self.servers[server];
         if !stored.is(boot) || stored.raft.term != term {
@@ -102,15 +102,15 @@ impl World {
         }
     }
 
-    /// A follower is sent entries, or a heartbeat.
+    /// A follower receives entries, or a heartbeat.
     pub(crate) fn asked_to_append(&mut self, server: usize, from: usize, message: Peer) {
         let Peer::Append { term, previous, entries, commit, beat } = message else { return };
         self.hear_term(server, term);
         let now = self.now;
         let raft = &mut self.servers[server].raft;
         if term < raft.term {
-            // The heartbeat is another term's: if its leader leads this one by now, it must not
-            // take it for one of this (seed 6867).
+            // The heartbeat belongs to another Raft term. Its sender may lead this one by now, and
+            // must not count the answer as one of this (seed 6867).
             let answer = Peer::Appended { term: raft.term, matched: Err(0), beat: 0 };
             return self.send_peer(server, from, answer);
         }
@@ -118,8 +118,8 @@ impl World {
         (raft.leader, raft.heard) = (Some(from), now);
         raft.hear(term, now);
         if raft.term_at(previous.0) != Some(previous.1) {
-            // What is committed here is the leader's too. One entry less at a time would never end
-            // while the leader sends more (seed 33503).
+            // The leader has every entry that is committed here. Stepping back one entry at a time
+            // would never end while the leader sends more (seed 33503).
             let matched = Err(raft.commit.min(previous.0.saturating_sub(1)));
             return self.send_peer(server, from, Peer::Appended { term, matched, beat });
         }
@@ -168,7 +168,7 @@ impl World {
         self.count_answers(server);
     }
 
-    /// What a majority of the members has on disk is committed, if it is of the leader's own term.
+    /// Commits what a majority of the members has on disk, if it is of the leader's own Raft term.
     fn count_copies(&mut self, server: usize) {
         let raft = &self.servers[server].raft;
         let members = raft.members().0;
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// The leader asks the others whether it leads: a round of heartbeats that begins now (S6).
+    /// The leader begins a quorum round: heartbeats that begin now (S6).
     pub(crate) fn prove(&mut self, server: usize, round: u64) {
         let boot = self.servers[server].boot;
         let raft = &mut self.servers[server].raft;

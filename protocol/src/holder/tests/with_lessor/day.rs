@@ -1,44 +1,45 @@
-//! A day in which packets are lost, with the terms that there are unless told otherwise.
+//! A day with lost packets, with the default terms unless a test says otherwise.
 //!
-//! Sessions and key leases of 30 s last though a third of all packets is lost. Key leases of 10 s
-//! last though a fifth is, and not with a third: TCP sends a packet ten times in the 5 s that are
-//! left of such a lease when its renewal is sent. All ten are lost about once in 60,000 renewals,
-//! and a client sends 17,000 a day. In the 15 s that are left of a lease of 30 s, it sends a packet
-//! twelve times. Leases on volumes may lapse on the client's clock; then they are asked for anew.
+//! Sessions and key leases of 30 s survive the loss of a third of all packets. Key leases of 10 s
+//! survive the loss of a fifth, but not of a third. When such a lease is renewed, 5 s of it are
+//! left, in which TCP sends a packet ten times. All ten are lost about once in 60,000 renewals, and
+//! a client sends 17,000 a day. In the 15 s that are left of a lease of 30 s, TCP sends a packet
+//! twelve times.
+//!
+//! Volume leases may lapse on the client's clock. Then the client asks for new ones.
 
 use super::*;
 use crate::{command::LeaseKey, holder::tests::random::Numbers, id::LeaseId};
 
-/// After this a packet that was lost is sent again (Linux' TCP).
+/// When a lost packet is sent again (Linux' TCP).
 const SENT_AGAIN_AFTER: u64 = 200_000;
 
-/// So often it is sent again at that pace, as Linux does if told that the stream is thin
-/// (`TCP_THIN_LINEAR_TIMEOUTS`, set in `protocol/wire/src/socket.rs`). Each further time takes
+/// How often it is sent again at that pace. Linux does so if the stream is marked as thin
+/// (`TCP_THIN_LINEAR_TIMEOUTS`, set in `protocol/wire/src/socket.rs`). Each further interval is
 /// twice as long.
 const SENT_AGAIN_AT_PACE: u32 = 6;
 
-/// What a packet takes that is not lost.
+/// The delay of a packet that is not lost.
 pub(super) const WAY: u64 = 500;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A client gives up connecting after this, and tries anew.
+/// After this time a client abandons an attempt to connect, and tries again.
 const CONNECT_TIMEOUT: u64 = 1_000_000;
 
-/// Connections of clients on which packets are lost. On each, in each direction, what was sent
-/// first comes first.
+/// Connections that lose packets. Each direction of a connection keeps its order.
 pub(super) struct Lossy {
     lines: Vec<Line>,
-    /// One of so many packets is lost.
+    /// One packet in this many is lost.
     lost_one_of: u64,
-    /// How many were.
+    /// How many packets were lost.
     lost: std::cell::Cell<u64>,
 }
 
 #[derive(Clone, Copy)]
 struct Line {
     connection: u64,
-    /// When the last message comes, on the way up and on the way down.
+    /// When the last message arrives, in the direction up and down.
     last: [Instant; 2],
 }
 
@@ -57,7 +58,7 @@ impl Lossy {
         is_lost
     }
 
-    /// How long a message is on its way.
+    /// The delay of a message.
     fn way(&self, numbers: &mut Numbers) -> u64 {
         let (mut way, mut times) = (WAY, 0_u32);
         while self.is_lost(numbers) {
@@ -67,7 +68,7 @@ impl Lossy {
         way
     }
 
-    /// Which connection a client has just now, and how long what is sent on it takes.
+    /// The delay of a message on the client's present connection.
     fn send(&mut self, client: usize, direction: usize, now: Instant, numbers: &mut Numbers) -> u64 {
         let way = Duration::from_micros(self.way(numbers));
         let line = &mut self.lines[client];
@@ -84,7 +85,7 @@ impl Lossy {
         (self.send(client, 1, now, numbers), self.lines[client].connection)
     }
 
-    /// Begins another connection. Returns how long that takes: an exchange to connect, and one of
+    /// Starts another connection. Returns how long that takes: one exchange to connect, and one of
     /// greetings.
     pub(super) fn connect(&mut self, client: usize, numbers: &mut Numbers) -> u64 {
         self.lines[client] = Line { connection: self.lines[client].connection + 1, last: [Instant::ZERO; 2] };
@@ -105,9 +106,9 @@ impl Lossy {
     }
 }
 
-/// Three clients read for a day, and write now and then, while one of so many packets is lost. Each
-/// keeps a key lease of this term, if there is one. Returns the leases of the state before and
-/// after, without those on volumes.
+/// Three clients read for a day, and sometimes write, while one in `lost_one_of` packets is lost.
+/// Each renews a key lease of the given term, if any. Returns the leases of the state before and
+/// after, without volume leases.
 fn spend_a_day(lost_one_of: u64, keeps: Option<Duration>) -> [Vec<(LeaseKey, Incarnation)>; 2] {
     let mut pair = Pair::new(1);
     pair.is_checked = false;
@@ -145,8 +146,7 @@ fn spend_a_day(lost_one_of: u64, keeps: Option<Duration>) -> [Vec<(LeaseKey, Inc
     [before, leases(&pair)]
 }
 
-/// That a lease is over by its client's clock, or a session gone, is an effect that [`Pair`] does
-/// not expect.
+/// If a key lease or a session is lost, that is an effect that [`Pair`] does not expect.
 #[test]
 fn day_with_a_fifth_lost_ends_no_key_lease_of_10_s() {
     let [before, after] = spend_a_day(5, Some(TERM));
@@ -168,8 +168,8 @@ fn day_with_a_third_lost_ends_no_session() {
     assert_eq!(after, before);
 }
 
-/// A pair whose clients spread their first renewals by so much. The first keeps a key lease of this
-/// term, and the second has a lease on the root.
+/// Clients with this spread of their first renewals. The first renews a key lease of this term, and
+/// the second has a lease on the root.
 fn pair_with_leases(seed: u64, spread_permille: u16, ttl: Duration) -> Pair {
     let mut pair = Pair::new(seed);
     let config = |client| HolderConfig { spread_permille, ..HolderConfig::new(format!("client {client}")) };
@@ -193,14 +193,14 @@ fn early_renewal_is_followed_by_no_other() {
         let mut pair = pair_with_leases(seed, spread_permille, ttl);
         pair.pass(TERMS * ttl);
         let sent = pair.sent[&(0, "keep leases")];
-        // The question with which the keeping begins, and the early one.
+        // The first keep-alive, and the early one.
         let most = 2 + 2 * u64::from(TERMS);
         assert!(sent <= most, "{sent} in {TERMS} terms, spread by {spread_permille} permille (seed {seed})");
     }
 }
 
-/// A renewal that waits for the next tick is promised a whole term: half a term later it is time
-/// for the next.
+/// A renewal that waits for the next tick is promised a whole term. So the next is due half a term
+/// later.
 #[test]
 fn volume_and_key_lease_are_renewed_twice_a_term() {
     const TERMS: u64 = 1_000;
@@ -210,7 +210,7 @@ fn volume_and_key_lease_are_renewed_twice_a_term() {
     pair.sent.clear();
     for _ in 0..TERMS * 4 {
         pair.pass(TERM / 4);
-        // From memory: nothing else is asked that a renewal could go with.
+        // From memory: no request that could carry a renewal.
         pair.read(1, data("/k"));
     }
     println!("in {TERMS} terms of 10 s: {:?}", pair.sent);
@@ -219,7 +219,7 @@ fn volume_and_key_lease_are_renewed_twice_a_term() {
         pair.sent.get(&(client, what)).map_or(0.0, |sent| *sent as f64 * term.as_secs_f64() / spent)
     };
     let (volume, key) = (a_term(1, "keep alive", TERM), a_term(0, "keep leases", TTL));
-    // A few messages are so long on their way that they are sent again.
+    // A few messages are so late that they are sent again.
     assert!((1.9..=2.05).contains(&volume), "{volume} renewals of a volume lease in a term");
     assert!((1.9..=2.05).contains(&key), "{key} renewals of a key lease in a term");
 }

@@ -1,5 +1,5 @@
-//! Candidates that compete for a node, in virtual time, with the default terms. The leader holds
-//! the node exclusively; the others wait in its queue. A message takes 0.5 ms, a commit 2 ms.
+//! Candidates that compete for a node, in virtual time, with the default terms. The elected leader
+//! has an exclusive lock, and the others wait in its queue. A message takes 0.5 ms, a commit 2 ms.
 
 use super::*;
 use crate::{
@@ -7,33 +7,33 @@ use crate::{
     lock::{LockMode, LockStatus},
 };
 
-/// After a fault that ends a leadership, the next one begins within a term and this.
+/// A fault ends the lead of a client. Another leads within a term and this allowance.
 const ALLOWANCE: Duration = Duration::from_secs(1);
 
-/// What has happened to a candidate.
+/// The fault of a candidate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Well,
     /// Until then its messages are lost in both directions, and it cannot connect.
     CutUntil(Instant),
-    /// The process stands still until then.
+    /// The process is paused until then.
     StopsUntil(Instant),
-    /// It never does anything again.
+    /// The process has died.
     Dead,
 }
 
 pub(super) struct Contest {
     fates: Vec<Fate>,
-    /// What each holds, or waits for.
+    /// The lock of each client, granted or waiting.
     holds: Vec<Option<LockId>>,
-    /// Who holds the node by the state, and since when.
+    /// The owner of the lock in the state, and since when.
     held: Option<(LockId, Instant)>,
-    /// Who was told that it holds the node, since the last fault.
+    /// The clients that were elected since the last fault.
     elected: Vec<Elected>,
     last_token: Token,
-    /// When who leads was told that others wait.
+    /// When the elected leader was notified that others wait.
     wanted_at: Option<Instant>,
-    /// Requests for the node that are under way.
+    /// Requests for the lock that are in flight.
     asked: BTreeMap<WriteId, usize>,
 }
 
@@ -45,14 +45,14 @@ struct Elected {
 }
 
 impl Contest {
-    /// Whether messages come through, to it and from it.
+    /// Whether messages reach the client and leave it.
     pub(super) fn is_reached(&self, client: usize) -> bool {
         matches!(self.fates.get(client), Some(Fate::Well | Fate::StopsUntil(_)))
     }
 }
 
 impl Pair {
-    /// So many clients, three at least, of which none has asked for the node.
+    /// Clients without a lock request. `count` is at least three.
     fn of_clients(seed: u64, count: usize) -> Self {
         let mut pair = Self::new(seed);
         pair.is_checked = false;
@@ -98,8 +98,8 @@ impl Pair {
         self.ask_in_contest(client, Write::Unlock { path: path("/k"), lock });
     }
 
-    /// A hold is over for the client, and perhaps not for the server: it is given back, as the
-    /// client library does.
+    /// A lock is lost for the client, and perhaps not for the server. It is released, as the client
+    /// library does.
     fn give_back(&mut self, client: usize, lock: LockId) {
         self.count += 1;
         let (write, change) = (WriteId(self.count), Write::Unlock { path: path("/k"), lock });
@@ -124,8 +124,7 @@ impl Pair {
         }
     }
 
-    /// Keeps messages back from a process that stands still, and connections from one that is cut
-    /// off.
+    /// Delays messages to a paused process, and connections of a client that is cut off.
     pub(super) fn unless_put_off(&mut self, event: Event) -> Option<Event> {
         let (Event::ToClient(client, _) | Event::OnConnection(client, ..)) = &event else { return Some(event) };
         let client = *client;
@@ -152,7 +151,7 @@ impl Pair {
         None
     }
 
-    /// Notes who holds the node, after an entry was applied.
+    /// Notes the owner of the lock, after an entry was applied.
     pub(super) fn note_who_holds(&mut self) {
         let Some(contest) = &mut self.contest else { return };
         let holder = self.state.locks().find(|(_, _, hold)| hold.token.is_some()).map(|(id, ..)| id);
@@ -161,7 +160,7 @@ impl Pair {
         }
     }
 
-    /// Whether the effect is about the contest, or of no interest to it.
+    /// Whether the effect is about the contest, or does not matter to it.
     pub(super) fn note_of_contest(&mut self, client: usize, effect: &HolderEffect) -> bool {
         match effect {
             HolderEffect::WriteDone { write, result } => {
@@ -175,7 +174,7 @@ impl Pair {
             }
             HolderEffect::LockChanged { lock, status: LockStatus::Granted { token, is_contended, .. } } => {
                 assert_eq!(self.contest().holds[client], Some(*lock));
-                // A leader is told that it is wanted, and nothing else.
+                // This can only mean that another waits for the leader's lock.
                 if *token == self.contest().last_token {
                     assert!(is_contended, "told twice");
                     self.contest().wanted_at = Some(self.now);
@@ -193,7 +192,7 @@ impl Pair {
         true
     }
 
-    /// A candidate is told that it leads: nobody else can think so.
+    /// A candidate is notified that it is elected. No other may count on the lock.
     fn elected(&mut self, client: usize, hold: LockId, token: Token) {
         let now = self.now;
         let contest = self.contest.as_mut().expect("there is one");
@@ -209,15 +208,15 @@ impl Pair {
         }
     }
 
-    /// All that have a process, the one that leads first.
+    /// All clients with a running process, the elected leader first.
     fn in_line(&self) -> Vec<usize> {
         let contest = self.contest.as_ref().expect("there is one");
         let client = |id| contest.holds.iter().position(|hold| *hold == Some(id));
         self.state.locks().filter_map(|(id, ..)| client(id)).filter(|client| self.runs(*client)).collect()
     }
 
-    /// Lets time pass until all candidates are well and in line, and one leads. Those who have lost
-    /// their place campaign again.
+    /// Runs until no candidate has a fault, all are in the queue, and one leads. Those that have
+    /// lost their position campaign again.
     fn settle(&mut self) {
         let until = self.now.after(TERM * 100);
         loop {
@@ -244,7 +243,7 @@ impl Pair {
         }
     }
 
-    /// Starts a process in place of one that died. It receives nothing that was sent to that one.
+    /// Replaces a process that died. The new one does not get messages to the old one.
     fn replace(&mut self, client: usize) {
         for (asker, _) in self.asked.values_mut().filter(|(asker, _)| *asker == client) {
             *asker = usize::MAX;
@@ -260,7 +259,7 @@ impl Pair {
         self.campaign(client);
     }
 
-    /// Lets time pass until a candidate is told that it leads, or `most` has passed.
+    /// Runs until a candidate is elected, or `most` has passed.
     fn until_elected(&mut self, most: Duration) -> Option<Elected> {
         let until = self.now.after(most);
         while self.contest().elected.is_empty() && self.now < until {
@@ -270,7 +269,7 @@ impl Pair {
     }
 }
 
-/// A16: 50 candidates, 200 leaders that die.
+/// Row A16 of docs/verification.md: 50 candidates, 200 leaders that die.
 #[test]
 fn only_the_next_of_fifty_is_told_within_100_ms_of_the_commit() {
     let mut pair = Pair::of_candidates(1, 50);
@@ -292,7 +291,8 @@ fn only_the_next_of_fifty_is_told_within_100_ms_of_the_commit() {
     println!("the slowest of 200 elections: {slowest:?} after the kill");
 }
 
-/// A21: 1,000 faults of leaders, some of them with a fault of the next in line at the same time.
+/// Row A21 of docs/verification.md: 1,000 faults of leaders. In some, the next in the queue fails
+/// too.
 #[test]
 fn another_leads_within_a_term_and_a_second_of_a_fault() {
     let mut pair = Pair::of_candidates(2, 10);
@@ -345,8 +345,8 @@ fn another_leads_within_a_term_and_a_second_of_a_fault() {
     assert!(p99 <= TERM + ALLOWANCE, "{p99:?}");
 }
 
-/// A69: a leader is told at once that another candidate wants the node. When it gives the node
-/// back, the other has it after one exchange of messages and a commit.
+/// Row A69 of docs/verification.md: a leader is notified at once that another candidate waits. When
+/// it releases the lock, the other has it after one exchange of messages and a commit.
 #[test]
 fn node_that_is_wanted_changes_hands_in_a_round_trip() {
     let exchange = Duration::from_micros(2 * day::WAY) + Duration::from_millis(2);

@@ -1,11 +1,11 @@
-//! What is sent between holders and a lessor: spans of time and revisions, and no point in time of
-//! anybody's clock.
+//! Messages between holders and a lessor carry durations and revisions, and no reading of any
+//! clock.
 
 use super::*;
 use crate::id::LeaseId;
 
-/// All that is sent in two minutes of reads, writes, renewals and recalls, where the clocks of
-/// clients and server begin then.
+/// All messages in two minutes of reads, writes, renewals and recalls. The clocks of clients and
+/// server begin at these times.
 fn sent(began: [Instant; 2]) -> Vec<Vec<u8>> {
     let mut pair = Pair::beginning_at(7, began);
     pair.wire = Some(Vec::new());

@@ -1,9 +1,9 @@
-//! How many nodes one entry buries, when very many leases are gone.
+//! How many nodes one entry reclaims when very many leases have tombstones.
 
 use super::*;
 
-/// Leases of three nodes each, more than [`RECLAIMED_PER_ENTRY`], that end with one entry: it takes
-/// two nodes for each lease out of memory.
+/// More than [`RECLAIMED_PER_ENTRY`] leases of three nodes each are purged with one entry. That
+/// entry reclaims two nodes for each lease.
 #[test]
 fn entry_buries_two_nodes_for_each_of_many_leases() {
     let mut fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! The lists of children that nodes with leases are in, when they go.
+//! The lists of children that contain purged nodes.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     object::{Content, Object},
 };
 
-/// In the order of their paths, a node of another list comes between two of one.
+/// In the order of paths, a node of another list comes between two nodes of one list.
 #[test]
 fn nodes_that_go_are_counted_once_in_each_list() {
     let (mut fixture, session) = fixture();

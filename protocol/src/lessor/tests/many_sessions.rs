@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// What a client asks for when it comes back to copies of this grant.
+/// The `last_valid` of a client that returns with copies under this grant.
 fn copies_of(grant: &Grant, revision: Revision) -> LastValid {
     LastValid { incarnation: grant.incarnation, generation: grant.generation, revision }
 }
 
 impl World {
-    /// Of its steps some are checked.
+    /// A world that is checked only after some steps.
     fn of_many() -> Self {
         Self { is_checked: false, ..Self::new() }
     }

@@ -1,4 +1,4 @@
-//! Drift supervision: what the leader counts, and what it tells of clients that are beyond their
+//! Drift supervision: what the leader counts, and what it reports of clients beyond their
 //! allowances.
 
 use super::*;

@@ -1,4 +1,4 @@
-//! When a lease is to be renewed, whatever was promised and whenever the answer came.
+//! When a lease must be renewed, for any promise and any delay of the answer.
 
 use super::*;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 
 const ROUNDS: u64 = 100_000;
 
-/// From a millisecond to about three hours, short ones as often as long ones.
+/// From a millisecond to about three hours. Short times are as frequent as long ones.
 fn some_time(numbers: &mut Numbers) -> Duration {
     let most = 1_000 << numbers.below(24);
     Duration::from_micros(1_000 + numbers.below(most))
@@ -33,9 +33,9 @@ fn renewals_are_half_a_term_apart_and_leave_half() {
         }
         let case =
             format!("round {round}: {span:?} of {term:?} sent at {sent}, answered after {took:?}, {spread}: {pace:?}");
-        // Counted from the sending: the answer's way is not time that was promised.
+        // Counted from the sending: the promise does not include the delay of the answer.
         let interval = pace.due.since(sent);
-        // A sixteenth of a term lies between two tries in any case.
+        // Two attempts are always at least a sixteenth of a term apart.
         let is_late = pace.due == now.after((term / 16).max(Duration::from_micros(12_500)));
         let micro = Duration::from_micros(1);
         assert!(is_late || interval <= term / 2 + micro, "{case}");

@@ -1,4 +1,4 @@
-//! Key leases that are kept alive, and nodes that go with the session's own leases.
+//! Key leases that are renewed, and nodes attached to the session's own leases.
 
 use super::*;
 use crate::{
@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_secs(12);
 
 fn kept(id: LeaseId, span: Option<Duration>) -> Answer {
     let result = span.map_or(KeepAliveResult::NotFound, KeepAliveResult::Renewed);
-    Answer::KeptAlive(vec![KeyLeasePromise { id, incarnation: Incarnation(5), ttl: TTL, result: result }])
+    Answer::KeptAlive(vec![KeyLeasePromise { id, incarnation: Incarnation(5), ttl: TTL, result }])
 }
 
 fn meant(incarnation: Option<Incarnation>) -> KeyLeaseRenewal {
@@ -41,7 +41,7 @@ fn written() -> Answer {
     }
 }
 
-/// One that keeps the lease, from 100 s on.
+/// A client that renews the key lease from 100 s on.
 fn keeping() -> Client {
     let mut client = Client::registered();
     let effects = client.step(HolderInput::KeepAlive(ONE));
@@ -455,8 +455,8 @@ fn lease_that_is_told_once_more_does_not_begin_anew() {
     assert!(before.is_some() && lease(&client) == before);
 }
 
-/// A lease was let go and revoked. Another was granted under its name, and is kept. Then an answer
-/// about the first one comes.
+/// The application stops the renewal of a lease, which is then revoked. It renews another lease
+/// that was granted with the same id. Then an answer about the first lease arrives.
 #[test]
 fn late_answer_about_an_earlier_lease_of_the_name_is_ignored() {
     for late in [kept(ONE, Some(TTL)), kept(ONE, None)] {

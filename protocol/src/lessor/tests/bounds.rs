@@ -1,5 +1,5 @@
-//! Tables that are full: one more is refused as busy with the limit, or read without a lease; all
-//! that is there goes on.
+//! Full tables: a further request is refused as busy with the limit, or read without a lease. What
+//! is already there is served as before.
 
 use super::*;
 use crate::{
@@ -154,7 +154,7 @@ fn shorter_term_beyond_what_can_be_renewed_is_busy() {
     assert_eq!(busy(&refused), is_busy("renewals of leases in a second", 2, 1), "nine leases of 5 s");
     assert!(!replies(&world.write(session, set(9800))).iter().any(|reply| reply.result.is_err()));
     assert!(busy(&world.write(session, set(9300))).is_some(), "what waits counts");
-    // A longer one takes nothing.
+    // A longer term needs nothing more.
     assert!(!replies(&world.write(session, set(20_000))).iter().any(|reply| reply.result.is_err()));
 }
 

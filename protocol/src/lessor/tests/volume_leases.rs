@@ -1,4 +1,4 @@
-//! Requests for a volume lease while the one that is there is ending (T5).
+//! Acquisitions of a volume lease whose predecessor is ending (T5).
 
 use super::{removals::attached, *};
 use crate::command::Attach;
@@ -34,7 +34,7 @@ fn lease_asked_for_without_pause_ends_once_that_is_decided() {
     assert!(again.promise.incarnation > first, "what it gets then is a new one");
 }
 
-/// The volume may be removed before the request is applied: then it is about the lease above.
+/// The volume may be removed before the request is applied. The request then means the lease above.
 #[test]
 fn lease_below_one_that_ends_is_to_be_asked_for_again() {
     let mut world = World::new();

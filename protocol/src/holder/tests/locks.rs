@@ -1,5 +1,7 @@
-//! Holds: held only under their own lease and only by this clock, asked after while they last, told
-//! once when they are over.
+//! Locks: owned only under their lease and by this clock, asked about while they last, and reported
+//! once when lost.
+
+mod pauses;
 
 use super::*;
 use crate::{
@@ -49,7 +51,7 @@ fn over() -> HolderEffect {
 }
 
 impl Client {
-    /// Asks for a hold, and is told this.
+    /// Requests a lock, and gets this answer.
     fn lock(&mut self, token: Option<u64>, incarnation: u64) -> Vec<HolderEffect> {
         let effects = self.write(5, lock());
         let ticket = self.only(&effects).0;
@@ -61,7 +63,7 @@ impl Client {
     }
 }
 
-/// One that waits for the hold, and its request to be told.
+/// A client that waits for a lock, and its request for the lock's status.
 fn waiting() -> (Client, SendId) {
     let mut client = Client::leased();
     let effects = client.lock(None, 1);
@@ -287,7 +289,7 @@ fn a_request_that_waits_for_long_is_made_anew() {
     assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, false) }), "{effects:?}");
 }
 
-/// The holds that the step's request names, and its ticket.
+/// The locks that the step's request names, and its send id.
 fn asked_after(effects: &[HolderEffect]) -> Option<(SendId, Vec<LockId>)> {
     requests(effects).into_iter().find_map(|(ticket, request)| match request.body {
         Body::AwaitLocks { locks } => Some((ticket, locks.into_iter().map(|hold| hold.lock).collect())),
@@ -314,7 +316,7 @@ fn holds_beyond_one_request_are_asked_after_in_turn() {
             client.now,
         );
     }
-    // After a reconnection the leader knows of none of them.
+    // After a reconnection the leader knows none of them.
     client.step(HolderInput::Disconnected);
     let register = client.step(HolderInput::Connected);
     let register = client.only(&register).0;
@@ -361,7 +363,7 @@ fn holds_with_long_paths_are_asked_after_in_turn() {
     let mut named = BTreeSet::new();
     for _ in 0..2 {
         let longest = requests(&effects).iter().map(|(_, request)| encoded_bytes(request)).max();
-        // What a header carries at most: renewals and returns, each with the longest path.
+        // The most in a header: renewals and returns, each with the longest path.
         let header = (RENEWALS_MAX + RETURNS_MAX) * (PATH_MAX_BYTES + 100) + CONSENTS_MAX * 20;
         assert!(longest.is_some_and(|longest| longest + header < FRAME_BYTES_MAX), "{longest:?}");
         named.extend(asked_after(&effects).expect("the next have their turn").1);
@@ -432,84 +434,4 @@ fn handed_over_lock_ends_at_once_and_returns_only_if_refused() {
     client.write(6, hand_over());
     client.step(HolderInput::CancelWrite(WriteId(6)));
     assert_eq!(client.certain(), Duration::ZERO, "nobody knows");
-}
-
-/// What a step tells of the connection.
-fn told(effects: &[HolderEffect]) -> Vec<&ConnectionNews> {
-    let states = effects.iter().filter_map(|effect| match effect {
-        HolderEffect::Connection(state) => Some(state),
-        _ => None,
-    });
-    states.collect()
-}
-
-/// A client that waits for a hold, and has stood still past its term with no renewal under way:
-/// what it sends then to renew, and to be told.
-fn stood_still() -> (Client, SendId, SendId) {
-    let (mut client, _) = waiting();
-    client.now = at(150);
-    let effects = client.timeout(&[]);
-    assert_eq!(told(&effects), [&ConnectionNews::Jeopardy]);
-    let (alive, renew) = keep_alive(&effects).expect("it asks whether it still has its place");
-    assert_eq!(renew, [root(1)]);
-    let asked = sent(&effects).into_iter().find(|(_, body)| *body == awaits(LockStatus::Waiting));
-    (client, alive, asked.expect("it asks on").0)
-}
-
-#[test]
-fn paused_client_stays_in_lock_queue_if_servers_still_have_it() {
-    let (mut client, alive, asked) = stood_still();
-    let effects = client.renew(alive, promise("/", 1));
-    assert_eq!(told(&effects), [&ConnectionNews::Connected { session: SESSION }]);
-    assert!(!effects.contains(&over()));
-    let effects = client.answer(asked, Answer::LockStatuses(vec![(HOLD, held(9, false))]));
-    assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, false) }), "{effects:?}");
-    assert_eq!(client.certain(), TERM);
-}
-
-#[test]
-fn grant_during_client_pause_counts_after_lease_renewal() {
-    let (mut client, alive, asked) = stood_still();
-    let granted = || Answer::LockStatuses(vec![(HOLD, held(9, false))]);
-    assert_eq!(client.answer(asked, granted()), [], "not by this clock");
-    client.renew(alive, promise("/", 1));
-    client.now = client.holder.next_deadline().expect("it asks again");
-    let effects = client.timeout(&[]);
-    let (asked, request) = client.only(&effects);
-    assert_eq!(request.body, awaits(LockStatus::Waiting));
-    let effects = client.answer(asked, granted());
-    assert!(effects.contains(&HolderEffect::LockChanged { lock: HOLD, status: held(9, false) }), "{effects:?}");
-    assert!(client.certain() > Duration::ZERO);
-}
-
-#[test]
-fn paused_client_is_in_jeopardy_until_its_lease_is_renewed() {
-    let (mut client, ticket) = waiting();
-    client.now = at(150);
-    let effects = client.answer(ticket, Answer::LockStatuses(vec![(HOLD, held(9, false))]));
-    assert_eq!(told(&effects), [&ConnectionNews::Jeopardy], "{effects:?}");
-    let (alive, _) = keep_alive(&client.timeout(&[])).expect("it asks whether it still has its place");
-    assert_eq!(told(&client.renew(alive, promise("/", 1))), [&ConnectionNews::Connected { session: SESSION }]);
-}
-
-#[test]
-fn paused_client_is_notified_if_servers_lost_its_position() {
-    let (mut client, alive, _) = stood_still();
-    let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
-    let effects =
-        client.respond(alive, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::ReportReceived) });
-    assert!(effects.contains(&over()));
-    assert_eq!(told(&effects), [&ConnectionNews::Connected { session: SESSION }]);
-}
-
-#[test]
-fn paused_client_without_leader_asks_next_for_its_position() {
-    let (mut client, _) = waiting();
-    client.step(HolderInput::Disconnected);
-    client.now = client.holder.next_deadline().expect("its end is noted");
-    assert_eq!((client.now, told(&client.timeout(&[]))), (at(110), vec![&ConnectionNews::Jeopardy]));
-    client.now = at(120);
-    let effects = client.step(HolderInput::Connected);
-    let (_, request) = client.only(&effects);
-    assert_eq!((request.body, request.header.renew), (Body::Register, vec![root(1)]));
 }

@@ -1,4 +1,4 @@
-//! Holds: who is told what, and when. How they are granted is the state's to know.
+//! Requests that wait for changes of locks. The state's tests cover how locks are granted.
 
 use super::*;
 use crate::{
@@ -27,7 +27,7 @@ impl World {
     }
 
     fn await_hold(&mut self, session: SessionId, lock: LockId, known: LockStatus) -> Vec<LessorEffect> {
-        let locks = vec![AwaitedLock { path: path("/a"), lock: lock, known }];
+        let locks = vec![AwaitedLock { path: path("/a"), lock, known }];
         self.request(session, Body::AwaitLocks { locks })
     }
 

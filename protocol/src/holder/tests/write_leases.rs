@@ -1,5 +1,5 @@
-//! Write leases: read and written in memory while they are certain, flushed when they have to be,
-//! told when they are lost.
+//! Write leases: read and written in memory while they certainly hold, flushed when due, and
+//! reported when lost.
 
 use super::*;
 use crate::{
@@ -39,7 +39,7 @@ fn flush(value: Option<&'static str>, ends_write_lease: bool) -> Body {
     Body::Write { write, dropped: vec![one("/a")], seen: stamp(0) }
 }
 
-/// The flush among the effects, whatever it has seen.
+/// The flush among the effects, without the stamp that it has seen.
 fn flushes(effects: &[HolderEffect]) -> Option<(SendId, Body)> {
     let flush =
         sent(effects).into_iter().find(|(_, body)| matches!(body, Body::Write { write: Write::Flush { .. }, .. }));
@@ -49,7 +49,7 @@ fn flushes(effects: &[HolderEffect]) -> Option<(SendId, Body)> {
     })
 }
 
-/// The consents that requests carry.
+/// The consents in the requests.
 fn carried(effects: &[HolderEffect]) -> Vec<Stamp> {
     requests(effects).into_iter().flat_map(|(_, request)| request.header.consents).collect()
 }
@@ -81,7 +81,7 @@ impl Client {
         client
     }
 
-    /// One whose write lease is open, at revision 8.
+    /// A client with an open write lease, at revision 8.
     fn caching() -> Self {
         let mut client = Self::holding();
         let effects = client.write(6, cache());

@@ -1,4 +1,4 @@
-//! Nodes that go with volume leases: the outcome says with which, and outcomes come late and in any
+//! Nodes attached to volume leases: the outcome says to which, and outcomes come late and in any
 //! order.
 
 use super::*;
@@ -47,15 +47,14 @@ impl Client {
         self.holder.volumes.get(&path(volume)).is_some_and(|volume| volume.attached.contains_key(&path(text)))
     }
 
-    /// The lease on the root is over, and another has taken its place.
+    /// The lease on the root ends, and another replaces it.
     fn replace_lease(&mut self) -> Vec<HolderEffect> {
         let (mut told, ticket) = self.lose_lease();
         told.extend(self.answer(ticket, acquired("/", 2, 50)));
         told
     }
 
-    /// The lease on the root is over. Returns what the application is told of that, and the request
-    /// for another lease.
+    /// The lease on the root ends. Returns the step's effects, and the request for another lease.
     fn lose_lease(&mut self) -> (Vec<HolderEffect>, SendId) {
         let effects = self.read(70, "/lapsed");
         let read = self.only(&effects).0;
@@ -124,7 +123,7 @@ fn node_goes_with_the_lease_that_its_outcome_names() {
     let acquire = client.send(1, attached("/v/a"));
     let effects = client.answer(acquire, acquired("/v", 2, 50));
     let put = client.only(&effects).0;
-    // The volume has been removed, which this side has not heard.
+    // The volume was removed, and this client does not know it.
     client.answer(put, written(30, "/", 1));
     assert!(client.carries("/", "/v/a") && !client.carries("/v", "/v/a"));
     let effects = client.read(5, "/b");
@@ -142,8 +141,8 @@ fn lease_that_came_another_way_is_asked_for_again() {
     let outer = client.send(1, attached("/v/a"));
     client.holder.volumes.learn(&path("/v/w"));
     let inner = client.send(2, attached("/v/w/b"));
-    // There is no volume `/v/w`: the answer brings the lease on `/v`, which carries a node from
-    // then on.
+    // There is no volume `/v/w`. The answer brings the lease on `/v`, and a put then attaches a
+    // node to it.
     let effects = client.answer(inner, acquired("/v", 5, 50));
     let put = client.only(&effects).0;
     client.answer(put, written(30, "/v", 5));
@@ -179,9 +178,9 @@ fn put_heard_while_another_lease_is_asked_for_is_gone_with_it() {
     }
 }
 
-/// The lease has lapsed by this clock while a put that attaches a node to it is under way. A new
-/// one is not asked for before it is known whether that one goes on at the servers: else the client
-/// would take the node for gone, and they would keep it (seed 15885 of the wide worlds).
+/// The lease has lapsed on this clock while a put that attaches a node is in flight. The client
+/// first asks whether the lease still holds on the servers. With a new lease, the client would
+/// report the node as lost, and the servers would keep it (seed 15885 of the wide worlds).
 #[test]
 fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
     let mut client = Client::leased();
@@ -198,7 +197,7 @@ fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
     assert!(!tells_gone(&effects) && client.carries("/", "/a"), "{effects:?}");
 }
 
-/// A read was answered before the volume was made. The answer comes when the client holds a lock
+/// A read is answered before the volume is made. The answer arrives when the client has a lock
 /// there.
 #[test]
 fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {

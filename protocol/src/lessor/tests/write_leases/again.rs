@@ -1,10 +1,10 @@
-//! A write lease that ends, and another of the same hold: whoever waited for the first does not
+//! A write lease ends, and the same lock gets another. A request that waited for the first does not
 //! wait for the second (S7b).
 
 use super::*;
 
-/// The holder flushes and takes the node again before its first request is applied. The recall of
-/// the first write lease is not answered yet.
+/// The owner flushes, and takes the node again before its first request is applied. The recall of
+/// the first write lease is still unanswered.
 fn taken_again_in_one_entry(world: &mut World, holder: SessionId) -> Vec<LessorEffect> {
     let value = Some(Bytes::from_static(b"new"));
     world.write(holder, Write::Flush { path: path("/a"), lock: HOLD, token: Token(2), value, ends_write_lease: true });
@@ -54,8 +54,8 @@ fn list_of_a_write_lease_taken_again_is_answered_once() {
     );
 }
 
-/// A consent that comes when the node is kept again is no reason to bound the promises to its
-/// holder.
+/// A consent that arrives under the next write lease still counts. So it must not bound the owner's
+/// promises any longer.
 #[test]
 fn late_consent_counts_under_the_next_write_lease() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Write leases: who waits for whom, and what ends the wait.
+//! Write leases: which requests wait for their owners, and what ends the wait (S10).
 
 mod again;
 
@@ -13,7 +13,7 @@ const HOLD: LockId = LockId(1);
 const OTHER_HOLD: LockId = LockId(3);
 
 impl World {
-    /// A session with a write lease on `/a`: the hold is 1, the token 2.
+    /// A session with a write lease on `/a`: lock 1, token 2.
     fn caching(&mut self) -> SessionId {
         let session = self.session();
         self.acquire(session, None);
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// The session has dropped its own copy.
+    /// The request says that the session has dropped its own copy.
     fn ask_to_cache(&mut self, session: SessionId) -> Vec<LessorEffect> {
         let write = Write::TakeWriteLease { path: path("/a"), lock: HOLD };
         let seen = Stamp { epoch: self.state.epoch(), sequence: 1000 };
@@ -47,7 +47,7 @@ impl World {
         self.commit()
     }
 
-    /// A read that is proven.
+    /// A read whose round succeeds.
     fn ask(&mut self, session: SessionId, body: Body) -> Vec<LessorEffect> {
         let mut effects = self.request(session, body);
         effects.extend(self.step(LessorInput::Proven { round: self.lessor.round }));
@@ -64,7 +64,7 @@ impl World {
         self.ask(SessionId(0), body)
     }
 
-    /// Another session with a write lease, on `/b`: the hold is 3, the token 4.
+    /// Another session with a write lease, on `/b`: lock 3, token 4.
     fn caching_other(&mut self) -> SessionId {
         let session = self.session();
         self.acquire(session, None);
@@ -408,7 +408,7 @@ fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
     let old = old.expect("it has a lease");
     world.pass(TERM / 2);
     world.request(writer, Body::Heartbeat(Default::default()));
-    // The reader's lease ends, not the writer's.
+    // The reader's lease ends, the writer's does not.
     let incarnation = world.state.leases().find_map(|(key, lease)| match key {
         LeaseKey::Volume(session, _) if *session == writer => Some(lease.incarnation),
         _ => None,
@@ -479,7 +479,7 @@ fn children_of_a_node_that_is_kept_are_leased() {
     world.holder(&Object::children(path("/a")));
 }
 
-/// What is flushed is waited for by others: a limit that they have reached must not keep it out.
+/// Others wait for a flush, so a limit that they have reached must not refuse it.
 #[test]
 fn flush_is_taken_though_no_other_write_is() {
     for configure in [(|bounds| bounds.writes_max = 1) as fn(&mut LessorBounds), |bounds| bounds.writes_bytes_max = 1] {

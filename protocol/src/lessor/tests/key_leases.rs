@@ -1,4 +1,4 @@
-//! What is told of key leases, to people.
+//! Inspections of key leases.
 
 use super::*;
 use crate::{

@@ -1,0 +1,110 @@
+//! All locks of the state, with indexes by path, by lease and by token.
+//!
+//! **Guarantees.** The indexes always agree with the rows: every change goes through these methods,
+//! and the invariant check recomputes the indexes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::LockRecord;
+use crate::{
+    id::{Incarnation, LockId, SessionId, Token, WriteLeaseId},
+    path::NodePath,
+    work::CountVisits,
+};
+
+/// All locks. The indexes by path, lease and token are derived from `rows`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(in crate::state) struct LockTable {
+    pub(in crate::state) rows: BTreeMap<LockId, (NodePath, LockRecord)>,
+    pub(in crate::state) by_path: BTreeMap<NodePath, BTreeSet<LockId>>,
+    pub(in crate::state) by_lease: BTreeSet<(Incarnation, LockId)>,
+    pub(in crate::state) by_token: BTreeMap<Token, LockId>,
+    /// The locks that are write leases: at most one on a node.
+    pub(in crate::state) write_leases: BTreeMap<NodePath, LockId>,
+    /// The same, by session.
+    pub(in crate::state) write_leases_by_session: BTreeSet<(SessionId, NodePath)>,
+}
+
+impl LockTable {
+    pub(in crate::state) fn of(rows: BTreeMap<LockId, (NodePath, LockRecord)>) -> Self {
+        let mut holds = Self::default();
+        for (id, (path, hold)) in rows {
+            holds.insert(id, path, hold);
+        }
+        holds
+    }
+
+    pub(in crate::state) fn insert(&mut self, id: LockId, path: NodePath, hold: LockRecord) {
+        self.by_path.entry(path.clone()).or_default().insert(id);
+        self.by_lease.insert((hold.incarnation, id));
+        self.by_token.extend(hold.token.map(|token| (token, id)));
+        if hold.write_lease.is_some() {
+            self.write_leases.insert(path.clone(), id);
+            self.write_leases_by_session.insert((hold.session, path.clone()));
+        }
+        self.rows.insert(id, (path, hold));
+    }
+
+    pub(in crate::state) fn remove(&mut self, id: LockId) -> Option<(NodePath, LockRecord)> {
+        let (path, hold) = self.rows.remove(&id)?;
+        if let Some(ids) = self.by_path.get_mut(&path) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_path.remove(&path);
+            }
+        }
+        self.by_lease.remove(&(hold.incarnation, id));
+        if let Some(token) = hold.token {
+            self.by_token.remove(&token);
+        }
+        if hold.write_lease.is_some() {
+            self.write_leases.remove(&path);
+            self.write_leases_by_session.remove(&(hold.session, path.clone()));
+        }
+        Some((path, hold))
+    }
+
+    /// Makes a lock a write lease, or an ordinary lock again. Returns the node if that changed
+    /// anything.
+    pub(in crate::state) fn set_write_lease(&mut self, id: LockId, caches: Option<WriteLeaseId>) -> Option<NodePath> {
+        let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.write_lease.is_some() != caches.is_some())?;
+        hold.write_lease = caches;
+        let of = (hold.session, path.clone());
+        match caches {
+            Some(_) => {
+                self.write_leases.insert(path.clone(), id);
+                self.write_leases_by_session.insert(of);
+            }
+            None => {
+                self.write_leases.remove(path);
+                self.write_leases_by_session.remove(&of);
+            }
+        }
+        Some(path.clone())
+    }
+
+    #[cfg(test)]
+    pub(in crate::state) fn sizes(&self) -> [usize; 5] {
+        let by_path = self.by_path.values().map(BTreeSet::len).sum();
+        [
+            self.rows.len(),
+            by_path,
+            self.by_lease.len(),
+            self.by_token.len(),
+            self.write_leases.len() + self.write_leases_by_session.len(),
+        ]
+    }
+
+    pub(in crate::state) fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
+        let all = (incarnation, LockId(0))..(incarnation.next(), LockId(0));
+        self.by_lease.range(all).counted().map(|(_, id)| *id)
+    }
+
+    pub(in crate::state) fn on<'a>(
+        &'a self,
+        path: &NodePath,
+    ) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
+        let ids = self.by_path.get(path).into_iter().flatten();
+        ids.counted().filter_map(|id| self.rows.get(id).map(|(_, hold)| (*id, hold)))
+    }
+}
