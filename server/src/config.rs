@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use leasehold_protocol::{limits::Limits, time::DriftAllowance};
 use serde::{Deserialize, Serialize};
 
-use crate::raft::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES, Timings};
+use crate::raft::{RETAINED_BYTES, RETAINED_ENTRIES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, Timings};
 
 /// The longest election timeout. A cluster that waits longer than an hour for a leader is of no
-/// use, and Raft's timers must be able to hold multiples of it.
+/// use. Raft's timers must not overflow at multiples of this time.
 pub const ELECTION_MAX_MS: u64 = 3_600_000;
 
 /// A replica's configuration. A configuration file is TOML with these field names.
@@ -43,14 +43,14 @@ pub struct RaftConfig {
     pub election_min_ms: u64,
     /// The longest such time, in milliseconds. Each replica picks a time between both.
     pub election_max_ms: u64,
-    /// Raft takes a snapshot after this many log entries,
+    /// Raft takes a snapshot after this many log entries, or after `snapshot_bytes`.
     pub snapshot_entries: u64,
-    /// or after this many bytes of entries, whichever comes first.
+    /// The bytes of log entries after which Raft takes a snapshot.
     pub snapshot_bytes: u64,
-    /// After a snapshot, the log retains at most this many entries, for replicas that are a little
-    /// behind,
+    /// The most entries that the log retains after a snapshot, for replicas that are a little
+    /// behind.
     pub keep_entries: u64,
-    /// of at most this many bytes.
+    /// The most bytes of these entries.
     pub keep_bytes: u64,
 }
 
@@ -74,9 +74,9 @@ impl Default for RaftConfig {
             heartbeat_ms: 75,
             election_min_ms: 300,
             election_max_ms: 600,
-            snapshot_entries: 50_000,
+            snapshot_entries: SNAPSHOT_ENTRIES,
             snapshot_bytes: SNAPSHOT_BYTES,
-            keep_entries: 5_000,
+            keep_entries: RETAINED_ENTRIES,
             keep_bytes: RETAINED_BYTES,
         }
     }

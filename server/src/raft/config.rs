@@ -8,19 +8,27 @@ use openraft::{Config, ConfigError, SnapshotPolicy};
 /// The most entries in one message to a follower. 32, an earlier default of openraft's, costs two
 /// thirds of the throughput.
 const PAYLOAD_MAX_ENTRIES: u64 = 1024;
-/// How long a snapshot's receiver may acknowledge nothing before the sender gives up, unless set
-/// otherwise. It acknowledges each piece, and later that it is installing them. There is no other
-/// limit on the time. A link that needs longer for one
-/// [piece](crate::store::snapshot::PIECE_BYTES), so below 35 kB/s, is too slow.
+/// The default time without an acknowledgement after which a snapshot's sender gives up. The
+/// receiver acknowledges each piece, and later that it is installing them. The total time is not
+/// limited. A link below 35 kB/s is too slow: one [piece](crate::store::snapshot::PIECE_BYTES)
+/// takes longer than this.
 pub const SNAPSHOT_STALL: Duration = Duration::from_secs(30);
 
-/// After how many bytes of entries Raft takes a snapshot, unless set otherwise.
+/// The default number of entries after which Raft takes a snapshot.
+///
+/// This bounds a restart if entries are small: on an idle cluster each entry has one command, and
+/// [`SNAPSHOT_BYTES`] are very many of them.
+pub const SNAPSHOT_ENTRIES: u64 = 50_000;
+/// The default for the most entries that the log retains after a purge.
+pub const RETAINED_ENTRIES: u64 = 5_000;
+
+/// The default number of bytes of entries after which Raft takes a snapshot.
 ///
 /// With [`RETAINED_BYTES`] this bounds what a restart reads from the log and applies.
 /// `server/tests/replica/restart.rs` measures that. A smaller number would mean more fsyncs of the
 /// state, because each snapshot begins with one.
 pub const SNAPSHOT_BYTES: u64 = 64 << 20;
-/// The most bytes of entries that a truncated log retains, unless set otherwise. A follower that
+/// The default for the most bytes of entries that the log retains after a purge. A follower that
 /// lacks more gets a snapshot, so this is some seconds of a busy cluster's entries.
 pub const RETAINED_BYTES: u64 = 32 << 20;
 
@@ -29,9 +37,9 @@ pub const RETAINED_BYTES: u64 = 32 << 20;
 pub struct Timings {
     /// The interval of the leader's heartbeats.
     pub heartbeat: Duration,
-    /// A follower campaigns after a time without a leader that lies between this
+    /// The shortest time without a leader after which a follower campaigns.
     pub election_min: Duration,
-    /// and this.
+    /// The longest such time. Each follower picks a time between both.
     pub election_max: Duration,
 }
 
@@ -62,13 +70,13 @@ pub struct ReplicaConfig {
     pub root: VolumeSettings,
     /// Raft's timings.
     pub timings: Timings,
-    /// Raft takes a snapshot, and truncates the log, after this many entries,
+    /// Raft takes a snapshot, and purges the log, after this many entries or `snapshot_bytes`.
     pub snapshot_entries: u64,
-    /// or after this many bytes of entries, whichever comes first. See [`SNAPSHOT_BYTES`].
+    /// The bytes of entries after which Raft takes a snapshot. See [`SNAPSHOT_BYTES`].
     pub snapshot_bytes: u64,
-    /// A truncated log retains at most this many entries, for followers that are not far behind,
+    /// The most entries that the log retains after a purge, for followers that are not far behind.
     pub retained_entries: u64,
-    /// of at most this many bytes. See [`RETAINED_BYTES`].
+    /// The most bytes of these entries. See [`RETAINED_BYTES`].
     pub retained_bytes: u64,
     /// A snapshot's sender gives up when the receiver has acknowledged nothing for this long. See
     /// [`SNAPSHOT_STALL`].
@@ -84,9 +92,9 @@ impl ReplicaConfig {
             members,
             root: VolumeSettings::DEFAULT,
             timings: Timings::default(),
-            snapshot_entries: 50_000,
+            snapshot_entries: SNAPSHOT_ENTRIES,
             snapshot_bytes: SNAPSHOT_BYTES,
-            retained_entries: 5_000,
+            retained_entries: RETAINED_ENTRIES,
             retained_bytes: RETAINED_BYTES,
             snapshot_stall: SNAPSHOT_STALL,
         }

@@ -36,7 +36,9 @@ mod replica;
 pub mod types;
 
 pub use self::{
-    config::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_STALL, Timings},
+    config::{
+        RETAINED_BYTES, RETAINED_ENTRIES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, SNAPSHOT_STALL, Timings,
+    },
     leadership_transfer::TransferError,
     machine::Machine,
     peer::PeerServer,

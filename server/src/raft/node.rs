@@ -35,7 +35,7 @@ use crate::store::{
     log::LogStore,
     poison::Poison,
     snapshot::SnapshotHeader,
-    state::StateStore,
+    state::{LoadedState, StateStore},
     store_identity::{self, ClusterId, Participation, StoreIdentity},
 };
 
@@ -100,8 +100,14 @@ impl ReplicaNode {
         })?;
         remove_incoming(&config.dir).map_err(unusable)?;
         let standing = store_identity::load(&config.dir, config.id)?;
-        let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone())?;
-        let (store, header, state) = StateStore::open(&config.dir.join("state"), poison.clone())?;
+        // Each reads its journals for up to a second.
+        let (log, loaded) = std::thread::scope(|scope| {
+            let loaded = scope.spawn(|| LoadedState::read(&config.dir.join("state")));
+            let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone());
+            (log, loaded.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let (log, loaded) = (log?, loaded?);
+        let (store, header, state) = StateStore::start(loaded, poison.clone())?;
 
         let (last, vote) = log.last_and_vote();
         let has_log = last.is_some() || vote.is_some();
@@ -334,7 +340,7 @@ impl ReplicaNode {
             self.publish_leadership(leadership);
             let ended = match ended {
                 Some(reason) => Some(reason),
-                // Silence changes no metrics, so this looks again after some time too.
+                // The metrics do not change during silence, so the timeout checks again.
                 None => match tokio::time::timeout(look_every, metrics.changed()).await {
                     Ok(changed) => changed.err().map(|_| "it is gone".to_owned()),
                     Err(_) => None,
@@ -355,7 +361,7 @@ impl ReplicaNode {
         self.closing.cancel();
         let bootstrapping = self.bootstrapping.lock().take();
         if let Some(bootstrapping) = bootstrapping {
-            // It ends within the time of one answer.
+            // The task ends within the time limit of one answer.
             let _ = bootstrapping.await;
         }
         let _starting = self.starting.lock().await;

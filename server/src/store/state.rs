@@ -83,7 +83,7 @@ pub enum OpenStateError {
         /// The decoding error.
         cause: postcard::Error,
     },
-    /// The rows are ahead of the applied entry that is recorded beside them.
+    /// The rows are ahead of the applied entry that is recorded with them.
     #[error("the state is damaged: its rows have applied entry {got}: expected at most {expected}")]
     Ahead {
         /// The applied entry of the rows.
@@ -112,6 +112,22 @@ pub struct StateStore {
     writer: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
 }
 
+/// A state that was read from disk. No thread writes to it yet.
+pub(crate) struct LoadedState {
+    disk: StateDisk,
+    header: SnapshotHeader,
+    state: Option<State>,
+}
+
+impl LoadedState {
+    /// Reads the state in `dir`. This takes up to a second: fjall reads its journals.
+    pub(crate) fn read(dir: &Path) -> Result<Self, OpenStateError> {
+        let disk = StateDisk::open(dir)?;
+        let (header, state) = disk.load()?;
+        Ok(Self { disk, header, state })
+    }
+}
+
 impl StateStore {
     /// Opens the state in `dir`. Returns the store, the applied entry and membership, and the
     /// state, or `None` if there is none yet.
@@ -120,8 +136,15 @@ impl StateStore {
     ///
     /// [`OpenStateError`]: it cannot be read, or is damaged.
     pub fn open(dir: &Path, poison: Poison) -> Result<(Self, SnapshotHeader, Option<State>), OpenStateError> {
-        let disk = StateDisk::open(dir)?;
-        let (header, state) = disk.load()?;
+        Self::start(LoadedState::read(dir)?, poison)
+    }
+
+    /// As [`StateStore::open`], of a state that was read before.
+    pub(crate) fn start(
+        loaded: LoadedState,
+        poison: Poison,
+    ) -> Result<(Self, SnapshotHeader, Option<State>), OpenStateError> {
+        let LoadedState { disk, header, state } = loaded;
         let (queue, calls) = mpsc::channel(QUEUE_CALLS);
         let writer = StateWriter { disk, poison: poison.clone() };
         let writer = std::thread::Builder::new()
@@ -348,7 +371,7 @@ impl StateDisk {
         Ok(StateView { header: self.header(&at)?, rows: self.rows.clone(), at })
     }
 
-    /// Writes a whole state beside the current one, then makes it current.
+    /// Writes a whole state into a new keyspace, then makes it current.
     fn replace(
         &mut self,
         header: &SnapshotHeader,

@@ -20,7 +20,7 @@ use leasehold_protocol::{
     time::ClusterTime,
 };
 use leasehold_server::{
-    raft::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES},
+    raft::{RETAINED_BYTES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_ENTRIES},
     store::{log::LogStore, poison::Poison},
 };
 
@@ -32,10 +32,13 @@ const THE_CHILD: &str = "restart::puts_are_taken_until_the_process_is_killed";
 /// The number of puts in all.
 const PUTS: &str = "LEASEHOLD_RESTART_PUTS";
 
+/// The number of puts in an entry.
+const ENTRY: &str = "LEASEHOLD_RESTART_ENTRY";
+
 /// Some hundred commands for each entry, like those of a server under load.
 const ENTRY_PUTS: u64 = 250;
-/// The entries in flight.
-const IN_FLIGHT: usize = 4;
+/// The puts in flight.
+const PUTS_IN_FLIGHT: u64 = 1000;
 const VALUE_BYTES: usize = 1024;
 const NODES: u64 = 10_000;
 /// How often the replica is killed, spread over its writes.
@@ -73,6 +76,7 @@ async fn puts_are_taken_until_the_process_is_killed() {
     let dir = std::env::var_os(DIR);
     // Run by itself, this shows that the puts take effect.
     let enough = if dir.is_some() { u64::MAX } else { 4 * ENTRY_PUTS };
+    let entry_puts = number(ENTRY, ENTRY_PUTS);
     let own = tempfile::tempdir().expect("a directory");
     let mut cluster = Cluster::new(1).await;
     let dir = dir.map_or_else(|| own.path().to_owned(), Into::into);
@@ -85,16 +89,16 @@ async fn puts_are_taken_until_the_process_is_killed() {
     let mut in_flight = std::collections::VecDeque::new();
     let mut acknowledged = 0;
     for entry in 0_u64.. {
-        let first = entry * ENTRY_PUTS + 1;
+        let first = entry * entry_puts + 1;
         if first > enough {
             break;
         }
-        let commands = (first..first + ENTRY_PUTS).map(|sequence| put(session, sequence)).collect();
+        let commands = (first..first + entry_puts).map(|sequence| put(session, sequence)).collect();
         let submitted = running.replica.submit(proposal(epoch, entry + 2, commands)).await.expect("it leads");
         in_flight.push_back(submitted);
-        if in_flight.len() >= IN_FLIGHT {
+        if in_flight.len() as u64 >= PUTS_IN_FLIGHT / entry_puts {
             in_flight.pop_front().expect("not empty").await.expect("applied");
-            acknowledged += ENTRY_PUTS;
+            acknowledged += entry_puts;
             println!("acknowledged {acknowledged}");
         }
     }
@@ -115,10 +119,16 @@ impl Drop for Killed {
     }
 }
 
-/// Runs the child until it has acknowledged this many puts, then kills it.
-fn run_until(dir: &File, puts: u64) {
+/// The number that a variable of the environment has, or `default` if it is not set.
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Runs the child until it has acknowledged this many puts, so many in each entry, then kills it.
+fn run_until(dir: &File, puts: u64, entry_puts: u64) {
     let mut child = Process::new(std::env::current_exe().expect("this program"));
-    child.args(["--exact", THE_CHILD, "--nocapture"]).env(DIR, dir).stdout(Stdio::piped());
+    child.args(["--exact", THE_CHILD, "--nocapture"]).env(DIR, dir);
+    child.env(ENTRY, entry_puts.to_string()).stdout(Stdio::piped());
     let mut child = Killed(child.spawn().expect("starts"));
     let lines = BufReader::new(child.0.stdout.take().expect("piped")).lines();
     let acknowledged = lines.map(|line| line.expect("text")).find(|line| {
@@ -148,7 +158,7 @@ async fn replica_serves_what_was_put_before() {
     let dir = std::env::var_os(DIR).map_or_else(|| own.path().join("data"), Into::into);
     if !is_child {
         // Run by itself, this begins with a replica that was killed early.
-        run_until(&dir, ENTRY_PUTS);
+        run_until(&dir, ENTRY_PUTS, ENTRY_PUTS);
     }
     let mut cluster = Cluster::new(1).await;
     let (started, worked) = (Instant::now(), processor_time());
@@ -182,20 +192,19 @@ fn restart(dir: &File) -> (Duration, Duration, u64) {
     (Duration::from_micros(took), Duration::from_micros(work), revision)
 }
 
-#[test]
-fn killed_replica_restarts_with_two_seconds_of_work_at_most() {
-    let puts = std::env::var(PUTS).map_or(160_000, |text| text.parse().expect("a number of puts"));
+/// Kills a replica this often, spread over its puts, and starts it again each time.
+fn kill_and_restart(kills: u64, puts: u64, entry_puts: u64) {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
-    for kill in 1..=KILLS {
-        run_until(&data, puts / KILLS);
+    for kill in 1..=kills {
+        run_until(&data, puts / kills, entry_puts);
         let (log, state) = (disk_bytes(&data.join("log")) >> 20, disk_bytes(&data.join("state")) >> 20);
         let entries = log_bytes(&data);
         let (took, work, revision) = restart(&data);
-        let puts = puts * kill / KILLS;
+        let puts = puts * kill / kills;
         println!(
-            "killed after {puts} puts: {} MiB of entries in the log; on disk log {log} MiB, state {state} MiB; served \
-             after {took:.2?}, {work:.2?} of them work",
+            "killed after {puts} puts, {entry_puts} in an entry: {} MiB of entries in the log; on disk log {log} MiB, \
+             state {state} MiB; served after {took:.2?}, {work:.2?} of them work",
             entries >> 20
         );
         assert!(revision >= puts, "revision {revision}: expected at least {puts}, which were acknowledged");
@@ -203,6 +212,18 @@ fn killed_replica_restarts_with_two_seconds_of_work_at_most() {
         assert!(entries <= most, "{entries} bytes of entries in the log: expected at most {most}");
         assert!(work <= RESTART_WORK_MAX, "a restart took {work:?} of work: expected at most {RESTART_WORK_MAX:?}");
     }
+}
+
+#[test]
+fn killed_replica_restarts_with_two_seconds_of_work_at_most() {
+    kill_and_restart(KILLS, number(PUTS, 160_000), ENTRY_PUTS);
+}
+
+/// If each entry has one put, the log reaches the bound on entries long before that on bytes.
+#[test]
+fn killed_replica_with_small_entries_restarts_as_soon() {
+    // Each kill comes just before the snapshot, with up to 1,000 more puts in flight.
+    kill_and_restart(2, 2 * (SNAPSHOT_ENTRIES - 1_200), 1);
 }
 
 /// The size of the entries in the log of a stopped replica.
