@@ -4,9 +4,8 @@
 //! Run it with `cargo run --example barrier`. It starts a server in this process, with its data in
 //! a temporary folder, and a client for each worker.
 //!
-//! A barrier opens at one moment, when enough parties wait at it and none of their leases is known
-//! to have ended. A double barrier closes when all have left, by themselves or because their leases
-//! ended.
+//! A barrier opens at one moment, when enough parties wait at it and the log has ended none of
+//! their leases. A double barrier closes when all parties have left or their leases have ended.
 //!
 //! A barrier promises nothing about what a worker does after it, so it has no fencing token. Here
 //! each written node has the number of its step in its path, and no worker reads another step's

@@ -11,7 +11,7 @@
 //!   reads its own writes.
 //! - Only after `flush` or `release` is a value as safe as any other write.
 //! - A process may be stopped past its lease and then continue to write. Only the fencing token
-//!   keeps it out: each flush is a write under the token.
+//!   stops it: each flush is a write under the token.
 
 use std::{
     env,
@@ -26,9 +26,9 @@ use leasehold_client_cache::{
 };
 use leasehold_server::{Server, ServerConfig};
 
-/// Each writer appends this often...
+/// How often each writer appends lines.
 const ROUNDS: u32 = 20;
-/// ...this many lines.
+/// The lines that it appends each time.
 const LINES: u32 = 5;
 /// One of the writers is killed after this many flushes.
 const KILLED_AFTER: u32 = 7;

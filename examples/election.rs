@@ -9,7 +9,7 @@
 //! - `hand_over` ends one leadership and begins the next in one step. No candidate leads in
 //!   between, not even one ahead in the lock queue.
 //! - A request of a former leader may arrive after its leadership ended. Only the fencing token
-//!   keeps it out: the transaction here compares it.
+//!   stops it: the transaction here compares the token.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let third = stand(&three, &path, "host-3");
 
-    // By name, although another candidate came first.
+    // Chosen by name, although another candidate came first.
     let successor = loop {
         let candidates = first.candidates().await?;
         if let Some(found) = candidates.into_iter().find(|candidate| candidate.name == "host-3") {
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(()) => println!("host-1 has handed over"),
         // It still leads, and could choose another successor.
         Err(HandOverError::Unchanged(_, error)) => return Err(error.into()),
-        // It no longer leads; another candidate does or will.
+        // It no longer leads. Another candidate leads or will lead.
         Err(HandOverError::Released(error)) => return Err(error.into()),
     }
     let third = third.await??;

@@ -6,11 +6,11 @@
 //! follower is a process that runs this program with [`FOLLOWS`] set. It knows neither the server
 //! nor the clients.
 //!
-//! - While the primary's lease has time `remaining`, no other process orders operations. If it
-//!   still has when all followers have an operation, the order is final, without a request to the
+//! - While the primary's lease has time `remaining`, no other process orders operations. If time
+//!   remains when all followers have an operation, its order is final. That needs no request to the
 //!   server.
-//! - An order of a former primary may arrive after its lease ended. Only the fencing token keeps it
-//!   out: a follower refuses a token lower than the highest that it has seen, and any gap.
+//! - An order of a former primary may arrive after its lease ended. Only the fencing token stops
+//!   it: a follower refuses a token lower than the highest that it has seen. It also refuses a gap.
 
 use std::{
     env,
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// An operation, its position, and the token of the primary that ordered it.
+/// An operation, its position in the order, and the token of the primary that ordered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Order {
     token: Token,
@@ -60,7 +60,7 @@ struct Order {
 
 impl Order {
     fn new(token: Token, number: u64) -> Self {
-        // Any value will do: all followers must have the same one.
+        // The value does not matter. All followers must have the same one.
         Self { token, number, operation: number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ token.0 }
     }
 
@@ -183,7 +183,7 @@ impl Follower {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let mut command = Command::new(env::current_exe()?);
         if cfg!(test) {
-            // Then the program is a test binary, whose one test calls `main`.
+            // This program is a test binary then, and its one test calls `main`.
             command.args(["it_runs", "--exact", "--nocapture"]);
         }
         command.env(FOLLOWS, listener.local_addr()?.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
@@ -280,7 +280,7 @@ impl Primary {
             if let Some(refused) = verdicts.await?.concat().iter().find(|verdict| **verdict != Verdict::Taken) {
                 return Err(format!("a follower refuses an order: {refused:?}").into());
             }
-            // Acknowledged only now: no other primary can have ordered anything before this check.
+            // Acknowledge only after this check: until then, no other primary has ordered anything.
             if self.leadership.remaining().is_zero() {
                 return Err("the lease is over: the next primary says whether the last orders count".into());
             }
@@ -332,7 +332,7 @@ async fn oversee() -> Outcome<()> {
     second.order(1, &mut acknowledged).await?;
     println!("host-2 has ordered another, under token {}", second.leadership.token());
 
-    // For the followers, the first primary may have sent this before its lease ended.
+    // The followers cannot know whether the first primary sent this before its lease ended.
     let next = acknowledged.len() as u64 + 1;
     for line in &mut old_lines {
         assert_eq!(line.send(&[Order::new(token, next)]).await?, [Verdict::Late]);

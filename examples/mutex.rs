@@ -6,9 +6,8 @@
 //!
 //! - While a guard has time `remaining`, no other client owns the mutex. The owner's own clock
 //!   cancels `on_lost` before another client can own it.
-//! - A request of a former owner may arrive after its lock ended. Only the fencing token keeps it
-//!   out. Here a worker writes with the token of a lock that it has released, and the ledger
-//!   refuses.
+//! - A request of a former owner may arrive after its lock ended. Only the fencing token stops it.
+//!   Here a worker writes with the token of a lock that it has released, and the ledger refuses.
 
 use leasehold_client_cache::{Client, MutexGuard, NodePath, Options, Token};
 use leasehold_server::{Server, ServerConfig};

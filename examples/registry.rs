@@ -8,8 +8,8 @@
 //! - A member is registered as long as its lease has time `remaining` by its own clock.
 //! - `Members` returns each join and each leave once and in order. A member may have left when its
 //!   join is read.
-//! - A replaced worker may not know that it was replaced. Its epoch keeps it out: the transaction
-//!   here compares it.
+//! - A replaced worker may not know that it was replaced. Only its epoch stops it: the transaction
+//!   here compares the epoch.
 
 use leasehold_client_cache::{
     Client, Compare, MemberEvent, Members, NodePath, Operation, Options, Relation, Transaction,

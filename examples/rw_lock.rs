@@ -5,10 +5,10 @@
 //! a temporary folder, and three clients.
 //!
 //! - While a write guard has time `remaining`, no other client reads or writes under the lock.
-//!   While a read guard has, none writes.
-//! - A write of a former owner may arrive after its lock ended. Only the fencing token keeps it
-//!   out. Here the write is a transaction that compares the token, so the one with an old token
-//!   does nothing.
+//!   While a read guard has time `remaining`, no client writes.
+//! - A write of a former owner may arrive after its lock ended. Only the fencing token stops it.
+//!   Here the write is a transaction that compares the token, so a write with an old token has no
+//!   effect.
 
 use leasehold_client_cache::{Client, Compare, LockWait, NodePath, Operation, Options, Transaction};
 use leasehold_server::{Server, ServerConfig};

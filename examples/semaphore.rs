@@ -6,9 +6,9 @@
 //!
 //! - At most three clients have a permit, each while it has time `remaining` by its own clock.
 //!   Permits are granted in the order of arrival.
-//! - A request may arrive after its permit ended. Only the fencing token keeps it out. Permits
-//!   overlap, so the order of tokens says nothing: the transaction here asks whether the token is
-//!   still valid.
+//! - A request may arrive after its permit ended. Only the fencing token stops it. Permits overlap,
+//!   so the order of tokens is not enough: the transaction here checks that the token is still
+//!   valid.
 
 use std::{
     sync::{

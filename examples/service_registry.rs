@@ -36,8 +36,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let database_registration = database.register(&database_node, "10.0.0.2:5432", RegisterOptions::default()).await?;
     println!("registered: {}", list(&watcher, &services).await?.join(", "));
 
-    // Longer than a term: live services stay. A service can ask how long its registration certainly
-    // lasts.
+    // Live services stay for longer than a term. A service can ask how long its registration
+    // certainly lasts.
     let began = Instant::now();
     wait(|| async { Ok(began.elapsed() > TERM + TERM / 2) }).await?;
     println!("{:.1} s later: {}", began.elapsed().as_secs_f64(), list(&watcher, &services).await?.join(", "));

@@ -27,7 +27,7 @@ use crate::exit::CommandFailure;
 use family::{children, kill_once};
 use feed::{FeedMessage, Feeder, bequeath, boot_time};
 
-/// The deadline of a command that needs no lock. Each message moves it on.
+/// The deadline of a command that needs no lock. Each message postpones it.
 pub(crate) const UNLIMITED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The guard needs a moment to kill. It begins this long before the lock or lease ends, or an
@@ -58,7 +58,7 @@ pub(crate) struct Child {
     feeder: Feeder,
     /// The pipe on which the guard asks, once, whether the command's descendants may continue.
     question: Option<Receiver>,
-    /// The deadline by the owner. The guard has an earlier one.
+    /// The owner's own deadline. The guard has an earlier one.
     fed_until: Duration,
     /// Children that this process had before: the program that `exec`ed this one may have started
     /// some.
@@ -91,8 +91,8 @@ impl Child {
 
     /// Waits until the command has ended, and prolongs its deadline by `remaining`. It passes
     /// SIGTERM on to the command; SIGINT comes from the terminal, which signals the command too. If
-    /// this future is dropped, nothing prolongs the deadline, and the guard kills the command at
-    /// the last one.
+    /// this future is dropped, nothing prolongs the deadline, and the guard kills the command when
+    /// it passes.
     pub(crate) async fn wait(&mut self, remaining: impl Fn() -> Duration) -> Result<ChildEnd, CommandFailure> {
         loop {
             let look_after = self.feed(&remaining);

@@ -138,8 +138,8 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> CliStatus {
         Err(error) => return not_parsed(&error, asks_for_json(&args)),
     };
     let output = Output { json: cli.global.is_json(), notes: cli.global.verbose };
-    // These run in one thread. The kernel kills a child when the thread that started it ends, and
-    // each thread has its own mask of blocked signals.
+    // These commands run in one thread. The kernel kills a child when the thread that started it
+    // ends, and each thread has its own mask of blocked signals.
     let alone = match &cli.command {
         CliCommand::Guard { feed, question, command } => Some(guard::run(*feed, *question, command)),
         CliCommand::RunTied { guard, go, command } => {

@@ -47,7 +47,7 @@ impl Context {
         *self.background_task.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
     }
 
-    /// Takes the task that the last command left to run.
+    /// Takes the task that the last command has set, if any.
     pub(crate) fn take_background_task(&self) -> Option<BackgroundTask> {
         self.background_task.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

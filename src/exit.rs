@@ -8,7 +8,7 @@
 //! - 3: no server or no quorum
 //! - 4: timed out, outcome unknown
 //!
-//! A condition, a limit or a volume's settings are refused, as only the server can check them.
+//! A wrong condition, length or volume setting is *refused*: only the server can check it.
 
 use leasehold_protocol::{command::WriteRefusal, message::Refusal};
 

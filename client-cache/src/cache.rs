@@ -1,29 +1,29 @@
-//! The cached copies, where readers find them. Implements S1 in docs/PROTOCOL.md, with
+//! The cached copies. Readers look them up here. Implements S1 in docs/PROTOCOL.md, with
 //! `volume_leases`.
 //!
 //! There are two concurrent maps: one for data, one for lists of children. The key is the 64-bit
-//! code of a path. The value is a slot of half a cache line. It has the end of the object lease, a
-//! pointer to the content, and one to the [`VolumeLeaseCell`]. The cell has the end of the volume
-//! lease. The path is stored with the content, and is compared last.
+//! code of a path. The value is a slot of half a cache line. It has the deadline of the object
+//! lease, and pointers to the content and to the [`VolumeLeaseCell`]. The cell has the deadline of
+//! the volume lease. The path is stored with the content, and is compared last.
 //!
-//! The deadlines are in the slot because a hit waits at the clock. Reading the clock waits until
-//! all earlier loads have completed. So loads before it add up, and loads after it overlap with the
-//! reader's next work.
+//! A hit needs both deadlines before it reads the clock. Reading the clock waits until all earlier
+//! loads have completed, so their delays add up. Later loads overlap with the reader's next work.
+//! So a hit finds the deadlines without the content, and loads the content after the clock.
 //!
 //! Slots are small because random loads are cheap only if all slots fit into the processor's caches
-//! (some megabytes). Measured with 100,000 copies: 270 to 390 ns with 64 bytes a slot, 215 to 275
-//! ns with 32. One allocation behind a pointer: 340 to 450 ns.
+//! (some megabytes). A hit among 100,000 copies took 215 to 275 ns with slots of 32 bytes, and 270
+//! to 390 ns with 64 bytes. With an allocation for each slot it took 340 to 450 ns.
 //!
 //! # A hit
 //!
-//! 1. Look up the slot. Keep its shard locked for reading.
+//! 1. Look up the slot. From here on its shard is locked for reading.
 //! 2. Load the two deadlines.
 //! 3. *Then* read the clock and compare (S1; the rules'
 //!    [`may_use`](leasehold_protocol::holder::validity::may_use) does the same).
 //! 4. Compare the path, copy the pointer to the content, and unlock the shard.
 //!
-//! A hit allocates nothing. It waits only for a driver that changes the same shard, for some tens
-//! of nanoseconds.
+//! A hit allocates nothing. It waits only while the driver changes the same shard: some tens of
+//! nanoseconds.
 //!
 //! # Why a hit is linearizable
 //!
@@ -31,25 +31,25 @@
 //!
 //! - *The copy had not been dropped at t.* To drop a copy, the driver removes it from the map under
 //!   the shard's write lock. The reader has the read lock from the lookup until after *t*. The
-//!   driver executes effects in order, so it drops a copy before it sends the consent that names
-//!   it. So no write that needed this consent had taken effect at *t*.
-//! - *The volume lease had not been given up at t.* The driver ends the cell before any message
-//!   that lets a server forget the lease.
-//! - *Both leases held at t* (S1). The reader read the clock after *t*, and the deadlines had not
-//!   come even then. If a thread, a process or a machine is suspended between lookup and clock, the
-//!   clock shows afterwards that the lease has ended.
+//!   driver executes effects in order, so it drops a copy before it consents to the recall. So no
+//!   write that waited for this consent had taken effect at *t*.
+//! - *The client had not ended the volume lease at t.* The driver clears the cell before it sends a
+//!   message that lets a server end the lease.
+//! - *Both leases held at t* (S1). The reader read the clock after *t*, and both deadlines were
+//!   still ahead. If the thread, process or machine was suspended before that, the clock has
+//!   counted the suspension.
 //!
-//! So at *t* the content was the object's, and *t* is within the call. A reader that is suspended
-//! after *t* still returns a value that was current during its call.
+//! So at *t* the copy had the object's current content, and *t* is within the call. A reader that
+//! is suspended after *t* still returns a value that was current during its call.
 //!
-//! A reader sees an installation whole or not at all, because the map changes under the shard's
-//! lock. The driver ensures that no installation is older than a recall (S4): it alone changes the
-//! maps, under one lock.
+//! An installation is atomic for readers, because the map changes under the shard's lock. Only the
+//! driver changes the maps, under its own lock. So no copy that it installs is older than a handled
+//! recall (S4).
 //!
 //! # Two paths with one code
 //!
-//! The map has the copy that was installed last. Reads of the other path go to a server, as after
-//! an eviction. No answer is wrong, because a hit compares the path.
+//! Then the map has only the copy that was installed last. Reads of the other path go to a server,
+//! as after an eviction. No answer is wrong, because a hit compares the path.
 
 use std::sync::{
     Arc,
@@ -74,16 +74,16 @@ use crate::{
     volume_leases::VolumeLeaseCell,
 };
 
-/// What each copy counts for beside its content and its path: the entries in the map, in moka and
-/// in the rules. Measured in allocated bytes, and rounded up.
+/// The bytes that a copy counts in addition to its content and its path. They are for the entries
+/// in the map, in moka and in the rules: measured allocations, rounded up.
 pub const ENTRY_OVERHEAD_BYTES: u64 = 512;
 
-/// The shards of each map: enough that two threads rarely meet in one on current machines.
+/// The shards of each map. With this number, two threads rarely use the same shard at one time.
 const SHARDS: usize = 256;
 
 type CopyMap = DashMap<u64, CopySlot, PathHashState>;
 
-/// What a hit loads before it reads the clock.
+/// A copy in the map. A hit loads the two deadlines before it reads the clock.
 #[derive(Debug)]
 struct CopySlot {
     until: Instant,
@@ -105,7 +105,7 @@ pub(crate) struct CacheHit {
     pub(crate) content: SharedContent,
     /// The time of the read, on this client's clock.
     pub(crate) at: Instant,
-    /// Until when the copy may be used, even if no server answers.
+    /// When the copy's leases end, unless they are renewed.
     pub(crate) until: Instant,
 }
 
@@ -144,7 +144,7 @@ impl Cache {
     pub(crate) fn hit(&self, kind: ObjectKind, path: &NodePath) -> Option<CacheHit> {
         let copy = self.of(kind).get(&path.code())?;
         let until = copy.usable_until();
-        // After the deadlines were loaded, and before the shard is unlocked: see the module's page.
+        // S1: after the deadlines were loaded, and before the shard is unlocked (see the module).
         let at = clock::now();
         if at >= until || !copy.content.is_of(path) {
             return None;
@@ -157,7 +157,7 @@ impl Cache {
         Some(hit)
     }
 
-    /// Until when the copy may be used, if it may be used now. Does not count as a use.
+    /// When the copy's leases end. `None` if it may not be used now. Does not count as a use.
     pub(crate) fn usable_until(&self, kind: ObjectKind, path: &NodePath) -> Option<Instant> {
         let copy = self.of(kind).get(&path.code())?;
         let until = copy.usable_until();
@@ -204,7 +204,7 @@ impl Cache {
         }
     }
 
-    /// The content of the copy that came with this grant, whether or not it may be used.
+    /// The content of the copy with this grant's stamp, even if the copy may not be used now.
     pub(crate) fn content(&self, object: &Object, stamp: Stamp) -> Option<SharedContent> {
         let copy = self.of(object.kind).get(&object.path.code())?;
         (copy.content.is_of(&object.path) && copy.content.stamp() == Some(stamp)).then(|| copy.content.clone())
@@ -222,7 +222,7 @@ impl Cache {
         self.policy.forget_all();
     }
 
-    /// Notifies the policy that the object has no copy, if that is so.
+    /// Notifies the policy if the object has no copy.
     pub(crate) fn forget(&self, object: &Object) {
         let copy = self.of(object.kind).get(&object.path.code());
         if copy.is_none_or(|copy| !copy.content.is_of(&object.path)) {

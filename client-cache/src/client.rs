@@ -71,8 +71,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if there is no session within [the timeout](Options::timeout). It says what
-    /// was found instead.
+    /// [`ConnectError`], with the reason, if there is no session within [the
+    /// timeout](Options::timeout).
     ///
     /// # Panics
     ///
@@ -117,7 +117,7 @@ impl Client {
 
     /// Reads a node's value and stat. `None` if the node does not exist.
     ///
-    /// Linearizable: the read sees every write, of any client, that was acknowledged before it
+    /// Linearizable: the read sees every write of any client that was acknowledged before the read
     /// began. If the cache has a copy that may be used, the read comes from memory, allocates
     /// nothing and does not wait.
     ///
@@ -140,8 +140,8 @@ impl Client {
         self.driver().cache.hit(ObjectKind::Data, path).map(|hit| hit.content)
     }
 
-    /// Reads a node's data. The result also says who answered, and for how long the answer stays
-    /// valid. As linearizable as [`Client::get`].
+    /// Reads a node's data. The result also says whether a server answered, and how long the answer
+    /// stays valid. As linearizable as [`Client::get`].
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Client {
         self.read_with(path, ReadOptions::default()).await
     }
 
-    /// Like [`Client::read`], for either of the node's objects or with a timeout.
+    /// Like [`Client::read`], with options: the node's children instead of its data, or a timeout.
     ///
     /// # Errors
     ///
@@ -170,8 +170,8 @@ impl Client {
         Ok(Listing::of(read.content))
     }
 
-    /// Reads everything about a node but its value, as of one moment. `None` if the node does not
-    /// exist.
+    /// Reads everything about a node except its value, as of one moment. `None` if the node does
+    /// not exist.
     ///
     /// Data and children are two objects. The client reads the data before the children and again
     /// after them. If the revision is the same, the data did not change in between, because
@@ -267,7 +267,7 @@ impl Client {
         self.write(Write::RemoveVolume { path: path.clone() }, None).await
     }
 
-    /// Does any write, within `timeout` or else the client's timeout.
+    /// Executes a write of any kind within `timeout`. `None`: the client's timeout.
     ///
     /// # Errors
     ///
@@ -291,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Lists what pending writes of the node wait for, and for how long at most. The leader
+    /// Lists the node's pending writes: what each waits for, and for how long at most. The leader
     /// answers.
     ///
     /// # Errors
@@ -304,8 +304,8 @@ impl Client {
         }
     }
 
-    /// Lists the blocked reads of the node, and the lists that begin there: they wait until the
-    /// owner of a write lease has flushed. Says for how long at most. The leader answers.
+    /// Lists the blocked reads of the node, and blocked lists that begin there, with their longest
+    /// wait. They wait until the owner of a write lease has flushed. The leader answers.
     ///
     /// # Errors
     ///
@@ -330,7 +330,7 @@ impl Client {
     }
 
     /// Describes the cluster as the connected server sees it.
-    /// [`server_status`](crate::server_status) asks another server, and works without a quorum.
+    /// [`server_status`](crate::server_status) asks any one server, and works without a quorum.
     ///
     /// # Errors
     ///
@@ -351,17 +351,17 @@ impl Client {
         self.driver().status.state()
     }
 
-    /// The changes of the session's state from now on, each once and in order. This client's own
-    /// clock reports the end of a lease, at the latest when it ends there, whatever the connection
-    /// does.
+    /// Subscribes to the changes of the session's state: each change from now on, once and in
+    /// order. When leases end by this client's own clock, the client reports that, even without a
+    /// connection.
     pub fn events(&self) -> Events {
         self.driver().status.events()
     }
 
-    /// By how much this machine's clock and the leader's differ beyond their allowances, always the
-    /// latest. `None` while they do not. While they do, one of the two is wrong, and each read goes
-    /// to a server. The deadlines of locks and key leases use this clock too: rely on fencing
-    /// tokens.
+    /// How much the speeds of this machine's clock and the leader's differ beyond the drift
+    /// allowances, as last measured. `None` while the clocks are within the allowances. Otherwise
+    /// one of the two is wrong, and each read goes to a server. The deadlines of locks and key
+    /// leases use this clock too: rely on fencing tokens.
     ///
     /// ```no_run
     /// # async fn show(client: leasehold_client_cache::Client) {
@@ -377,15 +377,15 @@ impl Client {
         self.driver().status.clock()
     }
 
-    /// For how long this client's volume lease certainly holds: that of the volume that `path`
-    /// belongs to, as far as the client knows. Zero without a lease. A recall can end any cached
-    /// copy earlier.
+    /// How long this client's lease on the volume of `path` certainly lasts. Zero without a lease.
+    /// The client may not know the innermost volume yet; then this is about a volume above it. A
+    /// recall can end any cached copy earlier.
     pub fn volume_remaining(&self, path: &NodePath) -> Duration {
         self.driver().volume_remaining(path)
     }
 
-    /// For how long the cached copy of the node's data certainly holds. `None` if there is no copy
-    /// that may be used now. A recall can end the copy earlier.
+    /// How long the cached copy of the node's data certainly stays valid. `None` if there is no
+    /// copy that may be used now. A recall can end the copy earlier.
     pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
         self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
     }

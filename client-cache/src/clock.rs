@@ -15,7 +15,7 @@ pub(crate) fn now() -> Instant {
 }
 
 /// The longest wait of a call. Larger values would overflow timers and request deadlines. A longer
-/// timeout, such as [`Duration::MAX`], counts as this.
+/// timeout, such as [`Duration::MAX`], is shortened to this.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The deadline of a call that begins now: after `timeout`, or after [`TIMEOUT_MAX`] if that is

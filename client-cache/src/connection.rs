@@ -1,4 +1,4 @@
-//! The connection to the leader: found, used, and found again when it ends.
+//! Finds the leader, serves the connection to it, and searches again when that ends.
 //!
 //! A client has one connection at a time. It tries servers in turn, and begins with the one that
 //! the last server named as leader. After each round through the endpoints without a leader, it
@@ -33,8 +33,8 @@ use crate::{
     own_cluster::OwnCluster,
 };
 
-/// How long a connection and its handshake may take. With one lost packet they take longer, but
-/// then another server may do as well.
+/// How long a connection and its handshake may take. After a lost packet they take longer than
+/// this, and the client tries the next server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the first connection waits for the other endpoints to name their clusters. A healthy
@@ -47,12 +47,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How long an answer may take that depends on no other client's lease. The rules look for another
-/// server long before.
+/// How long a request that waits for no other client's lease may take. Long before that, the rules
+/// look for another server.
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// How long an answer may take that depends on other clients' leases: longer than the longest
-/// volume term and the largest margin together.
+/// How long a request that waits for other clients' leases may take: longer than the longest volume
+/// term and the largest margin together.
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(26 * 3600);
 
 /// Finds the leader and serves the connection to it, again and again, until the client is closed.
@@ -102,7 +102,7 @@ async fn reach(address: &str, driver: &Driver, own: &mut OwnCluster) -> Result<T
     }
 }
 
-/// The clusters of those endpoints that name theirs in time.
+/// The endpoints that name their cluster in time, each with its cluster.
 async fn named_by(endpoints: impl Iterator<Item = &String>) -> Vec<(String, ClusterId)> {
     let asked = endpoints.map(|endpoint| async move {
         let introduced = leasehold_wire::connect(endpoint, Role::Client, NAMES_WITHIN).await;
@@ -173,7 +173,7 @@ impl LeaderSearch {
         }
     }
 
-    /// Each pause is half as long again as the one before.
+    /// Each pause is 1.5 times the previous one, and at most [`PAUSE_MAX`].
     fn next_pause(&mut self) -> Duration {
         let pause = self.pause.map_or(PAUSE_MIN, |pause| (pause * 3 / 2).min(PAUSE_MAX));
         self.pause = Some(pause);
@@ -191,8 +191,8 @@ impl LeaderSearch {
         self.reasons.clear();
     }
 
-    /// Returns the reason if a whole round has failed. What a server has answered is a better
-    /// reason than the silence of another.
+    /// Records a failed connection. Returns the reason if a whole round has failed. An answer of
+    /// one server is a better reason than the silence of another.
     fn failed(&mut self, address: String, why: Unavailable) -> Option<Unavailable> {
         self.reasons.insert(address.clone(), why.clone());
         self.dead.insert(address);
@@ -214,8 +214,8 @@ impl LeaderSearch {
 
     fn ended(&mut self, end: ConnectionEnd) {
         if end.had_leader {
-            // The round continues. So there is a pause before the same server is tried again, but a
-            // short one.
+            // The search continues with the rest of the round. So there is a pause, a short one,
+            // before it tries the same server again.
             self.pause = None;
             self.dead.clear();
             self.hints = 0;
@@ -227,8 +227,8 @@ impl LeaderSearch {
     }
 }
 
-/// Serves recalls in place: they wait for the driver's lock only, and the next request may depend
-/// on them.
+/// Handles recalls on the connection's own task. A recall waits only for the driver's lock, and the
+/// next request may depend on it.
 #[derive(Clone)]
 struct RecallService(Arc<Driver>);
 
@@ -278,8 +278,8 @@ async fn call(leasehold: LeaseholdClient, ticket: SendId, request: Request) -> (
     let response = match leasehold.call(context, request).await {
         Ok(response) => Some(response),
         Err(RpcError::Shutdown | RpcError::Channel(_)) => None,
-        // Only this request failed. This acts as if the server had asked for a retry, under the
-        // same number.
+        // The request failed, but the connection lives. As after a server's `Retry`, the rules send
+        // it again under the same number.
         Err(error @ (RpcError::Send(_) | RpcError::DeadlineExceeded | RpcError::Server(_))) => {
             tracing::warn!(%error, "a request failed: it is sent again");
             Some(Response {

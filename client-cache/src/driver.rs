@@ -1,8 +1,8 @@
 //! The shell around the rules: executes the effects of the [`Holder`], and decides nothing.
 //!
-//! One lock, [`Driver::core`], is held for each step and its effects, in order. So a copy is
-//! dropped before the consent leaves. Checking the epoch, installing a copy and registering are one
-//! step each (S4 in docs/PROTOCOL.md). The lock is never held across an await. Readers of cached
+//! Each step and its effects run in order under one lock, [`Driver::core`]. So the driver drops a
+//! copy before it sends the consent. Checking the epoch, installing a copy and registering are each
+//! one atomic step (S4 in docs/PROTOCOL.md). No task awaits under the lock, and readers of cached
 //! copies do not take it.
 
 mod housekeeping;
@@ -61,23 +61,22 @@ pub(crate) enum ReadOutcome {
         /// Until when the copy may be used, if it has leases that hold.
         valid_until: Option<Instant>,
     },
-    /// The cache evicted the copy that was to be served: read again.
+    /// The cache evicted the copy before it was served. The caller reads again.
     CopyEvicted,
     Failed(holder::ReadFailure),
 }
 
-/// What the connection must do, in order.
+/// An order to the connection's task, which executes its orders one after another.
 ///
-/// The channel has no bound of its own. It has at most one request for each object that is read,
-/// and one for each waiting write: [`waiting`] bounds both. The rules bound what they send on their
-/// own.
+/// The channel of orders is unbounded. But it has at most one request for each object that is read
+/// and for each waiting write, and [`waiting`] limits both. The rules limit all other requests.
 // Nearly all orders are the large variant.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(crate) enum ConnectionOrder {
     /// Send the request and return the answer.
     Send(SendId, Request),
-    /// Give up the connection and look for the leader, first at this address.
+    /// Close the connection and look for the leader, first at this address.
     Leave(Option<String>),
 }
 
@@ -90,20 +89,20 @@ struct DriverCore {
     leases: VolumeLeases,
     /// The reads and writes that the application waits for.
     waiting: WaitingCalls,
-    /// The writes that release something, until they are done.
+    /// The pending releases, by the write that releases.
     release_writes: HashMap<WriteId, PendingRelease>,
     /// The key leases that this client renews.
     key_leases: HashMap<LeaseId, KeyLeaseShared>,
-    /// The tokens to cancel when the lease ends that a node is attached to.
+    /// For each registration: its node, and the token to cancel when the node's lease ends.
     owner_leases: HashMap<u64, (NodePath, CancellationToken)>,
-    /// The state that guards of locks see.
+    /// The state of each lock, shared with its guard.
     locks: HashMap<LockId, (NodePath, LockCell)>,
-    /// Where the changes of each watch are sent.
+    /// The channel for the changes of each watch.
     watches: HashMap<WatchId, watches::WatchSender>,
     last_id: u64,
     orders: Option<mpsc::UnboundedSender<ConnectionOrder>>,
-    /// The objects that were removed from the cache, before the policy is notified. At most as many
-    /// as there were copies.
+    /// The dropped objects that the policy does not know of yet. At most as many as there were
+    /// copies.
     forgotten: VecDeque<Object>,
     /// When the timer wakes by itself.
     timer_at: Instant,
@@ -124,19 +123,19 @@ pub(crate) struct Driver {
     timer: Notify,
 }
 
-/// The state of one step: whether it is for an answer, and what its effects produced.
+/// The state of one step: whether its input is a server's answer, and the results of its effects.
 #[derive(Debug, Default)]
 struct StepOrigin {
     is_answer: bool,
     consent: Option<Consent>,
-    /// What was installed last: most often it also answers the reads that asked for it.
+    /// The content that this step installed last. Usually a later effect answers reads with it.
     installed: Option<(Arc<Content>, SharedContent)>,
-    /// Inputs that follow from the effects.
+    /// The inputs that the effects produced, to be stepped next.
     follow: VecDeque<HolderInput>,
 }
 
 impl StepOrigin {
-    /// The content as readers share it. If it has just been installed, the cache shares it too.
+    /// The content for readers. If this step has installed it, they share it with the cache.
     fn shared(&self, object: Object, content: Arc<Content>) -> SharedContent {
         match &self.installed {
             Some((installed, shared)) if Arc::ptr_eq(installed, &content) => shared.clone(),
@@ -214,7 +213,7 @@ impl Driver {
         (write, receiver)
     }
 
-    /// Cancels a write that is waited for. The holder answers its receiver with what it knows.
+    /// Cancels a write, unless it has ended. The holder then reports its outcome, if known.
     pub(crate) fn cancel_write(&self, write: WriteId) {
         let mut core = self.core.lock();
         if core.waiting.has_write(write) {
@@ -222,8 +221,8 @@ impl Driver {
         }
     }
 
-    /// Cancels a write if it has not been sent. If it has been sent, it may have taken effect, so
-    /// its answer is still waited for.
+    /// Cancels a write that has not been sent. A sent write may have taken effect, so the client
+    /// continues to wait for its answer.
     pub(crate) fn cancel_unsent_write(&self, write: WriteId) {
         let mut core = self.core.lock();
         if core.holder.is_unsent(write) {
@@ -251,11 +250,11 @@ impl Driver {
         let had_session = core.holder.session().is_some();
         let refusal = response.result.as_ref().err().cloned();
         self.step(&mut core, HolderInput::Answered { send_id, response });
-        // Callers that wait for a server continue only after all effects of its answer.
+        // Wakes callers that wait for a server, after all effects of its answer.
         self.status.heard(refusal, had_session);
     }
 
-    /// Handles a recall. The copies are dropped when this returns. If the recall is for another
+    /// Handles a recall. The copies are dropped when this returns. If the recall is for an earlier
     /// session of this client, the consent names no recall.
     pub(crate) fn recalled(&self, recall: Recall) -> Consent {
         count(&self.cache.counters.recalls);
@@ -265,8 +264,8 @@ impl Driver {
         self.step(&mut core, HolderInput::Recalled(recall)).unwrap_or(nothing)
     }
 
-    /// Makes the rules check whether the server is alive, because it has not answered a request
-    /// that they do not know of.
+    /// Makes the rules check whether the server is alive. Callers use it for late answers to
+    /// requests that bypass the rules.
     pub(crate) fn probe(&self) {
         self.step(&mut self.core.lock(), HolderInput::Probe);
     }
@@ -280,8 +279,8 @@ impl Driver {
         self.core.lock().holder.session()
     }
 
-    /// For how long the lease on the path's volume certainly holds. The client may not know of the
-    /// innermost volume.
+    /// How long the lease on the path's volume certainly lasts. The client may not know the
+    /// innermost volume yet.
     pub(crate) fn volume_remaining(&self, path: &NodePath) -> Duration {
         let core = self.core.lock();
         core.holder.volume_remaining(&core.holder.volume_of(path), clock::now())
@@ -402,8 +401,8 @@ impl Driver {
     }
 
     fn drop_all(&self, core: &mut DriverCore) {
-        // First the leases end, then the copies go. So nothing is served in between that could not
-        // have been served before.
+        // The leases end first. Otherwise readers could still use the remaining copies while others
+        // are removed.
         core.leases.end_all();
         self.cache.clear();
         core.forgotten.clear();
@@ -425,7 +424,7 @@ impl DriverCore {
 
     fn order(&self, order: ConnectionOrder) {
         if let Some(orders) = &self.orders {
-            // The connection may just have ended. Then the rules learn of it by another input.
+            // The connection may just have ended. Then another input notifies the rules.
             let _ = orders.send(order);
         }
     }

@@ -8,7 +8,7 @@
 //! The lock lives under the same lease, so both end together.
 //!
 //! Three values together identify a leadership:
-//! - the *token*: it grows with each leadership, and is current only while the lock is there;
+//! - the *token*: it grows with each leadership, and is valid only while the lock lasts;
 //! - the *session* whose lease the node is attached to ([`ElectedLeader::session`]);
 //! - the *revision* of the proclamation, in the order of all changes.
 //!
@@ -73,7 +73,7 @@ impl ElectedLeader {
     }
 }
 
-/// The value of the node of a leader.
+/// The value that a leader writes to the node.
 fn written(token: Token, value: &[u8]) -> Value {
     [token.to_string().as_bytes(), b" ", value].concat().into()
 }
@@ -84,8 +84,8 @@ fn written(token: Token, value: &[u8]) -> Value {
 /// # Guarantees
 ///
 /// Nobody else leads while [`Leadership::remaining`] is above zero: see [`LockGuard`]. This
-/// client's own clock cancels [`Leadership::on_lost`] before anybody else can be elected. A late
-/// request can only be refused by its receiver, with the [`Leadership::token`] in the request. A
+/// client's own clock cancels [`Leadership::on_lost`] before anybody else can be elected. Only the
+/// receiver of a late request can refuse it, by the [`Leadership::token`] in the request. A
 /// transaction compares the token with [`Compare::locked`].
 #[derive(Debug)]
 pub struct Leadership {
@@ -96,7 +96,7 @@ pub struct Leadership {
     token: Token,
     lost: CancellationToken,
     timeout: Option<Duration>,
-    /// Where a dropped leadership is released.
+    /// The runtime of the task that releases a dropped leadership.
     runtime: Handle,
 }
 
@@ -117,7 +117,7 @@ impl Leadership {
         self.token
     }
 
-    /// For how long nobody else leads, even if no server answers. Zero if the leadership has ended.
+    /// How long nobody else can lead, even if no server answers. Zero if the leadership has ended.
     pub fn remaining(&self) -> Duration {
         self.lock.as_ref().map_or(Duration::ZERO, LockGuard::remaining)
     }
@@ -128,7 +128,7 @@ impl Leadership {
         self.lost.clone()
     }
 
-    /// Whether another candidate waits.
+    /// Whether another candidate waits. Also true once the lock has ended.
     pub fn is_contended(&self) -> bool {
         self.lock.as_ref().is_some_and(LockGuard::is_contended)
     }
@@ -169,8 +169,8 @@ impl Leadership {
     /// The application must stop acting as the leader before the call. From the call on,
     /// [`Leadership::remaining`] is zero. If the servers refuse (the candidate may have left), this
     /// client leads as before: [`HandOverError::Unchanged`]. If no server answers in time, it no
-    /// longer leads: the successor does, or the next in the queue. In no case did anybody else lead
-    /// while this leadership was certain.
+    /// longer leads: the successor does, or the next in the queue. In each case, nobody else led
+    /// while `remaining` was above zero.
     ///
     /// # Errors
     ///
@@ -189,13 +189,13 @@ impl Leadership {
         }
     }
 
-    /// Ends the leadership: removes the node, and lets the next candidate be elected. Dropping it
-    /// does the same without waiting.
+    /// Ends the leadership: removes the node, and releases the lock. Then the next candidate is
+    /// elected. Dropping it does the same without waiting.
     ///
     /// # Errors
     ///
     /// [`LockError::Lost`] if the leadership had ended already. [`LockError::Write`] if no server
-    /// answered in time: then all of it ends with the client's lease at the latest.
+    /// answered in time: then the node and the lock end with the client's lease at the latest.
     pub async fn resign(mut self) -> Result<(), LockError> {
         let Some(hold) = self.lock.take() else { return Ok(()) };
         release_leadership(self.client.clone(), hold, self.token, self.timeout).await
@@ -262,8 +262,8 @@ pub struct ElectedLeaders {
 }
 
 impl ElectedLeaders {
-    /// The next leader, or the next value that it proclaims; at first the current one. Each comes
-    /// once, in the order of tokens. Nothing is lost if the future is dropped.
+    /// Waits for the next leader, or the leader's next value. The first call returns the current
+    /// leader, if any. Each comes once, in order. Nothing is lost if the future is dropped.
     ///
     /// If the watch falls behind the history ([`WatchError::Compacted`]), earlier leaders are left
     /// out.
@@ -344,7 +344,7 @@ impl Client {
     /// The elected leader, as the node names it, read through the cache. `None` if nobody leads, or
     /// if the leader has not written the node yet.
     ///
-    /// The leadership may have ended already. Whoever acts for a leader checks the token.
+    /// The leadership may have ended already. A resource that serves it must check the token.
     ///
     /// # Errors
     ///
@@ -354,7 +354,7 @@ impl Client {
         Ok(entry.and_then(|entry| ElectedLeader::of(&entry)))
     }
 
-    /// The leaders of a node, beginning with the one at the first [`ElectedLeaders::next`].
+    /// Follows the leaders of a node, from the first call of [`ElectedLeaders::next`] on.
     pub fn observe(&self, path: &NodePath) -> ElectedLeaders {
         ElectedLeaders { client: self.clone(), path: path.clone(), watch: None, told: None }
     }

@@ -157,13 +157,13 @@ pub enum WriteLeaseError {
 /// Why a write was not acknowledged, and whether it may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The server refused it for good: it changed nothing and never will.
+    /// The server refused the write for good: the write changed nothing and never will.
     #[error(transparent)]
     Refused(Refusal),
-    /// The client itself knows that servers would refuse it.
+    /// The client refused the write without a request, because every server would refuse it.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// No server to send it to was found in time: it changed nothing and never will.
+    /// No server was found in time, so the write was not sent: it changed nothing and never will.
     #[error("the write was not sent within {after:?}: {source}")]
     Unavailable {
         /// How long the client tried.
@@ -171,24 +171,24 @@ pub enum WriteError {
         /// Why no server could answer.
         source: Unavailable,
     },
-    /// The time ran out while it waited to be sent: it changed nothing and never will.
+    /// The time ran out before the write was sent: it changed nothing and never will.
     #[error("the write was not sent within {after:?}, because others before it were unanswered: it changed nothing")]
     NotSent {
         /// How long it waited.
         after: Duration,
     },
-    /// It was sent, and the time ran out: it may have taken effect, or may still.
+    /// The write was sent, and the time ran out: it may have taken effect, or may still.
     #[error("the write was not acknowledged within {after:?}: it may have taken effect, or may still")]
     TimedOut {
         /// How long the client waited.
         after: Duration,
     },
-    /// It was sent, and then the session ended: it may have taken effect, or may still. It is never
-    /// sent under another session, because it could then take effect twice.
+    /// The write was sent, and then the session ended: it may have taken effect, or may still. The
+    /// client never sends it under another session, because it could then take effect twice.
     #[error("the session ended before the write was acknowledged: it may have taken effect, or may still")]
     OutcomeUnknown,
-    /// The session ended, or the client was closed, before it was sent: it changed nothing and
-    /// never will.
+    /// The session ended, or the client was closed, before the write was sent: it changed nothing
+    /// and never will.
     #[error("the session ended before the write was sent: it changed nothing")]
     SessionEnded,
 }
@@ -360,7 +360,7 @@ impl UpdateError {
     }
 }
 
-/// Why there is no snapshot read. Reads change nothing, so it can be tried again.
+/// Why a snapshot read failed. It changed nothing, so it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// One of the nodes could not be read.

@@ -1,6 +1,6 @@
-//! Requests about the servers' state, for people and for lists. Answers are not cached, and a
-//! request needs no lease. Only if an answer is late does the client check whether the server is
-//! alive.
+//! Requests about the servers' state, for operators and for lists of nodes. Answers are not cached,
+//! and a request needs no lease. Only if an answer is late does the client check whether the server
+//! is alive.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::{
     error::{InspectError, Unavailable},
 };
 
-/// The pause before the client asks a server again that could not answer.
+/// The pause after a server could not answer, before the client asks again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// After this time without an answer, the rules check whether the server is silent. If it is, they

@@ -67,8 +67,8 @@ impl KeyLeaseShared {
 ///
 /// The lease is lost if no server answers in time, or if somebody revokes it. [`KeyLease::on_lost`]
 /// is then cancelled: by this client's own clock at the latest, and before any server counts the
-/// lease as expired. So an application that listens to it stops in time. A request that is already
-/// on its way can only be refused by its receiver.
+/// lease as expired. So an application that listens to it stops in time. If a request is already on
+/// its way, only its receiver can refuse it.
 #[derive(Debug)]
 pub struct KeyLease {
     client: Client,
@@ -131,7 +131,7 @@ impl Drop for KeyLease {
 /// The options of a registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegisterOptions {
-    /// The condition on the node. By default nobody else is registered there.
+    /// The condition on the node. By default, no other session may be registered there.
     pub condition: RegisterCondition,
     /// How long the registration may take. `None`: the client's timeout.
     pub timeout: Option<Duration>,
@@ -143,7 +143,7 @@ pub enum RegisterCondition {
     /// The node does not exist, or is attached to a lease of this client's session.
     #[default]
     Absent,
-    /// None: a registration of another session is replaced.
+    /// No condition: a registration of another session is replaced.
     Any,
 }
 
@@ -162,7 +162,7 @@ pub struct Registration {
     owner_lease: OwnerLease,
 }
 
-/// Learns when the lease ends that a node is attached to.
+/// Watches the lease that a node is attached to.
 #[derive(Debug)]
 struct OwnerLease {
     driver: Arc<Driver>,
@@ -182,8 +182,8 @@ impl Registration {
         &self.path
     }
 
-    /// The number of the registration. It grows with each registration of the node, whoever
-    /// registers (as Kafka's registration epoch does).
+    /// The number of the registration. It grows with each registration of the node by any session
+    /// (as Kafka's broker epoch does).
     pub fn epoch(&self) -> Revision {
         self.epoch
     }
@@ -200,8 +200,8 @@ impl Registration {
     /// # Errors
     ///
     /// [`WriteError`]. Refused if the node was removed, belongs to another session, or was written
-    /// in another way. After an error whose write [may still happen](WriteError::may_still_happen),
-    /// the next update and [`Registration::leave`] are refused if it did happen.
+    /// in another way. If a failed update [may still happen](WriteError::may_still_happen) and did
+    /// happen, later updates and [`Registration::leave`] are refused.
     pub async fn update(&mut self, value: impl Into<Value>) -> Result<Written, WriteError> {
         let condition = Condition::Revision(self.revision);
         let options = PutOptions { condition, attach: Attach::Session, ..PutOptions::default() };
@@ -340,9 +340,9 @@ impl Client {
         }
     }
 
-    /// The attached nodes at and below a path, as the leader sees them, in the order of paths:
-    /// which services are alive. The list also has those that ended, as far as the leader remembers
-    /// them. Many come in several pages, each as of its own moment.
+    /// The services at and below a path, as the leader sees them, in the order of paths. A service
+    /// is an attached node. The list also has ended services, as long as the leader remembers them.
+    /// Many services come in several pages, each as of its own moment.
     ///
     /// # Errors
     ///
@@ -358,7 +358,7 @@ impl Client {
             all.extend(page.services);
             match page.through {
                 None => return Ok(all),
-                // The pages would never end.
+                // Without progress, the pages would never end.
                 Some(through) if after.as_ref().is_some_and(|after| through <= *after) => {
                     return Err(InspectError::UnexpectedAnswer);
                 }
@@ -370,8 +370,8 @@ impl Client {
     /// Registers a service: puts a node that is attached to this session's lease on its volume. The
     /// client renews that lease from then on.
     ///
-    /// A node that is attached to this session's own lease is replaced, whatever the options say.
-    /// It comes from a registration whose handle was dropped, or from an attempt without an answer.
+    /// This always replaces a node that is attached to this session's own lease. Such a node comes
+    /// from a registration with a dropped handle, or from an unanswered attempt.
     ///
     /// # Errors
     ///
@@ -384,7 +384,7 @@ impl Client {
         options: RegisterOptions,
     ) -> Result<Registration, WriteError> {
         let value = value.into();
-        // Before the put: any end of the lease after that ends the registration.
+        // Watched before the put, so that this sees any end of the lease after the put.
         let (number, lost) = self.driver().watch_owner_lease(path);
         let owner_lease = OwnerLease { driver: self.shared_driver(), number, lost };
         let written = match options.condition {

@@ -2,7 +2,7 @@
 //!
 //! A [`Client`] keeps a cached copy of each object that it reads, and answers later reads from it.
 //! A read from memory needs no message, and is still linearizable. The leader delays each write
-//! until every copy that it makes stale has been dropped or can no longer be used.
+//! until every copy that the write makes stale has been dropped or can no longer be used.
 //!
 //! In the repository, `docs/guide.md` shows each feature once, `docs/glossary.md` defines the
 //! words, and `docs/PROTOCOL.md` states the rules (S1, T2 and so on).

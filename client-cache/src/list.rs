@@ -2,10 +2,10 @@
 //!
 //! # Why a list in pages is consistent
 //!
-//! A page shows its part of the subtree at its revision, which was current when the page was
-//! requested. Later pages have later revisions. So the pages together are no state that ever
-//! existed. A watch that begins after the *first* page's revision gets every later change. A change
-//! applies to a node only if it is later than the node's page.
+//! Each page shows one part of the subtree as of its own revision: the current one when the page
+//! was requested. Later pages can have later revisions. So all pages together may show a state that
+//! never existed. A watch that begins after the *first* page's revision gets every later change. A
+//! change applies to a node only if it is later than the node's page.
 //!
 //! When the watch reaches the revision of the last page, every node is as of that revision. From
 //! there on, every change applies.
@@ -50,7 +50,7 @@ fn happen(nodes: &mut BTreeMap<NodePath, Data>, event: &Event) {
     };
 }
 
-/// The pages of a list, with the changes since.
+/// The pages of a list, and later changes applied to them.
 #[derive(Debug, Default)]
 struct ListPages {
     nodes: BTreeMap<NodePath, Data>,
@@ -75,7 +75,7 @@ impl ListPages {
         self.ends.last().map_or(Revision(0), |(_, revision)| *revision)
     }
 
-    /// The revision of the page that has the path, or would have it.
+    /// The revision of the page whose range includes the path.
     fn listed_at(&self, path: &NodePath) -> Revision {
         let after = self.ends.partition_point(|(last, _)| last.as_ref().is_some_and(|last| last < path));
         self.ends.get(after).map_or(Revision(0), |(_, revision)| *revision)

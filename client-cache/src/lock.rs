@@ -46,8 +46,7 @@ pub enum HandOverError<T> {
     /// It did not happen and never will. The caller still has the lock, under the same token.
     #[error("{1}: it is held as before")]
     Unchanged(T, LockError),
-    /// It may have happened. The client releases the lock in any case: whoever has the node now or
-    /// next, this client does not.
+    /// It may have happened. In any case, the client has released the lock, and no longer owns it.
     #[error("{0}: it is given back")]
     Released(LockError),
 }
@@ -57,11 +56,11 @@ pub enum HandOverError<T> {
 pub struct LockOptions {
     /// Exclusive by default.
     pub mode: LockMode,
-    /// How long to wait in the lock queue. Its order is that of arrival.
+    /// How long to wait in the lock queue, which is in the order of arrival.
     pub wait: LockWait,
     /// How long nobody gets the node after this lock was lost with its lease (Chubby's lock delay).
-    /// Where no resource checks tokens, it lets the former owner's requests end. Zero by default,
-    /// at most 60 s.
+    /// For resources that check no token, it gives late requests of the former owner time to end.
+    /// Zero by default, at most 60 s.
     pub lock_delay: Duration,
     /// How long the request may take, without the time in the queue. `None`: the client's timeout.
     pub timeout: Option<Duration>,
@@ -106,7 +105,7 @@ impl LockCell {
 ///
 /// The lock lives under the session's lease on the node's volume, which the client renews. If no
 /// server answers in time, this client's own clock ends the lock and cancels
-/// [`LockGuard::on_lost`]. Servers give the node to somebody else only after that, by the volume's
+/// [`LockGuard::on_lost`]. The servers grant the node to another owner only later, by the volume's
 /// skew margin at least. A lost lock does not come back.
 ///
 /// # Late requests
@@ -132,7 +131,7 @@ impl LockGuard {
         &self.path
     }
 
-    /// Names the lock in lists.
+    /// The lock's id in lists, such as that of [`Client::locks`].
     pub fn id(&self) -> LockId {
         self.id
     }
@@ -164,7 +163,7 @@ impl LockGuard {
         self.lost.clone()
     }
 
-    /// Whether a waiter is in the lock queue.
+    /// Whether a waiter is in the lock queue. Also true once the lock has ended.
     pub fn is_contended(&self) -> bool {
         matches!(*self.status.borrow(), LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended)
     }
@@ -192,9 +191,9 @@ impl LockGuard {
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // Made before the request is sent, so that an error always cancels a request that may have
-        // been sent. Dropped after the future that waits for the answer: else the rules would still
-        // count the request as one that waits.
+        // Made before the request is sent, so that an error also cancels a request that may have
+        // been sent. It cancels only after `become_exclusive` has returned: before, the rules would
+        // still count the request as waiting.
         let upgrading =
             UpgradeRequest { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
         let result = self.become_exclusive(wait).await;
@@ -251,8 +250,8 @@ impl LockGuard {
         self.client.driver().execute_write(change, after).await.map(|_| ()).map_err(|error| self.lost_or(error))
     }
 
-    /// Waits for the answer to a request for at most the client's timeout. The request itself goes
-    /// on.
+    /// Waits for the answer to a request, at most for the client's timeout. After that, the client
+    /// still repeats the request.
     async fn confirmed(&self, outcome: oneshot::Receiver<WriteOutcome>) -> Result<(), LockError> {
         let after = self.client.driver().options.timeout;
         match tokio::time::timeout(after, outcome).await {
@@ -315,16 +314,16 @@ impl LockGuard {
             Ok(_) => self.is_released = true,
             // The lock is unchanged.
             Err(LockError::Write(error)) if !error.may_still_happen() => return result.map(|_| ()),
-            // If the hand-over happened, this release has no effect. If it did not, nobody may
-            // count on the lock.
+            // The hand-over may have happened, so the client gives up the lock. If it did happen,
+            // this release has no effect.
             Err(_) => drop(self.begin_release()),
         }
         self.lost.cancel();
         result.map(|_| ())
     }
 
-    /// Releases the lock. The request goes on until it is confirmed or the session has ended, even
-    /// if nobody waits for it.
+    /// Releases the lock. The client repeats the request until it is confirmed or the session has
+    /// ended, even if no caller waits for it.
     pub(crate) fn begin_release(&mut self) -> oneshot::Receiver<WriteOutcome> {
         self.is_released = true;
         let change = Write::Unlock { path: self.path.clone(), lock: self.id };
@@ -342,7 +341,7 @@ impl Drop for LockGuard {
     }
 }
 
-/// A pending upgrade. If this is dropped before `done`, the request is cancelled.
+/// A pending upgrade. If this is dropped without a call of `done`, it cancels the upgrade.
 struct UpgradeRequest {
     client: Client,
     path: NodePath,
@@ -355,8 +354,8 @@ impl UpgradeRequest {
         self.is_done = true;
     }
 
-    /// Cancels the request, and waits for the answer for at most the client's timeout. After that
-    /// the cancellation goes on.
+    /// Cancels the request, and waits for the answer, at most for the client's timeout. After that,
+    /// the cancellation continues without this call.
     async fn cancel(mut self) {
         self.is_done = true;
         let after = self.client.driver().options.timeout;
@@ -394,7 +393,7 @@ async fn granted(
             Ok(found) => found,
             Err(_) => return Err(LockError::NotGranted { path: path.clone(), after }),
         },
-        // Without waiting, the request is refused or granted at once.
+        // With `No`, the servers refuse or grant the request at once.
         LockWait::No => found.await,
     };
     match found {
@@ -407,8 +406,8 @@ impl Client {
     /// Locks a node. The node need not exist, and nothing is written.
     ///
     /// Dropping the future cancels the request. One client can have several locks on a node, if
-    /// their modes are compatible. Otherwise it waits for itself. With [`LockWait::No`], it first
-    /// waits until its own pending releases of the node are confirmed.
+    /// their modes are compatible. Otherwise the second waits for the first. With [`LockWait::No`],
+    /// this first waits until the client's pending releases of the node are confirmed.
     ///
     /// # Errors
     ///
@@ -419,8 +418,8 @@ impl Client {
         let after = timeout.unwrap_or(self.driver().options.timeout);
         let after = if let LockWait::For(most) = wait { after.min(most) } else { after };
         let change = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
-        // A request that was sent is never abandoned, because the node could stay locked without a
-        // guard. If nobody wants the lock when it is granted, it is released.
+        // A sent request is never abandoned, because the node could stay locked without a guard. If
+        // the caller has left when the lock is granted, the client releases it.
         let taken = async {
             if wait == LockWait::No {
                 self.driver().pending_releases.wait(path).await;

@@ -22,7 +22,7 @@ use crate::{
 /// over.
 const CHANGES_MAX: usize = 1024;
 
-/// The pause before a mirror that must start over tries to read again.
+/// The pause between two attempts of a mirror to read its subtree again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What a mirror reports to its listeners.
@@ -31,8 +31,8 @@ pub enum Mirrored {
     /// A change of the mirror.
     Change(Arc<Change>),
     /// The changes up to this revision cannot be reported one by one: look at the mirror again.
-    /// Either the mirror itself read its subtree again, because the history it missed is compacted,
-    /// or the listener was too slow.
+    /// Either the mirror itself read its subtree again, because changes that it missed are
+    /// compacted, or the listener was too slow.
     StartOver(Revision),
 }
 
@@ -65,7 +65,7 @@ impl MirrorShared {
     }
 }
 
-/// A subtree in memory, as it changes. Dropping this stops it.
+/// A subtree in memory that follows the changes on the servers. Dropping this stops it.
 #[derive(Debug)]
 pub struct Mirror {
     shared: Arc<MirrorShared>,
@@ -114,10 +114,10 @@ impl Mirror {
         }
     }
 
-    /// What the mirror shows now, and each later change exactly once, in order.
+    /// The mirror's current content, and each later change exactly once, in order.
     pub fn changes(&self) -> (Subtree, MirrorChanges) {
         // The writer unlocks the mirror before it reports a change. So a change may be both in the
-        // copy and in the channel: its revision shows that.
+        // copy and in the channel. [`MirrorChanges::next`] skips it by its revision.
         let snapshot = self.shared.snapshot.read();
         let told = self.shared.told.subscribe();
         (snapshot.clone(), MirrorChanges { after: snapshot.revision, told, shared: Arc::clone(&self.shared) })
@@ -168,7 +168,7 @@ impl MirrorChanges {
 }
 
 impl Client {
-    /// Keeps a node and everything below it in memory, until the mirror is dropped. When this
+    /// Mirrors a node and everything below it in memory, until the mirror is dropped. When this
     /// returns, the mirror has every write that was acknowledged before the call. A mirror counts
     /// as a clone of the client, so it keeps the client alive.
     ///

@@ -64,16 +64,16 @@ impl Options {
         self
     }
 
-    /// How far this machine's clock may run from true time: 0.1 % by default. The client shortens
-    /// every lease by it (T2 in docs/PROTOCOL.md). It must not be less than the servers' setting
-    /// for the clocks of clients.
+    /// How much faster or slower than true time this machine's clock may run: 0.1 % by default. The
+    /// client shortens every lease by this allowance (T2 in docs/PROTOCOL.md). It must not be less
+    /// than the servers' setting for the clocks of clients.
     #[must_use]
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;
         self
     }
 
-    /// How long connecting may take, and any operation without a timeout of its own.
+    /// How long a call may take that has no timeout of its own, `connect` included.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

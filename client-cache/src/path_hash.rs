@@ -1,9 +1,9 @@
-//! The hasher of the cache's maps: it uses the code that a path carries, and does not read its
-//! text.
+//! The hasher of the cache's maps. It uses the code that is stored in a path, and does not read the
+//! path's text.
 //!
-//! With many copies, each load from memory that is in no processor's cache makes a hit slower. The
-//! text of a path would be such a load. So the code is the map's key. A hit compares the text only
-//! when a copy has been found, and only if the two paths are not clones of each other.
+//! With many copies, most are not in the processor's caches, and each load makes a hit slower. The
+//! text of a path would be one more load. So the code is the map's key. A hit compares the text
+//! only when it has found a copy, and only if the two paths are not clones of each other.
 
 use std::hash::{BuildHasher, Hasher};
 

@@ -1,8 +1,8 @@
 //! Pending releases: dropped locks, dropped permits and cancelled requests that the servers may
 //! still count.
 //!
-//! Dropping a guard does not wait, and requests overtake each other on the way. So a client that
-//! drops a lock and tries to lock the same node again could find its own old lock in the way.
+//! Dropping a guard does not wait, and requests can overtake each other. So a client that drops a
+//! lock and tries to lock the same node again could be refused because of its own old lock.
 //! Therefore a request that does not queue waits here until the earlier releases of its node are
 //! confirmed.
 
@@ -21,7 +21,7 @@ pub(crate) struct PendingReleases(Arc<Mutex<ReleasesInFlight>>);
 
 #[derive(Debug, Default)]
 struct ReleasesInFlight {
-    /// By number, with a token that is cancelled when the release is confirmed.
+    /// By node and number: a token that is cancelled when the release is confirmed.
     at: HashMap<NodePath, BTreeMap<u64, CancellationToken>>,
     last: u64,
 }

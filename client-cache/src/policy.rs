@@ -1,13 +1,14 @@
 //! Which copies stay in the cache. moka decides that, and never serves a read (ADR 5 in docs/adr).
 //!
-//! moka knows the object, the weight and the installation number of each copy. It learns of
-//! installations, of a sample of hits, and of dropped copies. When it evicts a copy, the eviction
-//! is queued here. The driver removes the copy if it is still the same installation, and the next
-//! request notifies the server.
+//! moka knows the object, the weight and the installation number of each copy. The cache notifies
+//! it of installations, of a sample of hits, and of dropped copies. When it evicts a copy, the
+//! eviction is queued here. The driver removes the copy if it is still the same installation, and
+//! the next request notifies the server.
 //!
 //! - *Why moka does not serve hits:* a hit in moka takes several times as long as one in the map
 //!   here (figures in benches/README.md).
-//! - *Why a sample:* moka's frequency sketch only ranks objects. One hit in 64 ranks them as well.
+//! - *Why a sample:* moka's frequency sketch only ranks objects, and one hit in 64 suffices for
+//!   that.
 //! - *Why the sample is queued:* a call to moka may do its housekeeping on the reader's thread.
 //!   Here a reader puts the object into a buffer, or skips it if the buffer is locked or full.
 //!
@@ -28,7 +29,7 @@ use leasehold_protocol::path::NodePath;
 use moka::{notification::RemovalCause, sync::Cache};
 use parking_lot::Mutex;
 
-/// moka learns of about one hit in 2^6.
+/// The sample has about one hit in 2^6.
 const SAMPLE_BITS: u32 = 6;
 
 /// The samples that wait for moka. Further ones are skipped until the next housekeeping, 250 ms
@@ -107,7 +108,7 @@ impl Policy {
     /// does not wait.
     #[inline]
     pub(crate) fn served(&self, kind: ObjectKind, path: &NodePath, count: u64) {
-        // Fibonacci hashing: the choice of hits has no period that reads could share.
+        // Fibonacci hashing: the sample has no period, so periodic reads cannot avoid it.
         if count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SAMPLE_BITS) == 0 {
             self.sample(kind, path);
         }

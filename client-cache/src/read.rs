@@ -69,7 +69,7 @@ impl Deref for Listing {
     }
 }
 
-/// Everything about a node but its value, as of one moment.
+/// Everything about a node except its value, as of one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStat {
@@ -122,7 +122,7 @@ impl Default for ReadOptions {
     }
 }
 
-/// Who answered a read.
+/// The source of a read's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadSource {
     /// The cache, without a request.
@@ -135,15 +135,15 @@ pub enum ReadSource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Read {
-    /// What was found, or that the node does not exist. Shared with the cache.
+    /// The content, or that the node does not exist. Shared with the cache.
     pub content: SharedContent,
     /// The object's last change. `None` if the node does not exist.
     pub revision: Option<Revision>,
-    /// Who answered.
+    /// Whether the cache or a server answered.
     pub source: ReadSource,
-    /// How long reads of the object are answered from memory with this content, from now on and at
-    /// most, even if no server answers. The leases' ends on this client's clock bound it; a recall
-    /// can end it at any time. `None` if the read brought no leases that hold.
+    /// How long, from now, the client may answer reads with this content from memory, even if no
+    /// server answers. It is the remaining time of the leases by this client's clock. A recall can
+    /// end it at any time. `None` without valid leases.
     pub valid_for: Option<Duration>,
     /// The lease that the node is attached to, if any.
     pub owner: Option<NodeOwner>,

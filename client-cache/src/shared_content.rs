@@ -1,7 +1,7 @@
 //! A content that the cache and its readers share.
 //!
-//! It is in one allocation with the cache's own data about it. If the copies do not fit into a
-//! processor's cache, each place in memory that a hit touches adds to its cost.
+//! One allocation has the content and the cache's own data about it. If the copies do not fit into
+//! the processor's caches, each allocation that a hit touches adds to its cost.
 
 use std::{ops::Deref, sync::Arc};
 

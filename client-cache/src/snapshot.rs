@@ -2,19 +2,19 @@
 //!
 //! The client reads all nodes, and then reads all of them again (a *double collect*; Afek, Attiya,
 //! Dolev, Gafni, Merritt, Shavit 1993). Suppose that each node was the same both times, and in
-//! between. Then at any moment between the two collects, all nodes were as found. That moment is
-//! within the call, so the snapshot read is linearizable.
+//! between. Then at each moment between the two collects, all nodes were as both collects found
+//! them. These moments are within the call, so the snapshot read is linearizable.
 //!
 //! # Why the same both times means the same in between
 //!
 //! - If a node exists and has the same modify revision both times, it has not changed. Each change
 //!   of its data gives it a new revision. Revisions are never reused, not even for a node that was
 //!   removed and created again.
-//! - An absence has no revision: the node may have come and gone. It counts only if both reads
-//!   found the same copy, by its installation number. A new installation has a new number, so the
-//!   copy was not dropped in between. A copy is dropped before a write that makes it stale takes
-//!   effect (see `cache`). If its leases lapsed in between, a server made it valid again only
-//!   because nothing had changed since then (S7 in docs/PROTOCOL.md, revival).
+//! - An absence has no revision: the node may have been created and removed in between. Two
+//!   absences are the same only if both reads found one copy, by its installation number. A new
+//!   installation has a new number, so the copy was not dropped in between. A copy is dropped
+//!   before a write that makes it stale takes effect (see `cache`). If its leases lapsed in
+//!   between, a server revived the copy because nothing in it had changed (S7 in docs/PROTOCOL.md).
 //!
 //! If all nodes are cached, both collects read from memory and send nothing. Otherwise all missing
 //! nodes are requested at once. If a node has changed, the second collect becomes the first one of

@@ -150,9 +150,9 @@ impl Status {
         }
     }
 
-    /// Records a new state of the session. The event is sent while the state is replaced. So a
-    /// subscriber that has seen the new state does not get its event. A caller that has the event
-    /// sees the new state.
+    /// Replaces the session's state, and sends the event under the same lock. So a caller that
+    /// reads the new state and then subscribes does not get its event again. A caller that has the
+    /// event reads the new state.
     pub(crate) fn changed(&self, state: ConnectionState) {
         self.state.send_modify(|current| {
             *current = state;
@@ -179,7 +179,7 @@ impl Status {
         *self.refused.lock() = Some(reason);
     }
 
-    /// A server has answered or refused a request. `had_session` is as of before the answer.
+    /// A server has answered or refused. `had_session`: whether a session existed before that.
     pub(crate) fn heard(&self, refusal: Option<Refusal>, had_session: bool) {
         match refusal {
             Some(refusal @ (Refusal::NotLeader { .. } | Refusal::Retry)) => self.no_leader(&refusal.to_string()),

@@ -1,5 +1,5 @@
-//! Transactions, and updates: read a node, change it and write it, until no other write comes in
-//! between.
+//! Transactions, and updates. An update reads a node, changes its value and writes it, and repeats
+//! that until no other write comes in between.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ pub struct Updated {
 }
 
 impl Client {
-    /// Compares nodes and then does one branch of operations, as one change or not at all. When
+    /// Compares nodes, then executes one branch of operations, as one change or not at all. When
     /// this returns, no client reads the old values any longer.
     ///
     /// A transaction grants no leases: this client's next read of a written node asks a server.

@@ -1,6 +1,6 @@
 //! The volume leases, as cached copies see them. Implements S1 in docs/PROTOCOL.md, with `cache`.
 //!
-//! A copy needs one number from its volume: until when copies under its volume lease may be used
+//! A copy needs one number from its volume: the deadline of its volume lease
 //! ([`VolumeValidity::until_for`]). All copies under one volume lease share that number in a
 //! [`VolumeLeaseCell`]. So one store is enough for a renewal, for the end of a lease, and for a
 //! revival. A reader cannot see half of a change.
@@ -27,8 +27,7 @@ pub(crate) struct VolumeLeaseCell {
 }
 
 impl VolumeLeaseCell {
-    /// Until when the copies may be used, as far as their volume lease is concerned. The clock's
-    /// origin if they may not be used.
+    /// The deadline of the volume lease. Zero, the clock's origin, if the copies may not be used.
     #[inline]
     pub(crate) fn until(&self) -> Instant {
         Instant::from_micros(self.until.load(Acquire))
@@ -61,7 +60,7 @@ impl CachedVolume {
         for (incarnation, cell) in &self.cells {
             cell.set(validity.until_for(*incarnation));
         }
-        // One reference is the map's own: no copy uses the cell.
+        // The map itself has one reference. A cell without other references is used by no copy.
         self.cells.retain(|_, cell| Arc::strong_count(cell) > 1);
     }
 

@@ -21,7 +21,7 @@ pub struct WatchOptions {
     pub from: Option<Revision>,
     /// Whether to watch the whole subtree, which is the default, or only the node.
     pub recursive: bool,
-    /// About how many bytes of changes the client buffers. It asks for more only after the
+    /// About how many bytes of changes the client buffers. It requests more only after the
     /// application has taken those. A single change is buffered whole, whatever its size.
     pub buffer_bytes: u32,
     /// How long it may take to find the current revision. `None`: the client's timeout.
@@ -59,10 +59,10 @@ impl WatchItem {
 }
 
 /// A watch. It survives lost connections, changes of leader and expired sessions. It ends when it
-/// is dropped, when the client is closed, or when the history no longer has what it needs
+/// is dropped, when the client is closed, or when the history no longer has its next change
 /// ([`WatchError::Compacted`]).
 ///
-/// If nobody reads from a watch, it asks for nothing and delays nobody.
+/// A watch that the application does not read sends no requests and delays no writes.
 #[derive(Debug)]
 pub struct Watch {
     driver: Arc<Driver>,

@@ -53,7 +53,7 @@ impl Driver {
         if let Ok(outcome) = tokio::time::timeout(after, &mut outcome).await {
             return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(ended);
         }
-        // Cancelling makes the holder report what it knows. Or the outcome has just come.
+        // This cancels the write. Then the holder reports the outcome, unless it just came.
         drop(waiting);
         let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteFailure::OutcomeUnknown));
         outcome.map_err(|error| match (error, self.status.unavailable()) {
@@ -65,8 +65,8 @@ impl Driver {
     }
 }
 
-/// Refuses what no server accepts: a write that does not fit into a frame, or is invalid whatever
-/// is stored.
+/// Refuses a write that no server accepts: it does not fit into a frame, or is invalid in any
+/// state.
 fn check(change: &Write) -> Result<(), WriteError> {
     let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, depth_max: Limits::DEPTH_MAX, ..Limits::default() };
     match change {

@@ -28,15 +28,15 @@ use crate::{
     write::PutOptions,
 };
 
-/// A value that was set under a write lease, and is not on the servers.
+/// A value that was set under a write lease, and lost before a flush was confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostChange {
     /// The node.
     pub path: NodePath,
-    /// The value that was set last. Earlier values that were not flushed either are not reported.
+    /// The value that was set last. Earlier values that were not flushed are not reported.
     pub value: Value,
-    /// Whether it was sent without an answer. Then the servers may have this value, or an earlier
-    /// one.
+    /// Whether a flush was sent and not answered. Then the servers may have this value, or an
+    /// earlier one.
     pub may_be_written: bool,
     /// Why the servers refused it. The lock is still owned then. `None` if the lock ended first.
     pub refusal: Option<Box<Refusal>>,
@@ -65,11 +65,11 @@ pub(crate) struct WriteLeaseCell {
 /// While [`get`](WriteLease::get) and [`set`](WriteLease::set) use the memory, nobody else has a
 /// copy of the value. The servers answer no read of the value and apply no write of it. If another
 /// client reads or writes the node, the servers recall the write lease. This client then flushes
-/// the value, and the write lease ends. The next `get` or `set` waits until the client has the
-/// write lease again.
+/// the value, and the write lease ends. The next `get` or `set` waits until the client has a write
+/// lease again.
 ///
 /// The client has the *lock* ([`LockGuard`]) all the time, so no other lock owner comes in between.
-/// A client that writes without the lock can, even between a `get` and the next `set`.
+/// But a client that writes without a lock can write between a `get` and the next `set`.
 ///
 /// The client flushes the value:
 ///
@@ -81,9 +81,8 @@ pub(crate) struct WriteLeaseCell {
 /// Until then the value is only in this process's memory, and nobody else has seen it. **If the
 /// process dies, the value is lost.** Only a value that `flush` or `release` has confirmed is safe.
 ///
-/// No loss is silent: the lease may end by this client's clock, or the servers may refuse the
-/// value. The next call, or [`lost_change`](WriteLease::lost_change), then returns the value that
-/// was set last.
+/// No loss is silent. If the lease ends by this client's clock, or the servers refuse the value,
+/// the next call returns the last value. [`lost_change`](WriteLease::lost_change) does so, too.
 ///
 /// A flush writes under the lock's fencing token, and the servers refuse an older one. So a client
 /// that was suspended past its lease cannot overwrite later writes of others.
@@ -94,7 +93,7 @@ pub struct WriteLease {
     cell: watch::Receiver<WriteLeaseCell>,
     /// The number of losses that were reported to the application.
     lost_told: AtomicU64,
-    /// Where the task runs that releases a dropped write lease.
+    /// The runtime of the task that releases a dropped write lease.
     runtime: Handle,
 }
 
@@ -142,9 +141,9 @@ impl Deref for WriteLease {
 }
 
 impl WriteLease {
-    /// The node's value: what was [set](Self::set) last, or what the servers had. From memory,
-    /// unless another client's access has ended the write lease. If the node was removed meanwhile,
-    /// this creates it again with an empty value.
+    /// The node's value: the last [set](Self::set) one, or the servers' value. From memory, unless
+    /// another client's access has ended the write lease. If the node was removed meanwhile, this
+    /// creates it again with an empty value.
     ///
     /// # Errors
     ///
@@ -161,13 +160,13 @@ impl WriteLease {
     }
 
     /// Sets the node's value in memory. If another client's access has ended the write lease, this
-    /// first takes it again, and overwrites what was written meanwhile.
+    /// first takes a new one, and then overwrites any value that was written meanwhile.
     ///
     /// # Errors
     ///
-    /// [`WriteLeaseError`]. [`WriteLeaseError::Lost`] returns the value that was set last, once.
-    /// That is an earlier value, or this one if the lease ended at the same moment. If the future
-    /// is dropped, the value may or may not be set.
+    /// [`WriteLeaseError`]. [`WriteLeaseError::Lost`] returns the lost value once: an earlier
+    /// value, or this one if the lease ended at the same moment. If the future is dropped, the
+    /// value may or may not be set.
     pub async fn set(&self, value: impl Into<Value>) -> Result<(), WriteLeaseError> {
         let value = value.into();
         let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
@@ -182,8 +181,8 @@ impl WriteLease {
         }
     }
 
-    /// Waits until the servers have what was set, as safe as any other write. Returns the node's
-    /// stat, or `None` if the client has not received one.
+    /// Waits until the servers have stored the value, as safely as any other write. Returns the
+    /// node's stat, or `None` if the client has not received one.
     ///
     /// # Errors
     ///
@@ -238,7 +237,7 @@ impl WriteLease {
         let losses = self.check_lost()?;
         let driver = self.client().driver();
         let is_given_up = || {
-            // Repeated, because the write lease may only now be requested.
+            // Repeated, because a request for the write lease may still be in flight.
             driver.release_write_lease(self.id());
             !driver.has_write_lease(self.id())
         };
@@ -272,7 +271,7 @@ impl WriteLease {
                 return Err(self.timed_out(deadline));
             }
             if driver.has_write_lease(self.id()) {
-                // It is requested already, or is about to end.
+                // A write lease is requested already, or is about to end.
                 let moves_on = || driver.write_lease_value(self.id()).is_some() || !driver.has_write_lease(self.id());
                 self.wait_until(losses, deadline, moves_on).await?;
                 continue;

@@ -1,16 +1,16 @@
 //! Changes and their events, which watches report.
 //!
-//! A [`Change`] is the effect of one revision. A watch reports it whole or not at all, apart from
-//! events outside of the [`Watched`] scope.
+//! A [`Change`] is the effect of one revision. A watch reports all of its events in the [`Watched`]
+//! scope together, or none.
 //!
 //! # The order of events in a change
 //!
 //! The order is the same on every replica and for every watcher:
 //!
-//! - Puts come in the order of paths. So a node comes after the nodes above it that were made with
-//!   it.
+//! - Puts come in the order of paths. So a node comes after its ancestors that were made by the
+//!   same change.
 //! - Removals come in the opposite order. So a node comes after all nodes below it.
-//! - If a change has several steps, the events of each step come in the order of the steps.
+//! - If a change has several steps, the events come step by step.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ use crate::{id::Revision, object::Data, path::NodePath};
 pub struct Change {
     /// Its position in the order of all changes.
     pub revision: Revision,
-    /// The events, in order. Never empty in a report: a change without events, such as one of a
-    /// volume's settings, is not reported.
+    /// The events, in order. Never empty in a report, because watches do not report changes without
+    /// events, such as new settings of a volume.
     pub events: Vec<Event>,
 }
 
@@ -31,17 +31,17 @@ pub struct Change {
 pub struct Event {
     /// The node.
     pub path: NodePath,
-    /// Its kind, with the data of a put.
+    /// The kind of the event, with the data of a put.
     pub kind: EventKind,
-    /// Its reason.
+    /// The reason for the event.
     pub reason: ChangeReason,
 }
 
 /// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EventKind {
-    /// The node was made or written. Contains its new data. A node that was made because a node
-    /// below it was made has its own event.
+    /// The node was made or written, and now has this data. An ancestor that a put made has its own
+    /// event.
     Put(Data),
     /// The node was removed.
     Delete,
@@ -69,9 +69,9 @@ impl Event {
     }
 }
 
-/// The most bytes of a put beside its path and value: lengths, numbers and an owner.
+/// The most bytes of a put without its path and value: lengths, numbers and an owner.
 const PUT_BYTES_MAX: usize = 80;
-/// The most bytes of a removal beside its path.
+/// The most bytes of a removal without its path.
 const DELETE_BYTES_MAX: usize = 16;
 
 /// The scope of a watch.
@@ -103,7 +103,7 @@ impl Watched {
 /// One report of a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Changes {
-    /// Changes within the scope, in order, each whole.
+    /// Changes within the scope, in order. Each has all its events within the scope.
     pub changes: Vec<Change>,
     /// The progress mark: all changes up to this revision have been reported. The watch can be
     /// resumed from here.

@@ -1,7 +1,7 @@
 //! The entries of the Raft log, and the outcomes of their commands. docs/PROTOCOL.md has the rules.
 //!
-//! A [`Proposal`] is one log entry. [`Command`]s that are ready at the same moment share one entry,
-//! and so one fsync. Each command has one [`Outcome`], the same on every replica.
+//! A [`Proposal`] is one log entry. [`Command`]s that are ready at the same time share one entry,
+//! and so one fsync. Each command has one [`Outcome`], which is the same on every replica.
 
 mod refusal;
 mod size;
@@ -25,13 +25,13 @@ use crate::{
 /// One log entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proposal {
-    /// The epoch that proposes. If another epoch has begun when a replica applies the entry, none
+    /// The epoch of the proposer. If another epoch has begun when a replica applies the entry, none
     /// of its commands changes anything (S2).
     pub epoch: Epoch,
-    /// Counts the proposals of this epoch, so that the proposer recognizes its own when it is
-    /// applied.
+    /// The number of the proposal in its epoch. By it the proposer recognizes its own proposals
+    /// when they are applied.
     pub number: u64,
-    /// The proposer's cluster time. A replica that applies the entry takes the maximum so far (T4).
+    /// The proposer's cluster time. The state takes the maximum over the applied entries (T4).
     pub time: ClusterTime,
     /// The commands, in order.
     pub commands: Vec<Command>,
@@ -40,8 +40,8 @@ pub struct Proposal {
 /// One change of the replicated state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Command {
-    /// A replica has become leader. From here on only commands of this epoch count. The log index
-    /// of the entry is the epoch. Only this command is not bound by the epoch of its proposal.
+    /// Begins an epoch: a replica has become leader. The log index of the entry is the epoch. From
+    /// here on, only its commands count. The epoch of its proposal does not bind this command.
     BeginEpoch {
         /// The replica that leads.
         replica: u64,
@@ -60,7 +60,7 @@ pub enum Command {
         session: SessionId,
     },
     /// Grants a session a lease on the volume that a path belongs to. The session has stopped using
-    /// any earlier one there. If nodes or locks depend on that one, it is extended instead.
+    /// its earlier lease there. If that has nodes or locks, it is extended instead.
     AcquireVolume {
         /// The session.
         session: SessionId,
@@ -72,21 +72,21 @@ pub enum Command {
         /// The leases that were renewed since the last tick.
         renewals: Vec<Renewal>,
     },
-    /// Ends a lease (T5). Changes nothing if the lease's horizon is not the one named here. The
-    /// nodes attached to the lease remain as orphans. They are [purged](Command::Purge) when every
-    /// session that may hold copies of them has consented.
+    /// Ends a lease, unless its horizon differs from the named one (T5). The nodes attached to the
+    /// lease remain as orphans. They are [purged](Command::Purge) when every session that may hold
+    /// copies of them has consented.
     Expire {
         /// The lease.
         lease: LeaseKey,
         /// Its incarnation.
         incarnation: Incarnation,
-        /// The horizon that has passed by the proposer's clock.
+        /// The lease's horizon when the end was proposed.
         horizon: ClusterTime,
     },
-    /// Removes the orphans of ended leases. Consents were gathered for all of them and for the
-    /// lists of children that contain them (S2, S8). No node can have been attached to these leases
-    /// since. Small leases whose nodes are in one list share a change. Each other lease has its
-    /// own.
+    /// Removes the orphans of ended leases. The lessor has gathered consents for all of them and
+    /// for the lists of children that contain them (S2, S8). No node can have been attached to
+    /// these leases since. Leases with few nodes, all in one list, share a change. Each other lease
+    /// has its own change.
     Purge {
         /// The ended leases.
         leases: Vec<Incarnation>,
@@ -97,8 +97,8 @@ pub enum Command {
         session: SessionId,
         /// The request's number in the session.
         sequence: Sequence,
-        /// The client has the answers to all requests of the session below this one. Their outcomes
-        /// can be forgotten.
+        /// All writes of the session below this number are answered or cancelled. The state can
+        /// forget their outcomes.
         unanswered_from: Sequence,
         /// The write.
         write: Write,
@@ -108,8 +108,8 @@ pub enum Command {
         /// The leases and the volume that the write names (S7b). If one of them has been replaced,
         /// the write changes nothing.
         intended: IntendedLeases,
-        /// For a [revocation](Write::RevokeLease): consents cover the nodes attached to the
-        /// intended lease up to this change, and their lists. If a node was attached later, nothing
+        /// For a [revocation](Write::RevokeLease): the consents cover the nodes that were attached
+        /// to the lease up to this revision, and their lists. If a node was attached later, nothing
         /// changes.
         attached_through: Revision,
     },
@@ -117,33 +117,33 @@ pub enum Command {
 
 /// The leases and the volume that a write names by a reusable name (S7b).
 ///
-/// [`State::intended`] computes them when the request arrives at the lessor. A request that arrives
-/// again, and has no outcome yet, may mean other leases.
+/// [`State::intended`] finds them when the request arrives at the lessor. If a request without an
+/// outcome arrives again at a later leader, its names may stand for other leases.
 ///
 /// Sessions, locks, tokens, incarnations and revisions are never reused, so they are not listed.
 ///
 /// [`State::intended`]: crate::state::State::intended
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IntendedLeases {
-    /// The leases that the write revokes, attaches nodes to, or requests a lock under. Each
-    /// incarnation belongs to one name. A name without an incarnation here had no lease.
+    /// The leases that the write revokes, attaches nodes to, or requests a lock under. If a name
+    /// stood for no lease on arrival, it has no incarnation here.
     pub leases: BTreeSet<Incarnation>,
     /// The volume that the write changes or removes, by the generation of its creation. `None` if
     /// there was no such volume.
     pub volume: Option<VolumeGeneration>,
 }
 
-/// Names a replicated lease.
+/// The name of a replicated lease.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LeaseKey {
-    /// The session's own lease: how long the servers remember a silent session.
+    /// The session lease. While it lasts, the servers remember a silent session.
     Session(SessionId),
     /// A session's lease on the volume with this top.
     Volume(SessionId, NodePath),
     /// A key lease (etcd). It belongs to no session: any client may renew it.
     Key(LeaseId),
-    /// The lock delay of a lock that its session lost with its lease. Until it ends, no other
-    /// session gets the node (Chubby). It is never renewed.
+    /// The lock delay of a lost lock (Chubby). Until it ends, no other session gets the node. It is
+    /// never renewed.
     LockDelay(LockId),
 }
 
@@ -187,7 +187,7 @@ pub enum Write {
         value: Value,
         /// The condition for the write to take effect.
         condition: Condition,
-        /// The lease that the node is attached to from now on.
+        /// The lease to which the node is attached from now on.
         attach: Attach,
     },
     /// Removes a node.
@@ -213,8 +213,8 @@ pub enum Write {
         /// The settings from now on.
         settings: VolumeSettings,
     },
-    /// Returns the subtree to the volume above it. The nodes stay. Refused while nodes or locks
-    /// depend on a lease on the volume.
+    /// Removes a volume: its subtree becomes part of the volume above. The nodes remain. Refused
+    /// while a lease on the volume has nodes or locks.
     RemoveVolume {
         /// The top of the volume.
         path: NodePath,
@@ -242,10 +242,10 @@ pub enum Write {
         /// is taken.
         wait: bool,
         /// The lock delay (Chubby): how long the node stays taken if the lock is lost with its
-        /// lease. A released lock has none.
+        /// lease. It does not apply to a released lock.
         delay: Duration,
     },
-    /// Upgrades or downgrades a lock. During an upgrade that waits, the lock stays shared.
+    /// Upgrades or downgrades a lock. While an upgrade waits, the lock remains shared.
     ChangeLockMode {
         /// The node.
         path: NodePath,
@@ -263,12 +263,12 @@ pub enum Write {
         /// The lock.
         lock: LockId,
     },
-    /// Compares, and does one of two lists of operations: all of it as one change, or none of it.
+    /// Compares, and applies one of two lists of operations, as one change or not at all.
     Transaction(Transaction),
     /// Turns an exclusive lock into a write lease. Its owner then reads and writes the node's data
     /// in memory. Reads and writes of other clients wait until the owner [ends](Write::Flush) the
     /// write lease, or the lock ends. The node must exist and must not be attached to a lease. Its
-    /// data does not change, yet the lessor recalls all copies of it, as if it did (S2).
+    /// data does not change, but the lessor recalls all copies of it (S2).
     TakeWriteLease {
         /// The node.
         path: NodePath,
@@ -282,11 +282,11 @@ pub enum Write {
         path: NodePath,
         /// The lock.
         lock: LockId,
-        /// The token under which the lock is owned. With another token the flush is refused.
+        /// The token of the lock. With another token the flush is refused.
         token: Token,
         /// The node's new value. `None` leaves the value as it is.
         value: Option<Value>,
-        /// Whether the write lease ends. The lock stays.
+        /// Whether the write lease ends. The lock remains.
         ends_write_lease: bool,
     },
     /// Hands a lock over to a named waiter in the node's lock queue, ahead of earlier waiters. The
@@ -301,14 +301,14 @@ pub enum Write {
     },
 }
 
-/// The lease that a put attaches its node to. A node is attached to one lease at most. A lease has
-/// any number of nodes, up to [`REMOVED_NODES_MAX`](crate::state::State::REMOVED_NODES_MAX).
+/// The lease to which a put attaches its node. A node is attached to one lease at most. A lease has
+/// at most [`REMOVED_NODES_MAX`](crate::state::State::REMOVED_NODES_MAX) nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Attach {
-    /// No lease: the node stays until it is removed. This is the default, as in etcd.
+    /// No lease: the node exists until a write removes it. This is the default, as in etcd.
     #[default]
     Nothing,
-    /// The lease that the node is attached to already, or none.
+    /// The node's attachment does not change.
     Unchanged,
     /// This key lease.
     Lease(LeaseId),
@@ -358,7 +358,7 @@ pub enum Condition {
 pub enum Outcome {
     /// The epoch has begun.
     EpochBegun {
-        /// Its epoch: the index of this entry.
+        /// The epoch: the log index of this entry.
         epoch: Epoch,
     },
     /// The session exists.
@@ -376,25 +376,25 @@ pub enum Outcome {
         incarnation: Incarnation,
         /// The volume's generation.
         generation: VolumeGeneration,
-        /// No leader promises the lease beyond this.
+        /// The lease's horizon: no leader promises the lease beyond this time.
         horizon: ClusterTime,
     },
     /// Horizons were moved.
     Ticked,
     /// The lease has ended.
     Expired,
-    /// The lease had ended already, or its name belongs to another incarnation.
+    /// The lease has ended already, or its name now stands for another lease.
     LeaseNotFound,
-    /// The lease's horizon had moved, so the lease has not ended. The proposer tries again (T5).
+    /// The lease has not ended: its horizon has moved. The lessor proposes the end again (T5).
     HorizonMoved {
         /// The present horizon.
         horizon: ClusterTime,
     },
-    /// The write took effect, or was refused. The outcome is remembered, and repeated when the
-    /// request arrives again (S9).
+    /// The write took effect, or was refused. The state remembers the outcome, and a repeated
+    /// request gets it again (S9).
     Written(Result<Written, WriteRefusal>),
     /// The consents do not cover the write's footprint, or a write lease blocks it. Nothing
-    /// changed. The proposer gathers again and tries again (S2).
+    /// changed. The lessor gathers consents again, and proposes the write again (S2).
     MissingConsents,
     /// The orphans were removed.
     Purged {
@@ -410,14 +410,14 @@ pub enum Outcome {
     },
     /// The request's number is above the window. Nothing changed.
     BeyondWindow {
-        /// The highest number that would be accepted.
+        /// The highest acceptable number.
         highest: Sequence,
     },
     /// Another epoch has begun since the proposal was made. Nothing changed.
     EpochEnded,
 }
 
-/// A key lease as it was granted.
+/// A key lease that a write granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GrantedKeyLease {
     /// Its id.
@@ -436,19 +436,19 @@ pub struct Written {
     pub stat: Option<Stat>,
     /// The number of removed nodes.
     pub removed: u64,
-    /// The key lease that was granted. It is remembered with the outcome, because another lease may
-    /// have the id by the time of a repeated answer (S9).
+    /// The granted key lease. The state remembers it with the outcome, because another lease may
+    /// have the id when the answer is repeated (S9).
     pub lease: Option<GrantedKeyLease>,
     /// The lock that was requested, or whose mode changed.
     pub lock: Option<Box<LockGrant>>,
     /// The result of a transaction.
     pub transaction: Option<Box<Transacted>>,
     /// The writer's volume leases to which [`Attach::Session`] attached nodes, each once (S7b). A
-    /// node is attached to the one of the nearest volume.
+    /// node is attached to the lease on the nearest volume.
     pub attached: Vec<VolumeLease>,
 }
 
-/// A lease on a volume. The session is known from the context.
+/// A session's lease on a volume. The context names the session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeLease {
     /// The top of the volume.

@@ -1,22 +1,21 @@
 //! Drift supervision: compares two clocks by the time that each counted between two exchanges.
 //!
-//! Every bound on stale reads assumes that clocks keep to their [`DriftAllowance`]. This module
+//! Every bound on stale reads assumes that clocks stay within their [`DriftAllowance`]. This module
 //! detects clocks that do not. An exchange is a request with its answer. Between two exchanges:
 //!
-//! - the leader counts from its dealing with the first to its dealing with the second;
-//! - the client counts at least the time from the first answer's arrival to the second request's
-//!   sending;
-//! - the client counts at most the time from the first sending to the second answer's arrival.
+//! - the leader counts from its handling of the first request to its handling of the second;
+//! - the client counts at least from the arrival of the first answer to the second sending;
+//! - the client counts at most from the first sending to the arrival of the second answer.
 //!
 //! Delays only widen the client's bounds. So a slow network, a stopped process or a suspended
 //! machine never raises an alarm: the clock counts all of that time (T1).
 //!
-//! Only durations and the numbers of exchanges cross the wire (T1). The client judges, because only
-//! the client knows both bounds. The comparison does not show which of the two clocks is wrong.
+//! Only durations and the numbers of exchanges cross the wire (T1). The client compares the clocks,
+//! because only the client knows both bounds. The comparison does not show which clock is wrong.
 //!
-//! The obvious comparison fails: that of the time between two sendings or two arrivals takes a slow
-//! packet for a slow clock. The bounds above are those of Marzullo and Owicki (1983) and of NTP,
-//! for rates instead of offsets.
+//! It would be simpler to compare the time between two sendings or two arrivals. But that mistakes
+//! a slow packet for a slow clock. The bounds above are those of Marzullo and Owicki (1983) and of
+//! NTP, for rates instead of offsets.
 
 use std::{fmt, time::Duration};
 
@@ -27,15 +26,15 @@ use crate::{
     time::{DriftAllowance, Instant},
 };
 
-/// Differences up to this are always allowed, for rounding and for readings on different
-/// processors.
+/// Differences up to this are always allowed. They come from rounding, and from readings on
+/// different processors.
 pub const GRAIN: Duration = Duration::from_millis(1);
 
-/// The number of earlier exchanges with which a client compares each exchange. Their ages differ by
-/// powers. So the oldest shows a small drift, and the youngest a sudden one.
+/// The number of earlier exchanges with which a client compares each exchange. Their ages grow like
+/// powers. So the oldest reveals a small drift, and the youngest a sudden drift.
 pub const REFERENCES_MAX: usize = 4;
 
-/// A client forgets references that are older: the clock's rate so long ago says little about now.
+/// A client forgets older references, because the clock's rate may have changed since.
 pub const REFERENCE_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// After an excess, one window of this length must show both clocks within their allowances. Then
@@ -46,11 +45,11 @@ pub const RESUME_WINDOW: Duration = Duration::from_secs(10);
 /// [`Body::Heartbeat`](crate::message::Body::Heartbeat).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClockQuestion {
-    /// The number of this exchange. Numbers rise within a session. The leader notes when it dealt
-    /// with the exchange, unless the number is 0.
+    /// The number of this exchange. Numbers rise within a session. The leader records when it
+    /// handled the exchange, unless the number is 0.
     pub mark: u64,
-    /// The earlier exchanges that the client compares with; 0 for none. The leader forgets all
-    /// others.
+    /// The numbers of the earlier exchanges that the client compares with; 0 in unused elements.
+    /// The leader forgets all others.
     pub references: [u64; REFERENCES_MAX],
     /// The excess that the client has found, while it serves nothing from memory.
     pub excess: Option<Excess>,
@@ -59,20 +58,20 @@ pub struct ClockQuestion {
 /// The leader's answer to a [`ClockQuestion`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClockAnswer {
-    /// The time since the leader dealt with each exchange of the question that it knows.
+    /// The time since the leader handled each of the named exchanges, as far as it knows them.
     pub since: Vec<SinceExchange>,
     /// The allowance of the leader's clock.
     pub allowance: DriftAllowance,
-    /// How long the leader delayed the answer after it had dealt with the exchange.
+    /// How long the leader delayed the answer after it handled the exchange.
     pub delay: Duration,
 }
 
-/// The time since the leader dealt with an exchange.
+/// The time since the leader handled an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SinceExchange {
     /// The number of the exchange.
     pub mark: u64,
-    /// The time since then, by the leader's clock.
+    /// The time since the leader handled it, by the leader's clock.
     pub span: Duration,
 }
 
@@ -111,29 +110,29 @@ pub struct ElapsedPair {
     pub client_least: Duration,
     /// The client's upper bound: from the first request's sending to the second answer's arrival.
     pub client_most: Duration,
-    /// The server's time: from its dealing with the first request to its dealing with the second.
+    /// The server's time: from its handling of the first request to its handling of the second.
     pub server: Duration,
 }
 
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DriftVerdict {
-    /// The clocks differ by no more than their allowances. The client's bounds are no wider than
-    /// that.
+    /// The clocks differ by no more than their allowances. The client's bounds are narrow enough to
+    /// show that.
     Within,
     /// Undecided: the round trips were too slow, compared with the time between them.
     Unclear,
-    /// The clocks differ by more than their allowances, whatever the delays were.
+    /// The clocks certainly differ by more than their allowances.
     Beyond(Excess),
 }
 
 impl ElapsedPair {
-    /// Judges the client's clock and the server's by the allowance of each.
+    /// Compares the client's clock and the server's, with the allowance of each.
     ///
-    /// [`DriftVerdict::Beyond`] is certain: two clocks within their allowances never get it,
-    /// whatever the delays are. Let `D` be the true time between the leader's dealings. Then
-    /// `server <= D (1 + server allowance)` and `D (1 - client allowance) <= client_most`. For
-    /// `client_least` the signs are opposite.
+    /// [`DriftVerdict::Beyond`] is certain: with any delays, two clocks within their allowances
+    /// never get it. Let `D` be the true time between the two moments at which the leader handled
+    /// the requests. Then `server <= D (1 + server allowance)` and
+    /// `D (1 - client allowance) <= client_most`. For `client_least` the signs are opposite.
     pub fn judge(&self, client: DriftAllowance, server: DriftAllowance) -> DriftVerdict {
         let (least, most, counted) = (micros(self.client_least), micros(self.client_most), micros(self.server));
         let grain = micros(GRAIN);
@@ -162,7 +161,7 @@ fn slow(allowance: DriftAllowance) -> u128 {
     MILLION.saturating_sub(u128::from(allowance.ppm()))
 }
 
-/// The most that it shows.
+/// The most that a clock with this allowance shows after a true time of a million.
 fn fast(allowance: DriftAllowance) -> u128 {
     MILLION + u128::from(allowance.ppm())
 }
@@ -175,7 +174,7 @@ fn signed(span: Duration) -> i128 {
     i128::try_from(span.as_micros()).unwrap_or(i128::MAX)
 }
 
-/// An exchange with which later ones are compared.
+/// An exchange with which the client compares later exchanges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Reference {
     mark: u64,
@@ -190,7 +189,7 @@ pub struct References {
 }
 
 impl References {
-    /// The numbers of the references, for a question. Unused places are 0.
+    /// The numbers of the references, for a question. Unused elements are 0.
     pub fn marks(&self) -> [u64; REFERENCES_MAX] {
         let mut marks = [0; REFERENCES_MAX];
         for (mark, reference) in marks.iter_mut().zip(&self.entries) {
@@ -220,8 +219,8 @@ impl References {
         self.entries.iter().filter_map(counted).collect()
     }
 
-    /// Remembers an exchange. If there are too many, the reference whose age is nearest to that of
-    /// the one before it is dropped, as a ratio.
+    /// Remembers an exchange. If there are too many references, it drops one: that whose age is
+    /// nearest to the age of the next older reference, as a ratio.
     pub fn remember(&mut self, mark: u64, sent: Instant, answered: Instant) {
         let kept = self.entries.len();
         self.entries.retain(|reference| answered.since(reference.sent) <= REFERENCE_AGE_MAX);
@@ -235,8 +234,8 @@ impl References {
         if self.entries.len() > REFERENCES_MAX {
             reached(Bound::References);
             let age = |reference: &Reference| answered.since(reference.sent).as_micros().max(1);
-            // The oldest shows the smallest drift. Only the newest can become an older reference
-            // later.
+            // The oldest reference reveals the smallest drift, and the newest is needed to become
+            // an older one. So only the others may be dropped.
             let interior = 1..self.entries.len() - 1;
             let closeness = |at: &usize| age(&self.entries[*at]) * 1_000 / age(&self.entries[*at - 1]);
             if let Some(at) = interior.max_by_key(closeness) {
@@ -247,15 +246,15 @@ impl References {
 }
 
 /// The leader's record of one session's exchanges: those that the client compares with, the last
-/// one, and a new one.
+/// exchange, and a new one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Marks {
     noted: Vec<(u64, Instant)>,
 }
 
 impl Marks {
-    /// Notes when an exchange was dealt with. Ignores one that is repeated or late: its time would
-    /// be too late to count from.
+    /// Records when the leader handled an exchange. It ignores a repeated or late one, because the
+    /// leader handled its first arrival earlier, or a later exchange already.
     pub fn note(&mut self, mark: u64, now: Instant) {
         if self.noted.last().map_or(0, |(last, _)| *last) < mark {
             self.noted.push((mark, now));
@@ -265,10 +264,10 @@ impl Marks {
         }
     }
 
-    /// Answers a question, and notes its exchange.
+    /// Answers a question, and records its exchange.
     pub fn answer(&mut self, question: &ClockQuestion, allowance: DriftAllowance, now: Instant) -> ClockAnswer {
         let last = self.noted.last().map_or(0, |(last, _)| *last);
-        // Retains the last, so that `note` recognizes an older question that arrives late.
+        // Retain the last exchange, so that `note` recognizes an older question that arrives late.
         self.noted.retain(|(mark, _)| question.references.contains(mark) || *mark == last);
         let asked = self.noted.iter().filter(|(mark, _)| question.references.contains(mark));
         let since = asked.map(|(mark, at)| SinceExchange { mark: *mark, span: now.since(*at) }).collect();

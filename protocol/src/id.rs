@@ -1,4 +1,4 @@
-//! Ids and numbers: of sessions, leases, locks and requests, and of their order.
+//! The ids and numbers of sessions, leases, locks, requests and changes.
 
 use std::fmt;
 
@@ -39,13 +39,13 @@ number! {
 }
 
 number! {
-    /// Distinguishes successive leases of one name: each new lease gets a new number.
+    /// Distinguishes successive leases of one name. Each new lease gets a new number.
     Incarnation
 }
 
 number! {
-    /// The id of a key lease (etcd). The client chooses it, or the state, which never chooses an id
-    /// twice. Written in hexadecimal, as in etcd.
+    /// The id of a key lease (etcd). The client chooses it. If the client does not, the state
+    /// chooses an id that it has not chosen before. Written in hexadecimal, as in etcd.
     LeaseId
 }
 
@@ -60,13 +60,13 @@ number! {
 }
 
 number! {
-    /// The number of a request within its session. Counts from 1.
+    /// The number of a write within its session. Counts from 1, without gaps.
     Sequence
 }
 
 number! {
-    /// The number of one covering of a session's volume lease. It keeps an older holder report from
-    /// ending a newer covering (S7).
+    /// The number of one covering of a session's volume lease. By it, an older holder report cannot
+    /// end a newer covering (S7).
     CoveringNumber
 }
 
@@ -77,7 +77,7 @@ number! {
 }
 
 number! {
-    /// A fencing token. It grows with each grant of a lock, whatever the node, across leaders and
+    /// A fencing token. It grows with each grant of a lock on any node, also across leaders and
     /// restarts (Chubby's sequencer). A resource refuses a token lower than one that it has seen.
     Token
 }
@@ -93,7 +93,7 @@ number! {
     RequestId
 }
 
-/// Orders all grants to one session and all recalls from it.
+/// The position in the order of all grants to one session and all recalls from it.
 ///
 /// Stamps of a later epoch are later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The types and the rules of Leasehold.
 //!
-//! This crate makes every decision and does nothing itself: it has no runtime, socket, disk, clock
-//! or randomness. Time is an argument, the last one, and effects are returned as data. The same
+//! This crate makes every decision and does no input or output: it has no runtime, socket, disk,
+//! clock or randomness. Time is the last argument, and effects are returned as data. The same
 //! inputs give the same outputs on every machine. So a simulator can run years of faults through
 //! the shipped code.
 //!

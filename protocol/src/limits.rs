@@ -1,4 +1,4 @@
-//! Limits on the size of what clients send and store.
+//! Limits on the sizes of requests and stored data.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     volume::VolumeSettings,
 };
 
-/// The configurable limits of a server. It refuses anything larger, with the numbers.
+/// The configurable limits of a server. It refuses larger requests, with the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -22,8 +22,8 @@ pub struct Limits {
     pub component_max_bytes: usize,
     /// The longest path, in bytes; at most [`PATH_MAX_BYTES`].
     pub path_max_bytes: usize,
-    /// The most components of a path; at most [`Limits::DEPTH_MAX`]. A put makes all missing nodes
-    /// above its own, so the depth bounds its cost.
+    /// The most components of a path; at most [`Limits::DEPTH_MAX`]. A put makes all missing
+    /// ancestors of its node, so the depth bounds its cost.
     pub depth_max: usize,
     /// The most object leases of one session in one volume. Beyond it the server tracks the session
     /// as covering.
@@ -150,7 +150,7 @@ pub enum LimitError {
     /// A transaction is too large in one respect.
     #[error("the transaction has {got} {what}: expected at most {expected}")]
     Transaction {
-        /// What is counted, in the plural.
+        /// The counted parts, in the plural.
         what: String,
         /// The count.
         got: usize,
@@ -160,12 +160,11 @@ pub enum LimitError {
 }
 
 impl Limits {
-    /// The upper bound of `value_max_bytes`: such a value fits into a frame with all that surrounds
-    /// it.
+    /// The upper bound of `value_max_bytes`: a message with such a value fits into a frame.
     pub const VALUE_MAX_BYTES: usize = 4 << 20;
 
-    /// The upper bound of `depth_max`. If the parents of a waiting transaction are removed, the
-    /// transaction makes at most this many nodes for each of its operations.
+    /// The upper bound of `depth_max`. If other writes remove the ancestors of its nodes, a pending
+    /// transaction makes at most this many nodes for each operation.
     pub const DEPTH_MAX: usize = 256;
 
     /// Checks the limits themselves.
@@ -189,7 +188,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Checks the length of a write's encoding. The limits of its parts are checked apart from it.
+    /// Checks the length of a write's encoding. Other methods check its parts.
     ///
     /// # Errors
     ///

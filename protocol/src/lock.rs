@@ -1,8 +1,8 @@
-//! Locks: shared and exclusive rights to single nodes. A lock concerns no data. An exclusive lock
-//! can become a write lease, whose owner also reads and writes the node in its memory.
+//! Locks: shared and exclusive rights to single nodes. A lock concerns no data. But an exclusive
+//! lock can become a write lease, whose owner also reads and writes the node in its memory.
 //!
 //! A lock belongs to a session, and ends with that session's lease on the node's volume. It names
-//! the node by its path, whether or not the node exists.
+//! the node by its path. The node need not exist.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::{
     path::NodePath,
 };
 
-/// Which locks on a node can be granted together.
+/// The mode of a lock. It decides which locks on a node can be granted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockMode {
@@ -36,11 +36,11 @@ pub enum LockStatus {
     Waiting,
     /// It is granted.
     Granted {
-        /// The fencing token of the grant. An upgrade brings a new one.
+        /// The fencing token of the grant. An upgrade assigns a new token.
         token: Token,
         /// The granted mode.
         mode: LockMode,
-        /// Another session waits for the node. The owner may release the lock, and need not.
+        /// Another session waits for the node. The owner may release the lock, but need not.
         is_contended: bool,
     },
     /// It was released, or ended with its lease.
@@ -52,24 +52,24 @@ pub enum LockStatus {
 pub struct LockGrant {
     /// The node.
     pub path: NodePath,
-    /// The id of the lock, from now on.
+    /// The id of the lock.
     pub lock: LockId,
     /// The granted mode, or the requested one.
     pub mode: LockMode,
     /// The fencing token of the grant. None while the request waits in the queue.
     pub token: Option<Token>,
-    /// The top of the volume whose lease the lock lives under.
+    /// The top of the volume. The lock is under the session's lease on it.
     pub volume: NodePath,
     /// The incarnation of that lease. The lock ends with it.
     pub incarnation: Incarnation,
 }
 
-/// The state of a write lease: the values that its owner has set in memory, and those that have
-/// been flushed.
+/// The state of a write lease: how many values its owner has set in memory, and how many are
+/// flushed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct WriteLeaseStatus {
-    /// The application may read and write in memory. If not, the lock is an ordinary one, or about
-    /// to become one.
+    /// True while the application may read and write in memory. If not, the lock is an ordinary
+    /// lock, or becomes one soon.
     pub is_open: bool,
     /// How often the value was set.
     pub set_count: u64,

@@ -29,10 +29,10 @@ use crate::{
     path::NodePath,
 };
 
-/// From a client to the server that it takes for the leader.
+/// From a client to the server that it believes to be the leader.
 ///
-/// Lost: the client sends it again, to the server that leads by then, and a write under the same
-/// sequence. Twice: the server repeats a read or a renewal, and a write takes effect once (S9).
+/// Lost: the client sends it again to the present leader, a write under the same sequence. Twice:
+/// the server repeats a read or a renewal, and a write takes effect once (S9).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
     /// The sender, and piggybacked renewals, consents and returns.
@@ -53,8 +53,8 @@ pub struct RequestHeader {
     /// counts over all its connections. The server refuses requests of earlier registrations, such
     /// as late ones of an abandoned connection.
     pub registration: u64,
-    /// The number of the request in the session. Writes are numbered without gaps. Other requests
-    /// repeat the number of the next write (S9).
+    /// The number of the write. Writes are numbered without gaps. Other requests name the number of
+    /// the next write, and do not use it up (S9).
     pub sequence: Sequence,
     /// All writes of the session below this number have been answered or abandoned (S9).
     pub unanswered_from: Sequence,
@@ -83,7 +83,7 @@ pub struct Renew {
 pub struct Return {
     /// The object of the copy.
     pub object: Object,
-    /// The stamp of its grant. A later grant stays in force.
+    /// The stamp of its grant. A later grant stays valid.
     pub stamp: Stamp,
 }
 
@@ -93,12 +93,12 @@ pub enum Body {
     /// Asks for a new session. Sent without a session. Twice: the server makes two sessions, and
     /// forgets the unused one after its term.
     Open {
-        /// The name that the client gives itself, for operators.
+        /// The client's name for itself, for operators.
         name: String,
     },
-    /// The client has found this leader. From now on recalls for the session go down this
-    /// connection. Sent on each new connection before any other request of the session, with a new
-    /// registration number. The header of this request alone may name another epoch.
+    /// Registers the session with this leader. From now on the server sends the session's recalls
+    /// down this connection. Sent on each new connection before any other request of the session,
+    /// with a new registration number. Only in this request, the header may name another epoch.
     Register,
     /// Ends the session. The client has dropped all its copies.
     Close,
@@ -106,8 +106,8 @@ pub enum Body {
     /// [`Answer::Heartbeat`] comes at once, or when the next tick is committed and the renewals can
     /// be promised a whole term (`docs/adr/0014`).
     Heartbeat(ClockQuestion),
-    /// Asks for a lease on the volume of `path`. From the sending on, the client uses no lease that
-    /// it had there, and accepts no promise for it (`docs/adr/0004`).
+    /// Asks for a lease on the volume of `path`. By sending it, the client ends its old lease
+    /// there: it uses no copies under that lease, and accepts no promise for it (`docs/adr/0004`).
     Acquire {
         /// Any path in the volume.
         path: NodePath,
@@ -120,12 +120,12 @@ pub enum Body {
     Read {
         /// The object.
         object: Object,
-        /// The modify revision of the client's copy, which the client may not use. If the object
-        /// still has it, the answer has no [`Content`].
+        /// The modify revision of the client's copy, which the client may no longer use. If the
+        /// object still has this revision, the answer has no [`Content`].
         known: Option<Revision>,
     },
-    /// The same read, after [`Answer::ReadBlocked`]. The server answers when no write lease covers
-    /// the data. That may take as long as the owner's lease and its margin. Lost: the client reads
+    /// The same read, after [`Answer::ReadBlocked`]. The server answers when the write lease has
+    /// ended. That may take as long as the owner's lease and its margin. Lost: the client reads
     /// again. Twice: the server refuses the earlier request with [`Refusal::Retry`].
     AwaitRead {
         /// The object.
@@ -140,15 +140,15 @@ pub enum Body {
         /// The objects whose copies the client dropped when it sent this (S2w); at most
         /// [`DROPPED_SETS_MAX`].
         dropped: Vec<ObjectSet>,
-        /// The highest stamp of the registered epoch that the client had seen then. The client
-        /// refuses grants on those objects at or below it.
+        /// The highest stamp of the registered epoch that the client had seen at that time. It
+        /// refuses grants on those objects at or below this stamp.
         seen: Stamp,
     },
     /// One part of a holder report (S7). It only adds object leases, and is never a consent.
     HolderReport(HolderReportPart),
     /// Renews key leases for their full TTLs. [`Answer::KeptAlive`] comes at once, or when the next
-    /// tick is committed, as for [`Body::Heartbeat`]. Lost or twice: a lease that has ended stays
-    /// ended.
+    /// tick is committed, as for [`Body::Heartbeat`]. Lost or twice: harmless. A lease that has
+    /// ended never comes back.
     KeepAlive {
         /// The leases; at most [`KEEP_ALIVES_MAX`].
         leases: Vec<KeyLeaseRenewal>,
@@ -159,23 +159,23 @@ pub enum Body {
     /// [`Answer::LockStatuses`] comes, perhaps after a long time. Lost: the client asks again.
     /// Twice: the later request replaces the earlier one, which gets an empty answer.
     AwaitLocks {
-        /// All locks that the session wants to watch; at most [`AWAIT_LOCKS_MAX`].
+        /// The locks whose status the session awaits; at most [`AWAIT_LOCKS_MAX`].
         locks: Vec<AwaitedLock>,
     },
     /// Watches a node or a subtree. The server answers with [`Answer::Changes`]:
     ///
     /// - with changes, as soon as there are any;
-    /// - without changes, when the wait ends or the scan of other changes becomes too long.
+    /// - without changes, when the wait ends, or when the scan of the history reaches its bound.
     ///
-    /// Changes are committed, so they need no proof of leadership. Only *now* does. The server
-    /// refuses with [`Refusal::Compacted`] if the revision is compacted. Lost: the client asks the
-    /// next leader from the same revision. Twice: the client recognizes repeated changes by their
-    /// revisions.
+    /// Changes are committed, so they need no proof of leadership. Only a watch without `after`
+    /// needs one. The server refuses with [`Refusal::Compacted`] if the revision is compacted.
+    /// Lost: the client asks the next leader from the same revision. Twice: the client recognizes
+    /// repeated changes by their revisions.
     Watch {
         /// The scope of the watch.
         watched: Watched,
-        /// The last known change: the watch reports all later ones. None: the watch begins now, and
-        /// the answer comes at once, without changes.
+        /// The last known change: the watch reports all later changes. None: the watch begins now,
+        /// and the first answer only says at which revision.
         after: Option<Revision>,
         /// The longest time until the answer; at most [`WATCH_WAIT_MAX`].
         wait: Duration,
@@ -188,7 +188,7 @@ pub enum Body {
     List {
         /// The top of the subtree.
         path: NodePath,
-        /// Where the page before ended: its [`through`](ListPage::through).
+        /// The end of the previous page: its [`through`](ListPage::through).
         after: Option<NodePath>,
         /// The most nodes in the page; at most [`LIST_NODES_MAX`].
         nodes_max: u32,
@@ -225,7 +225,7 @@ pub struct AwaitedLock {
 /// The most locks in one request.
 pub const AWAIT_LOCKS_MAX: usize = 4096;
 
-/// The most bytes of paths in one such request, as its sender counts them. So the request fits into
+/// The most bytes of paths in such a request. The client counts them, so that the request fits into
 /// a frame. The answer names locks by number, and fits too.
 pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
 
@@ -234,7 +234,7 @@ pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
 pub struct LastValid {
     /// The lease that ended.
     pub incarnation: Incarnation,
-    /// The volume's generation then.
+    /// The volume's generation at that time.
     pub generation: VolumeGeneration,
     /// The revision at which the copies were last valid.
     pub revision: Revision,
@@ -262,8 +262,8 @@ pub struct HolderReportPart {
 pub struct KeyLeaseRenewal {
     /// The id of the lease.
     pub id: LeaseId,
-    /// The lease to renew. If it has ended, the answer says so, even if another lease has the id by
-    /// now (T6). None until the client knows the incarnation.
+    /// The lease to renew. If it has ended, the answer says so, even if the id now stands for
+    /// another lease (T6). None until the client knows the incarnation.
     pub incarnation: Option<Incarnation>,
 }
 
@@ -290,12 +290,12 @@ pub struct Promise {
     pub incarnation: Incarnation,
     /// The volume's generation. Copies of older generations are not valid.
     pub generation: VolumeGeneration,
-    /// The promised time from the sending of the request. Less than the volume's term if the
-    /// horizon or an unanswered recall is nearer (T6, S5). Zero if nothing can be promised.
+    /// The promised time from the sending of the request. It is less than the volume's term if the
+    /// horizon or an unanswered recall limits it (T6, S5). It may be zero.
     pub span: Duration,
     /// The volume's term. It sets the pace of renewals.
     pub term: Duration,
-    /// The revision that was applied when the promise was made. The copies are valid as of it.
+    /// The revision that was applied when the promise was made. The copies are valid at it.
     pub revision: Revision,
 }
 
@@ -311,7 +311,7 @@ pub struct Lapse {
 /// A lease on an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grant {
-    /// Its position in the order of the session's grants and recalls (S4).
+    /// The position in the order of the session's grants and recalls (S4).
     pub stamp: Stamp,
     /// The volume of the object.
     pub volume: NodePath,
@@ -335,8 +335,7 @@ pub enum Answer {
     },
     /// To [`Body::Register`].
     Registered {
-        /// The session's volume leases that this leader tracks as covering. It asks for a holder
-        /// report of each (S7).
+        /// The session's volume leases for which this leader wants a holder report (S7).
         coverings: Vec<CoveringLease>,
     },
     /// To [`Body::Close`].
@@ -350,14 +349,14 @@ pub enum Answer {
     /// To [`Body::Read`] and [`Body::AwaitRead`].
     Read(ReadAnswer),
     /// To [`Body::Read`]: another session has the data under a write lease, and the leader has
-    /// recalled it. NFSv4's `NFS4ERR_DELAY`. The client goes on with [`Body::AwaitRead`]. From then
-    /// on it does not count a server without an answer as silent.
+    /// recalled it (like NFSv4's `NFS4ERR_DELAY`). The client continues with [`Body::AwaitRead`],
+    /// for which it does not count the server as silent.
     ReadBlocked,
     /// To [`Body::Write`]: the write took effect.
     Written {
         /// The outcome.
         written: Written,
-        /// Counts as a recall of everything older on the objects of the write (S2w).
+        /// Counts as a recall of all older copies of the objects that the writer dropped (S2w).
         stamp: Stamp,
         /// A lease on the data that a put wrote, so that the writer's next read is a hit. None
         /// after a transaction. None in a repeated answer, because the first answer's lease may
@@ -365,12 +364,12 @@ pub enum Answer {
         grant: Option<Grant>,
         /// The revision that was applied when the grant was made.
         applied: Revision,
-        /// The span of a granted key lease. The client counts it from before it sent the request
-        /// (T2). A repeated answer has a span computed afresh, or none if that lease has ended,
-        /// even if another lease has its id.
+        /// The promise of a granted key lease. The client counts it from before it sent the request
+        /// (T2). For a repeated answer the lessor computes it afresh, or says that the lease has
+        /// ended, even if another lease has the id.
         key_lease: Option<KeyLeasePromise>,
-        /// After [`Write::TakeWriteLease`]: the data that only the owner uses from now on. None if
-        /// the write lease has ended.
+        /// After [`Write::TakeWriteLease`]: the data, which only the owner uses from now on. None
+        /// if the write lease has ended.
         write_lease_data: Option<Box<Data>>,
     },
     /// To [`Body::KeepAlive`]: one for each requested lease, in order.
@@ -407,7 +406,7 @@ pub enum Answer {
 pub struct ListPage {
     /// The nodes, in the order of paths.
     pub nodes: Vec<(NodePath, Data)>,
-    /// The applied revision. The page has all nodes that existed then in its range of paths.
+    /// The applied revision. The page has all nodes of its range of paths as of this revision.
     pub revision: Revision,
     /// The end of the page's range of paths. The next page begins after it. None: the page ends the
     /// list.
@@ -433,8 +432,8 @@ pub enum KeepAliveResult {
     /// The lease is promised for this time from the sending of the request: the TTL, or less if the
     /// horizon is nearer (T6).
     Renewed(Duration),
-    /// The lease is not renewed, and may not have ended: its end is proposed, and may not take
-    /// effect (T5). The client asks again, and counts by its own clock until then.
+    /// The lease is not renewed, because its end is proposed. The end may never be applied (T5).
+    /// The client asks again, and counts by its own clock until then.
     Unconfirmed,
     /// The lease has ended, or never existed. It never comes back.
     NotFound,
@@ -456,7 +455,7 @@ pub struct CoveringLease {
 pub struct AcquiredVolume {
     /// The first promise of the lease.
     pub promise: Promise,
-    /// To accept the lease counts as a recall of everything in the volume with an earlier stamp
+    /// Accepting the lease counts as a recall of everything in the volume with an earlier stamp
     /// (S4).
     pub stamp: Stamp,
     /// Which of the client's copies become valid again.
@@ -466,12 +465,12 @@ pub struct AcquiredVolume {
 /// Which copies become valid again after their volume lease ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Revival {
-    /// None. The client validates each copy when it uses it.
+    /// None. The client validates each copy before it uses it.
     None,
-    /// All whose object lease still holds, except for these. The session is tracked as covering
-    /// from now on.
+    /// All copies whose object leases still hold, except for copies of `changed`. From now on, the
+    /// lessor tracks the session as covering.
     AllExcept {
-        /// The objects that changed since, or that a pending write may change.
+        /// The objects that changed, that pending writes may change, or under write leases.
         changed: Vec<ObjectSet>,
         /// The number of the covering.
         covering: CoveringNumber,
@@ -483,8 +482,8 @@ pub enum Revival {
 pub struct ReadAnswer {
     /// The content. None if the object still has the revision in the request.
     pub content: Option<Content>,
-    /// A lease on the object. None while a write of the object is pending (S3), or without a lease
-    /// on its volume.
+    /// A lease on the object. None while a write of the object is pending (S3), or if the session
+    /// has no lease on the volume.
     pub grant: Option<Grant>,
     /// The volume of the object. A client acquires it to get a lease.
     pub volume: NodePath,

@@ -18,7 +18,7 @@ use crate::{
 /// The two cacheable objects of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ObjectKind {
-    /// The value and the stat without the child fields, or the fact that the node does not exist.
+    /// The value and the stat, or the fact that the node does not exist.
     Data,
     /// The sorted names of the children, or the fact that the node does not exist.
     Children,
@@ -29,7 +29,7 @@ pub enum ObjectKind {
 pub struct Object {
     /// The node.
     pub path: NodePath,
-    /// Which of its objects.
+    /// The kind of the object.
     pub kind: ObjectKind,
 }
 
@@ -60,13 +60,13 @@ impl fmt::Display for Object {
     }
 }
 
-/// Objects that are recalled, tracked as covering, or changed together.
+/// A set of objects that are recalled, changed or dropped together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ObjectSet {
     /// One object.
     One(Object),
-    /// Both objects of each node at and below the path, whether the node exists or not. A recall of
-    /// a subtree is a recall of each object in it (S8).
+    /// Both objects of each node at and below the path, also of nodes that do not exist. A recall
+    /// of a subtree is a recall of each object in it (S8).
     Subtree(NodePath),
 }
 
@@ -107,12 +107,12 @@ impl ObjectSet {
     }
 }
 
-/// [`compact_sets`] merges more sets than this, so that a command that names them stays small.
+/// [`compact_sets`] merges more sets than this, so that commands that name them stay small.
 pub const SETS_MAX: usize = 16;
 
-/// Sets that include all of `sets`. Up to [`SETS_MAX`] sets stay as they are, as do any that name
-/// only children lists. Otherwise the subtree of the topmost data object replaces all sets inside
-/// it. After a put that makes a long chain of nodes, only lists that gain a name remain beside it.
+/// Sets that include all of `sets`. They are unchanged if there are at most [`SETS_MAX`], or if all
+/// are lists of children. Otherwise the subtree of the topmost other set replaces all sets inside
+/// it. After a put that makes a long chain of nodes, that subtree and the list above it remain.
 pub fn compact_sets(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if sets.len() <= SETS_MAX {
         return sets;
@@ -129,8 +129,8 @@ pub fn compact_sets(sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
 }
 
 /// At most `most` sets, or one if `most` is 0, that include all of `sets`. While there are too
-/// many, the subtrees of their parents replace all sets at the deepest level. So sets that share
-/// only a high ancestor are merged last.
+/// many, it replaces the sets at the deepest level by the subtrees of their parents. So sets that
+/// share only a high ancestor are merged last.
 pub fn merge_sets_to(sets: impl IntoIterator<Item = ObjectSet>, most: usize) -> BTreeSet<ObjectSet> {
     let mut by_depth: BTreeMap<usize, BTreeSet<ObjectSet>> = BTreeMap::new();
     for set in sets {
@@ -173,8 +173,8 @@ pub struct Stat {
     pub owner: Option<NodeOwner>,
 }
 
-/// The lease to which a node is attached. The node exists until that lease ends, unless it is
-/// written without a lease before.
+/// The lease to which a node is attached. When the lease ends, the node is removed, unless a write
+/// has detached it before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeOwner {
     /// A key lease (etcd).
@@ -204,7 +204,7 @@ pub struct Children {
     pub modify_revision: Revision,
 }
 
-/// The content of an object. `None` means that the node does not exist, and is cacheable too.
+/// The content of an object. `None` means that the node does not exist. That is cacheable too.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
     /// The content of a data object.

@@ -1,4 +1,4 @@
-//! Absolute paths of nodes. A [`NodePath`] is parsed once, and valid from then on.
+//! Absolute paths of nodes. [`NodePath::parse`] checks a path once, so every [`NodePath`] is valid.
 //!
 //! A path is `/`, or one or more components, each with a `/` before it. A component is UTF-8 text
 //! that is not empty, `.` or `..`, and has no `/` and no NUL. [`COMPONENT_MAX_BYTES`] and
@@ -26,8 +26,8 @@ pub const COMPONENT_MAX_BYTES: usize = 255;
 /// The longest path, in bytes.
 pub const PATH_MAX_BYTES: usize = 4096;
 
-/// The absolute path of a node. Cheap to clone. It takes two words, because a server keeps several
-/// paths for each of perhaps millions of leases.
+/// The absolute path of a node. Cheap to clone. It takes two words, because a server may store
+/// several paths for each of millions of leases.
 ///
 /// It includes a hash code of its text, so that a lookup in a cache need not read the text.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ pub enum PathError {
         /// The text that was given.
         path: String,
     },
-    /// Two slashes in a row, or one at the end.
+    /// The path has two slashes in a row, or a slash at the end.
     #[error(
         "path {path:?} has an empty component at byte {at}: expected a name between slashes and none after the last"
     )]
@@ -55,7 +55,7 @@ pub enum PathError {
         /// The byte at which the empty component begins.
         at: usize,
     },
-    /// The component is `.` or `..`, or has a `/` or NUL. Other software reads these differently.
+    /// The component is `.` or `..`, or has a `/` or NUL, which other software treats specially.
     #[error("path {path:?} has the component {component:?}: expected a name other than \".\" and \"..\", without NUL")]
     ForbiddenComponent {
         /// The text that was given.
@@ -119,8 +119,8 @@ impl NodePath {
         Self { text, code }
     }
 
-    /// A hash code of the text. It is the same for equal paths in one process, and means nothing
-    /// outside of the process.
+    /// A hash code of the text. It is the same for equal paths in one process, and has no meaning
+    /// in others.
     pub fn code(&self) -> u64 {
         self.code
     }
@@ -182,13 +182,13 @@ impl NodePath {
     }
 
     /// A bound for ordered searches: after this path, and at or before every path strictly below
-    /// it. Not itself a path.
+    /// it. It is not a valid path.
     pub(crate) fn bound_below(&self) -> NodePath {
         Self::of(&self.prefix_below())
     }
 
     /// A bound for ordered searches: after every path below this one, and at or before the next
-    /// other path. Not itself a path.
+    /// other path.
     pub(crate) fn bound_after(&self) -> NodePath {
         let mut text = self.prefix_below();
         text.pop();
@@ -257,7 +257,7 @@ impl Ord for NodePath {
     }
 }
 
-/// The same hash as that of the text, as `Borrow<str>` requires.
+/// Hashes like the text, as `Borrow<str>` requires.
 impl Hash for NodePath {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.text.hash(state);

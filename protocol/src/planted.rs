@@ -4,16 +4,16 @@
 //! code of the rule that it breaks. In a shipped build [`Planted`] has no size, and
 //! [`Planted::has`] is constantly false.
 //!
-//! Each run of the tests plants each mistake, and must find it. A test of the rule finds those of
-//! `BY_RULE`. The simulator finds the others (`tests/simulation/tests/planted.rs`).
+//! Each run of the tests plants each mistake, and must find it. Unit tests of the rules find the
+//! mistakes of `BY_RULE`. The simulator finds the others (`tests/simulation/tests/planted.rs`).
 //!
 //! Most variants name the rule of `docs/PROTOCOL.md` that they break, and a source:
 //!
-//! - *Model*: a random model of the rules failed when the rule was left out.
-//! - *Issue*: users or testers of another system reported it in public.
+//! - *Model*: a random model of the rules failed without the rule.
+//! - *Issue*: users or testers of another system reported the mistake in public.
 //! - *Own*: this code had the mistake.
-//! - *Mutation*: a change of this code that no test noticed at first.
-//! - *Review*: an adversarial review thought of it.
+//! - *Mutation*: a mutation of this code was the mistake, and no test noticed it at first.
+//! - *Review*: an adversarial review suggested the mistake.
 
 #[cfg(any(test, feature = "planted-bugs"))]
 mod by_rule;
@@ -26,8 +26,8 @@ pub use by_rule::BY_RULE;
 /// Makes the enum and its list of all variants.
 macro_rules! bugs {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A mistake that systems like this one have made, or that this one could make. Each breaks
-        /// a rule.
+        /// A mistake of this or similar systems, or one that this system could make. Each breaks a
+        /// rule.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Bug {
             $($(#[$doc])* $name,)*
@@ -67,7 +67,7 @@ bugs! {
     /// The holder serves copies while a requested lease may replace theirs (`Body::Acquire` in
     /// docs/PROTOCOL.md). Review.
     ServeWhileAcquiring,
-    /// A holder report leaves out revived copies of earlier incarnations (S7). Review.
+    /// A holder report omits revived copies of earlier incarnations (S7). Review.
     ReportWithoutRevived,
     /// The holder accepts the promises of an epoch that it has left (T6). Mutation.
     PromiseOfOtherEpoch,
@@ -89,11 +89,11 @@ bugs! {
     ReadWithoutProof,
     /// A read joins a quorum round that is already in flight (S6). Model, mutation.
     JoinRoundUnderWay,
-    /// A proof that an earlier epoch asked for counts for the next one (S6). Review.
+    /// A proof that an earlier leadership requested counts for the next one (S6). Review.
     ProofReusedAfterStepDown,
     /// A new leader answers reads before the first entry of its epoch is applied (S6). Review.
     ReadBeforeFirstEntry,
-    /// A client with a blocked read takes its server for dead, though the server answers
+    /// A client with a blocked read counts its server as silent, though the server answers
     /// (`Body::AwaitRead` in docs/PROTOCOL.md). Own.
     BlockedReadTakenForSilence,
     /// An object is leased while a write of it gathers consents (S3). Model.
@@ -102,7 +102,7 @@ bugs! {
     ForgetOldHolders,
     /// A returning session revives its copies, and is not tracked as covering (S7). Model.
     ReviveWithoutCovering,
-    /// The list of changes for a returning session leaves out pending writes (S7). Model.
+    /// The list of changes for a returning session omits pending writes (S7). Model.
     OmitPendingWrites,
     /// The lessor ignores the covering's number in a holder report (S7). Model, mutation.
     ReportOfOldCovering,
@@ -118,18 +118,18 @@ bugs! {
     ObjectLeaseWithoutMargin,
     /// A consent to an earlier recall counts for all later ones of the session (S2). Model.
     ConsentWithoutStamp,
-    /// A consent or a return ends a later grant than the one that it names (S2). Model.
+    /// A consent or a return ends a grant that is later than the named stamp (S2). Model.
     OlderReturnTaken,
     /// A request of an abandoned connection still takes effect (S9). Own.
     LateRequestHonoured,
     /// The writer is exempt from recall despite later grants to it (S2w). Model.
     ExemptWriterWithoutStamp,
-    /// The lessor looks for a covering writer's last grant among the known object leases (S2w).
+    /// The lessor takes a covering writer's last grant from the known object leases only (S2w).
     /// Review.
     ExemptCoveringWriter,
     /// A write whose footprint has grown is proposed without recalls for the rest (S2). Review.
     CoverWithoutGathering,
-    /// A write over two volumes goes on when one of a lease holder's two leases has ended (S2).
+    /// A write in two volumes proceeds when one of a lease holder's two leases has ended (S2).
     /// Review.
     AnyEndFreesWrite,
     /// A lease is promised beyond its replicated horizon (T6). Review.
@@ -137,17 +137,17 @@ bugs! {
     /// A delayed renewal is promised a whole term, but the lease ends with the shorter promise of
     /// its arrival (T6). Review.
     LongerPromiseNotCounted,
-    /// A leader promises by the clamped clock, not by all the time that has passed (T6). Model.
+    /// A leader promises by the clamped clock instead of the promising clock (T6). Model.
     PromiseByClampedClock,
     /// A session with an unanswered recall is promised a full term (S5). Issue: nfs-ganesha 1382.
     PromisePastUnansweredRecall,
-    /// A renewal succeeds whatever incarnation it names (T6). Model, mutation.
+    /// A renewal succeeds even if it names another incarnation (T6). Model, mutation.
     RenewalWithoutIncarnation,
     /// A lease is renewed although its end has been proposed (T5). Issue: etcd 12528.
     EndingLeaseRenewed,
-    /// An empty promise moves the end of the lease, which then never ends (S5). Own.
+    /// A promise of zero length moves the end of the lease, which then never ends (S5). Own.
     EmptyPromiseMovesEnd,
-    /// A shorter promise lowers the end that a longer one had set (T6). Review.
+    /// A shorter promise lowers the end that a longer promise has set (T6). Review.
     EndLowered,
     /// Each change of leader adds a full term to every lease (T6). Issue: etcd 9888.
     EndsBeginAnew,
@@ -155,14 +155,14 @@ bugs! {
     LeaseWithoutMargin,
     /// Leases end by the clock that counts the leader's own pauses (T4). Issue: etcd 12528.
     PauseEndsLeases,
-    /// Writes go on when the leader counts a lease as ended, before that end is applied (T5).
+    /// Writes proceed when the leader counts a lease as ended, before that end is applied (T5).
     /// Model.
     EndedBeforeApplied,
-    /// A delayed expiry ends the lease that has replaced the one it meant (T5). Own.
+    /// A delayed expiry ends the lease that has replaced the intended one (T5). Own.
     ExpiryEndsReplacement,
     /// The repeated answer to a write has a lease (S9). Model.
     LeaseWithReplayedAnswer,
-    /// A repeated write is judged by its condition again, before its first outcome is looked up
+    /// The lessor checks the condition of a repeated write before it looks up the first outcome
     /// (S9). Review.
     ConditionBeforeOutcome,
     /// A new epoch forgets the remembered outcomes (S9). Model.
@@ -171,18 +171,17 @@ bugs! {
     OutcomesNotInSnapshots,
     /// A write uses consents that were gathered in an earlier epoch (S2). Model.
     ConsentsOfEarlierEpoch,
-    /// A new leadership uses the last epoch again, and numbers its stamps from the beginning (S4).
-    /// Model.
+    /// A new leadership reuses the last epoch, and numbers its stamps from 1 again (S4). Model.
     EpochOfLastLeader,
     /// A proposal of a deposed leader moves cluster time (T4). Review.
     ClockOfDeposedLeader,
     /// A late tick gives an abandoned lease a full term (T6). Model, mutation.
     TickWithoutLesserBound,
-    /// A tick lowers a horizon within which a promise was made (T6). Issue: etcd 9888.
+    /// A tick lowers a horizon up to which a leader has made promises (T6). Issue: etcd 9888.
     HorizonMovedBack,
     /// A lease is ended although its horizon has moved since the proposal (T5). Review.
     ExpireThoughHorizonMoved,
-    /// A smaller margin counts at once for promises under the greater one (T3). Own.
+    /// A smaller margin counts at once for promises that were made under a greater one (T3). Own.
     MarginMadeSmaller,
     /// A write changes objects that its consents do not cover (S2). Model.
     WriteBeyondConsents,
@@ -208,60 +207,59 @@ bugs! {
     ValidatedByOtherRevision,
     /// The removal of orphans recalls no copies of the nodes (S8). Review.
     RemovalSparesNodes,
-    /// The removal of orphans does not recall the lists of children that they leave (S8). Review.
+    /// The removal of orphans does not recall their parents' lists of children (S8). Review.
     RemovalSparesLists,
     /// A revocation removes a node that was attached after consents were gathered (S2). Review.
     AttachedUnasked,
-    /// A write that waited changes the lease or volume that has taken the name of the intended one
+    /// A write that waited changes the lease or volume that now has the name of the intended one
     /// (S7b). Own.
     ReplacementTakenForIntended,
-    /// The repeated answer to a grant renews and names the lease that has the id by now (S7b). Own.
+    /// The repeated answer to a grant renews and names a later lease with the same id (S7b). Own.
     GrantAnsweredWithReplacement,
-    /// A revocation that was found uncovered does not delay puts that attach nodes, and may wait
-    /// for ever (S7b). Own.
+    /// A revocation whose consents did not cover it does not delay puts that attach nodes, and may
+    /// wait for ever (S7b). Own.
     AttachmentsPassRevocation,
     /// Copies of nodes are leased while their removal gathers consents (S3). Review.
     GrantDuringRemoval,
     /// The answer to a put has a lease, though the same entry has removed the node (S3). Own.
     GrantOfRemovedNode,
-    /// A new lease replaces one with attached nodes, and removes the nodes of a live session (the
-    /// opposite of a zookeeper complaint). Own.
+    /// A new lease replaces a lease with attached nodes, and so removes the nodes of a live session
+    /// (the opposite of a zookeeper complaint). Own.
     NodesLostWithNewLease,
     /// A waiter whose session has lost its lease stays in the lock queue, and is granted the lock.
     /// Issue: Jepsen on etcd 3.4.3.
     DeadWaiterStays,
-    /// A shared lock is granted before an earlier exclusive one: writers starve. Review.
+    /// A shared lock is granted before an earlier exclusive lock: writers starve. Review.
     SharedLockOvertakes,
-    /// An upgraded lock keeps its shared token (S10). Review.
+    /// An upgraded lock has the token of the shared lock (S10). Review.
     TokenKeptByUpgrade,
-    /// The owner counts a downgraded lock as exclusive until the answer arrives, though others may
-    /// have been granted it. Own.
+    /// The owner counts a downgraded lock as exclusive until the answer arrives, though another
+    /// session may already have the lock. Own.
     DowngradedByAnswer,
     /// Any session can release a lock. Review.
     LockReleasedByAnyone,
     /// The owner counts on a lock because a server says so, even if its lease is not certain on its
     /// own clock (S1). Issue: redlock.
     LockWithoutClock,
-    /// A transaction recalls only what its first operation changes (S2). Review.
+    /// A transaction recalls only the objects of its first operation (S2). Review.
     TransactionRecallsFirst,
-    /// A transaction does the branch for which it was proposed, though its comparisons now choose
-    /// the other (S2). Review.
+    /// A transaction applies the branch for which it was proposed, though its comparisons now
+    /// choose the other branch (S2). Review.
     BranchOfProposal,
-    /// A transaction with a refused operation has done the operations before it. Review.
+    /// A transaction with a refused operation applies the operations before it. Review.
     TransactionHalfDone,
-    /// A transaction judges only its first comparison. Review.
+    /// A transaction checks only its first comparison. Review.
     FirstCompareOnly,
     /// A watch resumes after the change that follows the last reported one: an event is lost.
     /// Issue: etcd 18089.
     WatchResumesPastNext,
     /// A repeated watch resumes where it began: changes are reported twice. Review.
     WatchResumesFromStart,
-    /// A new session begins the watch again, from now on. Review.
+    /// Under a new session, the watch begins again from the present revision. Review.
     WatchEndsWithSession,
     /// Only the first event of a change decides which watches are woken. Review.
     WatcherWokenByFirstEvent,
-    /// The progress mark of an answer that is full claims that all changes were reported. Issue:
-    /// etcd 17529.
+    /// The progress mark of a full answer claims that all changes were reported. Issue: etcd 17529.
     ProgressBeyondReported,
     /// If a change does not fit into an answer, its first event is reported as the whole change.
     /// Issue: etcd 17529.
@@ -286,7 +284,7 @@ bugs! {
     ReviveUnderWriteLease,
     /// A recall drops dirty data (S10).
     RecallDropsDirty,
-    /// Dirty data is dropped when its lock ends, and no loss is reported (S10).
+    /// The holder drops dirty data when the lock ends, and reports no loss (S10).
     LostInSilence,
     /// An owner reads and writes in memory after its lease may have ended (S10).
     WriteLeaseWithoutClock,
@@ -294,8 +292,8 @@ bugs! {
     SuccessorPassedOver,
     /// The named waiter gets the token of the previous owner (S10). Review.
     SuccessorKeepsToken,
-    /// The owner counts on a handed-over lock until the answer arrives, though another may have
-    /// been granted it. Review.
+    /// The owner counts on a handed-over lock until the answer arrives, though another session may
+    /// already have it. Review.
     HandedOverByAnswer,
 }
 
@@ -318,7 +316,7 @@ pub struct Planted {
 }
 
 impl Default for Planted {
-    /// No mistake. In this crate's unit tests, the one that `LEASEHOLD_PLANT` names.
+    /// No mistake, or in this crate's unit tests the mistake that `LEASEHOLD_PLANT` names.
     fn default() -> Self {
         Self {
             #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Records which named bounds took effect. Only test builds record.
 //!
-//! A bound that no test reaches is untested. Code reports here when a bound takes effect. The
-//! simulation counts over many worlds, and fails if a bound is never reached.
+//! A bound that no test reaches is untested. The code calls `reached` when a bound takes effect.
+//! The simulation counts these calls in many worlds, and fails if a bound is never reached.
 
 /// Makes the enum, the list of all variants, and their names.
 macro_rules! bounds {
@@ -90,7 +90,7 @@ bounds! {
     /// As above.
     Claims: "claims_max",
     /// Checked by [`Request::check_lengths`](crate::message::Request::check_lengths), like all up
-    /// to [`Bound::KeepAlives`] but one.
+    /// to [`Bound::KeepAlives`] except [`Bound::AwaitLocksBytes`].
     Renewals: "RENEWALS_MAX",
     /// As above.
     Consents: "CONSENTS_MAX",
@@ -102,9 +102,9 @@ bounds! {
     ReportObjects: "REPORT_PART_OBJECTS_MAX",
     /// As above.
     AwaitLocks: "AWAIT_LOCKS_MAX",
-    /// Not checked there: bounds the request that a holder makes.
+    /// Bounds the requests that a holder makes.
     AwaitLocksBytes: "AWAIT_LOCKS_BYTES_MAX",
-    /// Checked there.
+    /// Checked by `check_lengths`.
     KeepAlives: "KEEP_ALIVES_MAX",
     /// A field of [`HolderBounds`](crate::holder::HolderBounds), like all up to
     /// [`Bound::ReadWaits`].
@@ -132,7 +132,7 @@ bounds! {
     RecallsAgain: "recalls_again_max",
     /// A field of [`HolderBounds`](crate::holder::HolderBounds).
     FlushesOut: "flushes_out_max",
-    /// Of [`Limits`](crate::limits::Limits), like all up to [`Bound::DelayMax`].
+    /// A limit of [`Limits`](crate::limits::Limits), like all up to [`Bound::DelayMax`].
     ValueBytes: "value_max_bytes",
     /// As above.
     ComponentBytes: "component_max_bytes",
@@ -152,7 +152,7 @@ bounds! {
     TtlMax: "TTL_MAX",
     /// As above.
     DelayMax: "DELAY_MAX",
-    /// Of [`NodePath`](crate::path::NodePath), like the next.
+    /// A bound of [`NodePath`](crate::path::NodePath), like the next one.
     ComponentMax: "COMPONENT_MAX_BYTES",
     /// As above.
     PathMax: "PATH_MAX_BYTES",
@@ -174,17 +174,17 @@ bounds! {
     NodesMade: "NODES_MADE_MAX",
     /// As above.
     MadePaths: "MADE_PATHS_MAX_BYTES",
-    /// Of [`Write`](crate::command::Write), like the next.
+    /// A bound of [`Write`](crate::command::Write), like the next one.
     WriteBytes: "BYTES_MAX",
     /// As above.
     ConsentedBytes: "CONSENTED_BYTES_MAX",
-    /// Of the sets of one write or change.
+    /// A bound on the sets of one write or change.
     Sets: "SETS_MAX",
-    /// Of [drift supervision](crate::drift), like the next.
+    /// A bound of [drift supervision](crate::drift), like the next one.
     References: "REFERENCES_MAX",
     /// As above.
     ReferenceAge: "REFERENCE_AGE_MAX",
-    /// Of one answer, like all up to [`Bound::ClockInfos`].
+    /// A bound on one answer, like all up to [`Bound::ClockInfos`].
     WatchWait: "WATCH_WAIT_MAX",
     /// As above.
     ChangesBytes: "CHANGES_BYTES_MAX",
@@ -192,11 +192,11 @@ bounds! {
     ListNodes: "LIST_NODES_MAX",
     /// As above.
     ClockInfos: "CLOCK_INFOS_MAX",
-    /// Of the lessor, like the next.
+    /// A bound of the lessor, like the next one.
     Candidates: "CANDIDATES_MAX",
     /// As above.
     ClockStep: "STEP_MAX",
-    /// Of the holder, like all up to [`Bound::RetriesPerTerm`].
+    /// A bound of the holder, like all up to [`Bound::RetriesPerTerm`].
     Heartbeats: "HEARTBEATS_MAX",
     /// As above.
     RemovalsRemembered: "REMOVALS_MAX",
@@ -206,7 +206,7 @@ bounds! {
     WaitMax: "WAIT_MAX",
     /// As above.
     RetriesPerTerm: "RETRIES_PER_TERM_MAX",
-    /// Of the replicated [`State`](crate::state::State), like all that follow.
+    /// A bound of the replicated [`State`](crate::state::State), like all that follow.
     Answers: "ANSWERS_MAX",
     /// As above.
     History: "HISTORY_MAX",
@@ -221,8 +221,8 @@ bounds! {
 }
 
 /// The bounds that the simulation need not reach, each with the unit test that reaches it. Most are
-/// constants that a few clients cannot come near. [`Bound::Sessions`] is here because worlds
-/// without room for a session heal only when abandoned sessions are forgotten. The simulation draws
+/// constants that are too high for a few clients. [`Bound::Sessions`] is here because a world
+/// without room for a session recovers only when abandoned sessions expire. The simulation sets
 /// every other bound low in some worlds, and must reach it.
 pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
@@ -267,8 +267,8 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::LocksPerNode, "state::locks::tests::there_are_so_many_holds_on_a_node_and_no_more"),
 ];
 
-/// Constants with the name of a bound that never takes effect: maximal lengths of encodings, and
-/// counts that are never reached.
+/// Constants that are named like bounds but never take effect: maximal lengths of encodings, and
+/// counts that nothing reaches.
 pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("HEAD_BYTES_MAX", "a part of BYTES_MAX: what a command has beside its write and its covers"),
     ("PUT_BYTES_MAX", "what a put of a change takes beside its value at most: weighs changes"),

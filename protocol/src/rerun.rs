@@ -1,4 +1,4 @@
-//! Runs one test of this binary again, alone in its own process, with a given environment variable.
+//! Runs one test of this binary again, alone in a process, with a given environment variable.
 
 use std::process::Command;
 
@@ -8,11 +8,11 @@ pub(crate) enum TestResult {
     Passed,
     /// The test's output.
     Failed(String),
-    /// The test did not run, or the process ended before the test did. Contains the output.
+    /// The test did not run, or the process ended during the test. Contains the output.
     Nothing(String),
 }
 
-/// Runs the test with the given variable. Variables of other such runs are removed.
+/// Runs the test with the given variable, and without the other variables of such runs.
 pub(crate) fn run(test: &str, told: Option<(&str, String)>) -> TestResult {
     let binary = std::env::current_exe().expect("this binary");
     let mut command = Command::new(binary);

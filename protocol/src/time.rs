@@ -1,13 +1,13 @@
 //! Time as a value.
 //!
-//! Nothing in this crate reads a clock (T7). Two kinds of time come in from outside, and their
-//! types keep them apart:
+//! Nothing in this crate reads a clock (T7). Two kinds of time are inputs, and have different
+//! types:
 //!
 //! - [`Instant`] is a reading of one machine's own clock, which counts suspended time (T1).
 //! - [`ClusterTime`] is a time of the replicated clock, in which replicated leases end (T4).
 //!
-//! Only durations cross the wire. All arithmetic saturates: no sequence of inputs makes a remaining
-//! time negative or wrap.
+//! Only durations cross the wire. All arithmetic saturates, so no remaining time can be negative or
+//! wrap around.
 
 use std::{fmt, time::Duration};
 
@@ -61,19 +61,19 @@ macro_rules! time {
 
 time! {
     /// A reading of this machine's own clock, in microseconds. The clock counts the time during
-    /// which the machine is suspended (`CLOCK_BOOTTIME` on Linux). Readings of two machines are
-    /// never compared (T1).
+    /// which the machine is suspended (`CLOCK_BOOTTIME` on Linux). The code never compares readings
+    /// of two machines (T1).
     Instant
 }
 
 time! {
-    /// The replicated clock, in microseconds. It counts only time during which there was a leader
+    /// A time of the replicated clock, in microseconds. The clock runs only while there is a leader
     /// (T4; LogCabin's cluster clock).
     ClusterTime
 }
 
 /// A length of time in whole microseconds, at most `u64::MAX`. It takes half the memory of a
-/// [`Duration`], because there may be millions.
+/// [`Duration`], which matters because there may be millions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Span(u64);
 
@@ -142,7 +142,7 @@ impl DriftAllowance {
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// `term` as a client counts it: shortened by the allowance (T2).
+    /// The term, shortened by the allowance, as a client counts it (T2).
     pub fn shorten(self, term: Duration) -> Duration {
         term.saturating_sub(self.over(term))
     }

@@ -1,24 +1,24 @@
-//! Transactions: comparisons of nodes, and one list of operations for either result (etcd's `Txn`).
+//! Transactions: comparisons of nodes, and a list of operations for each result (etcd's `Txn`).
 //!
-//! All comparisons are judged at one position in the order of changes, and the chosen operations
-//! are done there. No reader sees a part of them. A transaction that changes anything is one
+//! The state makes all comparisons, and applies the chosen operations, at one position in the order
+//! of changes. No reader sees a part of the effect. If a transaction changes anything, it is one
 //! change, with one revision.
 //!
 //! # What a branch may not do
 //!
-//! The operations of a branch are independent, so that their order has no meaning:
+//! The operations of a branch must be independent, so that their order does not matter:
 //!
-//! - No node is written twice.
-//! - Nothing is written at or below a node that the branch removes.
-//! - Nothing is written below a node that the branch attaches to a lease.
+//! - No two operations name the same node.
+//! - No operation names a node below one that the branch removes.
+//! - No operation names a node below one that the branch attaches to a lease.
 //!
 //! Both branches are checked, not only the chosen one. So the refusal of a transaction does not
 //! depend on the stored nodes.
 //!
 //! # What it does not know
 //!
-//! The stored nodes. [`State::footprint`](crate::state::State::footprint) has the objects that a
-//! branch changes.
+//! This module does not know the stored nodes. [`State::footprint`](crate::state::State::footprint)
+//! computes the objects that a branch changes.
 
 use std::{cmp::Ordering, fmt};
 
@@ -31,8 +31,8 @@ use crate::{
     path::NodePath,
 };
 
-/// Comparisons, and a list of operations for either result. Empty lists are allowed: an empty list
-/// of comparisons always holds, and an empty branch changes nothing and takes no revision.
+/// Comparisons, and a list of operations for each result. The lists may be empty. An empty list of
+/// comparisons always holds. An empty branch changes nothing and uses no revision.
 ///
 /// ```
 /// use leasehold_protocol::{path::NodePath, transaction::{Compare, Operation, Relation, Transaction}};
@@ -90,7 +90,7 @@ pub enum CompareTarget {
     /// Whether the node exists.
     Exists(bool),
     /// Whether this node, or a descendant, is locked under this fencing token (S10). Tokens are
-    /// never reused. So a comparison at the root asks whether the token is valid at all.
+    /// never reused, so a comparison at the root tests whether the token is valid on any node.
     Locked(bool, Token),
 }
 
@@ -116,7 +116,7 @@ pub enum Operation {
         path: NodePath,
         /// Its new value.
         value: Value,
-        /// The lease that the node is attached to from now on.
+        /// The lease to which the node is attached from now on.
         attach: Attach,
     },
     /// Removes a node. If it does not exist, the whole transaction is refused.
@@ -132,8 +132,8 @@ pub enum Operation {
 /// The result of a transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Transacted {
-    /// The first comparison that did not hold. With `None` all held, and the operations of
-    /// [`Branch::Then`] were done.
+    /// The first comparison that did not hold. `None` if all held: the operations of
+    /// [`Branch::Then`] were applied.
     pub failed: Option<FailedCompare>,
     /// The results of the chosen branch, in the order of its operations.
     pub results: Vec<OperationResult>,
@@ -162,12 +162,11 @@ impl Transaction {
     pub const COMPARES_MAX: usize = 128;
     /// The most operations in each branch (etcd's `max-txn-ops`).
     pub const OPERATIONS_MAX: usize = 128;
-    /// The most bytes of all paths together. With the objects that a write names beside itself,
-    /// each path occurs at most five times in a message or entry. So these fit together with the
-    /// largest values.
+    /// The most bytes of all paths together. With the sets in its fields, a message or an entry has
+    /// each path at most five times. So it has room for the paths and the largest values.
     pub const PATHS_MAX_BYTES: usize = 256 << 10;
-    /// The most nodes that either branch may create, missing ancestors included, as of the arrival
-    /// of the request. Each is a row, and an event for watchers. Nodes that exist do not count.
+    /// The most nodes that either branch may create, including missing ancestors, in the state at
+    /// the arrival of the request. Each is a row, and an event for watchers.
     pub const NODES_MADE_MAX: usize = 4096;
     /// The most bytes of the paths of these nodes. Each path occurs in a row and again in the
     /// history.
@@ -217,7 +216,7 @@ impl Transaction {
         self.compares.iter().map(|compare| &compare.path).chain(self.operations().map(Operation::path))
     }
 
-    /// The bytes of all values in the transaction, compared values included.
+    /// The bytes of all values in the transaction, including compared values.
     pub fn value_bytes(&self) -> usize {
         let compared = self.compares.iter().map(|compare| match &compare.target {
             CompareTarget::Value(_, value) => value.len(),
@@ -239,7 +238,7 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal::Overlap`] names two operations that are not.
+    /// [`WriteRefusal::Overlap`] names two operations that are not independent.
     pub fn check_overlaps(&self) -> Result<(), WriteRefusal> {
         [Branch::Then, Branch::Otherwise].into_iter().try_for_each(|branch| self.check_overlaps_of(branch))
     }
@@ -257,7 +256,7 @@ impl Transaction {
     }
 }
 
-/// An index as `u32`: every list is far shorter.
+/// An index as `u32`. No list is longer.
 pub(crate) fn index_of(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
@@ -280,7 +279,7 @@ impl Operation {
         }
     }
 
-    /// Whether the other operation may not be in the same branch.
+    /// Whether this operation forbids the other one in the same branch.
     fn excludes(&self, other: &Self) -> bool {
         let takes_all_below = match self {
             Self::Delete { .. } => true,
@@ -326,8 +325,8 @@ impl Compare {
         Self { path, target: CompareTarget::Locked(true, token) }
     }
 
-    /// Whether the comparison holds. `data` is the stored node. `is_held` says whether a token is
-    /// valid at or below it.
+    /// Whether the comparison holds. `data` is the stored node. `is_held` returns whether a lock at
+    /// or below the node has the token.
     pub fn matches(&self, data: Option<&Data>, is_held: impl FnOnce(Token) -> bool) -> bool {
         let stat = data.map(|data| data.stat);
         match &self.target {
@@ -348,7 +347,7 @@ impl Compare {
 }
 
 impl Relation {
-    /// Whether a stored property that compares so with the operand has this relation.
+    /// Whether a property has this relation, if it is ordered to the operand like `stored`.
     pub fn matches(self, stored: Ordering) -> bool {
         match self {
             Self::Equal => stored.is_eq(),

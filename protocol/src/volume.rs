@@ -10,18 +10,18 @@ use crate::{
     time::DriftAllowance,
 };
 
-/// How a server tracks which objects of the volume a session has leases on.
+/// How a server tracks the object leases of sessions in a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Tracking {
     /// One by one, up to a bound for each session.
     Objects,
     /// Not at all. The server assumes that each session with a volume lease holds every object of
-    /// the volume. So its memory does not grow with the objects (Gray and Cheriton's one lease for
-    /// many installed files).
+    /// the volume. So its memory does not grow with the number of objects (as in Gray and
+    /// Cheriton's one lease for many installed files).
     Covering,
 }
 
-/// The settings of a volume. A value that exists is valid: see [`VolumeSettings::new`].
+/// The settings of a volume. Every value of this type has passed the checks of its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "RawSettings", into = "RawSettings")]
 pub struct VolumeSettings {
@@ -82,10 +82,9 @@ pub enum VolumeError {
 }
 
 impl VolumeSettings {
-    /// The shortest volume term. A tick, which is a tenth of it, must be longer than a usual
-    /// commit.
+    /// The shortest volume term. A tick is a tenth of it, and must be longer than a usual commit.
     pub const TERM_MIN: Duration = Duration::from_millis(200);
-    /// The longest volume term: how long a dead client may delay a write.
+    /// The longest volume term. It bounds how long a dead client can delay a write.
     pub const TERM_MAX: Duration = Duration::from_secs(24 * 3600);
     /// The longest object term.
     pub const OBJECT_TERM_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -104,7 +103,7 @@ impl VolumeSettings {
     /// Makes settings, and checks them against the cluster's drift allowance (T3).
     ///
     /// The margin must exceed twice the allowance over a volume term and a tick. Object terms can
-    /// be much longer. For them the server waits for [`VolumeSettings::object_wait`] instead.
+    /// be much longer. For object leases the server waits [`VolumeSettings::object_wait`] instead.
     ///
     /// # Errors
     ///
@@ -187,8 +186,8 @@ impl VolumeSettings {
         self.tracking
     }
 
-    /// How long after a grant the server counts an object lease as ended. It is the sum of the
-    /// object term, the drift of two clocks over it, and the margin (T3).
+    /// How long after a grant the server counts an object lease as ended (T3). It is the sum of the
+    /// object term, the drift of two clocks over that term, and the margin.
     pub fn object_wait(&self, drift: DriftAllowance) -> Duration {
         self.object_term + drift.over(self.object_term) * 2 + self.skew_margin
     }
@@ -203,15 +202,15 @@ impl VolumeSettings {
     }
 }
 
-/// A tick is a tenth of the shortest term (T6), or [`TICK_MAX`] if that is less. An abandoned lease
-/// lives at most two ticks longer.
+/// A tick is a tenth of the shortest term (T6), but at most [`TICK_MAX`]. All elections together
+/// prolong an abandoned lease by at most two ticks.
 pub const TICKS_PER_TERM: u32 = 10;
 
-/// The longest tick. So after a failover an abandoned lease lives at most half a second (two ticks)
-/// beyond its term and the outage. The terms of the volumes do not matter.
+/// The longest tick. So failovers prolong an abandoned lease by at most half a second (two ticks),
+/// plus the time without a leader. This does not depend on the terms of the volumes.
 ///
-/// A cluster with leases writes an entry for each tick: four a second if it is idle. A shorter tick
-/// would cost more commits (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
+/// A cluster with leases writes an entry for each tick: four in a second if it is idle. A shorter
+/// tick would cost more commits (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
 pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
@@ -261,8 +260,8 @@ mod tests {
         assert!(matches!(error, VolumeError::ObjectTerm { .. }));
     }
 
-    /// Gray and Cheriton's ε (T2, T3). The client counts from its request, on the slowest clock
-    /// allowed. The leader counts on the fastest one. The client's lease still ends first.
+    /// Gray and Cheriton's ε (T2, T3). The client counts from its request, on the slowest allowed
+    /// clock. The leader counts on the fastest allowed clock. The client's lease still ends first.
     #[test]
     fn client_is_over_before_the_server_counts_it_over() {
         const MILLION: u128 = 1_000_000;

@@ -31,8 +31,8 @@ const CLIENTS_MAX: usize = 1 << 14;
 /// when it loses them.
 const PEERS_MAX: usize = 64;
 
-/// The most handshakes at one time. With more, the server drops the oldest after
-/// [`HANDSHAKE_GRACE`]. So a silent connection keeps nobody out.
+/// The most handshakes at one time. If one more waits, the server drops the oldest after
+/// [`HANDSHAKE_GRACE`]. So silent connections do not block others.
 const HANDSHAKES_MAX: usize = 64;
 
 /// How long a handshake may take while others wait for its place: some round trips.
@@ -167,7 +167,7 @@ impl Admission {
                 }
                 Err(left) => left,
             };
-            // Whether it was notified or timed out, it looks again.
+            // After a notification and after the timeout, the loop checks again.
             let _ = tokio::time::timeout(left, self.handshakes.ended.notified()).await;
         }
     }

@@ -10,7 +10,7 @@ pub fn now() -> Instant {
     if let Some(stopped) = tests::STOPPED.get() {
         return stopped;
     }
-    // Linux has had this clock since 2.6.39. Without it, no lease can be kept safely.
+    // Linux has had this clock since 2.6.39. Without it, no lease is safe.
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME");
     let seconds = u64::try_from(time.tv_sec()).unwrap_or_default();
     let micros = u64::try_from(time.tv_nsec() / 1000).unwrap_or_default();

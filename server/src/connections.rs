@@ -1,7 +1,7 @@
 //! The listener, and the life of each connection.
 //!
-//! Clients and peers connect to the same address, and name their role in their first bytes. A
-//! connection that breaks the protocol gets the reason and is closed. The server goes on.
+//! Clients and peers connect to the same address, and name their role in their first bytes. If a
+//! connection breaks the protocol, the server sends the reason and closes it.
 
 use std::{
     net::SocketAddr,
@@ -34,9 +34,9 @@ use crate::{
     raft::{Replica, ReplicaInfo},
 };
 
-/// How long the server waits for the answer to a recall on its connection. Then it gives that call
-/// up, and the lessor sends the recall again with the session's next request. The recalling write
-/// proceeds at the end of the volume lease in any case.
+/// How long the server waits for the answer to one recall. Then it abandons that call, and the
+/// lessor sends the recall again at the session's next request. In any case, the write that waits
+/// for the consent proceeds when the volume lease has ended.
 const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most recalls of one connection that are in flight. Each has a task. Further recalls wait in
@@ -110,7 +110,7 @@ impl Connections {
         let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
         tokio::select! {
-            // The end is already logged if it is worth a line.
+            // The driver has logged an unexpected end.
             _ = driver => {}
             () = calls => {}
             () = send_recalls(Arc::clone(&self.core), id, callbacks, to_recall) => {}
@@ -151,8 +151,8 @@ async fn send_recalls(
     while let Some(recall) = recalls.recv().await {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let (core, callbacks) = (Arc::clone(&core), callbacks.clone());
-        // A recall always has to wait, so this spawns a task. By then it has been sent, so that
-        // recalls keep their order.
+        // A recall is never answered at once, so this always spawns a task. The first poll has sent
+        // the recall by then, so recalls leave in order.
         spawn_if_slow(async move {
             let mut context = context::current();
             context.deadline = Instant::now() + RECALL_TIMEOUT;

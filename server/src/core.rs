@@ -2,9 +2,9 @@
 //! lock.
 //!
 //! Every event enters here as an input of the rules. The core executes every effect of the rules,
-//! in order, under the lock: it sends replies to waiting calls, recalls to the connections of their
-//! sessions, and proofs and proposals to their tasks. It decides nothing, and does nothing slow
-//! under the lock.
+//! in order, under the lock. It sends replies to waiting calls, recalls to the connections of their
+//! sessions, and requests for quorum rounds and proposals to their tasks. It decides nothing, and
+//! does nothing slow under the lock.
 //!
 //! It does not know Raft. Committed entries arrive through [`Machine`]. Changes of leadership
 //! arrive through [`ServerCore::become_leader`] and [`ServerCore::become_follower`].
@@ -61,7 +61,7 @@ pub struct ServerCore {
     requests: AtomicU64,
     /// Signals that there is something to propose.
     proposals: Notify,
-    /// Signals a full proposal, which need not wait for the last one.
+    /// Signals a full proposal, which need not wait for the previous one.
     full_proposals: Notify,
     /// Signals that the lessor was abandoned.
     abandoned: Notify,
@@ -84,8 +84,8 @@ struct CoreState {
 }
 
 impl ServerCore {
-    /// Returns a core with the state that every cluster begins with, and the quorum rounds that its
-    /// lessors will ask for.
+    /// Returns a core with the first state of any cluster, and the receiver of its requests for
+    /// quorum rounds.
     pub fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<u64>) {
         let (proofs, wanted) = mpsc::unbounded_channel();
         let inner = CoreState {
@@ -171,7 +171,7 @@ impl ServerCore {
     }
 
     /// Like [`next_proposal`](Self::next_proposal), but only for proposals that need not wait for
-    /// the last one ([`Lessor::has_full_proposal`]).
+    /// the previous one ([`Lessor::has_full_proposal`]).
     pub async fn next_full_proposal(&self) -> (LessorId, Proposal) {
         loop {
             match self.take_proposal_if(Lessor::has_full_proposal) {
@@ -188,8 +188,8 @@ impl ServerCore {
         lessor.take_proposal(clock::now()).map(|proposal| (lessor_id, proposal))
     }
 
-    /// This replica has become leader, or was elected again. `heard` is how long it has heard from
-    /// the leader of the latest entry since that entry arrived ([`Lessor::new`]).
+    /// This replica has become leader, or was elected again. `heard` is how long it heard from the
+    /// leader that proposed the latest entry, counted from the entry's arrival ([`Lessor::new`]).
     pub fn become_leader(&self, config: lessor::LessorConfig, heard: Duration) {
         let mut inner = self.inner.lock();
         self.step_down(&mut inner);
@@ -207,9 +207,9 @@ impl ServerCore {
         inner.leader = leader;
     }
 
-    /// Ends this lessor, because the log did not take one of its proposals: it no longer knows what
-    /// the log contains. If this replica still leads, it begins another epoch. If that lessor has
-    /// ended already, nothing happens: its successor's proposals are not affected.
+    /// Ends the lessor with this id. One of its proposals failed, so it no longer knows what the
+    /// log contains. If this replica still leads, it begins another epoch. If that lessor has ended
+    /// already, this has no effect on its successor.
     pub fn abandon_lessor(&self, lessor_id: LessorId) {
         let mut inner = self.inner.lock();
         if inner.lessor_id == lessor_id && inner.lessor.is_some() {
@@ -236,7 +236,7 @@ impl ServerCore {
         self.inner.lock().lessor.is_some()
     }
 
-    /// Whether the first entry of this replica's leadership has been applied, so that it answers.
+    /// Whether this replica leads and answers: the first entry of its leadership has been applied.
     pub fn is_serving(&self) -> bool {
         self.inner.lock().lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some())
     }
@@ -346,15 +346,14 @@ impl Machine for ServerCore {
         if is_mine {
             self.step(&mut inner, LessorInput::committed(proposal.number, applied));
         } else if begins_epoch(proposal) && inner.lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some()) {
-            // A lessor without an epoch is newer than all that is applied before its first entry.
-            // So it stays.
+            // If the lessor's epoch has not begun, the lessor is newer than this entry, and stays.
             self.step_down(&mut inner);
             self.abandoned.notify_one();
         }
         rows
     }
 
-    /// Afterwards it is as if nothing had been applied: the state to be replaced serves no request.
+    /// Leaves an empty state, so that no request is answered from the state that will be replaced.
     fn discard_state(&self) {
         let old = self.replace(State::new(VolumeSettings::DEFAULT));
         // It may be large, so it is freed outside the lock.

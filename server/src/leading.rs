@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::{config::ServerConfig, core::ServerCore, raft::Replica};
 
-/// How often a replica that does not lead looks for a deadline.
+/// How often a replica that does not lead checks whether it has a deadline.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// The pause before an abandoned lessor is replaced.
@@ -45,7 +45,7 @@ pub(crate) async fn follow_leaderships(core: Arc<ServerCore>, replica: Replica, 
         }
         tokio::select! {
             changed = leaderships.changed() => if changed.is_err() { return },
-            // The cause of the failure may persist.
+            // A pause, because the cause of the failure may persist.
             () = core.lessor_abandoned() => tokio::time::sleep(ANEW_AFTER).await,
         }
     }

@@ -4,9 +4,9 @@ use std::{panic, process};
 
 /// Makes a panic in any thread or task end this process, after its message.
 ///
-/// A panic in the rules, or in a task beside them, leaves the server half changed. Its later
-/// answers could not be trusted. Everything that it acknowledged is on the disks of a majority, and
-/// it takes part again after a restart. `leasehold serve` calls this. A program that runs a
+/// A panic in the rules, or in another task, leaves the server half changed. Its later answers
+/// could not be trusted. Everything that it acknowledged is on the disks of a majority, and it
+/// takes part again after a restart. `leasehold serve` calls this. A program that runs a
 /// [`Server`](crate::Server) by itself should call it too.
 pub fn end_process_on_panic() {
     let report = panic::take_hook();

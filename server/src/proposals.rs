@@ -1,8 +1,8 @@
 //! The pipeline of proposals into the log.
 //!
-//! Once the last proposal is applied, the next one takes all commands that the lessor has ready. So
-//! the load itself decides how many commands share an fsync. A full proposal gains nothing by
-//! waiting. It enters the log at once, and is written while the last one is applied.
+//! Once a proposal is applied, the next one takes all commands that the lessor has ready. So the
+//! load decides how many commands share an fsync. A full proposal gains nothing by waiting. It
+//! enters the log at once, and is written while the previous one is applied.
 //!
 //! # Refused proposals
 //!
@@ -38,8 +38,8 @@ pub(crate) trait ProposalLog: Send + Sync {
     /// Submits a proposal, behind all others.
     fn submit(&self, proposal: Proposal) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
 
-    /// Submits a proposal again, a little later, that was refused with [`ProposeError::Retry`].
-    /// Fails when it was refused for too long.
+    /// Submits a proposal again, after a pause, because it was refused with
+    /// [`ProposeError::Retry`]. Fails if it was refused for too long.
     fn resubmit(&self, refused: Self::Proposed) -> impl Future<Output = Result<Self::Proposed, ProposeError>> + Send;
 }
 
@@ -100,7 +100,7 @@ impl<L: ProposalLog> Pipeline<L> {
         if self.submitted.is_empty()
             && let Some((generation, proposed)) = self.refused.pop_front()
         {
-            // Nobody waits for the proposals of a lessor that has ended.
+            // No caller waits for the proposals of a lessor that has ended.
             if self.core.is_lessor_current(generation) {
                 let submitted = self.log.resubmit(proposed).await;
                 self.note(generation, submitted, true)?;

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{commands::write_failure, exit::CommandFailure};
 
-/// Long enough that no lease expires.
+/// So long that no lease expires.
 const TERM: Duration = Duration::from_secs(3600);
 
 /// A lease, the number of its attached nodes, and the latencies of attaching and detaching one

@@ -43,7 +43,7 @@ pub(super) const BEFORE: Duration = Duration::from_secs(2);
 /// The term of a lease that is revoked: longer than the benchmark.
 const TERM: Duration = Duration::from_secs(3600);
 
-/// The minimum rate of leases created with one node each. It decides when they expire.
+/// The minimum rate at which leases with one node each are created. Their end is computed from it.
 pub(super) const LEASES_PER_SECOND: u64 = 2000;
 
 /// The same for leases without nodes.
@@ -64,8 +64,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The number of nodes that are checked. They are spread over all.
 const SAMPLES: u64 = 500;
 
-/// Up to this many leases a watcher is used: the history has room for them and for the other writes
-/// meanwhile.
+/// The benchmark uses a watcher for up to this many leases. The history then has room for their
+/// ends and for the other writes.
 const TOLD_MAX: u64 = 50_000;
 
 impl Bench {
@@ -218,9 +218,9 @@ impl Bench {
 pub(super) enum Carrier {
     /// This lease.
     One(LeaseId),
-    /// A new lease of its own, which ends then.
+    /// A new lease of its own, which ends at this instant.
     Each(Instant),
-    /// No node: only a lease that ends then, with an id by its number.
+    /// No node: only a lease that ends at this instant. Its id follows from its number.
     Nothing(Instant),
 }
 
@@ -236,7 +236,7 @@ impl Carrier {
     }
 }
 
-/// Grants a lease that ends then.
+/// Grants a lease that ends at `end`.
 async fn grant(client: &Client, id: Option<LeaseId>, end: Instant) -> Result<LeaseId, CommandFailure> {
     let left = end.saturating_duration_since(Instant::now());
     let lease = client.grant_lease(left, LeaseOptions { id, ..LeaseOptions::default() }).await;

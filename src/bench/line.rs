@@ -61,7 +61,7 @@ impl LoadLine {
         let stream = connect(endpoint, Role::Client, SEARCH).await.map_err(CommandFailure::unavailable)?.stream;
         let (client, recalls, work) = client_connection(stream);
         let driver = tokio::spawn(async move {
-            // The calls that fail report how it ended.
+            // Failed calls report how the connection ended.
             let _ = work.await;
         });
         let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), driver, _recalls: recalls };
@@ -86,8 +86,8 @@ impl LoadLine {
         }
     }
 
-    /// Renews key leases. Returns each term in their order, counted from when the leader got the
-    /// renewal.
+    /// Renews key leases. Returns the terms in the order of the leases. A term begins when the
+    /// renewal arrives at the leader.
     pub(crate) async fn keep(&self, leases: Vec<KeyLeaseRenewal>) -> Result<Vec<KeyLeasePromise>, CommandFailure> {
         match self.ask(Body::KeepAlive { leases }).await?.1 {
             Answer::KeptAlive(kept) => Ok(kept),

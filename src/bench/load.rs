@@ -65,7 +65,7 @@ pub(crate) fn nanos(span: Duration) -> u64 {
 /// When a loop ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
-    /// After this time. A tenth of it more comes first as a warm-up that is not counted.
+    /// After a warm-up of a tenth of this time, which is not measured, and then this time.
     Elapsed(Duration),
     /// After this many operations.
     Count(u64),

@@ -55,15 +55,15 @@ impl Bench {
                 ],
             });
         }
-        // Before the object leases are returned: their memory must not be reused.
+        // Before the clients return their object leases: otherwise this would reuse that memory.
         rows.push(self.memory_of_key_leases(replicas, objects).await?);
         close(clients).await;
         Ok(rows)
     }
 
-    /// Bytes for each key lease with its attached node. As many leases are created before, to fill
-    /// what is bounded, such as the history and the store's memory. The result includes the
-    /// writers' object leases on the nodes.
+    /// Bytes for each key lease with its attached node. The same number of leases is created
+    /// before, to fill bounded memory, such as that of the history and of the store. The result
+    /// includes the writers' object leases on the nodes.
     async fn memory_of_key_leases(&self, replicas: &Replicas, leases: u64) -> Result<BenchRow, CommandFailure> {
         self.make("key-leases-before", leases, Carrier::Each(Instant::now() + KEY_LEASES_FOR)).await?;
         let before = self.at_rest(replicas).await?;

@@ -24,7 +24,7 @@ impl Bench {
         let opening = (0..count).map(|number| self.registered(number));
         let all: Vec<(Client, Registration)> = stream::iter(opening).buffer_unordered(AT_ONCE).try_collect().await?;
         self.meter.say(|| format!("{count} sessions renew their leases"));
-        // Until the load of opening has passed and the renewals are spread over a term.
+        // Waits until the load of opening has passed and the renewals are spread over a term.
         tokio::time::sleep(SPAN_MIN).await;
         let sent = || all.iter().map(|(client, _)| client.stats().messages_sent).sum::<u64>();
         let before = sent();

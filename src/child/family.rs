@@ -48,7 +48,7 @@ pub(super) fn reap() -> io::Result<Reaped> {
 /// Kills the descendants of this process except the spared children, and reaps those that have
 /// ended. Returns whether none is left. Callers repeat it, as a process can fork during the search.
 ///
-/// That the search found no running process is no proof: it may have seen a process that had just
+/// A search that finds no running process proves nothing: it may have seen a process that had just
 /// ended, and missed its children.
 pub(super) fn kill_once(spared: &BTreeSet<u32>) -> io::Result<bool> {
     let this = std::process::id();

@@ -1,18 +1,18 @@
 //! The process between an owner and its command. It ends the command in time, whatever happens to
 //! the owner.
 //!
-//! The owner sends deadlines through a pipe. If the owner is stopped or cut off, a deadline passes.
-//! Then, or if the owner dies, the guard kills the command and all its descendants. It is their
-//! subreaper.
+//! The owner sends deadlines through a pipe. If the owner is stopped or cut off, the deadline
+//! passes. In that case, and if the owner dies, the guard kills the command and all its
+//! descendants. It is their subreaper.
 //!
 //! The guard has its own session and blocks every signal that can be blocked. So a signal to the
 //! whole job (Ctrl-C, Ctrl-Z, a hangup, `kill -9 -- -PGID`) reaches the owner and the command, not
 //! the guard. The command is in the owner's group, as if the owner had started it.
 //!
 //! Its own process group within the owner's session would not suffice. As the command's parent, the
-//! guard would link the owner's group to the session. If nothing else links that group and a
-//! process in it is stopped, the kernel sends a hangup to the group when the guard exits (*orphaned
-//! process group* in setpgid(2)).
+//! guard would link the owner's group to the session. Suppose that nothing else links that group,
+//! and that a process in it is stopped. Then the kernel sends a hangup to the group when the guard
+//! exits (*orphaned process group* in setpgid(2)).
 //!
 //! If the command exits and leaves descendants, the guard asks the owner. If the owner lives, they
 //! continue, as they would without a guard.
@@ -87,7 +87,7 @@ pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<CliS
                 .thread_unblock()
                 .and_then(|()| raise(OVERDUE))
                 .map_err(|errno| cannot(errno.into()))?;
-            // The signal is ignored.
+            // This process ignores that signal, so it uses one that cannot be ignored.
             raise(Signal::SIGKILL).map_err(|errno| cannot(errno.into()))?;
             Ok(CliStatus::Refused)
         }
@@ -163,7 +163,7 @@ impl Guard {
     /// Waits until nothing is left to guard.
     fn watch(&mut self) -> io::Result<GuardEnd> {
         loop {
-            // Before the first wait too: the command may have ended before its signal was watched.
+            // Also before the first wait: the command may have ended before its signal was watched.
             if let Some(end) = self.ended()? {
                 return Ok(end);
             }

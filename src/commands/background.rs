@@ -115,8 +115,8 @@ impl RegisteredNode {
         CommandFailure::refused("registration_lost", text)
     }
 
-    /// Reports jeopardy until the client is closed. The registration is not lost by it: without a
-    /// leader no lease ends.
+    /// Reports jeopardy until the client is closed. Jeopardy does not end the registration: without
+    /// a leader no lease ends.
     async fn report_jeopardy(&self, client: &Client) {
         let mut events = client.events();
         loop {

@@ -6,9 +6,9 @@
 //! a write without the lock is not undone, and a process that was stopped past its lease is
 //! refused. Readers never wait for a person.
 //!
-//! A command of `lock` is killed when the lock is lost; the editor only when this process dies. It
-//! touches nothing but the file, and killing it would discard unsaved work. What could not be
-//! written stays in the file.
+//! A lost lock kills a command of `lock`, but not the editor: only the death of this process does.
+//! The editor writes nothing but the file, and killing it would discard unsaved work. What could
+//! not be written stays in the file.
 
 use std::{
     convert::Infallible,
@@ -101,11 +101,11 @@ impl EditArgs {
             never = copy.follow() => match never {},
         };
         copy.finish().await?;
-        // What the folder still has is a copy of the node's value.
+        // The folder now has only a copy of the node's value.
         let _ = fs::remove_dir_all(folder);
         match ended? {
             ChildEnd::Status(code) => Ok(CliStatus::of_command(code)),
-            // This process did not feed the guard for that whole time.
+            // Only after a whole [`child::UNLIMITED`] without a message to the guard.
             ChildEnd::Overdue => Err(lock::lost_failure(&self.path)),
         }
     }
@@ -210,8 +210,8 @@ impl WorkingCopy<'_> {
         }
     }
 
-    /// The node has changed. Either a write from here took effect without an answer, or another
-    /// client wrote it.
+    /// Finds out why the node has changed: an unanswered write of this process took effect, or
+    /// another client wrote the node.
     async fn find_sent(&mut self) -> Result<(), CommandFailure> {
         let path = self.lock.path().clone();
         let found = self.client.get(&path).await.map_err(|error| read_failure(&error))?;
@@ -247,7 +247,7 @@ impl WorkingCopy<'_> {
         fs::read(&self.file).map(Value::from).map_err(cannot)
     }
 
-    /// Writes what is left and releases the lock. If that fails, the error names the file.
+    /// Writes the last save and releases the lock. If that fails, the error names the file.
     async fn finish(mut self) -> Result<(), CommandFailure> {
         if let Err(mut failure) = self.save().await {
             if self.file.exists() {

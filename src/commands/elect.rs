@@ -1,8 +1,8 @@
 //! `elect PATH NAME`: leads an election while a command runs, or until a stop signal. `--observe`
 //! prints the leaders.
 //!
-//! The elected leader owns a lock on the node. What [`super::lock`] says of commands, signals and
-//! tokens holds here too.
+//! The elected leader owns a lock on the node. The rules of [`super::lock`] for commands, signals
+//! and tokens apply here too.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -58,13 +58,13 @@ pub(crate) struct LeaderAnswer {
     encoding: &'static str,
     /// The fencing token. It grows from leader to leader.
     token: u64,
-    /// The revision of the name. Only for other leaders.
+    /// The revision of the name. `None` for this process's own leadership.
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<u64>,
-    /// The leader's session. Only for other leaders.
+    /// The leader's session. `None` for this process's own leadership.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<u64>,
-    /// How long this leadership certainly lasts without a further renewal. Only for this process.
+    /// How long this process's own leadership certainly lasts without a further renewal.
     #[serde(skip_serializing_if = "Option::is_none")]
     certain_ms: Option<u64>,
 }

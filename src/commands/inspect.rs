@@ -182,7 +182,7 @@ struct WaitRow {
     holder_name: Option<String>,
     since_ms: u64,
     at_most_ms: Option<u64>,
-    /// Present if the holder is a covering holder: the write waits for it whatever copies it has.
+    /// Present if the holder is a covering holder: the write waits for it even if it has no copy.
     covering: Option<CoveringRow>,
     #[serde(skip)]
     sentence: String,
@@ -293,7 +293,7 @@ fn sentence(info: &PendingWriteInfo) -> String {
     }
 }
 
-/// What the leader assumes of a covering holder, and why.
+/// What the leader assumes about a covering holder, and why.
 fn assumed(covering: &CoveringInfo) -> String {
     let volume = visible(covering.volume.as_str());
     let why = match covering.is_unreported {

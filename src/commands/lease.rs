@@ -95,7 +95,7 @@ fn seconds(span: Duration) -> String {
     if span.subsec_nanos() == 0 { format!("{}", span.as_secs()) } else { format!("{}ms", span.as_millis()) }
 }
 
-/// The same, always with the unit.
+/// Like [`seconds`], but always with the unit.
 fn with_unit(span: Duration) -> String {
     if span.subsec_nanos() == 0 { format!("{}s", span.as_secs()) } else { seconds(span) }
 }
@@ -143,7 +143,7 @@ struct LeaseAnswer {
     id: String,
     ttl_ms: u64,
     remaining_ms: u64,
-    /// `None` unless they were asked for.
+    /// `None` without `--keys`.
     keys: Option<Vec<NodePath>>,
     #[serde(skip)]
     ttl: Duration,

@@ -4,10 +4,10 @@
 //! of the command.
 //!
 //! A guard process ([`crate::child`]) kills the command with all its descendants before another
-//! session can own the lock. It goes by this machine's clock, and the servers wait for the volume's
-//! skew margin on top. A guard that is stopped together with the command kills it on resumption.
-//! Requests that the command sent before are refused only by the fencing token: `LEASEHOLD_TOKEN`,
-//! for `put --token`.
+//! session can own the lock. It uses this machine's clock, and the servers wait longer, by the
+//! volume's skew margin. A guard that is stopped together with the command kills it on resumption.
+//! Only the fencing token refuses requests that the command sent before: `LEASEHOLD_TOKEN`, for
+//! `put --token`.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -73,8 +73,7 @@ impl LockWaitArgs {
     }
 
     /// Runs the command until it ends or the lock is lost. On a loss it kills the command and
-    /// returns no status. The command begins once the lock is certain, and runs no longer than
-    /// that.
+    /// returns no status. The command runs only while the lock is certain.
     pub(crate) async fn run_until(
         &self,
         on_lost: &CancellationToken,

@@ -94,8 +94,7 @@ impl Text for ProgressLine {
 }
 
 impl WatchArgs {
-    /// Prints events until a stop signal, which is no failure, or until the watch is lost, which
-    /// is.
+    /// Prints events until a stop signal. It is a failure if the watch ends before that.
     pub(crate) async fn run(self, context: &Context) -> Result<(), CommandFailure> {
         let stop = StopSignal::listen()?;
         let watching = async {

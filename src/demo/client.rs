@@ -1,8 +1,8 @@
 //! `demo-client`: one client of the demo. It is a process of its own, so that the demo can kill it
 //! as a whole.
 //!
-//! It reads orders from standard input and reports on standard output. It ends with its input, as
-//! the demo may have been killed.
+//! It reads orders from standard input and reports on standard output. It exits when its input
+//! ends, because the demo may have been killed.
 
 use std::{
     sync::{
@@ -90,7 +90,7 @@ enum Worker {
 impl Worker {
     /// Waits until it ends.
     async fn end(self) {
-        // It fails only by a panic, which is reported already.
+        // The worker fails only by a panic, which is reported already.
         let _ = match self {
             Self::Reader(thread) => task::spawn_blocking(|| thread.join().is_ok()).await.unwrap_or(false),
             Self::Writer(task) => task.await.is_ok(),

@@ -45,7 +45,7 @@ struct CrowdMember {
     is_ready: bool,
     /// How long the requested cached copy was certainly valid, in milliseconds.
     holding_ms: Option<u64>,
-    /// It was ordered to stop or was killed, so its end is expected.
+    /// Whether its end is expected, because it was ordered to stop or was killed.
     may_end: bool,
     has_ended: bool,
 }

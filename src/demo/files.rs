@@ -13,8 +13,8 @@ use leasehold_protocol::{limits::Limits, path::NodePath};
 
 use crate::exit::CommandFailure;
 
-/// The minimum number of files. One that is written all the time cannot be read from memory without
-/// a gap while there is no leader.
+/// The minimum number of files. While there is no leader, readers need a second file: a file that
+/// is being written has no cached copies.
 const FILES_MIN: usize = 2;
 
 /// The maximum number of files. More would show nothing new.

@@ -3,7 +3,7 @@
 //! All processes record times by one clock. A change is *known* once its write was acknowledged, or
 //! once a read that returned it has ended, whichever comes first: both follow from linearizability.
 //! A read is stale if a later change of the same node was known before the read began. A write that
-//! was never acknowledged and never read imposes nothing.
+//! was never acknowledged and never read makes no read stale.
 //!
 //! Readers do millions of reads, so they record runs: reads of one node that returned one revision.
 //! A run has a stale read if and only if its last read to begin is stale, so no stale read is

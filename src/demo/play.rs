@@ -23,8 +23,8 @@ use super::{
 use crate::{commands::write_failure, exit::CommandFailure};
 
 /// The term of the files' volume. Requests piggyback a renewal a third of the term after the last
-/// one. So two thirds remain when the leader dies, longer than the outage bound. It is short enough
-/// to wait for.
+/// one. So two thirds remain when the leader dies, longer than the outage bound. The demo can wait
+/// for its end.
 const TERM: Duration = Duration::from_secs(4);
 
 /// The object term. Copies stay valid for it while the volume lease is renewed.

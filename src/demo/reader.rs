@@ -33,10 +33,10 @@ const BURST: usize = 256;
 /// not show as gaps.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// One in this many cached reads is timed, as reading the clock costs much of what is measured.
+/// One in this many cached reads is timed, because reading the clock takes much of the time.
 const SAMPLE_EVERY: u64 = 61;
 
-/// The maximum number of server reads in flight. Other files wait, as the reader has enough to do.
+/// The maximum number of server reads in flight. With more, the reader continues with cached files.
 const ASKED_MAX: usize = 64;
 
 /// The interval between reports.

@@ -12,7 +12,7 @@ use crate::{
     serve,
 };
 
-/// The order to a replica that is to outlive the demo.
+/// The order to a replica to outlive the demo.
 pub(super) const STAY: &[u8] = b"stay\n";
 
 /// Runs a replica until a stop signal or until the demo ends.
@@ -32,7 +32,7 @@ pub(crate) async fn run(args: serve::ServeArgs, output: Output) -> Result<CliSta
     serve::run(args, output).await
 }
 
-/// The path of a replica's log, beside its data.
+/// The path of a replica's log, next to its data.
 pub(super) fn log_of(data: &Path) -> std::path::PathBuf {
     data.with_extension("log")
 }

@@ -1,8 +1,8 @@
 //! `export PATH DIR`: writes a subtree to a directory.
 //!
 //! Each file has the value that its node had at some moment during the export, and is written
-//! atomically. Files of an earlier export whose nodes were removed stay. Nothing is written through
-//! symbolic links.
+//! atomically. Files of an earlier export stay, even if their nodes were removed. Nothing is
+//! written through symbolic links.
 
 use std::{
     fs,
@@ -165,7 +165,7 @@ fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<
 async fn write(client: &Client, target: ExportTarget, bar: &ProgressBar) -> Result<Option<u64>, CommandFailure> {
     let ExportTarget { path, file, is_directory } = target;
     let entry = client.get(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
-    // The node was removed after it was listed; that is as if it had been removed before.
+    // The node was removed after it was listed. It counts as removed before the export.
     let Some(value) = entry.map(|entry| entry.value.clone()) else { return Ok(None) };
     if is_directory && value.is_empty() {
         return Ok(None);

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 /// Reads between two readings of the clock.
 const BATCH: u64 = 1_000;
 
-/// The step between keys. It is prime, so the reads visit all keys of any number that is not a
+/// The step between keys. It is prime, so the reads visit all keys, unless their number is a
 /// multiple of it.
 const STRIDE: u64 = 7_919;
 

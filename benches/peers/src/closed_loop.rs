@@ -1,5 +1,5 @@
 //! The closed loop of all systems: a fixed number of tasks with one request in flight each. The
-//! next request begins when the last has ended.
+//! next request begins when the previous one has ended.
 //!
 //! Tasks are spread evenly over the connections. A tenth of the measured time comes first as a
 //! warm-up that is not counted.
@@ -23,7 +23,7 @@ const LATENCY_MAX_NS: u64 = 120_000_000_000;
 /// Time limit of a request: slow requests are measured, not aborted.
 const REQUEST_MAX: Duration = Duration::from_secs(60);
 
-/// The step between keys. It is prime, so the reads visit all keys of any number that is not a
+/// The step between keys. It is prime, so the reads visit all keys, unless their number is a
 /// multiple of it.
 const STRIDE: u64 = 7_919;
 
@@ -49,8 +49,7 @@ pub(crate) trait Line: Send + Sync {
     /// Sends one request for the node of this number and waits for the answer.
     fn request(&self, load: Load, node: u64) -> BoxFuture<'_, Result<()>>;
 
-    /// Returns what the server keeps for this connection, if other clients would have to wait for
-    /// it.
+    /// Returns the leases of this connection, if other clients would have to wait for them.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
@@ -61,7 +60,7 @@ pub(crate) type Lines = Vec<Arc<dyn Line>>;
 /// When a loop ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
-    /// After this time, and a tenth of it before.
+    /// After a warm-up of a tenth of this time, and then this time.
     Elapsed(Duration),
     /// After one request for each node.
     EachNode,

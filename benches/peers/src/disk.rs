@@ -1,5 +1,5 @@
-//! The disk of all servers: checks that it is one, and measures a small sync. No durable write can
-//! be faster.
+//! The folder of all servers: checks that it is on a disk, and measures a small sync. No durable
+//! write can be faster than that.
 
 use std::{
     fs::File,

@@ -279,7 +279,7 @@ impl Line for Connection {
                     self.call::<_, PutResponse>("/etcdserverpb.KV/Put", request).await.map(drop)
                 }
                 Load::Lease => self.grant_and_revoke().await,
-                // Names of their own, as the existing nodes would be in the way.
+                // Locks have names of their own, because the existing nodes would be in the way.
                 Load::Lock => self.lock_and_unlock(format!("/lock{}", path_of(node)).into_bytes()).await,
                 Load::Read | Load::LocalRead => {
                     let request = RangeRequest { key, serializable: load == Load::LocalRead };

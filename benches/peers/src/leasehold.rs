@@ -11,10 +11,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
-use leasehold_client_cache::{Client, LeaseOptions, LockOptions, Options, Path, Told, WatchOptions};
+use leasehold_client_cache::{Client, LeaseOptions, LockOptions, NodePath, Options, WatchItem, WatchOptions};
 use leasehold_protocol::{
     id::{Epoch, SessionId},
-    message::{Answer, Body, Header, Request, Response},
+    message::{Answer, Body, Request, RequestHeader, Response},
     object::Object,
 };
 use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
@@ -54,8 +54,8 @@ pub(crate) fn commands(program: &FilePath, dir: &FilePath, ports: &[u16]) -> (Ve
 
 /// Whether the server with this number, from 0, leads.
 pub(crate) async fn is_leader(endpoint: &str, number: usize) -> Result<bool> {
-    let info = leasehold_client_cache::cluster(endpoint, ANSWER_TIMEOUT).await?;
-    Ok(info.leader == Some(number as u64 + 1))
+    let status = leasehold_client_cache::server_status(endpoint, ANSWER_TIMEOUT).await?;
+    Ok(status.info.leader == Some(number as u64 + 1))
 }
 
 /// Opens a connection for a load. Clients of the library find the leader by themselves.
@@ -77,7 +77,7 @@ struct Writer(Client);
 impl Line for Writer {
     fn request(&self, load: Load, node: u64) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let path: Path = path_of(node).parse()?;
+            let path: NodePath = path_of(node).parse()?;
             match load {
                 Load::Lease => {
                     let lease = self.0.grant_lease(LEASE_TERM, LeaseOptions::default()).await?;
@@ -129,7 +129,7 @@ impl Reader {
     }
 
     async fn ask(&self, body: Body) -> Result<(Epoch, Answer)> {
-        let header = Header { session: self.session, epoch: self.epoch, ..Header::default() };
+        let header = RequestHeader { session: self.session, epoch: self.epoch, ..RequestHeader::default() };
         let mut context = tarpc::context::current();
         context.deadline = Instant::now() + TIMEOUT;
         let Response { epoch, result, .. } = self.client.call(context, Request { header, body }).await?;
@@ -155,7 +155,7 @@ impl Line for Reader {
 /// Watches of one client, each with its own position in the history.
 pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Watchers> {
     let client = client(endpoints).await?;
-    let path: Path = path_of(0).parse()?;
+    let path: NodePath = path_of(0).parse()?;
     let (sender, told) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
     for _ in 0..watchers {
@@ -166,7 +166,7 @@ pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Wat
             // Watches end with their client.
             let _client = client;
             loop {
-                if let Told::Change(_) = watch.next().await? {
+                if let WatchItem::Change(_) = watch.next().await? {
                     sender.send(Instant::now())?;
                 }
             }
@@ -178,7 +178,7 @@ pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Wat
 /// Nanoseconds per cached read.
 pub(crate) async fn cached_read_ns(endpoints: &[String], threads: usize, nodes: u64, span: Duration) -> Result<f64> {
     let client = client(endpoints).await?;
-    let paths: Arc<[Path]> = (0..nodes).map(|node| path_of(node).parse()).collect::<Result<_, _>>()?;
+    let paths: Arc<[NodePath]> = (0..nodes).map(|node| path_of(node).parse()).collect::<Result<_, _>>()?;
     for path in paths.iter() {
         client.get(path).await?.context("it was written before")?;
     }

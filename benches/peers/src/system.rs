@@ -82,12 +82,12 @@ impl System {
         }
     }
 
-    /// Whether it is one server, which has no failover.
+    /// Whether the system is one server, without failover.
     pub(crate) fn is_single(self) -> bool {
         self == Self::Redis
     }
 
-    /// The version that it prints. If it is not installed, the error names what is missing.
+    /// The version that the system's program prints. The error names a missing program.
     pub(crate) fn version(self, leasehold: &Path) -> Result<String> {
         match self {
             Self::Leasehold => first_line(Command::new(leasehold).arg("--version")),
@@ -111,7 +111,7 @@ fn first_line(command: &mut Command) -> Result<String> {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     system: System,
-    // Before the folder, so that the servers end before it is removed.
+    // Dropped before the folder, so that the servers end before it is removed.
     processes: Vec<Option<Process>>,
     endpoints: Vec<String>,
     leader: usize,

@@ -22,7 +22,7 @@ pub(crate) struct Watchers {
     pub(crate) _tasks: JoinSet<Result<()>>,
 }
 
-/// The median in milliseconds. One write at a time; the next begins when all have seen the last.
+/// The median in milliseconds. Each write begins when all watchers have seen the previous one.
 pub(crate) async fn last_told_ms(cluster: &Cluster, watchers: usize, span: Duration) -> Result<Option<f64>> {
     let Some(mut watching) = cluster.watched(watchers).await? else { return Ok(None) };
     let lines: Lines = cluster.lines(Load::Write, 1).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn last_told_ms(cluster: &Cluster, watchers: usize, span: Durat
     Ok(Some(late[late.len() / 2].as_secs_f64() * 1e3))
 }
 
-/// The time from now until the last watcher sees the write; zero if that was before.
+/// The time from now until the last watcher has seen the write. Zero if all have seen it already.
 async fn last_told(watching: &mut Watchers, watchers: usize) -> Result<Duration> {
     let acknowledged = Instant::now();
     let mut last = acknowledged;

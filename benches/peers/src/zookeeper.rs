@@ -101,7 +101,7 @@ pub(crate) async fn make_parents(endpoint: &str, nodes: u64) -> Result<()> {
 }
 
 /// A session with one server. If its connection has closed, the next request opens another: servers
-/// hang up when they lose their leader.
+/// disconnect when they lose their leader.
 struct Connection {
     endpoint: String,
     session: Mutex<Session>,

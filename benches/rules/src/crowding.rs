@@ -1,5 +1,5 @@
-//! Very many sessions with a lease on one volume. It measures each write of a node that no session
-//! has cached, and the work of a new leader until it has all holder reports.
+//! Very many sessions with a lease on one volume. It measures writes of nodes that no session has
+//! cached, and how a new leader handles the registration and the holder report of each session.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::{Figures, leader::Leader, spans::Spans};
 const WRITES: u64 = 2000;
 
 /// All sessions have a lease on the root, and another session writes. Then another leader is
-/// elected; all sessions find it and send it empty holder reports.
+/// elected, and all sessions register with it and send it empty holder reports.
 pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
     let mut leader = Leader::elected(State::new(settings()), commit);
     leader.begin();
     let sessions: Vec<SessionId> = (0..sessions).map(|_| joined(&mut leader)).collect();
-    // The writer has no lease; otherwise it would cache what it has written.
+    // The writer's session has no volume lease. With one, it would cache the nodes that it writes.
     leader.open();
     let mut writes = Spans::default();
     for number in 0..WRITES {

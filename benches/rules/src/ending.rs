@@ -1,8 +1,8 @@
 //! The expiry of leases that are no longer renewed: how late it is proposed, and how late applied.
 //!
 //! A lease is *due* when its end and the margin (T3 in docs/PROTOCOL.md) have passed by the
-//! leader's own clock. That clock does not count all of a long step (T4), so the report also has
-//! how far it was held back.
+//! leader's own clock. That clock does not count all of a long step (T4), so the report also says
+//! how far it fell behind.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,8 +27,8 @@ pub(crate) fn measure(state: State, leases: Leases, commit: Duration) -> Figures
     leader.begin();
     leader.proposed.clear();
     let (mut proposed, mut applied, mut steps) = (Spans::default(), Spans::default(), Spans::default());
-    // How late the proposed ends are and when they were taken; then the first and the last reading
-    // of both clocks.
+    // The lateness of the ends in flight and the time of their proposal; then the first and the
+    // last reading of both clocks.
     let (mut on_their_way, mut begun, mut ended) = (None, None, (0, ClusterTime::ZERO));
     while (applied.len() as u64) < leases.count {
         let turn = leader.go_on();

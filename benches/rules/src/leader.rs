@@ -1,5 +1,5 @@
-//! A leader without network and disk. Its time is virtual: it stands still while there is nothing
-//! to do, and each step takes as long as it really took.
+//! A leader without network and disk. Its time is virtual. A step advances it by the time that the
+//! step really took. Between steps it jumps to the next event.
 
 use std::{
     collections::VecDeque,
@@ -25,14 +25,14 @@ const GRANTS_PER_ENTRY: u64 = 512;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leases {
     pub(crate) count: u64,
-    /// The shortest term; the longest is `spread` longer. The terms are spread evenly, in no order.
+    /// The shortest term; the longest is `spread` longer. Evenly spread, in a mixed order.
     pub(crate) first: Duration,
     pub(crate) spread: Duration,
 }
 
 impl Leases {
     pub(crate) fn term(&self, number: u64) -> Duration {
-        // A prime greater than any count here, so that the order differs much from that of the ids.
+        // A prime greater than any count here, so that the order of terms is unlike that of ids.
         const STRIDE: u64 = 1_000_000_007;
         let rank = u128::from(number) * u128::from(STRIDE) % u128::from(self.count);
         self.first + self.spread.mul_f64(rank as f64 / self.count as f64)
@@ -90,7 +90,7 @@ pub(crate) struct Leader {
     pub(crate) lessor: Lessor,
     /// Virtual time in nanoseconds: most steps take less than a microsecond.
     nanos: u64,
-    /// The time from taking a proposal until it is committed. One proposal is in flight at a time,
+    /// The time from the taking of a proposal to its commit. One proposal is in flight at a time,
     /// as in the server if the proposals do not fill an entry.
     commit: Duration,
     in_flight: Option<InFlight>,
@@ -107,7 +107,7 @@ impl Leader {
         Self::elected_with(state, commit, LessorBounds::DEFAULT, Limits::default())
     }
 
-    /// The same with other bounds and limits.
+    /// Like [`Self::elected`], with other bounds and limits.
     pub(crate) fn elected_with(state: State, commit: Duration, bounds: LessorBounds, limits: Limits) -> Self {
         let config = LessorConfig {
             replica: 1,
@@ -142,7 +142,7 @@ impl Leader {
         took
     }
 
-    /// Runs one step and takes what it proposes.
+    /// Runs one step of the lessor. Then takes its next proposal, if none is in flight.
     pub(crate) fn step(&mut self, input: LessorInput) -> Turn {
         let (now, begin) = (self.now(), Wall::now());
         let effects = self.lessor.step(input, &self.state, now);
@@ -163,7 +163,7 @@ impl Leader {
         }
     }
 
-    /// Runs the next event, now or later: the commit of the proposal in flight, or the lessor's
+    /// Jumps to the next event and runs it: the commit of the proposal in flight, or the lessor's
     /// deadline.
     pub(crate) fn go_on(&mut self) -> Turn {
         self.propose();
@@ -208,7 +208,7 @@ impl Leader {
         session
     }
 
-    /// The next requests are of this session.
+    /// Makes the next requests come from this session.
     pub(crate) fn act_for(&mut self, session: SessionId) {
         self.session = session;
     }

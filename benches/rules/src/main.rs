@@ -3,8 +3,8 @@
 //! measures recalls, copies, waits, changes and closed sessions.
 //!
 //! The lessor and the state are those of the server. There is no network and no disk, and a commit
-//! takes a configured time. Time is virtual (`leader.rs`), so any lateness comes from the
-//! computation of the rules.
+//! takes a configured time. Time is virtual (`leader.rs`), so only the rules' own computation can
+//! make anything late.
 
 mod attaching;
 mod crowding;

@@ -1,5 +1,5 @@
 //! Very many pending or past items: unanswered recalls, copies in one subtree, writes that wait for
-//! silent sessions, changes, closed sessions. It measures single steps beside them.
+//! silent sessions, changes, closed sessions. It measures single steps while these exist.
 
 use std::{
     collections::BTreeSet,
@@ -37,7 +37,7 @@ const SILENT: u64 = 100;
 /// Measured steps of a kind.
 const STEPS: u64 = 200;
 
-/// All kinds, beside `count` items.
+/// Measures all kinds, each with `count` items.
 pub(crate) fn measure(count: u64, commit: Duration) -> Figures {
     let mut figures = consents(count, commit);
     figures.extend(subtree(count, commit));
@@ -122,7 +122,7 @@ fn settle(leader: &mut Leader) {
     }
 }
 
-/// Writes recall one covering session, which then consents to one after another.
+/// Writes recall one covering session, which then consents to one recall after another.
 fn consents(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let holder = joined(&mut leader);
@@ -198,7 +198,7 @@ fn timeouts(count: u64, commit: Duration) -> Figures {
     ]
 }
 
-/// A session returns after it missed very many changes, of another volume and of its own.
+/// A session returns after it missed very many changes: of another volume, then of its own.
 fn changes(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let writer = leader.open();
@@ -242,7 +242,7 @@ fn endings(count: u64, commit: Duration) -> Figures {
     ]
 }
 
-/// Writes beside very many closed sessions whose attached nodes wait for another session's consent.
+/// Writes while the attached nodes of very many closed sessions wait for another session's consent.
 fn closed(count: u64) -> Figures {
     // With slower commits, the first sessions would expire before all have joined.
     let mut leader = leading(State::new(settings()), Duration::ZERO);

@@ -1,5 +1,5 @@
 //! Renewals of all leases: the cost of a renewal, and of a tick, which moves the horizons of all
-//! leases renewed since the last one.
+//! leases renewed since the last tick.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ const ROUND: Duration = Duration::from_secs(20);
 /// How long renewals are measured: several ticks.
 const MEASURED: Duration = Duration::from_secs(8);
 
-/// Steps by their work.
+/// The steps, by their kind.
 #[derive(Debug, Default)]
 struct Steps {
     /// One renewal and nothing else.
     renewals: Spans,
-    /// A tick was proposed, or applied.
+    /// The step that proposed a tick; the application of a tick; the step after that.
     proposing: Spans,
     applying: Spans,
     after: Spans,
@@ -58,7 +58,7 @@ impl Steps {
     }
 }
 
-/// Renews leases one per request, evenly spread; then the maximum number in one request.
+/// Renews leases one per request, evenly spread over time; then as many as fit in one request.
 pub(crate) fn measure(state: &State, leases: Leases, commit: Duration) -> Figures {
     let mut leader = Leader::elected(state.clone(), commit);
     leader.begin();

@@ -15,7 +15,7 @@ impl Spans {
         self.0.len()
     }
 
-    /// The least span that this share of all does not exceed; zero if there are none.
+    /// The smallest span that at least this share of the spans does not exceed. Zero without spans.
     pub(crate) fn quantile(&mut self, share: f64) -> Duration {
         self.0.sort_unstable();
         let rank = (self.0.len() as f64 * share).ceil() as usize;

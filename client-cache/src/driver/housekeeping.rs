@@ -14,11 +14,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The shortest time between two housekeepings of the cache. The longest is about [`LOOK_EVERY`].
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(250);
 
-/// How many objects the policy forgets, or copies are evicted, while the lock is held once: some
+/// How many dropped objects or evictions the driver handles before it unlocks the core: some
 /// hundred microseconds.
 const HOUSEKEEPING_BATCH: usize = 64;
 
-/// The shortest sleep of the timer: what it can measure.
+/// The shortest sleep: the resolution of tokio's timer.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
 impl Driver {

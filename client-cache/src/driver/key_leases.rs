@@ -1,5 +1,4 @@
-//! Key leases that this client renews, and leases that nodes are attached to: which handles to
-//! notify.
+//! Notifies the handles of key leases and of registrations when their leases are renewed or end.
 
 use leasehold_protocol::{holder::HolderInput, id::LeaseId, path::NodePath};
 use tokio::sync::watch;
@@ -36,8 +35,8 @@ impl Driver {
         }
     }
 
-    /// A token that is cancelled when the lease ends that the node is attached to. The number is
-    /// for [`Driver::forget_owner_lease`].
+    /// Returns a token that is cancelled when the node's lease ends, and a number for
+    /// [`Driver::forget_owner_lease`].
     pub(crate) fn watch_owner_lease(&self, path: &NodePath) -> (u64, CancellationToken) {
         let mut core = self.core.lock();
         let (number, over) = (core.next_id(), CancellationToken::new());

@@ -15,8 +15,7 @@ use super::{Driver, DriverCore, StepOrigin, WriteOutcome};
 use crate::{clock, lock::LockCell};
 
 impl Driver {
-    /// The shared state of a lock that was requested. For a lock that has ended by now: an ended
-    /// one.
+    /// The shared state of a requested lock. If the lock has ended already, returns an ended state.
     pub(crate) fn lock_cell(&self, id: LockId) -> LockCell {
         let cell = self.core.lock().locks.get(&id).map(|(_, cell)| cell.clone());
         cell.unwrap_or_else(|| {
@@ -31,8 +30,8 @@ impl Driver {
         self.core.lock().holder.lock_remaining(id, clock::now())
     }
 
-    /// Releases something of this client at a node. The request goes on even if nobody waits for
-    /// its outcome.
+    /// Begins a pending release at a node. The client repeats the request until it is answered,
+    /// even if no caller waits for the outcome.
     pub(crate) fn begin_release(&self, at: &NodePath, change: Write) -> oneshot::Receiver<WriteOutcome> {
         self.begin_write(change, Some(self.pending_releases.begin(at))).1
     }
@@ -41,12 +40,12 @@ impl Driver {
         self.core.lock().locks.remove(&id);
     }
 
-    /// Ends locks for the application. The servers may still count them, so this releases them too.
+    /// Marks locks as lost. The servers may still count them, so this also releases them.
     pub(super) fn lose_locks(&self, core: &mut DriverCore, ids: Vec<LockId>, step: &mut StepOrigin) {
         for lock in ids {
             let Some((path, cell)) = core.locks.remove(&lock) else { continue };
             let write = WriteId(core.next_id());
-            // Before anybody learns of the loss and requests the lock again.
+            // Before `end`: a caller that sees the loss and locks again must find this release.
             core.release_writes.insert(write, self.pending_releases.begin(&path));
             cell.end();
             step.follow.push_back(HolderInput::Write { write, change: Write::Unlock { path, lock } });
@@ -55,8 +54,7 @@ impl Driver {
 }
 
 impl DriverCore {
-    /// Applies a change of mode when it is requested. From then on, a lock that becomes shared is
-    /// no longer exclusive for the application.
+    /// Applies a downgrade when it is requested. From then on the application sees a shared lock.
     pub(super) fn apply_downgrade(&self, change: &Write) {
         let Write::ChangeLockMode { lock, mode: LockMode::Shared, .. } = change else { return };
         if let Some((_, cell)) = self.locks.get(lock) {
@@ -70,8 +68,8 @@ impl DriverCore {
         }
     }
 
-    /// Applies the outcome of a lock request or of a change of mode, before anybody learns of it. A
-    /// pending release does not bring back a lock that nobody has.
+    /// Applies the outcome of a lock request or of a change of mode, before its caller receives it.
+    /// The outcome of a pending release does not bring back a forgotten lock.
     pub(super) fn apply_lock_grant(&mut self, written: &Written, is_withdrawal: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
         if is_withdrawal && !self.locks.contains_key(&taken.lock) {

@@ -1,4 +1,4 @@
-//! Tests of the driver with a connection that the test answers for.
+//! Tests of the driver. The test plays the server.
 
 use leasehold_protocol::{
     id::{Epoch, Incarnation, Revision, VolumeGeneration},

@@ -38,7 +38,7 @@ pub(super) struct WaitingCalls {
 }
 
 impl WaitingCalls {
-    /// Adds a read. Returns `None` for it if there is no room: its receiver has the refusal then.
+    /// Adds a read. If there is no room, returns no id, and a receiver that has the refusal.
     pub(super) fn read(&mut self, read: ReadId) -> (Option<ReadId>, oneshot::Receiver<ReadOutcome>) {
         let (waiter, receiver) = oneshot::channel();
         if let Some(refusal) = no_room("reads of this client", self.reads.len(), READS_MAX) {
@@ -50,9 +50,9 @@ impl WaitingCalls {
         (Some(read), receiver)
     }
 
-    /// Adds a write. Returns `None` for it if there is no room: its receiver has the refusal then.
-    /// A write that releases something is not refused: there are no more of them than locks,
-    /// attached nodes and requests of this client.
+    /// Adds a write. If there is no room, returns no id, and a receiver that has the refusal. A
+    /// release is never refused: there are at most as many as locks, attached nodes and requests of
+    /// this client.
     pub(super) fn write(
         &mut self,
         write: WriteId,

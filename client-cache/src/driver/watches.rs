@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{Driver, DriverCore};
 
-/// Delivers changes. The channel has at most one answer: the client asks for more only after the
+/// Delivers changes. The channel has at most one answer: the client requests more only after the
 /// application has taken it.
 pub(super) type WatchSender = mpsc::UnboundedSender<Result<Changes, WatchFailure>>;
 
@@ -28,7 +28,7 @@ impl Driver {
         (watch, told)
     }
 
-    /// The application has taken the last answer: asks for more.
+    /// Requests more changes, because the application has taken the last answer.
     pub(crate) fn watch_more(&self, watch: WatchId) {
         let mut core = self.core.lock();
         if core.watches.contains_key(&watch) {

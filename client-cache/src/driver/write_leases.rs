@@ -24,23 +24,22 @@ impl Driver {
         core.holder.write_lease_value(lock, clock::now()).is_some_and(|found| *found == value)
     }
 
-    /// Whether the lock is a write lease, has been asked to become one, or has not yet ended being
-    /// one.
+    /// Whether the lock has a write lease, has requested one, or has one that is about to end.
     pub(crate) fn has_write_lease(&self, hold: LockId) -> bool {
         self.core.lock().holder.has_write_lease(hold)
     }
 
-    /// The status of the write lease. `None` if the lock is no write lease, or not yet.
+    /// The status of the write lease. `None` if the lock has no write lease, or not yet.
     pub(crate) fn write_lease_status(&self, hold: LockId) -> Option<WriteLeaseStatus> {
         self.core.lock().holder.write_lease_status(hold)
     }
 
-    /// Starts to flush what was set.
+    /// Starts to flush the value that was set.
     pub(crate) fn flush(&self, hold: LockId) {
         self.step(&mut self.core.lock(), HolderInput::Flush(hold));
     }
 
-    /// Ends the write lease as soon as what was set is flushed.
+    /// Ends the write lease as soon as its value is flushed.
     pub(crate) fn release_write_lease(&self, hold: LockId) {
         self.step(&mut self.core.lock(), HolderInput::ReleaseWriteLease(hold));
     }
@@ -53,7 +52,7 @@ impl DriverCore {
         }
     }
 
-    /// Records a value that was set, and will never be on the servers.
+    /// Records a value that was set, and whose flush was not confirmed and is not repeated.
     pub(super) fn flush_lost(&mut self, hold: LockId, lost: impl FnOnce(NodePath) -> LostChange) {
         let Some((path, cell)) = self.locks.get(&hold) else { return };
         let lost = lost(path.clone());

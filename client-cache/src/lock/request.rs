@@ -13,15 +13,15 @@ use crate::{
     pending_release::PendingRelease,
 };
 
-/// A lock request. If this is dropped before the answer comes, the request is cancelled. If it has
-/// not been sent by then, it never will be.
+/// A lock request. If this is dropped before the answer comes, the request is cancelled. A request
+/// that has not been sent by then is never sent.
 pub(super) struct LockRequest {
     client: Client,
     path: NodePath,
     write: WriteId,
     answer: oneshot::Receiver<Result<UnclaimedLock, LockError>>,
     is_answered: bool,
-    /// Shared with the task that waits for the answer. The task drops it last.
+    /// Begins when the request is cancelled. Ends when the task below has dropped it, too.
     withdrawal: Arc<OnceLock<PendingRelease>>,
 }
 
@@ -48,12 +48,12 @@ impl Drop for LockRequest {
         if self.is_answered {
             return;
         }
-        // No answer enters the channel after this. If it has a lock already, dropping that releases
-        // it.
+        // After this, the channel accepts no answer. If a lock is in the channel already, dropping
+        // the lock releases it.
         self.answer.close();
         if self.answer.try_recv().is_err() {
-            // Lasts until the task has released what is granted. If the task has ended, it ends at
-            // once.
+            // The pending release lasts until the task has released a lock that is still granted.
+            // If the task has ended, it ends at once.
             self.withdrawal.get_or_init(|| self.client.driver().pending_releases.begin(&self.path));
             self.client.driver().cancel_unsent_write(self.write);
         }
@@ -85,8 +85,8 @@ impl Drop for UnclaimedLock {
     }
 }
 
-/// Waits for the answer even if the caller has left, because the lock may still be granted. Does
-/// not keep the client alive: when the client ends, its locks end too.
+/// Waits for the answer even if the caller has left, because the lock may still be granted. The
+/// task does not keep the client alive: when the client ends, its locks end too.
 async fn take(
     driver: Arc<Driver>,
     path: NodePath,
@@ -95,7 +95,7 @@ async fn take(
     withdrawal: Arc<OnceLock<PendingRelease>>,
 ) {
     let outcome = tokio::select! {
-        // The outcome comes first, also if the client ends at the same moment.
+        // An outcome counts, even if the client ends at the same moment.
         biased;
         outcome = outcome => outcome,
         () = driver.closed.cancelled() => return,

@@ -6,26 +6,26 @@
 //!
 //! # Guarantees
 //!
-//! A barrier opens at one point in the order of all changes. At that point N parties exist, none of
-//! which has a lease whose end was applied. A party that crashed or was cut off long enough before
-//! does not count; one that crashes a moment later does. All these parties pass, even those that
-//! learn of it after others have left.
+//! A barrier opens at one point in the order of all changes. At that point N parties exist, and the
+//! log has not ended the lease of any of them. A party whose lease ended before does not count. A
+//! party that crashes a moment later does count. All N parties pass, even those that learn of the
+//! opening after others have left.
 //!
 //! # Why no party waits in vain
 //!
-//! Only an arrival increases the number, and each party counts after its arrival. So the last one
-//! finds N. If it fails before it opens the barrier, it has not arrived: it removes its node, or
-//! the node ends with its lease. If the answer to an opening is lost, opening again has no effect.
+//! Only arrivals increase the number of parties, and each party reads it after its own arrival. So
+//! the last party finds N. If it fails before it opens the barrier, it removes its node, or its
+//! lease ends. If the answer to an opening is lost, opening again has no effect.
 //!
-//! A round of a double barrier ends when all parties have left or their leases have ended. Nobody
-//! enters while it is open, so a party can wait until the last one leaves. Then it removes the node
-//! `open`, and only that round's.
+//! A round of a double barrier ends when all parties have left or their leases have ended. No party
+//! enters while the barrier is open, so a party can wait until the last one leaves. Then it removes
+//! the node `open`, if that is still the node of the same round.
 //!
 //! # What it does not know
 //!
 //! A barrier does not know whether the parties that passed are still alive.
-//! [`BarrierGuard::on_lost`] tells each party only about itself. A barrier protects no resource, so
-//! it has no token.
+//! [`BarrierGuard::on_lost`] reports only the end of its own party. A barrier protects no resource,
+//! so it has no token.
 
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ impl BarrierGuard {
         self.round
     }
 
-    /// For how long the others certainly count this party, even if no server answers.
+    /// How long the other parties certainly count this one, even if no server answers.
     pub fn remaining(&self) -> Duration {
         self.place.remaining()
     }
@@ -192,8 +192,8 @@ impl PartyNode {
     async fn until_all_have_left(&self, round: Revision) -> Result<(), RecipeError> {
         let open = self.open()?;
         loop {
-            // Both as of one moment: the parties there while the barrier is open arrived before it
-            // opened.
+            // Read as of one moment: a party that exists while the barrier is open arrived before
+            // it opened.
             let standing = self.client.parties(&self.path, Some(&open)).await?;
             if standing.mark != Some(round) {
                 return Ok(());

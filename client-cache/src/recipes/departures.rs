@@ -1,9 +1,9 @@
-//! The parties at a node, and waiting until they leave, without a wake-up for each arrival.
+//! The parties at a node, and how to wait until some leave, with few wake-ups.
 //!
-//! Suppose that a waiter needs fewer than `keep` of the older nodes. Then one of any `keep` of them
-//! must go first. So it watches `keep` of them, and another one for each that goes. A node that
-//! goes wakes about `keep` waiters, however many there are. With `keep` = 1 this is ZooKeeper's
-//! lock recipe, where each waiter watches the one before it.
+//! Suppose that a client waits until fewer than `keep` older nodes are left. While any `keep` of
+//! them exist, it must wait. So it watches only `keep` of them, and a new one for each that is
+//! removed. A removal wakes about `keep` clients, however many wait. With `keep` = 1 this is
+//! ZooKeeper's lock recipe, where each waiter watches the one before it.
 
 use std::collections::BTreeSet;
 

@@ -1,13 +1,12 @@
 //! Recipes: familiar types built from locks, transactions, watches and registrations.
 //!
-//! They are thin layers: each guarantee comes from what lies below. A [`Mutex`] and an [`RwLock`]
+//! They are thin layers: each guarantee comes from the primitives. A [`Mutex`] and an [`RwLock`]
 //! are [locks](crate::LockGuard) with types. A [`Registry`] is a set of
 //! [registrations](crate::Registration) and a watch. A [`Semaphore`], a [`Barrier`] and a
 //! [`DoubleBarrier`] build on *parties*. A party is a node attached to its session's lease, ordered
 //! by its create revision.
 //!
-//! Each recipe says what it guarantees by its users' clocks, and what only a fencing token
-//! prevents.
+//! Each recipe says which guarantees depend on its users' clocks, and which need a fencing token.
 
 mod barrier;
 mod departures;

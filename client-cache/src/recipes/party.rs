@@ -1,11 +1,11 @@
-//! A party: one of those that arrived at a recipe's node, in the order of arrival.
+//! A party: one user of a recipe. Parties are ordered by their arrival at the recipe's node.
 //!
-//! A party is a node of its own below the recipe's node, which others see, and a lock on it, which
-//! nobody else requests. The node's create revision is the party's rank. A transaction that
-//! compares the lock puts the node, and attaches it to the session's lease on the volume. The lock
-//! lives under the same lease, so both end together, and this client's own clock says when. If the
-//! clock has ended the lock but the lease lives on (the client was suspended and the servers
-//! waited), the client removes the node.
+//! A party has a node of its own below the recipe's node, and a lock on that node. Others see the
+//! node, and nobody else requests the lock. The node's create revision is the party's rank. A
+//! transaction that compares the lock puts the node, and attaches it to the session's lease on the
+//! volume. The lock lives under the same lease, so both end together, at the latest by this
+//! client's own clock. After a suspension, the clock may have ended the lock although the servers
+//! still have the lease. Then the client removes the node.
 //!
 //! # Why no node is left behind
 //!
@@ -15,7 +15,7 @@
 //! - If a live party leaves, it requests the removal until that is confirmed or the session has
 //!   ended, even if nobody waits.
 //! - If it is unknown whether the node was put, the client first releases the lock. After that the
-//!   node can no longer be put, so the client can remove what is there. Each name is new, so a late
+//!   node can no longer be put, so the client can remove the node. Each name is new, so a late
 //!   request never concerns another party's node.
 
 use std::time::Duration;
@@ -137,8 +137,8 @@ impl Party {
         Self { client, lock: Some(hold), node, lost, is_put: false, runtime: Handle::current(), dropped }
     }
 
-    /// Removes the node when the lock is lost, even if nobody drops the party: the node's lease may
-    /// live on.
+    /// Starts a task that removes the node when the lock is lost. The node's lease may still be
+    /// renewed, and the party may not be dropped.
     fn leave_when_over(&self) {
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
         let (over, dropped) = (self.on_lost(), self.dropped.clone());
@@ -216,7 +216,7 @@ impl Party {
     }
 }
 
-/// A node that was removed already counts as removed.
+/// The result of a removal. A node that no longer existed counts as removed.
 fn removed_or(removed: Option<WriteOutcome>) -> Result<(), LockError> {
     use leasehold_protocol::holder::WriteFailure as Ended;
     match removed {

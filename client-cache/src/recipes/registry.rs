@@ -2,8 +2,8 @@
 //! departure.
 //!
 //! A member is a [`Registration`]: a node that is attached to its session's lease on the volume. A
-//! member that crashes or is cut off leaves the registry after its term and the margin, never while
-//! [`Registration::remaining`] is above zero.
+//! member that crashes or is cut off leaves the registry after the lease's term and the margin, and
+//! never while [`Registration::remaining`] is above zero.
 //!
 //! Events are in order, but may be out of date when they arrive. So a request for a member names
 //! its [epoch](Member::epoch), which grows with each registration and update of a name. The
@@ -53,7 +53,7 @@ pub struct Member {
 pub enum MemberEvent {
     /// A member joined, registered again or updated its value. The epoch is larger.
     Joined(Member),
-    /// A member left, lost its lease, or was replaced. Its own update reports this too.
+    /// A member left, lost its lease, or was replaced. Also the first event of an update.
     Left(Member),
 }
 

@@ -125,7 +125,7 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    /// Becomes a reader, beside other readers. Nobody writes in between.
+    /// Becomes a reader, so that others can read too. Nobody writes in between.
     ///
     /// # Errors
     ///

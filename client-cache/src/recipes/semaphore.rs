@@ -6,13 +6,13 @@
 //!
 //! # Why there are never more than N
 //!
-//! A party keeps its node until it leaves, so its number of older nodes only falls. Once it is
-//! below N, it stays so. At each index of the log, at most N of the existing nodes have fewer than
-//! N older ones.
+//! New nodes are younger, so the number of nodes older than a party's own only falls. Once that
+//! number is below N, it stays below N. At each index of the log, at most N of the existing nodes
+//! have fewer than N older ones.
 //!
-//! The owner of a permit has seen that of its own node, which exists while the owner counts on it.
-//! The node goes only when the owner leaves or its lease ends. The owner's own clock ends the lease
-//! first, by the volume's skew margin at least (T2 and T3 in docs/PROTOCOL.md).
+//! The owner of a permit has seen fewer than N nodes older than its own. Its own node is removed
+//! only when the owner leaves or its lease ends. The owner's own clock ends the lease before the
+//! servers do, by the volume's skew margin at least (T2 and T3 in docs/PROTOCOL.md).
 //!
 //! # Lost answers
 //!
@@ -43,7 +43,7 @@ use crate::{
     error::{LockError, WatchError},
 };
 
-/// The most permits of a semaphore. More would not work well with lists of the parties.
+/// The most permits of a semaphore. Each waiter lists the parties, and longer lists would be slow.
 const PERMITS_MAX: u32 = 1 << 16;
 
 /// Permits for up to N clients at a time. See [`Client::semaphore`].
@@ -76,15 +76,15 @@ impl Semaphore {
         permit(place).await
     }
 
-    /// Takes a permit if one is free, or else returns `None`. Others that arrive meanwhile may wait
-    /// for the result.
+    /// Takes a permit if one is free, or else returns `None`. Parties that arrive meanwhile may
+    /// wait until this call has ended.
     ///
     /// # Errors
     ///
     /// [`RecipeError`].
     pub async fn try_acquire(&self) -> Result<Option<Permit>, RecipeError> {
         self.0.wait_for_pending_releases().await?;
-        // Usually from memory, so that it disturbs nobody.
+        // Usually answered from memory, so a failed attempt costs no request.
         let children = self.0.client.children(&self.0.path).await?;
         if children.is_some_and(|children| children.names.len() >= self.0.count as usize) {
             return Ok(None);
@@ -171,7 +171,7 @@ impl Permit {
     /// # Errors
     ///
     /// [`LockError::Lost`] if the permit had ended already. [`LockError::Write`] if no server
-    /// answered in time: then the release goes on, or the permit ends with the client's lease.
+    /// answered in time: then the release continues, or the permit ends with the client's lease.
     pub async fn release(self) -> Result<(), LockError> {
         self.place.leave().await
     }

@@ -25,7 +25,7 @@ pub enum WriteRefusal {
         /// The change that created the node.
         create_revision: Revision,
     },
-    /// The node has changed since the revision that the write names.
+    /// The node's revision differs from the one that the write requires.
     #[error("{path} was last changed at revision {got}: expected {expected}")]
     RevisionDiffers {
         /// The node.
@@ -57,8 +57,7 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: NodePath,
     },
-    /// The volume is not the one that had this name when the write arrived, or there was none then
-    /// (S7b).
+    /// The volume was made after the write arrived, in place of an earlier one or of none (S7b).
     #[error("volume {path}: made anew since the write was sent")]
     VolumeReplaced {
         /// The top of the volume.
@@ -98,7 +97,7 @@ pub enum WriteRefusal {
         /// The bound.
         most: u64,
     },
-    /// No key lease has this id, or another one has it by now.
+    /// No key lease has this id, or the id now stands for another lease.
     #[error("lease {id:x} does not exist")]
     LeaseNotFound {
         /// The lease.
@@ -110,7 +109,7 @@ pub enum WriteRefusal {
         /// The lease.
         id: LeaseId,
     },
-    /// The session has no lease on the node's volume for the node or the lock.
+    /// The session has no lease on the node's volume, to which the node or lock could belong.
     #[error("{path} cannot be held by its writer, or go with it: the session has no lease on the volume {volume}")]
     NoVolumeLease {
         /// The node.
@@ -118,8 +117,8 @@ pub enum WriteRefusal {
         /// The volume that it belongs to.
         volume: NodePath,
     },
-    /// The node is attached to a lease. Such a node has no children, is no volume (ZooKeeper), and
-    /// gets no write lease.
+    /// The node is attached to a lease. Such a node cannot have children or be a volume
+    /// (ZooKeeper), and gets no write lease.
     #[error(
         "{path} goes with a lease: expected a node that stays, to have children, be a volume or be under a write lease"
     )]
@@ -141,7 +140,7 @@ pub enum WriteRefusal {
         /// The first session with such a lease.
         session: SessionId,
     },
-    /// The node is taken, and the request was not to wait.
+    /// The node is taken, and the request does not want to wait.
     #[error("{path} is held by session {owner} under token {token}, and {waiting} wait for it: expected it to be free")]
     Locked {
         /// The node.
@@ -153,7 +152,7 @@ pub enum WriteRefusal {
         /// The number of waiters in the queue.
         waiting: u64,
     },
-    /// The session has no such lock. It was released, or it ended with its lease.
+    /// The session has no such lock. It may have been released, or have ended with its lease.
     #[error("lock {lock} on {path} does not exist: it was given back, or is gone with its lease")]
     LockNotFound {
         /// The node.
@@ -169,8 +168,8 @@ pub enum WriteRefusal {
         /// The lock.
         lock: LockId,
     },
-    /// Another shared owner of the node already waits for an upgrade. Neither of the two could ever
-    /// get it.
+    /// Another shared owner of the node already waits for an upgrade. The two would wait for each
+    /// other for ever.
     #[error("{path} is already waited for by another that holds it shared: expected this hold to be given back first")]
     UpgradePending {
         /// The node.
@@ -184,7 +183,7 @@ pub enum WriteRefusal {
         /// The lock.
         lock: LockId,
     },
-    /// The flush names another token than that of the lock.
+    /// The token in the flush is not that of the lock.
     #[error("lock {lock} on {path} is held under token {expected}: expected what is flushed to be of it, got {got}")]
     TokenMismatch {
         /// The node.

@@ -1,7 +1,7 @@
 //! The encoded lengths of commands.
 //!
-//! The bound on an entry counts encoded bytes (S10b). In a small transaction most bytes are not
-//! those of paths and values. So each length here is that of the encoding, not an estimate.
+//! The bound on an entry counts encoded bytes (S10b). Paths and values are only a small part of a
+//! small transaction's encoding. So each length here is that of the encoding, not an estimate.
 
 use serde::Serialize;
 
@@ -19,13 +19,13 @@ impl Write {
     /// [`Self::CONSENTED_BYTES_MAX`] and the rest of its command it fits [`Command::BYTES_MAX`].
     pub const BYTES_MAX: usize = Command::BYTES_MAX - Self::CONSENTED_BYTES_MAX - Self::HEAD_BYTES_MAX;
 
-    /// The longest encoding of the objects that a write's command names beside the write, in bytes.
+    /// The longest encoding of the objects in the `consented` field of a write's command, in bytes.
     /// Above it the lessor names one subtree that contains them all. The largest case is the 512
     /// lists of children that a revocation may name.
     pub const CONSENTED_BYTES_MAX: usize = 2304 << 10;
 
-    /// The longest encoding of the rest of a write's command, in bytes. It has some numbers, and an
-    /// incarnation for each operation of both branches of a transaction.
+    /// The longest encoding of the other fields of a write's command, in bytes. They are some
+    /// numbers, and an incarnation for each operation of both branches of a transaction.
     const HEAD_BYTES_MAX: usize = 4 << 10;
 
     /// The length of the encoding in bytes.
@@ -48,8 +48,8 @@ impl Command {
 impl LeaseKey {
     /// The longest encoding of a renewal of this lease, in bytes.
     pub(crate) fn renewal_bytes_max(&self) -> usize {
-        // A variant, and up to three numbers of ten bytes each. A path adds two bytes for its
-        // length.
+        // One byte for the variant, and three numbers of at most ten bytes each. A path adds two
+        // bytes for its length.
         match self {
             Self::Session(_) | Self::Key(_) | Self::LockDelay(_) => 31,
             Self::Volume(_, top) => 33 + top.as_str().len(),

@@ -1,15 +1,15 @@
 //! New volume leases, and which copies they revive.
 //!
-//! Sending the request ends the old incarnation on this side. Its copies may not be used, and later
-//! promises for it are refused. So the server may count it as given up when the request arrives.
+//! By sending the request, the client ends the old incarnation on its side. It uses no copies and
+//! refuses later promises. So the server may end the old lease without a consent (docs/adr/0004).
 //!
-//! The request names a path, and only the server knows the path's volume. If the volume that the
-//! client believes in was removed, it is one above. So every volume that the path may belong to is
-//! suspended until the answer says which volume it was.
+//! The request names a path, and only the server knows the path's volume. If the believed volume
+//! was removed, the path is in a volume above. So every volume that the path may belong to is
+//! suspended until the answer names the volume.
 //!
 //! Revival (S7 in docs/PROTOCOL.md): the request says at which revision the copies were last valid.
-//! The answer may list what changed since. Other copies are good again while their own object lease
-//! holds.
+//! The answer may list the objects that changed since. Other copies are valid again, each while its
+//! own object lease holds.
 
 use std::collections::BTreeSet;
 
@@ -28,25 +28,25 @@ use crate::{
     time::Instant,
 };
 
-/// A new lease that the client asks for.
+/// A new volume lease that the client asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Acquisition {
     /// A path in the volume.
     path: NodePath,
     /// Fetches that wait for the lease.
     pub(super) waiters: BTreeSet<Object>,
-    /// Writes that attach a node or take a lock under the lease.
+    /// Writes that wait for the lease, to attach a node or to take a lock.
     pub(super) writes: BTreeSet<WriteId>,
-    /// Sent at least once: the leases that it may replace are suspended.
+    /// The request was sent at least once: the leases that it may replace are suspended.
     pub(super) is_sent: bool,
-    /// Sent more than once. A leader may have carried out an earlier sending, or may still.
+    /// The request was sent more than once. An earlier sending may have taken effect, or may still.
     is_repeated: bool,
-    /// What the copies were last valid at, according to the request.
+    /// When the copies were last valid, as the request said.
     valid_at: Option<LastValid>,
 }
 
 impl Acquisition {
-    /// Takes the fetches and writes that wait.
+    /// Removes and returns the fetches and writes that wait.
     fn take_waiters(&mut self) -> (BTreeSet<Object>, BTreeSet<WriteId>) {
         (std::mem::take(&mut self.waiters), std::mem::take(&mut self.writes))
     }
@@ -64,7 +64,7 @@ impl Holder {
         self.acquisition(volume, &object.path).waiters.insert(object.clone());
     }
 
-    /// The same for a write that attaches a node or takes a lock.
+    /// Like `acquire`, for a write that attaches a node or takes a lock.
     pub(super) fn acquire_for(&mut self, volume: NodePath, path: &NodePath, write: WriteId) {
         self.acquisition(volume, path).writes.insert(write);
     }
@@ -94,22 +94,22 @@ impl Holder {
             return self.stop_acquiring(top);
         }
         let is_bound = (volume.is_bound() || may_be_bound) && volume.lease.is_some();
-        // The lease may still be valid on the server, and its nodes and locks would end with it. A
-        // write in flight may have added some. So ask for a renewal first.
+        // The lease may still exist on the server, and may have nodes or locks, perhaps from a
+        // write in flight. The client must not lose these, so it asks for a renewal first.
         if is_bound && !is_sent {
             volume.is_used = true;
             self.send_heartbeat(now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
-        // The server may have carried out an earlier sending. So the request is repeated, even if
-        // another answer has brought a lease since. A lease with nodes or locks is granted again:
-        // its copies are not used meanwhile.
+        // An earlier sending may have taken effect. So the client repeats the request, even if
+        // another answer has brought a lease since. A lease with nodes or locks does not end,
+        // because the server grants it again. But the client uses no copy under it meanwhile.
         if !is_bound {
             volume.end_lease();
         }
         let ended = volume.ended;
         self.holder_reports.remove(top);
-        // `None` without a copy that the answer could revive.
+        // `None` if there is no copy that the answer could revive.
         let last_valid = ended.filter(|ended| self.has_revivable(top, ended.since, now)).map(|ended| ended.last);
         let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
         (acquisition.is_repeated, acquisition.is_sent) = (acquisition.is_sent, true);
@@ -143,7 +143,7 @@ impl Holder {
         }
     }
 
-    /// The new lease has arrived.
+    /// Handles the answer with the new lease.
     pub(super) fn acquired(
         &mut self,
         asked: &NodePath,
@@ -161,10 +161,10 @@ impl Holder {
         let is_late = answer.stamp <= self.volumes.begun(&top);
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
         // A late answer names a lease that the server has replaced, even if this client no longer
-        // has the replacement. Nobody would recall copies under the late one.
+        // has the replacement. No leader would recall copies under the replaced lease.
         let is_newest = !is_late && lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
         // The server has granted the same lease again, because it has nodes or locks. So no lease
-        // begins, but the volume that the client believed in does not exist.
+        // begins. But if the answer names a volume above `asked`, that volume does not exist.
         let is_same = lease.is_some_and(|lease| lease.incarnation == answer.promise.incarnation);
         // A lease on a volume without the path does not answer this request.
         if is_newest && top.contains(&acquisition.path) {
@@ -189,15 +189,15 @@ impl Holder {
         }
     }
 
-    /// The generation that all copies of the volume have, if there can be any.
+    /// The generation of all copies of the volume. `None` if the volume can have no copies.
     pub(super) fn generation_of(&self, top: &NodePath) -> Option<VolumeGeneration> {
         let volume = self.volumes.get(top)?;
         let lease = volume.lease.as_ref().map(|lease| lease.generation);
         lease.or(volume.ended.map(|ended| ended.last.generation))
     }
 
-    /// Drops the copies that have changed. Returns the oldest incarnation whose copies are good
-    /// again: the new one if none are.
+    /// Drops the copies that have changed. Returns the oldest incarnation whose copies are valid
+    /// again. If none are valid, that is the new incarnation.
     fn revived_since(&mut self, top: &NodePath, valid_at: Option<LastValid>, answer: &AcquiredVolume) -> Incarnation {
         let ended = self.volumes.get(top).and_then(|volume| volume.ended);
         match (&answer.revival, valid_at, ended) {
@@ -240,7 +240,7 @@ impl Holder {
         });
     }
 
-    /// The server refuses a lease there. Waiting reads and writes go without.
+    /// Handles a refusal. Waiting reads and writes continue without a lease.
     pub(super) fn refused_volume(&mut self, top: &NodePath) {
         if let Some(acquisition) = self.acquisitions.get_mut(top) {
             let waiters = acquisition.take_waiters();
@@ -249,11 +249,11 @@ impl Holder {
         self.stop_acquiring(top);
     }
 
-    /// The leader has no room for one more lease. Reads that wait for it go without.
+    /// Handles a refusal as busy. Waiting reads and writes continue without a lease.
     ///
-    /// An earlier sending may have replaced a lease that this client still has. Then nobody recalls
-    /// the copies under that lease (S2), so this client ends it. It cannot end a lease with nodes
-    /// or locks. It keeps that lease, serves nothing under it, and asks again.
+    /// An earlier sending may have replaced a lease that this client still has. Then no leader
+    /// recalls the copies under that lease (S2), so this client ends it. A lease with nodes or
+    /// locks does not end: the client serves nothing under it, and asks again.
     pub(super) fn no_room_for_lease(&mut self, top: &NodePath, now: Instant) {
         let Some(acquisition) = self.acquisitions.get_mut(top).filter(|acquisition| acquisition.is_repeated) else {
             self.send_queue.settle(&Purpose::Acquire(top.clone()));
@@ -298,16 +298,16 @@ impl Holder {
         }
     }
 
-    /// A leader says which volume the path belongs to.
+    /// Handles a leader's statement that the path belongs to `volume`.
     pub(super) fn learn_volume(&mut self, path: &NodePath, volume: &NodePath) {
         let believed = self.volumes.nearest(path);
         if believed == *volume || !volume.contains(path) {
             return;
         }
         if volume.contains(&believed) {
-            // A volume is not removed while a lease on it has nodes or locks. So the server said
-            // this before the volume was made, or the lease has ended and its next renewal says so.
-            // A write in flight may add a node or a lock.
+            // No volume is removed while a lease on it has nodes or locks. So the statement is
+            // older than the volume, or the lease has ended and the answer to its next renewal says
+            // so. A write in flight may add a node or a lock.
             let is_bound = self.volumes.get(&believed).is_some_and(KnownVolume::is_bound);
             if is_bound || self.writes.may_attach_in(&believed) {
                 return;
@@ -320,7 +320,7 @@ impl Holder {
         self.volumes.learn(volume);
     }
 
-    /// The volume no longer exists.
+    /// Forgets a volume that no longer exists, with its copies, nodes and locks.
     fn forget_volume(&mut self, top: &NodePath) {
         if self.acquisitions.contains_key(top) {
             return;

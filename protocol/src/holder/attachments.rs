@@ -1,12 +1,12 @@
 //! Nodes that are attached to this session's volume leases (S7b).
 //!
-//! While a lease has attached nodes, the holder renews it even if nothing is read. When it ends,
-//! the holder reports the nodes as lost.
+//! While a lease has attached nodes, the holder renews it even if the application reads nothing.
+//! When it ends, the holder reports the nodes as lost.
 //!
-//! The outcome of a put says which lease has the node. The holder does not infer it from its
-//! present lease: the outcome may be late, and the volume made, removed or leased again since.
-//! Outcomes may also arrive in another order than the writes took effect. So each node is recorded
-//! with the revision of its put, and the outcome of an earlier write does not change it.
+//! The outcome of a put says which lease has the node. It may not be the present lease, if the
+//! outcome is late and the volume was made, removed or leased again since. Outcomes may also arrive
+//! in another order than the writes took effect. So the holder records each node with the revision
+//! of its put. The outcome of an earlier write does not change the record.
 
 use std::{
     collections::BTreeSet,
@@ -22,21 +22,21 @@ use crate::{
     transaction::Operation,
 };
 
-/// What the holder knows of an attached node.
+/// The holder's record of an attached node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct AttachedNode {
-    /// The lease.
+    /// The incarnation of the lease.
     incarnation: Incarnation,
-    /// The put that attached it.
+    /// The revision of the put that attached the node.
     revision: Revision,
 }
 
-/// Remembered removals. A put may take effect before a removal and be answered after it. Beyond the
-/// bound, the earliest is forgotten. A node that it removed may then count as present until its
-/// lease ends.
+/// The most remembered removals. A put may take effect before a removal and be answered after it.
+/// Beyond the bound, the earliest removal is forgotten. A node that it removed may then count as
+/// attached until its lease ends.
 const REMOVALS_MAX: usize = 4096;
 
-/// What this client's own writes removed, or detached from its lease.
+/// The nodes that this client's writes removed, or detached from its lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnRemovals {
     /// The revision, the path, and whether everything below it was removed too.
@@ -60,8 +60,8 @@ impl OwnRemovals {
 }
 
 impl KnownVolume {
-    /// Forgets that a node, and optionally those below it, are attached. Only nodes put at the
-    /// revision or before.
+    /// Forgets that a node, and optionally the nodes below it, are attached. It forgets only nodes
+    /// whose put is not later than the revision.
     fn detach(&mut self, path: &NodePath, with_below: bool, revision: Revision) {
         let is_older = |node: &AttachedNode| node.revision <= revision;
         if self.attached.get(path).is_some_and(is_older) {
@@ -81,7 +81,7 @@ impl KnownVolume {
 }
 
 impl Holder {
-    /// A write has taken effect: records which nodes it attached, detached or removed.
+    /// Records the nodes that a successful write attached, detached or removed.
     pub(super) fn note_attachments(&mut self, change: &Write, written: &Written) {
         match (change, &written.transaction) {
             (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach, written),
@@ -122,7 +122,7 @@ impl Holder {
                 volume.detach(path, false, revision);
             }
         });
-        // The lease had ended before the outcome arrived, or the node was removed.
+        // The lease ended before the outcome arrived, or a later write removed the node.
         if !self.may_be_current_lease(&lease.volume, lease.incarnation) || self.removals.came_after(path, revision) {
             return self.notify_attached_lost(vec![path.clone()]);
         }
@@ -139,14 +139,14 @@ impl Holder {
         self.removals.note(path, is_subtree, revision);
     }
 
-    /// Leases on the volumes at and above a path may have ended.
+    /// Reports lost nodes after leases on the volumes at and above a path may have ended.
     pub(super) fn lose_attached_without_lease_above(&mut self, path: &NodePath) {
         for top in self.volumes.at_and_above(path) {
             self.lose_attached_without_lease(&top);
         }
     }
 
-    /// The lease on a volume may have ended: then its nodes are lost.
+    /// Reports the volume's attached nodes whose lease has ended as lost.
     pub(super) fn lose_attached_without_lease(&mut self, top: &NodePath) {
         let Some(volume) = self.volumes.get(top).filter(|volume| !volume.attached.is_empty()) else { return };
         let lives = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);
@@ -160,7 +160,7 @@ impl Holder {
         self.notify_attached_lost(gone);
     }
 
-    /// Checks that each node is attached to the present lease, or to one that may be granted again.
+    /// Checks that each node's lease is the present lease, or may be granted again.
     pub(super) fn check_attachments(&self) -> Result<(), String> {
         for (top, volume) in self.volumes.iter() {
             for (path, node) in &volume.attached {

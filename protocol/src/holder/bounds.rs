@@ -8,23 +8,23 @@ use crate::state::State;
 /// operations reach each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HolderBounds {
-    /// Remembered recalls. Beyond it they become one recall of everything. That one refuses some
-    /// grants for nothing, and never accepts a wrong one.
+    /// The most remembered recalls. Beyond it, the holder merges them into one recall of
+    /// everything. That refuses some grants needlessly, and never accepts a wrong one.
     pub recalls_remembered_max: usize,
-    /// Known volumes, because each step examines all of them. Beyond it, one that is not in use is
-    /// forgotten.
+    /// The most known volumes, because each step examines all of them. Beyond it, the holder
+    /// forgets a volume that is not in use.
     pub volumes_max: usize,
-    /// Returns that wait for a request to carry them. Beyond it the oldest is forgotten. The server
-    /// then recalls a copy that was dropped, and gets a consent.
+    /// The most returns that wait for a request. Beyond it, the oldest is forgotten. The server may
+    /// then recall a copy that was dropped, and gets a consent.
     pub returns_waiting_max: usize,
-    /// Numbers from the lowest unanswered write to the highest sent one: as many outcomes as
-    /// servers remember for a session. Writes beyond it wait until the lowest is answered.
+    /// The most write numbers from the lowest unanswered to the highest sent one: as many outcomes
+    /// as servers remember for a session. Further writes wait until the lowest is answered.
     pub writes_out_max: u64,
-    /// How many of these numbers are for flushes only. Writes that wait for a flush must leave it a
-    /// number.
+    /// How many of these numbers are reserved for flushes. Writes that wait for a flush must leave
+    /// a number for it.
     pub flushes_out_max: u64,
     /// How often one fetch waits for a volume lease before it reads without one. Twice for the
-    /// volume that the client believes in, and twice for the real one.
+    /// believed volume, and twice for the real one.
     pub read_waits_max: u8,
 }
 

@@ -4,11 +4,11 @@ use super::{Holder, copies::CachedCopy, session::LinkState};
 use crate::{object::Object, path::NodePath, planted::Bug, time::Instant};
 
 impl Holder {
-    /// Checks that the parts agree with each other and obey the rules.
+    /// Checks that the parts agree and obey the rules.
     ///
     /// # Errors
     ///
-    /// Names the invariant that does not hold, and its subject.
+    /// A sentence that names the broken invariant and its subject.
     pub fn check(&self, now: Instant) -> Result<(), String> {
         if !self.effects.is_empty() {
             return Err("effects are left over from a step".to_owned());
@@ -50,7 +50,7 @@ impl Holder {
         {
             return Err(format!("the copy of {object} is newer than the lease on {}", validity.volume));
         }
-        // While the volume lease has lapsed, no object lease under it permits the use of a copy.
+        // Without a valid volume lease, no object lease permits the use of a copy.
         let holds = volume.live(now).is_some() && now < validity.until;
         if self.may_serve(object, now) && !holds && !self.config.planted.has(Bug::ServeAfterExpiry) {
             return Err(format!("the copy of {object} would be used at {now}, after {}", validity.until));

@@ -1,6 +1,6 @@
-//! The cached copies, as far as the rules need to know them, without their contents.
+//! The rules' record of the cached copies, without their contents.
 //!
-//! A superset of the cache's copies: the cache drops some for lack of room, and says so later.
+//! It is a superset of the copies in the cache, which reports evictions later.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -16,7 +16,7 @@ pub(super) struct CachedCopy {
     pub(super) validity: CopyValidity,
     /// The volume's generation at the grant. A copy of an older generation is not valid (S8).
     pub(super) generation: VolumeGeneration,
-    /// The revision that can validate the copy. `None` for a node that does not exist.
+    /// The revision by which a read can validate the copy. `None` if the node does not exist.
     pub(super) modified: Option<Revision>,
 }
 
@@ -71,7 +71,7 @@ impl CachedCopies {
         }
     }
 
-    /// Removes the copies in a set that fit. Returns their objects in order.
+    /// Removes the copies in a set for which `fits` holds. Returns their objects in order.
     pub(super) fn remove_where(&mut self, set: &ObjectSet, fits: impl Fn(&CachedCopy) -> bool) -> Vec<Object> {
         let gone: Vec<Object> = match set {
             ObjectSet::One(object) => {
@@ -89,8 +89,8 @@ impl CachedCopies {
 
     /// The copies of objects at and below a path.
     pub(super) fn below(&self, top: &NodePath) -> impl Iterator<Item = (Object, &CachedCopy)> {
-        // The node itself comes first. Others can lie between it and those below it: `/a-b` lies
-        // between `/a` and `/a/b`.
+        // The node itself is looked up alone, because other nodes can sort between it and the nodes
+        // below it: `/a-b` sorts between `/a` and `/a/b`.
         let prefix = top.prefix_below();
         let own = if top.is_root() { None } else { self.nodes.get_key_value(top) };
         let rest = self.nodes.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));

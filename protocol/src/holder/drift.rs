@@ -1,13 +1,13 @@
 //! Drift supervision in the client: each heartbeat compares this clock with the leader's
 //! ([`crate::drift`]).
 //!
-//! Beyond the allowance, this clock cannot guarantee S1. Then no volume's copies may be used, as
-//! without a lease, and each read goes to the server. Recalls, renewals and writes continue. The
-//! holder uses copies again when both clocks were within their allowances for a whole
+//! Beyond the allowance, this clock cannot guarantee S1. Then the client uses no copies, as if it
+//! had no volume lease, and each read goes to the server. Recalls, renewals and writes continue.
+//! The holder uses copies again when both clocks were within their allowances for a whole
 //! [`RESUME_WINDOW`] after the last excess.
 //!
-//! Each heartbeat that renews compares clocks. A client with a volume lease also compares soon
-//! after it registers, and when no heartbeat was due for most of a term.
+//! Each heartbeat compares clocks. A client with a volume lease sends extra heartbeats for that:
+//! soon after it registers, and after most of a term without one.
 
 use std::time::Duration;
 
@@ -18,15 +18,14 @@ use crate::{
     time::Instant,
 };
 
-/// For a client with a lease: how long after registering the first comparison comes, and how long
-/// after that the second. They find a grossly wrong clock before the leases that it misjudges have
-/// ended.
+/// The time from registering to the first comparison, and from there to the second, for a client
+/// with a volume lease. They detect a grossly wrong clock before the client's leases end.
 const EARLY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
-/// The shortest interval between extra comparisons, whatever terms a server names.
+/// The shortest interval between extra comparisons, even if a server names tiny terms.
 const APART_MIN: Duration = Duration::from_millis(100);
 
-/// What the client knows about its clock and the leader's.
+/// The client's comparison of its clock with the leader's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct DriftSupervision {
     references: References,
@@ -38,15 +37,15 @@ pub(super) struct DriftSupervision {
 }
 
 impl DriftSupervision {
-    /// Another leader's clock counts now, and that leader knows no earlier exchange.
+    /// Forgets earlier exchanges: a new leader has another clock, and does not know them.
     pub(super) fn begin_epoch(&mut self) {
         self.references.clear();
     }
 }
 
 impl Holder {
-    /// What this clock and the leader's counted, while they are beyond their allowances. Then
-    /// nothing is served from memory.
+    /// The spans that both clocks counted, while they are beyond their allowances. Meanwhile the
+    /// client serves nothing from memory.
     pub fn clock_excess(&self) -> Option<Excess> {
         self.drift.beyond
     }
@@ -55,7 +54,7 @@ impl Holder {
         self.drift.beyond.is_some()
     }
 
-    /// A leader has answered the registration, and has noted when.
+    /// Handles the answer to a registration. It was the first exchange with this leader.
     pub(super) fn clocks_registered(&mut self, ticket: SendId, sent: Instant, now: Instant) {
         self.drift.references.remember(ticket.0, sent, now);
         self.drift.early = 0;
@@ -66,7 +65,7 @@ impl Holder {
         }
     }
 
-    /// The comparison that a heartbeat asks for.
+    /// The comparison of clocks that a heartbeat requests.
     pub(super) fn clock_question(&mut self, now: Instant) -> ClockQuestion {
         self.drift.early = (self.drift.early + 1).min(EARLY.len());
         self.drift.due = Some(now.after(self.comparison_pace()));
@@ -74,7 +73,7 @@ impl Holder {
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
     }
 
-    /// When to compare clocks, if no heartbeat does so before. `None` if no lease holds then.
+    /// When to compare clocks, if no heartbeat does so before. `None` if no lease lasts until then.
     pub(super) fn clocks_deadline(&self) -> Option<Instant> {
         let due = self.drift.due.filter(|_| self.link == LinkState::Registered)?;
         self.volumes.are_live_at(due).then_some(due)
@@ -87,18 +86,18 @@ impl Holder {
         self.drift.early = EARLY.len();
     }
 
-    /// How long after one comparison the next is due. Longer than the interval of the heartbeats
-    /// that renew an idle client's leases, because those compare clocks anyway.
+    /// How long after one comparison the next is due. It is longer than the usual interval of
+    /// heartbeats that renew leases, because those compare clocks anyway.
     fn comparison_pace(&self) -> Duration {
         let term = self.volumes.shortest_term().unwrap_or(Duration::MAX);
         let pace = (term / 10).saturating_mul(7).max(APART_MIN);
         EARLY.get(self.drift.early).map_or(pace, |early| pace.min(*early))
     }
 
-    /// The leader has answered a heartbeat.
+    /// Handles the leader's answer to a heartbeat.
     pub(super) fn clocks_compared(&mut self, ticket: SendId, sent: Instant, answer: &ClockAnswer, now: Instant) {
-        // The latest time at which the leader dealt with the exchange: it delayed the answer for at
-        // least `waited`.
+        // `dealt` is the latest time at which the leader can have handled the exchange, because it
+        // delayed the answer for at least `waited`.
         let waited = self.config.drift_allowance.shorten(answer.allowance.shorten(answer.delay));
         let dealt = now.before(waited).max(sent);
         let counted = self.drift.references.elapsed_pairs(answer, sent, dealt);
@@ -132,7 +131,7 @@ impl Holder {
         if !is_change {
             return;
         }
-        // The cache first, because the application may act on the notification.
+        // Notify the cache first, because the application may act on its notification.
         let tops: Vec<NodePath> = self.volumes.iter().map(|(top, _)| top.clone()).collect();
         tops.iter().for_each(|top| self.notify_validity(top));
         self.effects.push(HolderEffect::ClockExcessChanged { excess });

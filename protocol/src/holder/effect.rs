@@ -1,4 +1,4 @@
-//! What the holder wants the driver to do.
+//! The effects of a holder: the actions that it wants from the driver.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,19 +18,19 @@ use crate::{
     time::Instant,
 };
 
-/// An action for the driver. The driver executes effects in the order given. It completes an effect
-/// on the cache before the next effect and before the next step.
+/// An action for the driver. The driver executes effects in order. It completes an effect on the
+/// cache before the next effect and before the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HolderEffect {
     /// Send a request on the current connection.
     /// [`HolderInput::Answered`](super::HolderInput::Answered) brings its answer.
     Send {
-        /// Names the sending, so that its answer can be matched.
+        /// Identifies the sending, so that its answer can be matched.
         send_id: SendId,
         /// The request.
         request: Request,
     },
-    /// Keep this copy, in place of any other copy of the object.
+    /// Cache this copy, in place of any other copy of the object.
     Install {
         /// The object of the copy.
         object: Object,
@@ -39,9 +39,9 @@ pub enum HolderEffect {
         /// Until when the copy may be used, and under which lease.
         validity: CopyValidity,
     },
-    /// Use the cache's copy of the object again, with this validity. If the cache has lost the
-    /// copy, it sends [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp given
-    /// here.
+    /// Use the cache's copy of the object again, with this validity. If the cache no longer has the
+    /// copy, it sends [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp in
+    /// `validity`.
     Revalidate {
         /// The object of the copy.
         object: Object,
@@ -53,15 +53,15 @@ pub enum HolderEffect {
     Drop(Vec<Object>),
     /// Drop all copies and forget all volumes, because the session has ended.
     DropAll,
-    /// Apply this validity to the volume's copies. Copies that may not be used stay in the cache to
-    /// be validated, until they are dropped or evicted.
+    /// Apply this validity to the volume's copies. Copies that may not be used stay in the cache
+    /// until they are dropped or evicted, because a server may validate them.
     VolumeValidityChanged {
         /// The top of the volume.
         volume: NodePath,
-        /// The new validity. `until` is the origin of the clock if the copies may not be used.
+        /// The new validity. If the copies may not be used, `until` is [`Instant::ZERO`].
         validity: VolumeValidity,
     },
-    /// Send the consent to the server. Always after the [`HolderEffect::Drop`] of its copies.
+    /// Send the consent to the server. It always follows the [`HolderEffect::Drop`] of the copies.
     Consent(Consent),
     /// Answer these reads with this content.
     Serve {
@@ -73,12 +73,11 @@ pub enum HolderEffect {
         content: Arc<Content>,
         /// The revision that was applied when the server answered.
         applied: Revision,
-        /// Until when the content is valid on this client's clock. `None` if it came without leases
-        /// that hold.
+        /// Until when the content is valid on this client's clock. `None` if no leases protect it.
         valid_until: Option<Instant>,
     },
-    /// Answer these reads with the content in the cache, whether or not that may be used again. If
-    /// the cache has lost it, it sends [`HolderInput::Evicted`](super::HolderInput::Evicted) and
+    /// Answer these reads with the content in the cache, even if `valid_until` is `None`. If the
+    /// cache no longer has it, it sends [`HolderInput::Evicted`](super::HolderInput::Evicted) and
     /// then the reads again.
     ServeCached {
         /// The reads.
@@ -87,8 +86,7 @@ pub enum HolderEffect {
         object: Object,
         /// The stamp of the copy's grant.
         stamp: Stamp,
-        /// Until when the copy is valid on this client's clock. `None` if it has no leases that
-        /// hold.
+        /// Until when the copy is valid on this client's clock. `None` if no leases protect it.
         valid_until: Option<Instant>,
     },
     /// These reads have failed.
@@ -105,30 +103,29 @@ pub enum HolderEffect {
         /// Its outcome.
         result: Result<Written, WriteFailure>,
     },
-    /// A key lease was granted or renewed. It certainly holds until then on this client's clock.
+    /// A key lease was granted or renewed.
     KeyLeaseRenewed {
         /// The lease.
         id: LeaseId,
-        /// Which lease of that id.
+        /// Identifies the lease among all leases of that id.
         incarnation: Incarnation,
         /// The lease's term.
         ttl: Duration,
         /// When it ends on this client's clock without another renewal.
         until: Instant,
     },
-    /// A key lease that the holder renewed has ended, or may have. Reported once, at the latest at
-    /// its end on this client's clock. The holder no longer renews it.
+    /// A key lease that the holder renewed has ended, or may have ended. Reported once, at the
+    /// latest at its end on this client's clock. The holder no longer renews it.
     KeyLeaseLost {
         /// The lease.
         id: LeaseId,
     },
-    /// The volume lease of these nodes has ended for good. The session had attached the nodes to
-    /// it.
+    /// The volume lease to which the session attached these nodes has ended.
     AttachedNodesLost {
         /// The nodes.
         nodes: Vec<NodePath>,
     },
-    /// A lock's status differs from the last report, or from the outcome of its write.
+    /// The status of a lock has changed since the last report, or since the outcome of its write.
     LockChanged {
         /// The lock.
         lock: LockId,
@@ -136,15 +133,15 @@ pub enum HolderEffect {
         status: LockStatus,
     },
     /// These locks are lost: their lease has ended, or its time has passed on this clock. Reported
-    /// once for each, and never for a lock that the application has released. The servers may still
-    /// count them, so they have to be released there.
+    /// once for each lock, and never for a lock that the application has released. The servers may
+    /// still have the locks, so the client has to release them there.
     LocksLost {
         /// The locks.
         locks: Vec<LockId>,
     },
     /// The status of a write lease has changed. Reported from the answer to
-    /// [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until the lock is
-    /// ordinary again or lost.
+    /// [`Write::TakeWriteLease`](crate::command::Write::TakeWriteLease) on, until the write lease
+    /// has ended or the lock is lost.
     WriteLeaseChanged {
         /// The lock.
         lock: LockId,
@@ -152,36 +149,36 @@ pub enum HolderEffect {
         status: WriteLeaseStatus,
     },
     /// A value that was set under a write lease will never be flushed. The lock was lost or
-    /// released first, or the servers refused the value. Comes before the
+    /// released before the flush, or the servers refused the value. It precedes the
     /// [`HolderEffect::LocksLost`] of the lock.
     FlushLost {
         /// The lock.
         lock: LockId,
         /// The value that was set last.
         value: Value,
-        /// A flush was sent and its outcome is unknown: the servers may have this value or an
-        /// earlier one.
+        /// True if a flush was sent and its outcome is unknown. The servers may have this value or
+        /// an earlier one.
         may_be_there: bool,
         /// The servers' refusal, if there was one.
         refusal: Option<Refusal>,
     },
     /// Notify the application of the session's new state. Each change is reported once.
     Connection(ConnectionNews),
-    /// Notify the application and the log: this client's clock and the leader's ran too far apart,
-    /// and no read is served from memory. `None`: both are within their allowances again. Each
-    /// change is reported once.
+    /// Notify the application and the log that this client's clock and the leader's ran too far
+    /// apart, or no longer do. While they do, no read is served from memory. Each change is
+    /// reported once.
     ClockExcessChanged {
-        /// What both clocks counted.
+        /// The spans that both clocks counted. `None` if both are within their allowances again.
         excess: Option<Excess>,
     },
-    /// Give up the current connection, and look for the leader.
+    /// Close the current connection, and look for the leader.
     /// [`HolderInput::Disconnected`](super::HolderInput::Disconnected) and
     /// [`HolderInput::Connected`](super::HolderInput::Connected) follow.
     FindLeader {
         /// The leader's address, if a server named one.
         hint: Option<String>,
     },
-    /// The session is closed, as the application asked. No effect follows.
+    /// The session is closed, as the application requested. No effect follows.
     Closed,
     /// Report the changes in the scope of a watch: each change once, complete and in order. The
     /// holder asks for more only after [`HolderInput::WatchMore`](super::HolderInput::WatchMore).
@@ -250,7 +247,7 @@ pub enum WatchFailure {
     Closed,
 }
 
-/// Why a write was not acknowledged. Says whether it may still take effect.
+/// Why a write was not acknowledged, and whether it may still take effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WriteFailure {
     /// The server refused it for good. It changed nothing, and never will.

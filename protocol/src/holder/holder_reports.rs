@@ -1,8 +1,8 @@
 //! Holder reports: a client sends its object leases to a leader that tracks it as covering (S7).
 //!
-//! The holder lists them after registering, or after the answer that made the session covering. It
-//! sends each part after the answer to the one before. A report only ever adds, and is never a
-//! consent. An interrupted report is discarded: the next leader asks for its own.
+//! The holder takes a report after registering, or after the answer that made the session covering.
+//! It sends each part after the answer to the part before. A report only adds object leases, and is
+//! never a consent. If it is interrupted, the next registration asks for a new one.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct HolderReport {
     incarnation: Incarnation,
     covering: CoveringNumber,
     parts: u32,
-    /// The parts that are not answered.
+    /// The parts that the leader has not answered.
     rest: VecDeque<Vec<Object>>,
 }
 
@@ -52,7 +52,7 @@ impl HolderReport {
 }
 
 impl Holder {
-    /// Starts a report of the object leases under a volume lease, if that is the present one.
+    /// Starts a report of the object leases under this volume lease, if it is the present lease.
     pub(super) fn start_holder_report(&mut self, covering: &CoveringLease, now: Instant) {
         let CoveringLease { volume: top, incarnation, number } = covering;
         let Some(lease) = self.volumes.get(top).and_then(|volume| volume.lease.as_ref()) else { return };
@@ -75,7 +75,7 @@ impl Holder {
         }
     }
 
-    /// The leader has received a part.
+    /// Handles the leader's answer to a part.
     pub(super) fn advance_holder_report(&mut self, top: &NodePath) {
         let Some(list) = self.holder_reports.get_mut(top) else { return };
         list.rest.pop_front();

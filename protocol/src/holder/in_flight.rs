@@ -1,8 +1,8 @@
-//! Requests in flight: when each was sent, its purpose, and what was piggybacked on it.
+//! Requests in flight: when each was sent, its purpose, and the consents and returns in its header.
 //!
-//! Each sending has its own send id, in rising order. A send id ends once. It is answered, or
-//! abandoned because the connection ended or nobody waits for the answer. The holder ignores
-//! answers to an ended id. So it can forget a recall as soon as every earlier id has ended (S4).
+//! Each sending has its own send id, in rising order. A send id ends once: a server answers it, or
+//! the holder abandons it (the connection ended, or no call waits). The holder ignores answers to
+//! an ended id. So it can forget a recall as soon as every earlier id has ended (S4).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ use crate::{
     time::Instant,
 };
 
-/// What a request is for: enough to build it again, and to find the operations that wait for it.
+/// The purpose of a request: enough to build it again, and to find the operations that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Purpose {
     Open,
@@ -28,7 +28,7 @@ pub(super) enum Purpose {
     Acquire(NodePath),
     /// Renew key leases.
     KeepAlive,
-    /// Learn of changes in the status of locks.
+    /// Ask for changes in the status of locks.
     AwaitLocks,
     /// Send a part of the volume's holder report.
     HolderReport(NodePath),
@@ -39,7 +39,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// Whether the answer may carry an object lease, which a recall can overtake (S4).
+    /// Whether the answer may grant an object lease, which a recall can overtake (S4).
     fn may_grant(&self) -> bool {
         matches!(self, Self::Read(_) | Self::Write(_))
     }
@@ -48,7 +48,7 @@ impl Purpose {
 /// One sending of one request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RequestInFlight {
-    /// The time, read before the request was sent. Terms count from it (T2).
+    /// The time that was read before the request was sent. Terms count from it (T2).
     pub(super) sent: Instant,
     pub(super) purpose: Purpose,
     /// Whether the server owes the answer [at once](crate::message::Body::is_nonblocking).
@@ -57,8 +57,8 @@ pub(super) struct RequestInFlight {
     pub(super) returns: Vec<Return>,
 }
 
-/// Heartbeats in flight: more than are ever sent within one term. Beyond it, the oldest is
-/// abandoned.
+/// The most heartbeats in flight: more than a client sends within one term. Beyond it, the oldest
+/// is abandoned.
 const HEARTBEATS_MAX: usize = 16;
 
 /// All requests in flight.
@@ -68,8 +68,8 @@ pub(super) struct RequestsInFlight {
     live: BTreeMap<SendId, RequestInFlight>,
     granting: BTreeSet<SendId>,
     heartbeats: VecDeque<SendId>,
-    /// Requests with quick answers. Watches are separate: there may be thousands of them, and each
-    /// step needs the oldest quick request.
+    /// Requests with quick answers. Watches are separate, because there may be thousands of them,
+    /// and each step needs the oldest quick request.
     quick: BTreeSet<SendId>,
     watches: BTreeSet<SendId>,
 }

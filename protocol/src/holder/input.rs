@@ -23,7 +23,7 @@ pub struct HolderConfig {
     /// (T2).
     pub drift_allowance: DriftAllowance,
     /// A number from 0 to 1000, drawn once by the code that starts the client. It spreads the
-    /// renewals and retries of many clients, so that they do not come all at once.
+    /// renewals and retries of many clients over time.
     pub spread_permille: u16,
     /// Bounds of the holder's queues and tables.
     pub bounds: HolderBounds,
@@ -39,22 +39,22 @@ impl HolderConfig {
     }
 }
 
-/// Names a read of the application. The driver never uses an id twice.
+/// Identifies a read of the application. The driver never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(pub u64);
 
-/// Names a write of the application. The driver gives ids in rising order, below 2^63, and never
-/// twice.
+/// Identifies a write of the application. The driver uses ids in rising order, below 2^63, and
+/// never twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
 
-/// Names a watch of the application. The driver never uses an id twice.
+/// Identifies a watch of the application. The driver never uses an id twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(pub u64);
 
-/// Names one sending of one request. The answer names it too. A request that is sent again gets a
-/// new id. So a term counts from exactly the sending that was answered (T2), and the holder
-/// recognizes answers that nobody waits for (S4).
+/// Identifies one sending of one request. The answer names it too. A request that is sent again
+/// gets a new id. So a term counts from exactly the sending that was answered (T2), and the holder
+/// recognizes answers to abandoned requests (S4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SendId(pub u64);
 
@@ -80,7 +80,7 @@ pub enum HolderInput {
         /// The change.
         change: Write,
     },
-    /// The application wants a key lease renewed from now on.
+    /// The application asks the holder to renew a key lease from now on.
     /// [`HolderEffect::KeyLeaseRenewed`](super::HolderEffect::KeyLeaseRenewed) and
     /// [`HolderEffect::KeyLeaseLost`](super::HolderEffect::KeyLeaseLost) report the results.
     KeepAlive(LeaseId),
@@ -102,12 +102,12 @@ pub enum HolderInput {
     },
     /// A recall has arrived.
     Recalled(Recall),
-    /// The cache has dropped a copy by itself, or finds that it does not have the copy.
+    /// The cache has evicted a copy, or finds that it does not have the copy.
     Evicted {
         /// The object of the copy.
         object: Object,
-        /// The stamp of the copy's grant. If the copy has a later grant, the holder ignores the
-        /// input.
+        /// The stamp of the copy's grant. If the holder's copy has a later grant, the holder
+        /// ignores the input.
         stamp: Stamp,
     },
     /// The time of [`Holder::next_deadline`](super::Holder::next_deadline) has come.
@@ -116,14 +116,14 @@ pub enum HolderInput {
         /// leases in use, and those with attached nodes or locks.
         used: BTreeSet<NodePath>,
     },
-    /// A request that these rules do not know of has waited for a while. If the server is silent,
+    /// A request that the holder does not know of has waited for a while. If the server is silent,
     /// the holder asks it for a sign of life.
     Probe,
     /// The application closes the session.
     Close,
     /// The application watches a node or a subtree.
     /// [`HolderEffect::Changes`](super::HolderEffect::Changes) reports the changes. For a watch
-    /// from now on, the first report says where the watch begins.
+    /// without `after`, the first report says where the watch begins.
     /// [`HolderEffect::WatchLost`](super::HolderEffect::WatchLost) or [`HolderInput::CancelWatch`]
     /// ends the watch.
     Watch {
@@ -133,26 +133,26 @@ pub enum HolderInput {
         watched: Watched,
         /// The last revision that the application knows. `None` to watch from now on.
         after: Option<Revision>,
-        /// About how many bytes of changes the application takes at once.
+        /// About how many bytes of changes one report may have.
         bytes_max: u32,
     },
-    /// The application has taken the last [`HolderEffect::Changes`](super::HolderEffect::Changes),
-    /// and wants more.
+    /// The application has consumed the last
+    /// [`HolderEffect::Changes`](super::HolderEffect::Changes), and wants more.
     WatchMore(WatchId),
     /// The application ends a watch.
     CancelWatch(WatchId),
-    /// The application sets the value of a node under a write lease. The holder ignores it unless
-    /// [`Holder::write_lease_value`](super::Holder::write_lease_value) returns a value at the same
-    /// moment.
+    /// The application sets the value of a node under a write lease. The holder ignores the input
+    /// unless [`Holder::write_lease_value`](super::Holder::write_lease_value) returns a value at
+    /// the same time.
     SetUnderWriteLease {
         /// The lock of the write lease.
         lock: LockId,
         /// The node's new value.
         value: Value,
     },
-    /// The application wants the last value that it set on the servers.
+    /// The application asks the holder to write the last value that it set to the servers.
     /// [`HolderEffect::WriteLeaseChanged`](super::HolderEffect::WriteLeaseChanged) reports it.
     Flush(LockId),
-    /// The application ends a write lease, and keeps the lock. The holder flushes the value first.
+    /// The application ends a write lease. The lock remains. The holder flushes the value first.
     ReleaseWriteLease(LockId),
 }

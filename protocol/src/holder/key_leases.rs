@@ -1,11 +1,11 @@
-//! Key leases that the application wants renewed.
+//! The key leases that the holder renews for the application.
 //!
-//! One request names all that are due soon, however many there are (etcd 12106: a storm of
-//! keep-alives). Terms count from before the request was sent, shortened by the drift allowance
-//! (T2). When a key lease has ended, the application is notified once. That is at the latest by its
-//! own clock, whatever the connection does (etcd 6922, 7357).
+//! One request renews all key leases that are due soon, up to `KEEP_ALIVES_MAX` (etcd 12106: a
+//! storm of keep-alives). Terms count from before the request was sent, shortened by the drift
+//! allowance (T2). The holder reports the end of a key lease once, at the latest when it ends on
+//! the client's clock (etcd 6922, 7357).
 //!
-//! A key lease belongs to no session. The holder goes on to renew it under the next one.
+//! A key lease belongs to no session, so the holder continues to renew it under the next session.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -21,41 +21,41 @@ use crate::{
     time::Instant,
 };
 
-/// A key lease that is renewed.
+/// A key lease that the holder renews.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct OwnKeyLease {
     /// When it ends on this clock, and when to renew it. `None` before the first promise.
     promised: Option<(Instant, Pace)>,
-    /// Which lease of its id, once that is known.
+    /// The lease's incarnation, once the holder knows it.
     incarnation: Option<Incarnation>,
-    /// The first request that can be about it. An earlier answer may be about another lease of the
-    /// same id, whose renewal was stopped.
+    /// The first request that can be about this lease. An answer to an earlier one may be about
+    /// another lease of the same id, whose renewal was stopped.
     since: SendId,
     /// Before the first promise: when to ask for one.
     ask_at: Instant,
 }
 
 impl OwnKeyLease {
-    /// When a request must name it.
+    /// When the holder must send a request to renew the lease.
     fn due(&self) -> Instant {
         self.promised.as_ref().map_or(self.ask_at, |(_, pace)| pace.due)
     }
 
-    /// From this time on, a request that is sent anyway names it too.
+    /// From this time on, a request that the holder sends for other leases renews this one too.
     fn joins_from(&self) -> Instant {
         self.promised.as_ref().map_or(self.ask_at, |(_, pace)| pace.joins_from())
     }
 }
 
-/// When to ask again for a lease without a promise that is not renewed now. Its end is applied
-/// within a commit or two, or its leader has no quorum.
+/// When to ask again after `Unconfirmed` about a lease without a promise. Its proposed end is
+/// applied soon, unless the leader has no quorum.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// All key leases that are renewed.
+/// All key leases that the holder renews.
 ///
-/// Each step needs the next deadline, and there may be thousands of leases. So the deadlines are
-/// stored, and may be too early. They are corrected when they pass, and whenever all leases are
-/// examined.
+/// Each step needs the next deadline, and there may be thousands of leases. So it stores the
+/// deadlines, which may be too early. It corrects them when they pass, and whenever it examines all
+/// leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnKeyLeases {
     by_id: BTreeMap<LeaseId, OwnKeyLease>,
@@ -81,9 +81,9 @@ impl OwnKeyLeases {
         (self.due, self.ends) = (due, ends);
     }
 
-    /// The last lease that the next request names, if more are due than it may name. Those due for
-    /// longest come first. An answer makes a lease due later than all that wait, so each has its
-    /// turn (S10b).
+    /// The last lease that the next request names, if more are due than it may name. Leases that
+    /// are due for longest come first. A renewed lease is due after all that wait, so every lease
+    /// is renewed in turn (S10b).
     fn last_named(&self, now: Instant) -> Option<(Instant, LeaseId)> {
         if self.by_id.len() <= KEEP_ALIVES_MAX {
             return None;
@@ -106,7 +106,7 @@ impl Holder {
         }
     }
 
-    /// The application stops the renewal of a lease, which then ends by itself.
+    /// Stops the renewal of a lease, which then expires.
     pub(super) fn stop_keep_alive(&mut self, id: LeaseId) {
         self.key_leases.by_id.remove(&id);
         if self.key_leases.is_empty() {
@@ -118,13 +118,13 @@ impl Holder {
         self.in_flight.iter().any(|(_, flight)| flight.purpose == Purpose::KeepAlive)
     }
 
-    /// When a lease must be renewed, or ends.
+    /// The earliest time at which a lease must be renewed, or ends.
     pub(super) fn keep_alive_deadline(&self) -> Option<Instant> {
         let due = self.key_leases.due.filter(|_| self.link == LinkState::Registered && !self.is_keep_alive_in_flight());
         due.into_iter().chain(self.key_leases.ends).min()
     }
 
-    /// Renews the leases that are due, and those that will be soon.
+    /// If a lease is due, renews it, and those that will be due soon.
     pub(super) fn send_keep_alive(&mut self, now: Instant) {
         let is_due = |keeping: &OwnKeyLeases| keeping.due.is_some_and(|due| due <= now);
         if !is_due(&self.key_leases) || self.link != LinkState::Registered || self.is_keep_alive_in_flight() {
@@ -150,9 +150,9 @@ impl Holder {
         self.send(Purpose::KeepAlive, Body::KeepAlive { leases }, RenewalReason::Due, now);
     }
 
-    /// The leader has answered a keep-alive.
+    /// Handles the leader's answer to a keep-alive.
     pub(super) fn handle_kept_alive(&mut self, ticket: SendId, kept: &[KeyLeasePromise], sent: Instant, now: Instant) {
-        // The application may have stopped the renewal of some meanwhile.
+        // Meanwhile the application may have stopped the renewal of some leases.
         for one in kept {
             if self.key_leases.by_id.contains_key(&one.id) {
                 self.apply_key_lease_promise(ticket, one, sent, now);
@@ -161,8 +161,8 @@ impl Holder {
         self.key_leases.settle();
     }
 
-    /// The answer to a grant says how long its lease lasts. A repeated answer may say that it is
-    /// gone. That says nothing about another lease of the same id, which may be renewed by now.
+    /// Handles the promise in the answer to a grant. A repeated answer may say that the lease has
+    /// ended. That does not concern a later lease of the same id, which the holder may renew now.
     pub(super) fn granted(&mut self, ticket: SendId, kept: &KeyLeasePromise, sent: Instant, now: Instant) {
         let known = self.key_leases.by_id.get(&kept.id).and_then(|lease| lease.incarnation);
         if kept.result != KeepAliveResult::NotFound || known == Some(kept.incarnation) {
@@ -184,12 +184,12 @@ impl Holder {
         if is_late {
             return;
         }
-        // Another lease has the id now, so the renewed one is gone.
+        // If another lease has the id now, the renewed lease has ended.
         let span = if known.is_none_or(|known| known == incarnation) { result } else { KeepAliveResult::NotFound };
         let span = match span {
             KeepAliveResult::Renewed(span) => span,
-            // A lease with a promise is soon asked for again at its own pace, while it holds on
-            // this clock.
+            // A lease with a promise does not need this: while it holds on this clock, its own pace
+            // decides when to ask again.
             KeepAliveResult::Unconfirmed => {
                 if let Some(lease) = self.key_leases.by_id.get_mut(&id) {
                     lease.ask_at = now.after(ASK_AGAIN);
@@ -209,7 +209,7 @@ impl Holder {
         };
         lease.incarnation = Some(incarnation);
         match &mut lease.promised {
-            // A shorter promise is limited by the horizon. Ask again.
+            // The horizon made this promise shorter. The lease stays due, so the holder asks again.
             Some((last, _)) if until < *last => return,
             Some((last, pace)) => {
                 *last = until;

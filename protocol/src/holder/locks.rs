@@ -1,14 +1,14 @@
 //! The session's locks, and its positions in lock queues (S10).
 //!
-//! A lock belongs to one incarnation of the lease on its volume. The client counts on it only while
-//! that lease holds on this clock (S1, T2), because a server's report may be old. When the lease
-//! has ended, or may have by this clock, the lock is lost. The application is notified once. The
-//! server may still count the lock, so it has to be released there.
+//! A lock belongs to one incarnation of the lease on its volume. The client counts on the lock only
+//! while that lease holds on this clock (S1, T2), because a server's report may be old. When the
+//! lease has ended, or may have by this clock, the lock is lost, and the holder notifies the
+//! application once. The servers may still have the lock, so the client has to release it there.
 //!
-//! To learn of grants and of waiters, the holder leaves one [`Body::AwaitLocks`] with the leader,
-//! which answers when something has changed. It names all locks, or each in its turn if there are
-//! too many for one request. It names a granted lock only after a while. So a short lock costs two
-//! messages.
+//! To learn of grants and of waiters, the holder has one [`Body::AwaitLocks`] in flight. The leader
+//! answers it when a status has changed. It names all locks. If there are too many for one request,
+//! successive requests name them in turn. After a grant, the holder waits a while before it asks.
+//! So a short lock costs only two requests.
 
 use std::{
     collections::BTreeMap,
@@ -34,16 +34,16 @@ use crate::{
     time::Instant,
 };
 
-/// How long a lock is owned before the holder asks whether anyone waits for it.
+/// How long after a grant the holder asks whether another session waits for the lock.
 const ASKED_AFTER: Duration = Duration::from_millis(100);
 
-/// When a request that waits at the leader is repeated. Whatever happened to it on its way, no
-/// grant is missed for longer. Shorter than the time that the client and its connection allow for
-/// an answer.
+/// How long a request may wait at the leader before the holder repeats it. So if a request was
+/// lost, the client learns of a grant at most this much later. It is shorter than the time that the
+/// client and its connection allow for an answer.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(20);
 
-/// When the next request follows if there are more locks than one request names. The leader looks
-/// up all locks of a request, and must not do that all the time.
+/// The time between two requests if there are more locks than one request names. The leader looks
+/// up all locks of each request, so requests must not be frequent.
 const ASKED_NEXT_AFTER: Duration = Duration::from_secs(1);
 
 /// A lock of this session, granted or waiting.
@@ -53,9 +53,9 @@ pub(super) struct OwnLock {
     pub(super) volume: NodePath,
     incarnation: Incarnation,
     pub(super) status: LockStatus,
-    /// The mode that the application has asked for, without an answer.
+    /// The mode that the application has requested, until the answer.
     pub(super) requested_mode: Option<LockMode>,
-    /// The application has handed it over. Another session may own it by now.
+    /// The application has requested to hand it over. Another session may own it by now.
     pub(super) is_handed_over: bool,
     /// Its write lease, or the request for one.
     pub(super) write_lease: Option<Box<OwnWriteLease>>,
@@ -66,9 +66,9 @@ pub(super) struct OwnLocks {
     pub(super) by_id: BTreeMap<LockId, OwnLock>,
     /// The request that waits at the leader.
     await_in_flight: Option<SendId>,
-    /// When to ask the leader, because it does not know all locks, or knows less than this side.
+    /// When to send the next request.
     due: Option<Instant>,
-    /// With more locks than one request names: the last one named.
+    /// If there are more locks than one request names: the last lock that the last request named.
     asked_through: LockId,
 }
 
@@ -85,7 +85,7 @@ impl OwnLock {
 }
 
 impl OwnLocks {
-    /// The connection has ended, with the request on it.
+    /// Forgets the request in flight, because its connection has ended.
     pub(super) fn unsend(&mut self) {
         self.await_in_flight = None;
         self.due = (!self.by_id.is_empty()).then_some(Instant::ZERO);
@@ -95,8 +95,8 @@ impl OwnLocks {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// The locks that the next request names, and how long after it the following one is sent. It
-    /// names all locks, or the next in turn if they or their paths are too many.
+    /// The locks that the next request names, and how long after it the following request is due.
+    /// The request names all locks, or the next in turn if the locks or their paths are too many.
     fn ask(&mut self) -> (Vec<AwaitedLock>, Duration) {
         let (last, again) = match self.fits_one_request() {
             true => (LockId(0), ASKED_AGAIN_AFTER),
@@ -129,7 +129,7 @@ impl OwnLocks {
 
 impl Holder {
     /// How long the lock certainly lasts without another promise. Zero if the session does not own
-    /// it, or hands it over. After a failed hand-over the lock counts again.
+    /// the lock, or hands it over. After a refused hand-over, the session owns the lock again.
     pub fn lock_remaining(&self, id: LockId, now: Instant) -> Duration {
         let by_answer = self.planted(Bug::HandedOverByAnswer);
         let is_held = |hold: &&OwnLock| matches!(hold.status, LockStatus::Granted { .. });
@@ -143,13 +143,13 @@ impl Holder {
         lease.map_or(Duration::ZERO, |lease| lease.until.since(now))
     }
 
-    /// Notes a change that the application asks for. From now on a downgraded lock is not
-    /// exclusive, because others may be granted it before the answer. A lock that is handed over is
-    /// not owned.
+    /// Records a lock change that the application requests. From now on a downgraded lock counts as
+    /// shared, because another session may get the lock before the answer. A lock that is handed
+    /// over no longer counts as owned.
     ///
-    /// False if the lock has a write lease, if it waits, or if another change is in flight. A
-    /// waiting lock may be granted before the change arrives. The order of two changes would be
-    /// unknown.
+    /// Returns false if the lock has a write lease, if it waits, or if another change is in flight.
+    /// A waiting lock may be granted before the change arrives. The order of two changes in flight
+    /// would be unknown.
     pub(super) fn begin_lock_change(&mut self, change: &Write) -> bool {
         let (hold, mode) = match change {
             Write::ChangeLockMode { lock, mode, .. } => (lock, Some(*mode)),
@@ -169,8 +169,7 @@ impl Holder {
         true
     }
 
-    /// The write was not done, and never will be: the session still owns the lock that it was to
-    /// hand over.
+    /// If the write was a hand-over that will never take effect, the session still owns the lock.
     pub(super) fn undo_hand_over(&mut self, change: &Write) {
         if let Write::HandOver { lock, .. } = change
             && let Some(own) = self.locks.by_id.get_mut(lock)
@@ -179,7 +178,7 @@ impl Holder {
         }
     }
 
-    /// A change of a lock's mode has ended, with success or without.
+    /// Records that a change of a lock's mode has ended, successful or not.
     pub(super) fn end_lock_change(&mut self, change: &Write) {
         if let Write::ChangeLockMode { lock, .. } = change
             && let Some(own) = self.locks.by_id.get_mut(lock)
@@ -188,7 +187,7 @@ impl Holder {
         }
     }
 
-    /// The application has released the lock, or is notified that it is lost.
+    /// Forgets a lock that the application has released, or that is lost.
     pub(super) fn forget_lock(&mut self, id: LockId) {
         let Some(hold) = self.locks.by_id.remove(&id) else { return };
         self.lose_write_lease(id, &hold);
@@ -201,7 +200,7 @@ impl Holder {
     /// it is already lost.
     pub(super) fn apply_lock_grant(&mut self, change: &Write, written: &Written, now: Instant) -> Option<LockId> {
         let LockGrant { path, lock, mode, token, volume, incarnation } = written.lock.as_deref()?.clone();
-        // Released during the change of its mode, or lost.
+        // The lock was released or lost while the change of its mode was in flight.
         if matches!(change, Write::ChangeLockMode { .. }) && !self.locks.by_id.contains_key(&lock) {
             return None;
         }
@@ -245,18 +244,18 @@ impl Holder {
         self.locks.await_in_flight = Some(self.send(Purpose::AwaitLocks, body, RenewalReason::NoRenewal, now));
     }
 
-    /// The leader reports statuses of locks. Ignored if a later request has replaced this one.
+    /// Handles the leader's report of lock statuses, unless a later request has replaced this one.
     pub(super) fn handle_lock_statuses(&mut self, ticket: SendId, told: Vec<(LockId, LockStatus)>, now: Instant) {
         if self.locks.await_in_flight != Some(ticket) {
             return;
         }
         self.locks.await_in_flight = None;
         let news = told.into_iter().filter(|(id, status)| self.update_lock_status(*id, *status, now)).count();
-        // A leader that reports nothing new is not asked all the time.
+        // If the leader reports nothing new, wait before asking it again.
         self.locks.ask_by(if news > 0 { now } else { now.after(ASKED_AFTER) });
     }
 
-    /// Whether the status was news. A deposed leader that does not know it may report the past.
+    /// Updates the status of a lock. Returns whether it was news. Some reports are outdated.
     fn update_lock_status(&mut self, id: LockId, status: LockStatus, now: Instant) -> bool {
         let Some(own) = self.locks.by_id.get(&id) else { return false };
         let (status, is_live) = (own.lowered(status), self.is_live(&own.volume, now));
@@ -265,8 +264,8 @@ impl Holder {
         }
         let is_held = matches!(status, LockStatus::Granted { .. });
         if is_held && !is_live && !self.planted(Bug::LockWithoutClock) {
-            // Not granted by this clock. If the lease is renewed, the leader reports the grant
-            // again. If the lease has ended, so has the lock.
+            // By this clock the lease has ended, so the holder ignores the grant. If the lease is
+            // renewed, the leader reports the grant again. If not, the lock has ended too.
             return false;
         }
         let Some(own) = self.locks.by_id.get_mut(&id) else { return false };
@@ -280,7 +279,7 @@ impl Holder {
         true
     }
 
-    /// The leader refused the request about locks. It is repeated after [`ASKED_AFTER`].
+    /// Handles a refusal of the request about locks: repeats it after [`ASKED_AFTER`].
     pub(super) fn retry_await_locks(&mut self, ticket: SendId, now: Instant) {
         if self.locks.await_in_flight == Some(ticket) {
             self.locks.await_in_flight = None;
@@ -288,7 +287,7 @@ impl Holder {
         }
     }
 
-    /// Leases have ended or were replaced: their locks are lost.
+    /// Reports locks as lost whose leases have ended or were replaced.
     pub(super) fn lose_locks_without_lease(&mut self) {
         let lives = |own: &OwnLock| self.may_be_current_lease(&own.volume, own.incarnation);
         let over = self.locks.by_id.iter().filter(|(_, own)| !lives(own)).map(|(id, _)| *id);
@@ -297,7 +296,7 @@ impl Holder {
         self.notify_locks_lost(over);
     }
 
-    /// Ends owned locks whose lease has run out on this clock, whatever the connection does.
+    /// Reports owned locks as lost whose lease has ended on this clock, even without a connection.
     pub(super) fn expire_locks(&mut self, now: Instant) {
         let has_lapsed =
             |(_, volume): (&NodePath, &KnownVolume)| !volume.locks.is_empty() && volume.live(now).is_none();
@@ -315,8 +314,8 @@ impl Holder {
         self.volumes.get(volume).is_some_and(|volume| volume.live(now).is_some())
     }
 
-    /// Whether the lease is the present one, or may turn out to be. A lease that is asked for again
-    /// is granted again if it has locks, perhaps some that this side does not know yet.
+    /// Whether the lease is the present lease, or may be granted again. The server grants the old
+    /// lease again if that has nodes or locks, perhaps unknown to this client.
     pub(super) fn may_be_current_lease(&self, volume: &NodePath, incarnation: Incarnation) -> bool {
         match self.volumes.get(volume).map(|volume| &volume.lease) {
             Some(Some(lease)) => lease.incarnation == incarnation,
@@ -325,7 +324,7 @@ impl Holder {
         }
     }
 
-    /// The session has ended, with all its locks.
+    /// Reports all locks as lost, because the session has ended.
     pub(super) fn lose_all_locks(&mut self) {
         let holds = std::mem::take(&mut self.locks).by_id;
         holds.iter().for_each(|(id, own)| self.lose_write_lease(*id, own));
@@ -354,9 +353,9 @@ impl Holder {
     }
 }
 
-/// Whether the reported status can follow the known one. A lock waits, then it is granted, then it
-/// ends. Its token grows. Under one token it may be exclusive first and shared later, never the
-/// reverse.
+/// Whether the reported status is later than the known one. A lock first waits, then it is granted,
+/// then it ends. Its token grows. Under one token it may be exclusive first and shared later, never
+/// the reverse.
 pub(super) fn is_newer(known: LockStatus, told: LockStatus) -> bool {
     let place = |status: LockStatus| match status {
         LockStatus::Waiting => (0, None),

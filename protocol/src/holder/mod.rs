@@ -1,12 +1,12 @@
 //! The client's rules: which cached copies may be used, what to renew, and how a recall affects the
 //! requests in flight.
 //!
-//! One [`Holder`] serves one client: its session, and the next one when that has expired.
+//! One [`Holder`] serves one client. When the client's session expires, the holder opens another.
 //! [`Holder::step`] is its only input, and returns [`HolderEffect`]s. The driver around it owns the
 //! connection, the contents of the copies and the clock. The driver executes effects in order and
 //! decides nothing.
 //!
-//! If the driver does so and the servers obey their rules, the holder guarantees:
+//! If the driver executes all effects and the servers obey their rules, the holder guarantees:
 //!
 //! - A read from memory needs an object lease and a volume lease that both hold on this clock (S1).
 //!   It never returns a value older than a write that was acknowledged before the read began.
@@ -15,10 +15,10 @@
 //! - A write takes effect at most once. If its outcome cannot be known, the holder says so (S9).
 //! - A watch reports each change once, complete and in order, across connections, leaders and
 //!   sessions.
-//! - The application gets each change of the session's state once. This client's clock decides,
-//!   whatever the connection does.
+//! - The holder reports each change of the session's state to the application once. It reports the
+//!   end of a lease by this client's clock, even without a connection.
 //!
-//! The holder does not know what the copies contain, which servers exist, or any other clock.
+//! The holder does not know the contents of copies, the addresses of servers, or other clocks.
 //!
 //! Atomic steps (S4): the driver holds one lock around a step and its effects on the cache. So
 //! checking the epoch, installing a copy and registering with a leader are one step each. No reader
@@ -117,7 +117,7 @@ pub struct Holder {
     volumes: KnownVolumes,
     copies: CachedCopies,
     recalls: RecallMemory,
-    /// New volume leases that the client asks for, by the top of the volume that it believes in.
+    /// New volume leases that the client asks for, by the top of the believed volume.
     acquisitions: BTreeMap<NodePath, Acquisition>,
     reads: Reads,
     writes: OwnWrites,
@@ -169,7 +169,7 @@ impl Holder {
     /// Handles one input, and returns the effects in the order in which the driver must execute
     /// them.
     ///
-    /// The driver reads `now` from this client's own clock right before. It never runs backwards.
+    /// The driver reads `now` from this client's own clock just before. `now` never goes back.
     pub fn step(&mut self, input: HolderInput, now: Instant) -> Vec<HolderEffect> {
         self.drop_late();
         if let HolderInput::Timeout { used } = &input {
@@ -212,7 +212,7 @@ impl Holder {
     /// When the driver must send [`HolderInput::Timeout`] at the latest. `None` if nothing has a
     /// deadline.
     ///
-    /// A driver that sends it in time never gets the same moment twice.
+    /// After a timeout at this time, the next deadline is later.
     pub fn next_deadline(&self) -> Option<Instant> {
         let has_leader = self.link == LinkState::Registered;
         let deadlines = [
@@ -229,7 +229,7 @@ impl Holder {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether the copy of the object may be used now (S1). A cache decides the same by itself with
+    /// Whether the copy of the object may be used now (S1). A cache comes to the same result with
     /// [`validity::may_use`].
     pub fn may_serve(&self, object: &Object, now: Instant) -> bool {
         self.copies.get(object).is_some_and(|copy| self.may_use(&copy.validity, now))
@@ -256,7 +256,7 @@ impl Holder {
         self.epoch
     }
 
-    /// Under which conditions the volume's copies may be used. The default permits none.
+    /// The conditions under which the volume's copies may be used. The default permits none.
     pub fn validity_of(&self, volume: &NodePath) -> VolumeValidity {
         let lease = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref());
         match lease {

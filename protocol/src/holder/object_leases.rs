@@ -1,9 +1,8 @@
-//! Object leases and recalls: which copies are installed, refused and dropped.
+//! Object leases and recalls: decides which copies to install, to refuse and to drop.
 //!
 //! `judge` implements S4. It accepts a grant only from the leader that the session has registered
-//! with, and only under the present volume lease. It refuses a grant that has been overtaken since
-//! the request. A recall, a write of this client (S2w) or a new incarnation of the volume lease
-//! overtakes it.
+//! with, and only under the present volume lease. It refuses a grant that was overtaken. A recall,
+//! a write of this client (S2w) or a new incarnation of the volume lease can overtake a grant.
 
 use std::sync::Arc;
 
@@ -75,7 +74,7 @@ impl Holder {
         valid_until
     }
 
-    /// A server recalls copies. The holder drops them, valid or not, and then consents.
+    /// Handles a recall: drops the copies, valid or not, and then consents.
     pub(super) fn recalled(&mut self, recall: &Recall, now: Instant) {
         let Some(session) = self.session() else { return };
         if recall.session != session {
@@ -114,14 +113,14 @@ impl Holder {
         self.dropped(gone);
     }
 
-    /// Tells the cache to drop these objects.
+    /// Asks the cache to drop these objects.
     pub(super) fn dropped(&mut self, objects: Vec<Object>) {
         if !objects.is_empty() {
             self.effects.push(HolderEffect::Drop(objects));
         }
     }
 
-    /// Drops what a planted bug did not drop in time.
+    /// Drops the copies that a planted bug did not drop in time.
     pub(super) fn drop_late(&mut self) {
         let sets = std::mem::take(&mut self.late_drops);
         if !sets.is_empty() {
@@ -129,12 +128,12 @@ impl Holder {
         }
     }
 
-    /// The cache has dropped a copy by itself. If the server still counts it as leased, the next
+    /// Handles an eviction by the cache. If the server may still count the copy as leased, the next
     /// request returns it (S2).
     ///
     /// A return counts as a recall (S4). The server applies it to all grants of the object up to
-    /// this one, and an earlier grant may still be in flight. If that were cached, nobody would
-    /// recall it.
+    /// this one, and an earlier grant may still be in flight. If the holder cached that grant, no
+    /// leader would recall the copy.
     pub(super) fn evicted(&mut self, object: Object, stamp: Stamp, now: Instant) {
         let Some(copy) = self.copies.get(&object) else { return };
         if copy.validity.stamp != stamp {

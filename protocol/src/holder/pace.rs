@@ -1,8 +1,7 @@
-//! When to renew a lease: when half of its term is left, so that the other half is there for
-//! retries. After a promise of less than a term, sooner.
+//! Decides when to renew a lease: when half of its term remains, so that this half is there for
+//! retries. After a promise of less than a term, the renewal comes sooner.
 //!
-//! Volume leases and key leases share these rules. The module does not know which requests carry
-//! the renewals.
+//! Volume leases and key leases share these rules. The module does not know which requests renew.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::{
     time::Instant,
 };
 
-/// Two attempts to renew are at least this part of a term apart, so that nothing spins.
+/// Attempts to renew are at least a term divided by this apart, so that no client spins.
 const RETRIES_PER_TERM_MAX: u32 = 16;
 
 /// How often in a term a client checks whether an idle volume is in use again.
@@ -24,14 +23,14 @@ const APART_MIN: Duration = Duration::from_micros(12_500);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
     pub(super) term: Duration,
-    /// When to send a request only to renew.
+    /// When to send a request just to renew.
     pub(super) due: Instant,
-    /// A renewal was sent, and it got no answer, or a promise of almost nothing.
+    /// A renewal was sent, and got no answer yet, or only a very short promise.
     pub(super) is_wanted: bool,
 }
 
 impl Pace {
-    /// The pace of a lease that a request sent at `sent` was granted.
+    /// The pace of a new lease. Its request was sent at `sent`.
     ///
     /// The first renewal comes up to a quarter of a term early, at a different time for each
     /// client. So clients that start together do not renew together.
@@ -42,9 +41,9 @@ impl Pace {
         pace
     }
 
-    /// A request sent at `sent` has renewed the lease for `span`.
+    /// Records that a request that was sent at `sent` renewed the lease for `span`.
     pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
-        // After a promise of less than half of a term, ask again soon.
+        // After a promise of less than half of a term, renew again soon.
         let interval = span.saturating_sub(term / 2).max(span / 8);
         self.term = term;
         self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
@@ -53,8 +52,8 @@ impl Pace {
         self.is_wanted = self.due >= sent.after(span - span / 8);
     }
 
-    /// A renewal is being sent for a lease that ends at `until`. Sets when to try again without an
-    /// answer.
+    /// Records that a renewal is sent for a lease that ends at `until`. Sets when to try again if
+    /// no answer comes.
     pub(super) fn asked(&mut self, until: Instant, now: Instant) {
         let (wait, least) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
         if wait < least {
@@ -65,25 +64,25 @@ impl Pace {
         self.is_wanted = true;
     }
 
-    /// Nobody uses the volume: check again later.
+    /// Records that the application does not use the volume: check again later.
     pub(super) fn idle(&mut self, now: Instant) {
         self.due = now.after(self.part(LOOKS_PER_TERM));
     }
 
-    /// This part of the term, and at least [`APART_MIN`].
+    /// The term divided by `per_term`, but at least [`APART_MIN`].
     fn part(&self, per_term: u32) -> Duration {
         (self.term / per_term).max(APART_MIN)
     }
 
-    /// From this time on, any request carries the renewal: usually a third of a term after the last
-    /// one.
+    /// From this time on, any request renews the lease too: usually a third of a term after the
+    /// last renewal.
     pub(super) fn piggyback_from(&self) -> Instant {
         self.due.before(self.term / 6)
     }
 
-    /// From this time on, the lease is renewed together with another that is due: a quarter of a
-    /// term after its last renewal. Of two leases with equal terms, one is that old when the other
-    /// is due.
+    /// From this time on, the lease is renewed together with another lease that is due: usually a
+    /// quarter of a term after its last renewal. So leases with equal terms come to be renewed
+    /// together.
     pub(super) fn joins_from(&self) -> Instant {
         self.due.before(self.term / 4)
     }

@@ -1,16 +1,16 @@
 //! Reads that the cache could not answer, and the fetches that they share.
 //!
-//! One request at a time is in flight for an object. A read that *began before* the request was
+//! For each object, one request at a time is in flight. A read that *began before* the request was
 //! sent may use any answer to it. A read that *joined* later may use the answer only if it came
-//! with leases that hold now. Any other answer may be older than a write that was acknowledged
+//! with leases that still hold. Any other answer may be older than a write that was acknowledged
 //! before the read began.
 //!
 //! A fetch first gets a lease on the volume, so that its answer can be cached. After a few attempts
-//! it reads without one.
+//! it reads without a lease.
 //!
-//! If another client has the data under a write lease, the fetch is sent again at once as
-//! [`Body::AwaitRead`]. The server owes no quick answer to that, so it does not count as silent. If
-//! that request fails, the fetch starts over.
+//! If another client has the data under a write lease, the holder sends the fetch again at once, as
+//! [`Body::AwaitRead`]. The server owes no quick answer to that, so it does not count as silent
+//! meanwhile. If that request fails, the fetch starts over.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -46,10 +46,10 @@ struct Fetch {
     /// Reads that began after it was sent.
     joined: Vec<ReadId>,
     stage: FetchStage,
-    /// The copy that the request asks to validate.
+    /// The copy that the request names for validation.
     named: Option<(Revision, Stamp)>,
     waits: u8,
-    /// No further repetition to get a volume lease: one was made, or it would be in vain.
+    /// The fetch was repeated once to get a volume lease, or the lease was refused.
     is_repeated: bool,
     /// Sent as [`Body::AwaitRead`], which waits for the flush of a write lease.
     waits_for_flush: bool,
@@ -68,7 +68,7 @@ impl Fetch {
         }
     }
 
-    /// To be sent again: by then, all its reads have begun.
+    /// Prepares the fetch to be sent again. All its reads will have begun before that.
     fn unsend(&mut self) {
         self.began.append(&mut self.joined);
         self.stage = FetchStage::Queued;
@@ -79,7 +79,7 @@ impl Fetch {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Reads {
     fetches: BTreeMap<Object, Fetch>,
-    /// The object that each read waits for.
+    /// The object of each read.
     by_id: BTreeMap<ReadId, Object>,
 }
 
@@ -109,7 +109,7 @@ impl Reads {
         std::mem::take(&mut self.by_id).into_keys().collect()
     }
 
-    /// Ends a fetch's wait for a lease. True if it waited, and must be queued.
+    /// Ends a fetch's wait for a lease. Returns true if it waited: the caller must queue it.
     pub(super) fn stop_waiting(&mut self, object: &Object) -> bool {
         match self.fetches.get_mut(object) {
             Some(fetch) if fetch.stage == FetchStage::Waiting => {
@@ -120,7 +120,7 @@ impl Reads {
         }
     }
 
-    /// The fetch never waits for a lease again.
+    /// From now on, the fetch never waits for a lease.
     pub(super) fn go_without_lease(&mut self, object: &Object) {
         if let Some(fetch) = self.fetches.get_mut(object) {
             fetch.waits = u8::MAX;
@@ -143,7 +143,7 @@ impl Reads {
 }
 
 impl Holder {
-    /// The application reads an object that the cache cannot serve.
+    /// Handles a read that the cache cannot serve.
     pub(super) fn read(&mut self, read: ReadId, object: Object, now: Instant) {
         if self.is_closed() {
             return self.effects.push(HolderEffect::ReadFailed { reads: vec![read], error: ReadFailure::Closed });
@@ -199,8 +199,8 @@ impl Holder {
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
         let known = named.map(|(revision, _)| revision);
         let (body, ride) = match waits {
-            // The client may have died when the answer comes. A lease renewed with it would outlast
-            // the client by another term.
+            // When the answer comes, the client may have died. Renewed leases would then last for
+            // another term.
             true => (Body::AwaitRead { object: object.clone(), known }, RenewalReason::NoRenewal),
             false => (Body::Read { object: object.clone(), known }, RenewalReason::OnPath(&object.path)),
         };
@@ -211,11 +211,11 @@ impl Holder {
         }
     }
 
-    /// Another client has the data under a write lease: sends the fetch again as one that waits.
+    /// Sends a fetch again as [`Body::AwaitRead`], because the data is under a write lease.
     pub(super) fn read_recalling(&mut self, object: Object, now: Instant) {
         let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
         if fetch.waits_for_flush {
-            // It was sent as one that waits, so this does not answer it.
+            // The fetch was sent as `AwaitRead`, which has no such answer: try again.
             return self.wants_again(Purpose::Read(object), now);
         }
         fetch.unsend();
@@ -264,7 +264,7 @@ impl Holder {
                 }
             }
             None if self.still_has(&object, named) => self.revalidated(object, copy, now),
-            // The copy was recalled, evicted or replaced meanwhile, so the answer has no subject.
+            // The copy was recalled, evicted or replaced: the answer validates nothing.
             None => {
                 self.read_set_back(&object);
                 self.send_queue.push(Purpose::Read(object));
@@ -272,8 +272,8 @@ impl Holder {
         }
     }
 
-    /// Without a volume lease, asks for one and reads the object once more. Then the next read can
-    /// come from memory. True if it does so.
+    /// If there is no volume lease, acquires one and reads the object once more, so that the next
+    /// read can be a hit. Returns whether it does so.
     fn repeats_with_lease(&mut self, object: &Object, now: Instant) -> bool {
         let volume = self.volumes.nearest(&object.path);
         let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
@@ -294,7 +294,7 @@ impl Holder {
         has.is_some() && has == named
     }
 
-    /// The copy that the request named has not changed.
+    /// Handles an answer that the copy which the request named has not changed.
     fn revalidated(&mut self, object: Object, copy: Option<CachedCopy>, now: Instant) {
         if let Some(copy) = copy {
             let modified = self.copies.get(&object).and_then(|old| old.modified);
@@ -306,8 +306,8 @@ impl Holder {
         self.serve_cached(reads, &object, now);
     }
 
-    /// The reads that an answer serves. All of them if it came with leases that hold, else those
-    /// that began before the request was sent. The others start over.
+    /// Ends a fetch, and returns the reads that its answer serves. If `serves_joined`, these are
+    /// all, else those that began before the request was sent. The others start over.
     fn end_fetch(&mut self, object: &Object, serves_joined: bool) -> Vec<ReadId> {
         let Some(fetch) = self.reads.fetches.remove(object) else { return Vec::new() };
         let Fetch { began: mut reads, joined, .. } = fetch;
@@ -321,7 +321,7 @@ impl Holder {
         reads
     }
 
-    /// The server refuses the read for good.
+    /// Fails the reads of a fetch that the server refused for good.
     pub(super) fn refused_read(&mut self, object: &Object, refusal: Refusal) {
         if let Some(fetch) = self.reads.end(object) {
             let reads = fetch.began.into_iter().chain(fetch.joined).collect();
@@ -329,7 +329,7 @@ impl Holder {
         }
     }
 
-    /// The application cancels a read. A fetch without reads is abandoned (S4).
+    /// Cancels a read. A fetch without reads is abandoned (S4).
     pub(super) fn cancel_read(&mut self, read: ReadId) {
         let Some(object) = self.reads.by_id.remove(&read) else { return };
         let Some(fetch) = self.reads.fetches.get_mut(&object) else { return };
@@ -344,7 +344,7 @@ impl Holder {
         }
     }
 
-    /// Checks that something will move each fetch on, and that each read waits for a fetch.
+    /// Checks that each fetch is queued, in flight or waits, and that each read has a fetch.
     pub(super) fn check_reads(&self) -> Result<(), String> {
         for (object, fetch) in &self.reads.fetches {
             let purpose = Purpose::Read(object.clone());

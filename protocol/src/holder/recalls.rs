@@ -1,4 +1,4 @@
-//! Which recalls the client has seen, and which of them can still overtake a grant.
+//! Remembers the recalls that can still overtake a grant, and counts recalls.
 //!
 //! S4: a recall that overtakes a grant still wins. In the hard case, the answer to a read is
 //! delayed, and the recall arrives first. The client has no copy and consents. The write takes
@@ -7,7 +7,7 @@
 //! before the recall.
 //!
 //! S5: recalls are numbered for each session and epoch without gaps. After a gap the holder does
-//! not know what the lost recalls named, and drops everything.
+//! not know which objects the lost recalls named, and drops all copies.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,9 +22,9 @@ use crate::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct RememberedRecall {
-    /// No grant stamped at or before this is cached.
+    /// The holder caches no grant that is stamped at or before this.
     through: Stamp,
-    /// Valid while a request with a lower send id may still bring such a grant.
+    /// Needed while a request with a lower send id may still bring such a grant.
     mark: SendId,
 }
 
@@ -52,14 +52,14 @@ impl RecallMemory {
         }
     }
 
-    /// Recalls are counted from 1 in each epoch. Recalls of an older epoch no longer count.
+    /// If the epoch is newer, counts recalls from 1 again. Those of older epochs no longer count.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         if epoch > self.epoch {
             (self.epoch, self.last) = (epoch, 0);
         }
     }
 
-    /// Counts a recall. True if earlier ones are missing.
+    /// Counts a recall. Returns whether earlier recalls are missing.
     pub(super) fn has_gap(&mut self, recall: &Recall) -> bool {
         self.begin_epoch(recall.stamp.epoch);
         if recall.stamp.epoch < self.epoch {
@@ -70,15 +70,15 @@ impl RecallMemory {
         gap
     }
 
-    /// From now on no grant on the set with a stamp up to `through` is cached, while a send id
-    /// below `mark` is live.
+    /// Remembers a recall. While a send id below `mark` is live, the holder caches no grant on the
+    /// set with a stamp up to `through`.
     pub(super) fn remember(&mut self, set: &ObjectSet, through: Stamp, mark: SendId) {
         let memory = match set {
             ObjectSet::One(object) => self.objects.entry(object.clone()).or_insert(RememberedRecall { through, mark }),
             ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_insert(RememberedRecall { through, mark }),
         };
         *memory = RememberedRecall { through: through.max(memory.through), mark };
-        // Marks never fall. A set that is named twice in a row at one mark is listed once.
+        // Marks never fall. If a set comes twice in a row with one mark, it is listed once.
         if self.by_mark.back().is_none_or(|(last, other)| *last != mark || other != set) {
             self.by_mark.push_back((mark, set.clone()));
         }
@@ -95,7 +95,7 @@ impl RecallMemory {
         self.remember(&ObjectSet::Subtree(NodePath::root()), through, mark);
     }
 
-    /// Forgets the recalls that can no longer overtake the answer to a live request.
+    /// Forgets recalls that can no longer overtake a grant. `oldest` is the oldest live send id.
     pub(super) fn forget(&mut self, oldest: Option<SendId>) {
         while let Some((mark, set)) = self.by_mark.front() {
             if oldest.is_some_and(|oldest| oldest < *mark) {
@@ -127,7 +127,7 @@ impl RecallMemory {
         one.is_some_and(|memory| stamp <= memory.through) || trees.any(|memory| stamp <= memory.through)
     }
 
-    /// Checks that each remembered recall still matters, given the oldest live send id.
+    /// Checks that each remembered recall is still needed, given the oldest live send id.
     pub(super) fn check(&self, oldest: Option<SendId>) -> Result<(), String> {
         for (mark, set) in &self.by_mark {
             if oldest.is_none_or(|oldest| oldest >= *mark) {

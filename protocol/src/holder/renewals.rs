@@ -1,10 +1,10 @@
-//! Promises, lapses, and time.
+//! Renews volume leases, and handles promises, lapses and the passing of time.
 //!
 //! T2: a term counts from the moment before its request was sent, shortened by the drift allowance.
 //!
-//! T6: a renewal names its incarnation. If that is gone, the lease has ended, and only a new lease
-//! with a list of changes revives its copies. Renewals are piggybacked on other requests. After a
-//! quiet time, one heartbeat renews all volumes in use. A volume that nobody reads lapses.
+//! T6: a renewal names the incarnation of the lease. If that has ended, only a new lease with a
+//! list of changes revives its copies. Renewals are piggybacked on other requests. After a quiet
+//! time, one heartbeat renews all volumes in use. Leases on unused volumes lapse.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,18 +20,18 @@ use crate::{
     time::Instant,
 };
 
-/// A server that is asked must answer within this part of the shortest term. Otherwise the client
-/// looks for another server while most of the term is left.
+/// A server must answer within the shortest term divided by this. If it does not, the client looks
+/// for another server while most of the term remains.
 const SILENCE_PER_TERM: u32 = 3;
 
-/// The shortest silence that counts: a commit on a busy disk can take as long.
+/// The shortest silence that counts. A shorter one may just be a commit on a busy disk.
 const SILENCE_MIN: Duration = Duration::from_millis(250);
 
 /// The longest silence before the client looks for another server.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 impl Holder {
-    /// When a span ends on this clock, if it was asked for at `sent` (T2).
+    /// When a promised span ends on this clock, if its request was sent at `sent` (T2).
     pub(super) fn ends_at(&self, sent: Instant, span: Duration, now: Instant) -> Instant {
         let from = if self.planted(Bug::TermFromReceipt) { now } else { sent };
         from.after(self.config.drift_allowance.shorten(span))
@@ -42,7 +42,7 @@ impl Holder {
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
         let Some(lease) = self.volumes.promised(promise) else { return };
         lease.revision = lease.revision.max(promise.revision);
-        // A shorter promise is limited by the horizon or by an unanswered recall. Ask again.
+        // A promise may be shorter (horizon, unanswered recall). Then the lease remains due.
         if until >= lease.until {
             lease.until = until;
             lease.has_expired = until <= now;
@@ -56,7 +56,7 @@ impl Holder {
         self.notify_validity(&promise.volume);
     }
 
-    /// The volume's borders or settings have changed: drops the copies from before (S8).
+    /// Drops the copies from before a change of the volume's borders or settings (S8).
     pub(super) fn drop_older_generations(&mut self, volume: &NodePath) {
         let Some(lease) = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref()) else { return };
         let generation = lease.generation;
@@ -66,7 +66,7 @@ impl Holder {
         self.dropped(gone);
     }
 
-    /// The server has ended the lease. Its copies wait to be validated.
+    /// Handles a lapse: the lease has ended. Its copies stay, and are validated before use.
     pub(super) fn lapsed(&mut self, lapse: &Lapse) {
         let Some(volume) = self.volumes.get_mut(&lapse.volume) else { return };
         if volume.lease.as_ref().is_some_and(|lease| lease.incarnation == lapse.incarnation) {
@@ -78,7 +78,7 @@ impl Holder {
         }
     }
 
-    /// The cache has served copies of these volumes, so their leases are renewed.
+    /// Marks volumes whose copies the cache has served, so that their leases are renewed.
     pub(super) fn note_used(&mut self, used: &BTreeSet<NodePath>) {
         for top in used {
             if let Some(volume) = self.volumes.get_mut(top) {
@@ -87,7 +87,7 @@ impl Holder {
         }
     }
 
-    /// Ends leases and locks whose time has passed, whatever the connection does.
+    /// Ends leases and locks whose time has passed on this clock, even without a connection.
     pub(super) fn note_time(&mut self, now: Instant) {
         let lapsed = self.volumes.note_lapsed(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
@@ -121,7 +121,7 @@ impl Holder {
         self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::All, now);
     }
 
-    /// When a server that owes a quick answer counts as silent.
+    /// When the server counts as silent. `None` if it owes no answer by a known time.
     pub(super) fn silence_deadline(&self) -> Option<Instant> {
         if !matches!(self.link, LinkState::Up | LinkState::Registered) {
             return None;
@@ -133,18 +133,18 @@ impl Holder {
         owed.map(|owed| owed.max(self.heard_at).after(self.patience()))
     }
 
-    /// When to ask a server for a sign of life if it owes only answers that may be slow. Otherwise
-    /// a write or a blocked read would wait for ever on a dead connection that looks alive.
+    /// When to ask the server for a sign of life, if it owes only answers that may be slow. Without
+    /// this, a write or a blocked read would wait for ever on a connection that died unnoticed.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let is_waited_for = self.link == LinkState::Registered && self.in_flight.oldest_quick().is_none();
         let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
-        // No quick read is in flight then. So this is a write, or a blocked read.
+        // No request with a quick answer is in flight here, so this is a write or a blocked read.
         let sent = self.in_flight.oldest_granting_sent().filter(|_| is_waited_for)?;
         Some(sent.max(self.heard_at).after(self.patience()))
     }
 
-    /// Asks a silent server for a sign of life. Not if it owes a quick answer, because the absence
-    /// of that answer is noticed anyway.
+    /// Asks a silent server for a sign of life. If the server owes a quick answer, that is not
+    /// necessary: `silence_deadline` notices the silence.
     pub(super) fn probe(&mut self, now: Instant) {
         let is_silent = self.heard_at.after(self.patience()) <= now;
         if is_silent && self.link == LinkState::Registered && self.in_flight.oldest_quick().is_none() {
@@ -163,7 +163,7 @@ impl Holder {
         silence.clamp(SILENCE_MIN, SILENCE_MAX)
     }
 
-    /// Looks for another server. Nothing more is sent on this connection.
+    /// Looks for another server. The holder sends nothing more on this connection.
     pub(super) fn find_leader(&mut self, hint: Option<String>) {
         if matches!(self.link, LinkState::Up | LinkState::Registered) {
             self.link = LinkState::Leaving;

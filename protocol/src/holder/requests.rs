@@ -1,8 +1,8 @@
-//! Sending requests: what each header carries, and when each request is sent.
+//! Sends requests, fills their headers, and handles the responses.
 //!
-//! S9: writes are numbered from 1 without gaps, and keep their number however often they are sent.
-//! Other requests need no deduplication. They carry the number of the next write and do not use it
-//! up, so any number of reads can pass while one write waits.
+//! S9: writes are numbered from 1 without gaps. A write has the same number each time that it is
+//! sent. Other requests need no deduplication. They name the number of the next write and do not
+//! use it up, so any number of reads can pass while one write waits.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -20,7 +20,7 @@ use crate::{
     time::Instant,
 };
 
-/// Consents and returns to piggyback on requests, until a request that carried them is answered.
+/// Consents and returns to piggyback on requests, until a request that had them is answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Piggyback {
     consents: BTreeSet<Stamp>,
@@ -28,12 +28,12 @@ pub(super) struct Piggyback {
 }
 
 impl Piggyback {
-    /// The client has consented to a recall (S5).
+    /// Adds a consent (S5).
     pub(super) fn consent(&mut self, stamp: Stamp) {
         self.consents.insert(stamp);
     }
 
-    /// The client has dropped a copy without a recall.
+    /// Adds the return of a copy that the cache evicted.
     pub(super) fn push_return(&mut self, copy: Return, bounds: &HolderBounds) {
         self.returns.push_back(copy);
         if self.returns.len() > bounds.returns_waiting_max {
@@ -42,7 +42,7 @@ impl Piggyback {
         }
     }
 
-    /// A new leader knows nothing about the grants and recalls of an older one.
+    /// Removes consents and returns of older epochs, which mean nothing to a new leader.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.consents.retain(|stamp| stamp.epoch >= epoch);
         self.returns.retain(|copy| copy.stamp.epoch >= epoch);
@@ -82,7 +82,7 @@ impl Holder {
         }
     }
 
-    /// Sends a request, with everything that is piggybacked on it.
+    /// Sends a request, with renewals, consents and returns in its header.
     pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: RenewalReason<'_>, now: Instant) -> SendId {
         let is_quick = self.owes_at_once(&body);
         let mut header = self.header(&purpose, is_quick, ride, now);
@@ -98,7 +98,7 @@ impl Holder {
         send_id
     }
 
-    /// Whether the server counts as silent if it does not answer this.
+    /// Whether the server counts as silent if it does not answer this request soon.
     fn owes_at_once(&self, body: &Body) -> bool {
         let is_mistaken = matches!(body, Body::AwaitRead { .. }) && self.planted(Bug::BlockedReadTakenForSilence);
         body.is_nonblocking() || is_mistaken
@@ -129,7 +129,7 @@ impl Holder {
     pub(super) fn answered(&mut self, ticket: SendId, response: Response, now: Instant) {
         self.heard_at = self.heard_at.max(now);
         let Some(flight) = self.in_flight.end(ticket) else { return };
-        // Registering comes first, because the promises are of the epoch that it begins.
+        // Handle the registration first, because it begins the epoch of these promises.
         if let (Purpose::Register, Ok(Answer::Registered { coverings })) = (&flight.purpose, &response.result) {
             self.registered(ticket, flight.sent, response.epoch, coverings, now);
         }
@@ -154,8 +154,8 @@ impl Holder {
         }
     }
 
-    /// Whether the leader that the session has registered with has dealt with the request. Promises
-    /// and grants of another leader do not count (T6, S4).
+    /// Whether the response is from the leader with which the session has registered, and the
+    /// leader handled the request. Promises and grants of another leader do not count (T6, S4).
     fn is_from_leader(&self, response: &Response) -> bool {
         let dealt_with = !matches!(
             response.result,
@@ -179,15 +179,15 @@ impl Holder {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(leader);
             }
-            // A deposed leader that does not know of its deposition knows no session opened since.
+            // A leader that was deposed without knowing does not know newer sessions.
             Refusal::SessionNotFound { .. } if epoch < self.epoch => {
                 self.wants_again(flight.purpose, now);
                 self.find_leader(None);
             }
             Refusal::SessionNotFound { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
             Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
-            // A retry helps only if others give up leases. The application decides that, so it gets
-            // the refusal at once.
+            // A retry helps only after other leases have ended. Whether to wait for that is the
+            // application's decision, so it gets the refusal at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
                 self.send_queue.settle(&flight.purpose);
                 self.refused_for_good(flight.purpose, refusal);
@@ -214,7 +214,7 @@ impl Holder {
     /// Sends the same request again after a wait (S9).
     pub(super) fn wants_again(&mut self, purpose: Purpose, now: Instant) {
         match &purpose {
-            // Each of these requests is repeated at its own pace.
+            // Each of these requests has its own schedule.
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => return,
             Purpose::Read(object) => self.read_set_back(object),
             Purpose::Write(_) | Purpose::Acquire(_) | Purpose::HolderReport(_) => {}

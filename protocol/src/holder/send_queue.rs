@@ -1,8 +1,8 @@
-//! Requests to be sent: as soon as the session is registered with a leader, or later because the
-//! server asked for a retry.
+//! The requests to send. Some are ready as soon as the session is registered with a leader. The
+//! others wait, because the server asked for a retry.
 //!
-//! Each setback doubles the wait, from [`WAIT_MIN`] to [`WAIT_MAX`]. A number from the
-//! configuration spreads the waits over clients.
+//! Each setback of a request doubles its wait, from [`WAIT_MIN`] to [`WAIT_MAX`]. A number from the
+//! configuration spreads the waits of different clients.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,7 +22,7 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 /// The longest wait between two attempts, before it is spread.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The requests to be sent, in order.
+/// The requests to send, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct SendQueue {
     ready: VecDeque<Purpose>,
@@ -30,7 +30,7 @@ pub(super) struct SendQueue {
     setbacks: BTreeMap<Purpose, Backoff>,
 }
 
-/// How often a request was set back, and until when it waits or last waited.
+/// How often a request was set back, and when its present or last wait ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Backoff {
     count: u32,
@@ -61,7 +61,7 @@ impl SendQueue {
         self.later.insert((setbacks.until, purpose));
     }
 
-    /// Makes a waiting request ready, because the reason for its wait is gone.
+    /// Makes a waiting request ready, because it need not wait any longer.
     pub(super) fn hasten(&mut self, purpose: &Purpose) {
         let Some(setbacks) = self.setbacks.get(purpose) else { return };
         if let Some((_, purpose)) = self.later.take(&(setbacks.until, purpose.clone())) {
@@ -74,7 +74,7 @@ impl SendQueue {
         self.setbacks.remove(purpose);
     }
 
-    /// Makes requests ready whose wait has passed.
+    /// Makes requests ready whose wait has ended.
     pub(super) fn wake(&mut self, now: Instant) {
         while self.later.first().is_some_and(|(at, _)| *at <= now) {
             self.ready.extend(self.later.pop_first().map(|(_, purpose)| purpose));

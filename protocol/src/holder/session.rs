@@ -1,11 +1,11 @@
-//! The session: opened once and registered on each connection. It is in jeopardy when its time
-//! passes without an answer, and has expired when a server says so.
+//! The session: the holder opens it once, and registers it on each connection. It is in jeopardy
+//! when leases end without an answer, and has expired when a server says so.
 //!
 //! S4: registering with a leader is one atomic step. Installed copies survive it. Grants of an
 //! older epoch that are still in flight no longer count.
 //!
-//! S9: when the session has expired, writes that were sent end as *outcome unknown*. They are never
-//! sent under another session. Reads continue under a new one.
+//! S9: when the session has expired, writes that were sent end as *outcome unknown*. The holder
+//! never sends them under another session. Reads continue under a new session.
 
 use super::{
     ConnectionNews, Holder, HolderEffect, ReadFailure, SendId, WatchFailure, WriteFailure,
@@ -29,7 +29,7 @@ pub(super) enum LinkState {
     Up,
     /// Connected to a leader with which the session has registered.
     Registered,
-    /// The holder has given up the connection. The driver looks for another.
+    /// The holder has left the connection. The driver looks for another.
     Leaving,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum ReportedState {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnSession {
     pub(super) id: SessionId,
-    /// Until when the servers certainly remember it.
+    /// Until when the session certainly exists at the servers.
     pub(super) until: Instant,
     pub(super) pace: Pace,
     /// The latest sending of [`Body::Register`] that was answered.
@@ -71,11 +71,11 @@ impl Holder {
         }
     }
 
-    /// The connection has ended. Unanswered requests are sent again on the next one, writes under
-    /// the same number. The holder ignores late answers.
+    /// Handles the end of a connection. The holder sends unanswered requests again on the next
+    /// connection, writes under the same number. It ignores late answers.
     pub(super) fn disconnected(&mut self) {
         self.link = LinkState::Down;
-        // Each leader asks for its own holder reports.
+        // The next registration asks for new holder reports.
         self.holder_reports.clear();
         self.reads.unsend_all();
         self.locks.unsend();
@@ -118,7 +118,7 @@ impl Holder {
         }
     }
 
-    /// Opens or registers again when the wait that the server asked for has passed.
+    /// Opens or registers again after a refused attempt.
     pub(super) fn greet_again(&mut self, now: Instant) {
         if self.link == LinkState::Up {
             self.send_queue.drop_greetings();
@@ -135,7 +135,7 @@ impl Holder {
         answer: Answer,
         now: Instant,
     ) {
-        // The setbacks of a blocked read still count.
+        // A blocked read keeps its count of setbacks.
         if answer != Answer::ReadBlocked {
             self.send_queue.settle(&flight.purpose);
         }
@@ -164,9 +164,9 @@ impl Holder {
             (Purpose::Heartbeat, Answer::Heartbeat(answer)) if epoch == self.epoch => {
                 self.clocks_compared(ticket, sent, &answer, now);
             }
-            // `answered` has handled these already.
+            // `answered` has handled the registration. An old heartbeat compares no clocks.
             (Purpose::Register, Answer::Registered { .. }) | (Purpose::Heartbeat, _) => {}
-            // Not an answer to this request: ask again.
+            // This is no answer to this request: ask again.
             (purpose, _) => self.wants_again(purpose, now),
         }
     }
@@ -178,8 +178,8 @@ impl Holder {
         self.greet(now);
     }
 
-    /// A leader knows the session now. In the same step, the holder begins to refuse grants of
-    /// older epochs (S4).
+    /// Handles the answer to a registration. In the same step, the holder begins to refuse grants
+    /// of older epochs (S4).
     pub(super) fn registered(
         &mut self,
         ticket: SendId,
@@ -213,7 +213,7 @@ impl Holder {
         }
     }
 
-    /// The leader says that the session has not registered with it, or not on this connection.
+    /// Handles a refusal because the session has not registered with this leader or connection.
     pub(super) fn not_registered(&mut self, ticket: SendId, purpose: Purpose, now: Instant) {
         self.wants_again(purpose, now);
         let since = self.session.as_ref().and_then(|session| session.registered);
@@ -223,7 +223,7 @@ impl Holder {
         }
     }
 
-    /// The leader has answered a request that was sent at `sent`. That renews the session.
+    /// Renews the session, because the leader has answered a request that was sent at `sent`.
     pub(super) fn session_renewed(&mut self, sent: Instant, now: Instant) {
         let Some(term) = self.session.as_ref().map(|session| session.pace.term) else { return };
         let until = self.ends_at(sent, term, now);
@@ -234,9 +234,9 @@ impl Holder {
         session.pace.renewed(sent, term, term, now);
     }
 
-    /// Reports the session as connected when the leader has answered. Not while leases in use have
-    /// ended here and still wait for renewal: a leader without a quorum answers, but promises
-    /// nothing.
+    /// Reports the session as connected when the leader has answered. It waits while leases in use
+    /// have ended on this clock and are not renewed yet: a leader without a quorum answers, but
+    /// promises nothing.
     pub(super) fn notify_connected(&mut self, now: Instant) {
         let Some(session) = &self.session else { return };
         let id = session.id;
@@ -252,7 +252,7 @@ impl Holder {
         }
     }
 
-    /// Leases have ended on this clock before a server answered.
+    /// Reports jeopardy: leases have ended on this clock before a server answered.
     pub(super) fn endangered(&mut self) {
         if self.reported_state == ReportedState::Connected {
             self.reported_state = ReportedState::Jeopardy;
@@ -260,7 +260,7 @@ impl Holder {
         }
     }
 
-    /// When the session must be renewed, or is in jeopardy.
+    /// When the session must be renewed, or comes into jeopardy.
     pub(super) fn session_deadline(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         let due = (self.link == LinkState::Registered).then_some(session.pace.due);
@@ -268,8 +268,8 @@ impl Holder {
         due.into_iter().chain(until).min()
     }
 
-    /// The session has expired, with everything that depended on it (S9). Reads start again under a
-    /// new session.
+    /// Ends everything that depended on the session, which has expired (S9). Reads start again
+    /// under a new session.
     pub(super) fn expire(&mut self, refused: Purpose, now: Instant) {
         let Some(session) = self.session.take() else { return };
         if refused == Purpose::Close {
@@ -307,7 +307,7 @@ impl Holder {
         self.late_drops.clear();
     }
 
-    /// The server refuses to open or register a session.
+    /// Fails all operations, because the server refuses to open or register a session.
     pub(super) fn refused_session(&mut self, refusal: Refusal) {
         self.end_writes();
         let reads = self.reads.end_all();
@@ -317,8 +317,8 @@ impl Holder {
         self.end_watches(&WatchFailure::Refused(refusal));
     }
 
-    /// The application closes the session. Everything ends, and the holder informs the leader if it
-    /// can.
+    /// Closes the session for the application. All operations end. The holder sends `Close` if the
+    /// session is registered.
     pub(super) fn close(&mut self, now: Instant) {
         if self.is_closed() {
             return;
@@ -342,7 +342,7 @@ impl Holder {
         }
     }
 
-    /// The session is closed, as far as the client can know.
+    /// Finishes closing, after an answer or without one.
     pub(super) fn closed(&mut self) {
         if self.reported_state == ReportedState::Closing {
             self.reported_state = ReportedState::Closed;
@@ -352,7 +352,7 @@ impl Holder {
         }
     }
 
-    /// Ends all writes. Unsent writes changed nothing. The outcome of the others is unknown.
+    /// Ends all writes. Unsent writes changed nothing. The outcome of sent writes is unknown.
     fn end_writes(&mut self) {
         for (write, was_sent) in self.writes.end_all() {
             let error = if was_sent { WriteFailure::OutcomeUnknown } else { WriteFailure::NotSent };

@@ -1,10 +1,10 @@
-//! Whether a cached copy may be used now. A cache decides this by itself, without a step.
+//! Decides whether a cached copy may be used now. A cache decides this by itself, without a step.
 //!
 //! This is all of S1: *a cached copy is used only while both its leases hold on the client's own
-//! clock*. It is checked at each use (T2). The deadlines come from
+//! clock*. The cache checks it at each use (T2). The deadlines come from
 //! [`HolderEffect`](super::HolderEffect)s, already shortened by the drift allowance.
 //!
-//! The module does not know about recalls. A recalled copy must be gone from the cache.
+//! The module does not know about recalls: the cache must drop a recalled copy.
 
 use crate::{
     id::{Incarnation, Stamp},
@@ -12,24 +12,24 @@ use crate::{
     time::Instant,
 };
 
-/// The conditions of a copy's validity. Fixed when it is installed, until it is validated again.
+/// The conditions of a copy's validity. They are fixed until a server validates the copy again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CopyValidity {
     /// The stamp of the copy's grant. The cache names it when it evicts the copy.
     pub stamp: Stamp,
     /// The volume of the object.
     pub volume: NodePath,
-    /// The volume lease that the copy was granted under.
+    /// The volume lease under which the copy was granted.
     pub incarnation: Incarnation,
     /// When the object lease ends on this client's clock.
     pub until: Instant,
 }
 
-/// The part of a copy's validity that is compared at each use. Small, so that a cache can store it
-/// beside its key.
+/// The part of a copy's validity that is compared at each use. It is small, so that a cache can
+/// store it with its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CopyLease {
-    /// The volume lease that the copy was granted under.
+    /// The volume lease under which the copy was granted.
     pub incarnation: Incarnation,
     /// When the object lease ends on this client's clock.
     pub until: Instant,

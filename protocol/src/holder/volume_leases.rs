@@ -2,9 +2,9 @@
 //!
 //! A lease's deadline never moves back (T6). A lease stops counting in one of three ways:
 //!
-//! - its time passes on this clock. A later promise may revive it, if no server has ended it;
+//! - its time passes on this clock. If it still exists on the servers, a promise may renew it;
 //! - the server says that it has lapsed;
-//! - the client asks for a new lease: that ends the old one when the request is sent.
+//! - the client sends a request for a new lease. That ends the old lease at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,22 +23,22 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnVolumeLease {
     pub(super) incarnation: Incarnation,
-    /// The oldest incarnation whose copies are good under this one.
+    /// The oldest incarnation whose copies are valid under this one.
     pub(super) since: Incarnation,
     pub(super) generation: VolumeGeneration,
-    /// The applied revision of this incarnation's latest promise or grant: its copies are valid at
-    /// it.
+    /// The applied revision of this incarnation's latest promise or grant. The copies are valid at
+    /// this revision.
     pub(super) revision: Revision,
     /// When it ends on this client's clock.
     pub(super) until: Instant,
-    /// Its own stamp. It overtakes grants from before it (S4).
+    /// The stamp of the answer that began the lease. The lease overtakes earlier grants (S4).
     pub(super) stamp: Stamp,
     pub(super) pace: Pace,
     /// The holder has handled its end on this client's clock.
     pub(super) has_expired: bool,
 }
 
-/// What the request for a new lease needs of the ended one.
+/// The data of the ended lease that the request for a new lease needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct EndedLease {
     pub(super) last: LastValid,
@@ -53,19 +53,19 @@ pub(super) struct KnownVolume {
     /// The stamp of the answer that began its last lease. An older answer that arrives later names
     /// a lease that the server has replaced.
     pub(super) begun: Stamp,
-    /// Used since its last renewal was sent.
+    /// Whether the volume was used since its last renewal was sent.
     pub(super) is_used: bool,
-    /// This session's nodes that are attached to the lease. While there are any, the lease is
-    /// renewed, even if nothing is read.
+    /// This session's nodes that are attached to the lease. While there are any, the holder renews
+    /// the lease even if the application reads nothing.
     pub(super) attached: BTreeMap<NodePath, AttachedNode>,
-    /// This session's locks under the lease. While there are any, the lease is renewed, too.
+    /// This session's locks under the lease. While there are any, the holder renews the lease too.
     pub(super) locks: BTreeSet<LockId>,
     /// The validity that was last reported to the cache.
     pub(super) validity_notified: VolumeValidity,
 }
 
 impl KnownVolume {
-    /// Ends the lease on this side. The caller settles attached nodes and locks, because the
+    /// Ends the lease at this client. The caller handles attached nodes and locks, because the
     /// servers may grant the same lease again.
     pub(super) fn end_lease(&mut self) {
         if let Some(lease) = self.lease.take() {
@@ -89,25 +89,25 @@ impl KnownVolume {
         self.is_used || self.is_counted_on()
     }
 
-    /// Whether to ask even if the lease has ended on this clock, because it may still be valid on
-    /// the server.
+    /// Whether to ask for a renewal even if the lease has ended on this clock, because it may still
+    /// exist on the server.
     fn is_counted_on(&self) -> bool {
         self.is_bound() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
     }
 }
 
-/// Which renewals a request carries.
+/// Selects the renewals in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum RenewalReason<'a> {
-    /// The request is about this path. It renews the path's volume, and those last renewed a third
-    /// of a term ago.
+    /// The request is about this path. It renews the lease on the path's volume, and leases that
+    /// were last renewed a third of a term ago.
     OnPath(&'a NodePath),
-    /// The request is about no path. It renews those last renewed a third of a term ago.
+    /// The request is about no path. It renews leases that were last renewed a third of a term ago.
     Due,
-    /// The answer may be late: a lease that it renewed would have ended by then.
+    /// The request renews nothing, because its answer may come after the leases have ended.
     NoRenewal,
-    /// The request only renews, or is the first to a leader. It renews all leases in use, including
-    /// those whose time has passed here but perhaps not on the server.
+    /// The request only renews, or is the first to a leader. It renews all leases in use, also
+    /// those that have ended on this clock but perhaps not on the server.
     All,
 }
 
@@ -121,7 +121,7 @@ pub(super) struct KnownVolumes {
 }
 
 impl KnownVolumes {
-    /// The root always is a volume.
+    /// Knows only the root, which is always a volume.
     pub(super) fn new(bounds: &HolderBounds) -> Self {
         let map = BTreeMap::from([(NodePath::root(), KnownVolume::default())]);
         Self { map, forgotten: Stamp::default(), most: bounds.volumes_max }
@@ -141,7 +141,7 @@ impl KnownVolumes {
         self.map.get_mut(top)
     }
 
-    /// The volume with this top. From now on it is known.
+    /// Adds the volume with this top, if it is unknown, and returns it.
     pub(super) fn learn(&mut self, top: &NodePath) -> &mut KnownVolume {
         let begun = self.forgotten;
         self.map.entry(top.clone()).or_insert_with(|| KnownVolume { begun, ..KnownVolume::default() })
@@ -153,8 +153,8 @@ impl KnownVolumes {
         self.get(top).map_or(self.forgotten, |volume| volume.begun)
     }
 
-    /// Picks a volume to forget if too many are known. It has no lease that holds, and no write in
-    /// flight may attach a node or a lock to its lease.
+    /// Selects a volume to forget if too many are known. Its lease must have ended, and no write in
+    /// flight may add a node or a lock to it.
     pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
         if self.map.len() < self.most {
             return None;
@@ -191,7 +191,7 @@ impl KnownVolumes {
         self.learn(&top).is_used = true;
     }
 
-    /// The renewals for a request. If its answer may be late, later requests ask for them again.
+    /// The renewals for a request. If its answer may be late, later requests repeat them.
     pub(super) fn renewals(&mut self, ride: RenewalReason<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
         let touched = match ride {
             RenewalReason::OnPath(path) => Some(self.nearest(path)),
@@ -207,7 +207,7 @@ impl KnownVolumes {
                     && (ride == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
-        // The others follow with the next request, because those named here are then not due.
+        // The next request renews the others, because these are not due then.
         if chosen.len() > RENEWALS_MAX {
             chosen.sort_unstable();
             chosen.truncate(RENEWALS_MAX);
@@ -231,8 +231,8 @@ impl KnownVolumes {
         for volume in self.map.values_mut() {
             let (wanted, is_counted_on) = (volume.wants_renewal(), volume.is_counted_on());
             let Some(lease) = &mut volume.lease else { continue };
-            // A lease that has ended here may still be valid on the server. Such a lease put the
-            // session in jeopardy.
+            // A lease that has ended on this clock, and whose end put the session in jeopardy, may
+            // still exist on the server. Ask for it too.
             let is_over = now >= lease.until && !is_counted_on;
             if now < lease.pace.due || is_over {
                 continue;
@@ -246,8 +246,8 @@ impl KnownVolumes {
         due
     }
 
-    /// Notes leases whose time has passed since the last call. True if one was needed: it has nodes
-    /// or locks, its renewal went unanswered, or it was in use without a leader to ask.
+    /// Records leases whose time has passed since the last call. Returns whether one was needed: it
+    /// had nodes or locks, its renewal was unanswered, or it was in use without a leader.
     pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
         let mut endangered = false;
         for volume in self.map.values_mut() {
@@ -281,7 +281,7 @@ impl KnownVolumes {
         self.map.values().filter(has_lapsed).any(KnownVolume::is_counted_on)
     }
 
-    /// Whether a lease holds at that time without another promise.
+    /// Whether some lease will hold at that time without another promise.
     pub(super) fn are_live_at(&self, time: Instant) -> bool {
         self.map.values().any(|volume| volume.live(time).is_some())
     }
@@ -291,15 +291,15 @@ impl KnownVolumes {
         self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
     }
 
-    /// The lease that a promise is for. `None` if the promise names another incarnation, or is from
-    /// before a change of the volume's borders.
+    /// The lease that a promise renews. `None` if the promise names another incarnation, or is from
+    /// before a change of the volume's borders or settings.
     pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut OwnVolumeLease> {
         let lease = self.map.get_mut(&promise.volume)?.lease.as_mut()?;
         (lease.incarnation == promise.incarnation && promise.generation >= lease.generation).then_some(lease)
     }
 }
 
-/// A path and those above it, nearest first. As text, so that lookups allocate nothing.
+/// A path and the paths above it, nearest first. They are text, so that lookups allocate nothing.
 pub(super) fn at_and_above(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| match path.rfind('/') {
         Some(0) if path.len() == 1 => None,

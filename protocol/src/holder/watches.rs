@@ -1,9 +1,9 @@
-//! Watches of a node or a subtree: each change once, complete and in order.
+//! Watches of a node or a subtree. They report each change once, complete and in order.
 //!
-//! The holder asks again and again, each time from the end of the last answer. So it reports
-//! nothing twice and skips nothing. It sends the next request only when the application has taken
-//! the last report, so a slow application gets no more than it takes. If the history has lost the
-//! next change by then, the watch ends with that error.
+//! The holder sends one request after another, each from the end of the last answer. So it reports
+//! nothing twice and skips nothing. It sends the next request only when the application has
+//! consumed the last report, so reports do not pile up. If the history has lost the next change by
+//! then, the watch ends with an error.
 //!
 //! A watch belongs to no session. It continues under the next session or leader from the same
 //! revision. The holder accepts only the answer to the request in flight.
@@ -19,15 +19,15 @@ use crate::{
     time::Instant,
 };
 
-/// How long a server lets a watch wait before it answers without changes. After that and the
-/// longest silence, the client gives up the server. With a longer wait, a dead connection that has
-/// only watches is noticed later. With a shorter one, more messages are wasted.
+/// How long a server lets a watch wait before it answers without changes. After this wait and the
+/// longest silence, the client leaves the server. A longer wait delays the detection of a dead
+/// connection that has only watches. A shorter wait costs more messages.
 pub const WATCH_WAIT: Duration = Duration::from_secs(5);
 
 /// The stage of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WatchStage {
-    /// The application has not taken the last report.
+    /// The application has not consumed the last report.
     Told,
     /// In the send queue.
     Queued,
@@ -38,12 +38,12 @@ enum WatchStage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct OwnWatch {
     watched: Watched,
-    /// Everything is reported up to this revision. `None` until the revision of *now* is known.
+    /// All changes up to this revision are reported. `None` until the start of the watch is known.
     after: Option<Revision>,
     /// The revision after which the application asked to begin.
     began_after: Option<Revision>,
     bytes_max: u32,
-    /// An answer has brought no more changes.
+    /// An answer without changes has come: all changes were reported at that time.
     is_caught_up: bool,
     stage: WatchStage,
 }
@@ -76,7 +76,7 @@ impl Holder {
         self.send_queue.push(Purpose::Watch(id));
     }
 
-    /// The application has taken the last report.
+    /// Continues a watch, because the application has consumed the last report.
     pub(super) fn watch_more(&mut self, id: WatchId) {
         if let Some(watch) = self.watches.watches.get_mut(&id)
             && watch.stage == WatchStage::Told
@@ -86,13 +86,13 @@ impl Holder {
         }
     }
 
-    /// The application ends the watch. Its request at the server ends by itself.
+    /// Ends a watch for the application. Its request at the server ends by itself.
     pub(super) fn cancel_watch(&mut self, id: WatchId) {
         self.watches.watches.remove(&id);
         self.send_queue.settle(&Purpose::Watch(id));
     }
 
-    /// Asks for the next changes. A watch that was cancelled in the queue is not sent.
+    /// Sends the request for the next changes, unless the watch was cancelled while it was queued.
     pub(super) fn send_watch(&mut self, id: WatchId, now: Instant) {
         let from_start = self.planted(Bug::WatchResumesFromStart);
         let Some(watch) = self.watches.watches.get(&id).filter(|watch| watch.stage == WatchStage::Queued) else {
@@ -122,14 +122,14 @@ impl Holder {
         self.effects.push(HolderEffect::Changes { watch: id, changes });
     }
 
-    /// Queues the watch for a retry. False if the application has ended it.
+    /// Queues the watch for a retry. Returns false if the application has ended it.
     pub(super) fn watch_set_back(&mut self, id: WatchId) -> bool {
         let Some(watch) = self.watches.watches.get_mut(&id) else { return false };
         watch.stage = WatchStage::Queued;
         true
     }
 
-    /// The server refuses to report the changes.
+    /// Ends a watch whose changes the server refuses to report.
     pub(super) fn refused_watch(&mut self, id: WatchId, refusal: Refusal) {
         let Some(watch) = self.watches.watches.remove(&id) else { return };
         let error = match (refusal, watch.after) {
@@ -139,7 +139,7 @@ impl Holder {
         self.effects.push(HolderEffect::WatchLost { watch: id, error });
     }
 
-    /// The session has expired, with its send queue: queues all watches for the next session.
+    /// Queues all watches for the next session, after the expired session's queue was cleared.
     pub(super) fn watch_on(&mut self) {
         self.watches.unsend_all();
         let forgets = self.planted(Bug::WatchEndsWithSession);
@@ -159,7 +159,7 @@ impl Holder {
         }
     }
 
-    /// Checks that something will move each watch on.
+    /// Checks that each watch is queued, in flight, or waits for the application.
     pub(super) fn check_watches(&self) -> Result<(), String> {
         for (id, watch) in &self.watches.watches {
             let purpose = Purpose::Watch(*id);

@@ -2,17 +2,17 @@
 //!
 //! Under an exclusive lock with a [write lease](Write::TakeWriteLease), the application sets and
 //! reads the node's value here. It may do so only while the lock certainly holds on this clock
-//! (T2), and until a recall asks for the data. Other clients' reads and writes of the data wait for
-//! that. The holder *flushes* the value to the servers:
+//! (T2), and until a recall names the data. Other clients' reads and writes of the data wait until
+//! the write lease ends. The holder *flushes* the value to the servers:
 //!
-//! - when a recall asks for the data. The holder consents when the value is flushed and the servers
+//! - when a recall names the data. The holder consents when the value is flushed and the servers
 //!   have ended the write lease;
-//! - when the application asks for it;
-//! - when a renewal is late: before the lease can end, if a server is reachable at all.
+//! - when the application asks for a flush;
+//! - when a renewal is late. If a server is reachable, the flush comes before the lease can end.
 //!
-//! One flush of a node is in flight at a time. Of two, the first could be sent again after the
-//! second (S9). The holder reports a value that it can no longer flush as lost, never drops it in
-//! silence.
+//! One flush of a node is in flight at a time. If two were, the first could be sent again after the
+//! second, and overwrite its value (S9). If the holder can no longer flush a value, it reports the
+//! value as lost, and never drops it in silence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,18 +30,18 @@ use crate::{
     time::Instant,
 };
 
-/// A dirty value is flushed when less than this part of the lease's term is left: the renewal is
-/// late by then.
+/// The holder flushes a dirty value when less than the lease's term divided by this remains,
+/// because the renewal is late then.
 const LATE_PART: u32 = 3;
 
 /// The stage of a write lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WriteLeaseStage {
-    /// The session has asked for it.
+    /// The client has requested it.
     Requested,
     /// The application reads and writes in memory.
     Open,
-    /// It ends: the value is flushed, and no longer set.
+    /// It ends: the holder flushes the value, and the application can no longer set it.
     Ending,
 }
 
@@ -49,11 +49,11 @@ enum WriteLeaseStage {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnWriteLease {
     stage: WriteLeaseStage,
-    /// The value that was set last, or that is on the servers.
+    /// The value that was set last, or else the value on the servers.
     value: Value,
     status: WriteLeaseStatus,
     flush_in_flight: Option<FlushInFlight>,
-    /// A flush was sent and its outcome is unknown: the servers may have its value.
+    /// A flush with a value was sent, and its outcome is unknown: the servers may have that value.
     is_outcome_unknown: bool,
 }
 
@@ -70,17 +70,17 @@ struct FlushInFlight {
 pub(super) struct WriteLeases {
     /// Locks with a write lease, or with a request for one.
     locks: BTreeSet<LockId>,
-    /// Consents to give when these locks no longer have write leases.
+    /// Consents that wait until these locks no longer have write leases.
     pending_consents: BTreeMap<Stamp, BTreeSet<LockId>>,
 }
 
 impl WriteLeases {
-    /// A new leader knows nothing about the recalls of an older one.
+    /// Removes consents of older epochs: a new leader does not know their recalls.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         self.pending_consents.retain(|stamp, _| stamp.epoch >= epoch);
     }
 
-    /// The session has ended, with all recalls to it.
+    /// Removes all waiting consents, because the session has ended.
     pub(super) fn clear_pending_consents(&mut self) {
         self.pending_consents.clear();
     }
@@ -103,10 +103,10 @@ impl OwnWriteLease {
 }
 
 impl WriteId {
-    /// The driver's ids are below.
+    /// The flag of flushes. The ids of the driver are below it.
     const FLUSHES: u64 = 1 << 63;
 
-    /// The flush of a lock's write lease. There is one at a time.
+    /// The id of the flush of a lock's write lease. There is at most one at a time.
     fn flush_of(hold: LockId) -> Self {
         Self(Self::FLUSHES | hold.0)
     }
@@ -118,8 +118,8 @@ impl WriteId {
 }
 
 impl Holder {
-    /// The node's value, if the lock has a write lease under which the application may use memory
-    /// now.
+    /// The node's value, if the application may read and set it in memory now, under the lock's
+    /// write lease.
     pub fn write_lease_value(&self, id: LockId, now: Instant) -> Option<&Value> {
         let own = self.locks.by_id.get(&id)?;
         let caching = own.write_lease.as_ref().filter(|caching| caching.stage == WriteLeaseStage::Open)?;
@@ -128,18 +128,18 @@ impl Holder {
         is_certain.then_some(&caching.value)
     }
 
-    /// Whether the lock has a write lease, has asked for one, or is about to end one.
+    /// Whether the lock has a write lease, or one was requested or is ending.
     pub fn has_write_lease(&self, id: LockId) -> bool {
         self.write_leases.locks.contains(&id)
     }
 
-    /// The status of the lock's write lease. `None` without one, or if it is only asked for.
+    /// The status of the lock's write lease. `None` if there is none, or if it is only requested.
     pub fn write_lease_status(&self, id: LockId) -> Option<WriteLeaseStatus> {
         let caching = self.locks.by_id.get(&id)?.write_lease.as_ref()?;
         (caching.stage != WriteLeaseStage::Requested).then_some(caching.status)
     }
 
-    /// The application sets a value under a write lease. Ignored if [that is not
+    /// Sets a value under a write lease for the application. Does nothing if [that is not
     /// possible](Self::write_lease_value) now.
     pub(super) fn set_under_write_lease(&mut self, id: LockId, value: Value, now: Instant) {
         if self.write_lease_value(id, now).is_none() {
@@ -151,7 +151,7 @@ impl Holder {
         }
     }
 
-    /// The application asks for a flush.
+    /// Starts a flush for the application, if there is a dirty value.
     pub(super) fn flush(&mut self, id: LockId) {
         if self.write_lease_mut(id).is_some_and(|caching| caching.stage == WriteLeaseStage::Open && caching.is_dirty())
         {
@@ -159,7 +159,7 @@ impl Holder {
         }
     }
 
-    /// Ends a write lease. Others may read and write the node when the value is flushed.
+    /// Ends a write lease. Other clients can read and write the node when the value is flushed.
     pub(super) fn release_write_lease(&mut self, id: LockId) {
         let Some(caching) = self.write_lease_mut(id).filter(|caching| caching.stage == WriteLeaseStage::Open) else {
             return;
@@ -170,7 +170,7 @@ impl Holder {
         self.start_flush(id);
     }
 
-    /// The application asks for a write lease. False if the lock is not exclusive, is being
+    /// Records a request for a write lease. Returns false if the lock is not exclusive, is being
     /// changed, or has a write lease.
     pub(super) fn request_write_lease(&mut self, id: LockId) -> bool {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return true };
@@ -183,10 +183,10 @@ impl Holder {
         true
     }
 
-    /// Handles the answer to a request for a write lease. Without data, the servers count none.
+    /// Handles the answer to a request for a write lease. Without data, there is no write lease.
     ///
-    /// If a recall has asked for the data since, the write lease ends at once. The consent to that
-    /// recall does not count for it.
+    /// If a recall of the data has overtaken the answer, the write lease ends at once. The servers
+    /// do not count the consent that the holder has already sent.
     pub(super) fn handle_write_lease_answer(&mut self, id: LockId, data: Option<Data>, stamp: Stamp) {
         let Some(caching) = self.write_lease_mut(id) else { return };
         let Some(Data { value, stat }) = data else { return self.end_write_lease(id) };
@@ -200,9 +200,9 @@ impl Holder {
         }
     }
 
-    /// Whether a recall asks for data under write leases. They end, and the consent waits for them.
-    /// One that is only asked for does not count, because the recall may be for a write before it.
-    /// Otherwise the servers ignore the consent, and recall again.
+    /// Ends the write leases whose data a recall names. Returns true if there are any: the consent
+    /// then waits until they have ended. Write leases that are only requested do not count: the
+    /// recall may be for an earlier write. If not, the servers ignore the consent and recall again.
     pub(super) fn defer_consent(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
         let is_kept = |id: &&LockId| {
             let own = self.locks.by_id.get(id);
@@ -230,7 +230,7 @@ impl Holder {
         true
     }
 
-    /// Gives the consents that no longer wait for a flush, and starts the flushes that are due.
+    /// Starts the flushes that are due, and sends the consents that no longer wait for a flush.
     pub(super) fn flush_and_consent(&mut self, now: Instant) {
         let due: Vec<LockId> =
             self.write_leases.locks.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
@@ -243,7 +243,7 @@ impl Holder {
             self.write_leases.pending_consents.remove(stamp);
             self.piggyback.consent(*stamp);
         }
-        // The recall was answered earlier, without a consent. So another request must carry it.
+        // The holder did not consent when the recall came, so it needs a request for the consent.
         if !paid.is_empty() && self.link == LinkState::Registered {
             let question = self.clock_question(now);
             self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::Due, now);
@@ -260,7 +260,7 @@ impl Holder {
         }
     }
 
-    /// When to flush a dirty value, because a renewal is late then.
+    /// From when a dirty value must be flushed, because the renewal is late.
     fn late_from(&self, id: LockId) -> Option<Instant> {
         let own = self.locks.by_id.get(&id)?;
         let caching = own.write_lease.as_ref()?;
@@ -275,7 +275,7 @@ impl Holder {
         self.write_leases.locks.iter().filter_map(|id| self.late_from(*id)).min()
     }
 
-    /// Flushes the value. One flush at a time: values set meanwhile follow with the next.
+    /// Starts a flush, unless one is in flight. The next flush then has the values set meanwhile.
     fn start_flush(&mut self, id: LockId) {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
         let LockStatus::Granted { token, .. } = own.status else { return };
@@ -311,7 +311,7 @@ impl Holder {
                     false => self.notify_write_lease(id),
                 }
             }
-            // A write lease that ends still has to end. Or the session has expired.
+            // A later flush follows if it is still needed, or the session has expired.
             Err(WriteFailure::NotSent) => {}
             Err(WriteFailure::OutcomeUnknown) => caching.is_outcome_unknown |= has_value,
             Err(WriteFailure::Refused(refusal)) => {
@@ -327,7 +327,7 @@ impl Holder {
                         refusal: Some(refusal),
                     });
                 }
-                // Without a value, a refusal can only mean that there is no such write lease.
+                // Servers refuse a flush without a value only if there is no such write lease.
                 match has_value {
                     true => self.notify_write_lease(id),
                     false => self.end_write_lease(id),
@@ -336,11 +336,11 @@ impl Holder {
         }
     }
 
-    /// The lock is lost or released, with its write lease.
+    /// Handles the loss or release of a lock with a write lease: reports a dirty value as lost.
     pub(super) fn lose_write_lease(&mut self, id: LockId, own: &OwnLock) {
         self.write_leases.locks.remove(&id);
         let Some(caching) = own.write_lease.as_ref() else { return };
-        // No further flush is sent: report now what is known.
+        // The holder sends no further flush, so it reports the value now.
         let was_sent = self.writes.was_sent(WriteId::flush_of(id));
         self.forget_write(WriteId::flush_of(id));
         if caching.is_dirty() && !self.planted(Bug::LostInSilence) {
@@ -351,7 +351,7 @@ impl Holder {
         }
     }
 
-    /// The lock is ordinary again.
+    /// Ends a write lease: the lock is an ordinary lock again.
     fn end_write_lease(&mut self, id: LockId) {
         self.write_leases.locks.remove(&id);
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
@@ -372,7 +372,7 @@ impl Holder {
         self.locks.by_id.get_mut(&id)?.write_lease.as_deref_mut()
     }
 
-    /// Checks that write leases match their locks, and that each ending one is being flushed.
+    /// Checks that write leases match their locks, and that each ending write lease has a flush.
     pub(super) fn check_write_leases(&self) -> Result<(), String> {
         let caching = self.locks.by_id.iter().filter(|(_, own)| own.write_lease.is_some()).map(|(id, _)| *id);
         if caching.collect::<BTreeSet<_>>() != self.write_leases.locks {

@@ -1,11 +1,11 @@
 //! Writes: numbered, and sent until they are answered. Each takes effect at most once.
 //!
-//! S2w: each send drops the writer's own copies of what it may change, and names the highest stamp
-//! seen. From then on no grant on those objects up to that stamp is cached. So the leader spares
-//! the writer the recall if its last grant to the writer is not newer. The answer counts as a
-//! recall of everything older, and may bring a lease on what was written.
+//! S2w: each send drops the writer's own copies of the objects that it may change, and names the
+//! highest stamp seen. From then on the holder caches no grant on them up to that stamp. So the
+//! leader need not recall them from the writer if its last grant is not newer. The answer counts as
+//! a recall of all older copies, and may grant a lease on the written node.
 //!
-//! S9: a write keeps its number until it is answered or given up. When the session has expired, no
+//! S9: a write has one number until it is answered or cancelled. When the session has expired, no
 //! write is sent again. The outcome of those that were sent is unknown.
 
 use std::{
@@ -34,17 +34,17 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredWrite {
     change: Write,
-    /// What each send drops. Fixed at the first send.
+    /// The sets of copies that each send drops. Fixed at the first send.
     dropped: Vec<ObjectSet>,
-    /// Its number, given at the first send.
+    /// Its number, from the first send on.
     sequence: Option<Sequence>,
     /// The latest sending.
     ticket: Option<SendId>,
     sendings: u32,
-    /// The server grants no lease for its node or lock. It is sent anyway, and refused.
+    /// The server refused a lease for its node or lock. It is sent anyway, and gets a refusal.
     goes_without_lease: bool,
-    /// Refused because the volume was unknown or its lease replaced, and sent again as another
-    /// write.
+    /// It was refused because the volume was unknown or its lease replaced. It is sent again under
+    /// another number.
     is_again: bool,
 }
 
@@ -84,7 +84,7 @@ impl OwnWrites {
         self.last.next()
     }
 
-    /// All writes below this number are answered or given up.
+    /// The lowest number that is neither answered nor cancelled.
     pub(super) fn unanswered_from(&self) -> Sequence {
         self.numbered.keys().next().copied().unwrap_or(self.next_sequence())
     }
@@ -104,9 +104,9 @@ impl OwnWrites {
         self.pending.get(&write).is_some_and(|pending| pending.sendings > 0)
     }
 
-    /// Whether the write cannot be cancelled, because the client depends on its outcome. A request
-    /// for a write lease may bring one that must be flushed. A lock counts as shared as soon as the
-    /// client asks for that.
+    /// Whether the write cannot be cancelled, because the client depends on its outcome. A write
+    /// lease may begin, and must then be flushed. A lock counts as shared as soon as the client
+    /// requests the downgrade.
     fn is_never_given_up(&self, write: WriteId) -> bool {
         let change = self.pending.get(&write).map(|pending| &pending.change);
         matches!(
@@ -135,7 +135,7 @@ impl OwnWrites {
         (self.unanswered_from().0 + self.bounds.writes_out_max).saturating_sub(self.next_sequence().0)
     }
 
-    /// Gives a write its number. False if it must wait for one.
+    /// Assigns a number to a write. Returns false if the write must wait for one.
     fn number(&mut self, write: WriteId) -> bool {
         let (room, next) = (self.room(), self.next_sequence());
         let Some(pending) = self.pending.get_mut(&write) else { return false };
@@ -161,7 +161,7 @@ impl OwnWrites {
         has_room
     }
 
-    /// Takes the number from a refused write, to send it as another write. False the second time.
+    /// Prepares a refused write for another sending under another number. False the second time.
     fn begin_again(&mut self, write: WriteId) -> bool {
         let Some(pending) = self.pending.get_mut(&write).filter(|pending| !pending.is_again) else { return false };
         pending.is_again = true;
@@ -183,7 +183,7 @@ impl OwnWrites {
         Some(pending)
     }
 
-    /// Takes the writes that now get a number.
+    /// Removes and returns the writes for which numbers are free now.
     fn take_backlog(&mut self) -> Vec<WriteId> {
         let is_flush = |write: &WriteId| {
             self.pending.get(write).is_some_and(|pending| matches!(pending.change, Write::Flush { .. }))
@@ -193,7 +193,7 @@ impl OwnWrites {
         self.backlog.drain(..room.min(self.backlog.len())).collect()
     }
 
-    /// The server grants no lease for these writes.
+    /// Records that the server refused a lease for these writes.
     pub(super) fn go_without_lease(&mut self, writes: &BTreeSet<WriteId>) {
         for write in writes {
             if let Some(pending) = self.pending.get_mut(write) {
@@ -213,16 +213,16 @@ impl OwnWrites {
         self.sent().flat_map(attached_to_session).any(|path| top.contains(path))
     }
 
-    /// Ends all writes, in order, and says which were sent. Numbers restart for another session.
+    /// Ends all writes. Returns them in order, and whether each was sent. Numbers restart at 1.
     pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
         let all = std::mem::replace(self, Self::new(self.bounds)).pending;
         all.into_iter().map(|(write, pending)| (write, pending.sequence.is_some())).collect()
     }
 }
 
-/// What a write may change, as far as the writer can find out cheaply. The leader recalls the rest
-/// from the writer as from anyone. A put of a node that is known to exist changes no list of
-/// children. For a transaction, both branches count: the choice is not known before the answer.
+/// The objects that a write may change, as far as the writer can tell cheaply. The leader recalls
+/// all others from the writer too. A put of a node that is known to exist changes no list of
+/// children. For a transaction, both branches count, because the answer decides between them.
 fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let one = ObjectSet::One;
     let parent = |path: &NodePath| path.parent().map(|parent| one(Object::children(parent)));
@@ -261,7 +261,7 @@ fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
     may_change(&alone, false)
 }
 
-/// The nodes to attach to, or to lock under, leases of the writer's session.
+/// The nodes that a write attaches to, or locks under, leases of the writer's session.
 pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodePath> {
     let (own, operations) = match change {
         Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
@@ -332,8 +332,8 @@ impl Holder {
         }
     }
 
-    /// Whether the session has the leases that the write's nodes or lock need. If not, asks for the
-    /// first that is missing, and the write is sent later.
+    /// Whether the session has the leases that the write's nodes or lock need. If not, it acquires
+    /// the first missing lease, and the write is sent later.
     fn has_lease_for(&mut self, write: WriteId, now: Instant) -> bool {
         let Some(pending) = self.writes.pending.get(&write) else { return false };
         if pending.sequence.is_some() || pending.goes_without_lease {
@@ -375,7 +375,7 @@ impl Holder {
         }
     }
 
-    /// Drops copies older than the write, and refuses their grants if they arrive later.
+    /// Drops copies that are older than the write, and refuses grants of such copies from now on.
     fn overtake_older(&mut self, sets: &[ObjectSet], stamp: Stamp) {
         self.stamp_seen = self.stamp_seen.max(stamp);
         let older = Stamp { epoch: stamp.epoch, sequence: stamp.sequence.saturating_sub(1) };
@@ -387,13 +387,13 @@ impl Holder {
         self.dropped(gone);
     }
 
-    /// The write did not take effect, and never will.
+    /// Handles a refusal for good: the write did not take effect, and never will.
     pub(super) fn refused_write(&mut self, write: WriteId, refusal: Refusal) {
         if self.is_misplaced(write, &refusal) {
             return self.send_queue.push(Purpose::Write(write));
         }
         let Some(pending) = self.end_write(write) else { return };
-        // Below the window, the outcome of an earlier sending is unknown.
+        // The servers may have forgotten the outcome of an earlier sending.
         let is_unknown = matches!(refusal, Refusal::OutsideWindow { .. }) && pending.sendings > 1;
         if !is_unknown {
             self.undo_hand_over(&pending.change);
@@ -405,7 +405,7 @@ impl Holder {
         self.write_done(write, Err(error));
     }
 
-    /// The application cancels a write.
+    /// Cancels a write for the application.
     pub(super) fn cancel_write(&mut self, write: WriteId) {
         if self.writes.is_never_given_up(write) {
             return;
@@ -422,21 +422,21 @@ impl Holder {
         self.write_done(write, Err(error));
     }
 
-    /// Whether the write is not sent yet. If it is cancelled now, it never happens.
+    /// Whether the write is not sent yet. If it is cancelled now, it never takes effect.
     pub fn is_unsent(&self, write: WriteId) -> bool {
         self.writes.is_pending(write) && !self.writes.was_sent(write)
     }
 
-    /// Nobody waits for the write or its outcome.
+    /// Ends a write whose outcome no longer matters.
     pub(super) fn forget_write(&mut self, write: WriteId) {
         if let Some(ticket) = self.end_write(write).and_then(|pending| pending.ticket) {
             self.in_flight.end(ticket);
         }
     }
 
-    /// Whether to send a refused write once more, as another write. The node was in an unknown
-    /// volume, or the lease on its volume was replaced after the write arrived (S7b). Only once: if
-    /// volumes keep changing, the application decides.
+    /// Whether to send a refused write once more, under another number (S7b). The node was in an
+    /// unknown volume, or the lease on its volume was replaced after the write arrived. This
+    /// happens only once: if volumes change again, the application decides.
     fn is_misplaced(&mut self, write: WriteId, refusal: &Refusal) -> bool {
         let refusal = match refusal {
             Refusal::Write(WriteRefusal::Operation { refusal, .. }) => refusal,
@@ -455,14 +455,14 @@ impl Holder {
         begins_again
     }
 
-    /// A number is free: sends the waiting writes that get one, and the write that is now the
+    /// Handles a free number: queues the waiting writes that get one, and the write that is now the
     /// first.
     fn number_is_free(&mut self, sequence: Option<Sequence>) {
         for next in self.writes.take_backlog() {
             self.send_queue.push(Purpose::Write(next));
         }
-        // The first unanswered write always has room for its results, so it need not wait to be
-        // sent again.
+        // A leader always has room for the results of the first unanswered write, so that write
+        // need not wait.
         if let Some(first) = self.writes.first_after(sequence) {
             self.send_queue.hasten(&Purpose::Write(first));
         }
@@ -476,7 +476,7 @@ impl Holder {
         Some(pending)
     }
 
-    /// Checks that something will move each write on, and that no number is beyond the window.
+    /// Checks that each write is in flight or waits, and that no number is beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
         let OwnWrites { pending, numbered, last, backlog, bounds } = &self.writes;
         let most = bounds.writes_out_max;

@@ -10,15 +10,15 @@
 pub struct LessorBounds {
     /// The most commands in one proposal: an entry stays quick to apply.
     pub proposal_commands_max: usize,
-    /// The most bytes that the commands of one proposal have when encoded: an entry stays well
+    /// The most bytes that the encoded commands of one proposal have, so that an entry stays well
     /// below a frame. A longer command, of at most
     /// [`Command::BYTES_MAX`](crate::command::Command::BYTES_MAX), is proposed alone.
     pub proposal_bytes_max: usize,
-    /// With this many commands ready, or [`proposal_bytes_max`](Self::proposal_bytes_max), a
-    /// proposal need not wait for the one before it. One disk write for so many commands is cheap
-    /// enough, and an entry with so many ends of leases is applied in 8 ms. (With 512, and four
-    /// proposals in flight, a million leases take a quarter longer to end, and the slowest writes
-    /// of others take a quarter less.)
+    /// If this many commands are ready, or [`proposal_bytes_max`](Self::proposal_bytes_max) bytes,
+    /// a proposal need not wait for the proposal before it. One disk write for 2,048 commands is
+    /// cheap enough. An entry with 2,048 ends of leases is applied in 8 ms. (With a value of 512
+    /// and four proposals in flight, a million leases take a quarter longer to end. The slowest
+    /// writes of other clients take a quarter less.)
     pub proposal_commands_full: usize,
     /// The most requests to open or close a session, or to acquire a volume lease, that may wait to
     /// be proposed. Beyond it, further ones are refused as busy.
@@ -27,11 +27,11 @@ pub struct LessorBounds {
     /// expires, connected or not.
     pub sessions_max: usize,
     /// The most object leases in memory, of all sessions: about a gigabyte. Beyond it, reads of
-    /// further objects get no lease, and a session whose holder report exceeds it stays covering.
+    /// further objects get no lease. If a holder report exceeds it, its session stays covering.
     pub object_leases_max: usize,
-    /// The most results of operations that are remembered with the outcomes of transactions, or
-    /// will be: a quarter of a gigabyte. Beyond it, a transaction is refused as busy, unless it is
-    /// the first unanswered request of its session: so each session makes progress.
+    /// The most results of transactions' operations in memory, with those that pending transactions
+    /// may add: a quarter of a gigabyte. Beyond it, a transaction is refused as busy. The first
+    /// unanswered request of a session is not, so each session makes progress.
     pub results_max: usize,
     /// The most pending writes. Beyond it, further ones are refused as busy, except flushes,
     /// because others wait for them.
@@ -39,7 +39,7 @@ pub struct LessorBounds {
     /// About the most bytes of memory of pending writes. Beyond it, further ones are refused as
     /// busy.
     pub writes_bytes_max: usize,
-    /// The most requests that may wait for one write's answer: one of its client, and some retries.
+    /// The most requests that may wait for the answer to one write: the first, and its retries.
     pub write_requesters_max: usize,
     /// The longest content of one answer, in bytes: the whole answer fits into a frame.
     pub content_bytes_max: usize,
@@ -53,17 +53,17 @@ pub struct LessorBounds {
     /// The most reads that may wait for a write lease to be flushed. Beyond it, further ones are
     /// refused as busy; other reads are not.
     pub blocked_reads_max: usize,
-    /// The most unanswered recalls that are sent again with one request of their session. Its next
-    /// requests bring the others.
+    /// The most unanswered recalls that are sent again with one request of their session. The next
+    /// requests trigger the others.
     pub recalls_again_max: usize,
     /// About the most bytes of renewals in one tick: an entry stays quick to apply. With more, the
     /// next tick follows as soon as this one is applied.
     pub tick_bytes_max: usize,
     /// The most renewals in a second that all leases may need, if each is renewed once in its term.
-    /// A lease or a session that would need more is refused as busy. So all granted leases can be
-    /// renewed (S10b), though clients renew twice in a term, and more often while renewals are
-    /// answered at once. This is a choice, not the measured limit of a server: 327,680 leases of 10
-    /// s.
+    /// Beyond it, further leases and sessions are refused as busy. The bound allows 327,680 leases
+    /// of 10 s. It is a choice, not the measured limit of a server. Clients renew twice in a term,
+    /// or more often while renewals are answered at once. Even then all granted leases can be
+    /// renewed (S10b).
     pub renewals_per_second_max: usize,
     /// The most leases that the waiting renew-only requests renew together. Beyond it, a request is
     /// answered at once, with what the horizon leaves.
@@ -71,37 +71,37 @@ pub struct LessorBounds {
     /// About the most leases whose waiting renewals one step answers. Other requests are served
     /// between two steps.
     pub renewals_answered_per_step: usize,
-    /// About the most bytes of nodes in one page of a list, except that the first node may exceed
-    /// it: a page fits into a frame.
+    /// About the most bytes of nodes in one page of a list, so that a page fits into a frame. The
+    /// first node may exceed it.
     pub list_bytes_max: usize,
     /// The most watches that may wait at one time. Beyond it, further ones are refused as busy.
     pub watches_max: usize,
     /// The most watches of one session that may wait. Beyond it, further ones are refused as busy.
     pub session_watches_max: usize,
-    /// The most changes and events that are examined for one answer to a watch: these are
-    /// milliseconds in which nothing else is served.
+    /// The most changes and events that are examined for one answer to a watch. This takes
+    /// milliseconds, and the lessor serves nothing else meanwhile.
     pub watch_looks_max: usize,
     /// The most events that one step reports to watchers, and the most watchers that it answers.
     /// The last watcher's events may exceed it. Other requests are served between two steps.
     pub watch_events_per_step: usize,
-    /// The most object leases that one tick examines for whether they have ended: a step stays
-    /// short.
+    /// The most object leases that one tick examines to find ended ones: a step stays short.
     pub sweep_max: usize,
-    /// The most ends of leases that wait to be proposed: a million leases that end at one time must
-    /// not delay everyone's writes. The others follow as soon as there is room. Waiting writes take
-    /// no room from them, because writes wait for ends (S2).
+    /// The most ends of leases that wait to be proposed. A million leases that end at one time must
+    /// not delay the writes of all clients. Further ends follow as soon as there is room. Waiting
+    /// writes take no room from ends, because writes wait for ends (S2).
     pub expiries_waiting_max: usize,
-    /// The most leases that one step examines for whether they have ended. A million leases that
-    /// were renewed at one moment come up at one moment too, ended or not. Meanwhile nothing else
-    /// is served, and the clock is held back (T4). The next step follows as soon as a timer can.
+    /// The most leases that one step examines to find ended ones. A million leases that were
+    /// renewed at one moment are also examined at one moment, ended or not. During a long step the
+    /// lessor serves nothing else, and the clamped clock falls behind (T4). A timer starts the next
+    /// step.
     pub expiry_looks_per_step: usize,
     /// The most leases whose orphans one command removes: they share one round of consents.
     pub purge_leases_max: usize,
-    /// The most purges that wait for consents or for the log at one time. One step begins one of
-    /// them.
+    /// The most purges that wait for consents or for the log at one time. One step begins at most
+    /// one purge.
     pub purges_max: usize,
-    /// The most lists of children that a purge names one by one for one lease. With more, it names
-    /// their common subtree.
+    /// The most lists of children that a purge names one by one for one lease. With more, the purge
+    /// names their common subtree.
     pub purge_sets_max: usize,
     /// The most sets in one recall. With more, the recall names subtrees that include them. So a
     /// recall fits into a frame even with the longest paths.
@@ -110,15 +110,15 @@ pub struct LessorBounds {
     /// object of it. After a failover every session may hold everything, and a purge may change
     /// thousands of sets. With more claims, the lessor names a few subtrees that include the sets.
     pub claims_max: usize,
-    /// The most bytes of paths in the list of changes for a returning session. With more, it
-    /// revives nothing: validating copies one by one is cheaper.
+    /// The most bytes of paths in the list of changes for a returning session. With more, the
+    /// lessor revives no copies: the client validates them one by one, which is cheaper.
     pub revival_bytes_max: usize,
-    /// The most rows in one answer to an inspection: it stays well below a frame.
+    /// The most rows in one answer to an inspection, so that the answer stays well below a frame.
     pub rows_max: usize,
-    /// The most places that one inspection, or one page of a list, examines. Others wait meanwhile,
-    /// and most places may be plain nodes, or orphans that are not removed yet.
+    /// The most nodes or entries that one inspection, or one page of a list, examines. Other
+    /// requests wait meanwhile, and most nodes may yield no row: plain nodes, or purged ones.
     pub scan_max: usize,
-    /// The most bytes of paths in one answer to an inspection: it stays well below a frame.
+    /// The most bytes of paths in one answer to an inspection, so that it stays well below a frame.
     pub keys_bytes_max: usize,
     /// The number of ended leases whose last renewal is remembered, for inspection only.
     pub departed_max: usize,

@@ -73,8 +73,8 @@ impl Lessor {
         Ok(())
     }
 
-    /// A write counts as proposed exactly while its command is queued or in flight. What a bound
-    /// limits is counted right.
+    /// A write counts as proposed exactly while its command is queued or in flight. The counts of
+    /// ends, requests and purges, which bounds limit, are right.
     fn what_is_proposed_is_under_way(&self) -> Result<(), String> {
         let turn_of = |reason: &ProposalReason| match reason {
             ProposalReason::Write(write_id) | ProposalReason::Purge(write_id) => Some(*write_id),
@@ -171,7 +171,7 @@ impl Lessor {
                 self.waits_for_holders(write_id, pending, set)?;
             }
             for path in pending.purged_leases().iter().flat_map(|lease| state.attached_nodes(*lease)) {
-                // Later attachments are found when the command is applied.
+                // Applying the command finds nodes that were attached later.
                 if state.node(path).is_some_and(|node| node.modify_revision <= pending.gathered_at) {
                     self.waits_for_holders(write_id, pending, &ObjectSet::One(Object::data(path.clone())))?;
                     self.waits_for_holders(write_id, pending, &ObjectSet::One(Object::children(path.clone())))?;
@@ -181,7 +181,7 @@ impl Lessor {
         Ok(())
     }
 
-    /// Whether a volume lease is left under which the session may hold what a write waits for.
+    /// Whether the session still has one of the volume leases that the wait names.
     fn has_any_lease(&self, session: SessionId, wait: &ConsentWait) -> bool {
         wait.leases.iter().any(|(volume, incarnation)| {
             let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()));

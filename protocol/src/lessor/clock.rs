@@ -19,24 +19,24 @@
 //!
 //! The ending clock stays safe. Let the latest entry have time C, proposed at real time p. The
 //! successor received it no earlier than p, and its epoch begins no earlier than it last heard. So
-//! at real time r its clock reads at most C + (r - p), apart from drift. The promises of the old
-//! leader are honoured by a clock that reads no less (T6). The successor measures the time heard on
-//! its own clock. Shortened by the drift allowance, it is at most the real time.
+//! at real time r its clock reads at most C + (r - p), apart from drift. By T6, a clock that reads
+//! at most this honours the old leader's promises. The successor measures the time heard on its own
+//! clock. Shortened by the drift allowance, it is at most the real time.
 //!
 //! The promising clock stays safe, because it also includes the time heard. It starts from the same
 //! sum, and counts from the *proposal* of the first entry, which is before the ending clock starts.
-//! So within an epoch it is never behind the ending clock, whose readings the later entries carry
-//! into the log. A successor may lack those later entries. It then starts from the first entry's
-//! time, which is that of the log before it. It adds what it heard since it received that entry: no
-//! more than the time since the proposal.
+//! So within an epoch it is never behind the ending clock. Later entries log the readings of the
+//! ending clock, but a successor may lack them. It then starts from the first entry's time, which
+//! is that of the log before it. It adds the time heard since it received that entry, which is no
+//! more than the time since the entry's proposal.
 //!
 //! The time heard counts up to `run_on_max`. A leader whose last entry is older had no quorum, or
 //! no leases.
 //!
 //! # Where the ending clock stops
 //!
-//! A leader that cannot commit moves no horizon, so its clients lose their promises whatever they
-//! do. Therefore the ending clock stops `run_on_max` after the oldest proposal in flight, until
+//! A leader that cannot commit moves no horizon, so its clients' promises run out although they
+//! renew. Therefore the ending clock stops `run_on_max` after the oldest proposal in flight, until
 //! that is committed (T4). Stopping is always safe, because leases then end later. The promising
 //! clock does not stop, because a successor may have counted that time (T6).
 
@@ -54,14 +54,14 @@ pub const STEP_MAX: Duration = Duration::from_millis(200);
 /// The longest time between two steps that the lessor asks for.
 pub const STEP_EVERY: Duration = Duration::from_millis(50);
 
-/// How far a leader's ending clock may run beyond the log, where horizons move once in a `tick`. It
-/// is two ticks, and at least [`STEP_MAX`], because a commit may take longer than a short tick.
+/// How far a leader's ending clock may run beyond the log. It is two ticks, and at least
+/// [`STEP_MAX`], because a commit may take longer than a short tick.
 ///
 /// A leader with leases proposes at least once in a tick. So the log is behind the clock by a tick
 /// at most, and the time of a commit. A leader without a quorum may first have no proposal in
 /// flight for up to a tick. So its clients lose at most three ticks of a lease: three tenths of a
-/// term. They ask for more time when half of it is left, and go on asking. Beyond this bound
-/// proposals do not commit and nobody can renew, so nobody may lose time (T4).
+/// term. They renew when half of a term is left, and retry until they get an answer. Beyond this
+/// bound proposals do not commit and no client can renew, so no client may lose time (T4).
 pub(super) fn run_on_max(tick: Duration) -> Duration {
     (tick * 2).max(STEP_MAX)
 }

@@ -1,5 +1,5 @@
-//! An index of the waits of writes by what ends them: a consent, the end of a volume lease, or
-//! time.
+//! Indexes the waits of pending writes by the event that ends each: a consent, the end of a volume
+//! lease, or a time.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{
 
 use super::writes::{ConsentWait, PendingWriteId};
 
-/// All waits. A write waits for one session at most once.
+/// All waits. A write has at most one wait for each session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct ConsentWaits {
     by_stamp: BTreeSet<(SessionId, Stamp, PendingWriteId)>,

@@ -1,10 +1,10 @@
-//! Drift supervision, the leader's half: it notes when it dealt with exchanges, and answers how
-//! long ago that was ([`crate::drift`]).
+//! Drift supervision, the leader's half. The leader notes when it handles each exchange, and later
+//! answers how long ago that was ([`crate::drift`]).
 //!
-//! The leader cannot judge, because it does not know how long requests were on their way. The
-//! client judges, stops serving from memory by itself, and reports that with each heartbeat. The
-//! leader records these sessions for its log and for inspection. It grants and recalls as before:
-//! it never relies on a client's word that it reads nothing from memory.
+//! The leader cannot compare the clocks, because it does not know how long requests were on their
+//! way. The client compares them, stops serving from memory by itself, and reports that with each
+//! heartbeat. The leader records these sessions for its log and for inspection. It grants and
+//! recalls as before, because it cannot rely on the client's statement.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl DriftReports {
         self.marks.entry(session).or_default().note(registration, now);
     }
 
-    /// Records a client's verdict on its clock. True if that changed.
+    /// Records a client's verdict on its clock. Returns whether the verdict has changed.
     fn set(&mut self, session: SessionId, beyond: Option<Excess>) -> bool {
         let before = match beyond {
             Some(excess) => self.beyond.insert(session, excess),
@@ -55,7 +55,7 @@ impl DriftReports {
 }
 
 impl Lessor {
-    /// A client compares its clock with this one, and reports its verdict so far.
+    /// Handles a client's question about clocks, and records the client's verdict so far.
     pub(super) fn compare_clocks(
         &mut self,
         session: SessionId,

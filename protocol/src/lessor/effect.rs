@@ -6,7 +6,7 @@ use crate::{
     message::{Recall, Response},
 };
 
-/// A request of the lessor to its shell. The shell carries out effects in order.
+/// A request of the lessor to its shell. The shell executes effects in order.
 #[expect(clippy::large_enum_variant, reason = "an effect is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LessorEffect {

@@ -1,4 +1,4 @@
-//! Timers: they propose the ends of leases (T3, T5) and the ticks that move horizons (T6).
+//! The timers propose the ends of leases (T3, T5), and the ticks that move horizons (T6).
 
 use std::time::Duration;
 
@@ -85,14 +85,13 @@ impl Lessor {
         }
     }
 
-    /// Prolongs the session's own lease. No client is promised anything by it, so its horizon need
-    /// not follow each request. Both move when a quarter of the term has passed.
+    /// Renews the session lease. The lessor promises nothing on it, so its end and horizon need not
+    /// move with each request. They move once a quarter of the term has passed.
     pub(super) fn renew_session_lease(&mut self, session: SessionId, cx: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
         let now = self.clock.expiry_time();
         let horizon = cx.state.lease(&key).map_or(now, |lease| lease.horizon);
-        // A new volume lease moves the horizon with its own entry. The end in memory does not
-        // follow.
+        // The entry of a new volume lease moves the horizon. It does not move the end in memory.
         let left = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
             self.lease_ends.renew(&key, now, State::SESSION_TERM, RenewalPlan { horizon, term: State::SESSION_TERM });
@@ -100,8 +99,8 @@ impl Lessor {
     }
 }
 
-/// The wait beyond a lease's end (T3). A key lease has no volume with a margin. Its margin is what
-/// the client's clock and this one can differ by over a term and a tick, and a little more.
+/// The wait beyond a lease's end (T3). A key lease has no volume with a margin. Its margin is how
+/// far two clocks can drift apart over a term and a tick, plus [`KEY_MARGIN_MIN`].
 pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift: DriftAllowance) -> Duration {
     match key {
         LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
@@ -109,11 +108,10 @@ pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift:
     }
 }
 
-/// The wait beyond the end of a key lease with this term, where horizons move once in a `tick`
-/// (T3).
+/// The wait beyond the end of a key lease with this term, if horizons move once in a `tick` (T3).
 pub fn key_lease_margin(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
     drift.over(term.saturating_add(tick)) * 2 + KEY_MARGIN_MIN
 }
 
-/// The part of a key lease's margin beyond what clocks may drift.
+/// The part of a key lease's margin that is added to the drift of two clocks.
 const KEY_MARGIN_MIN: Duration = Duration::from_millis(1);

@@ -1,16 +1,16 @@
-//! Gathers consents for a pending write: which sessions may hold what it changes, and which sets to
-//! recall from each (S2).
+//! Gathers consents for a pending write (S2). It finds the sessions that may hold copies of the
+//! changed objects, and the sets to recall from each.
 //!
-//! It guarantees that each session that may hold an object of the write is asked for a set that
-//! includes the object. The exception is a writer that dropped the object itself, and was granted
-//! nothing in it since (S2w). A recall may name more than the write covers; the holder then drops
-//! more. If recalls name subtrees, even a writer that dropped every copy may be asked.
+//! For each object of the write, the lessor recalls a set that includes the object from each
+//! session that may hold it. The exception is a writer that dropped the set itself, and was granted
+//! nothing in it since (S2w). A recall may name more than the write covers: the holder then drops
+//! more. A recall of a subtree may go even to a writer that dropped every copy.
 //!
-//! While the claims are few, each set is named. But one write can have thousands of sets, such as a
-//! purge of the nodes of many leases, and thousands of sessions can hold them. Their product would
-//! stop the leader (S10b). With more claims than [`claims_max`](super::LessorBounds::claims_max)
-//! the recalls name a few subtrees that include the sets. This module does not know the order of
-//! writes, or what becomes of consents.
+//! While the claims are few, the recalls name each set. But one write, such as a purge of the nodes
+//! of many leases, can have thousands of sets. Thousands of sessions can hold them. So many claims
+//! would block the leader (S10b). With more claims than
+//! [`claims_max`](super::LessorBounds::claims_max), the recalls name a few subtrees that include
+//! the sets. This module does not know the order of writes, or how consents are handled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,20 +32,20 @@ use super::{
     writes::{ClientWrite, ConsentWait, PendingWriteId},
 };
 
-/// What is to be recalled from one session for one write.
+/// The sets to recall from one session for one write.
 #[derive(Default)]
 pub(super) struct Claim {
     pub(super) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<NodePath, Incarnation>,
-    /// When the last known copy ends. Not used for a covering holder: the ends of its volume leases
-    /// alone bound the wait.
+    /// When the last known object lease ends. Not used for a covering holder: only the ends of its
+    /// volume leases bound the wait.
     expires_at: Option<ClusterTime>,
     is_covering: bool,
 }
 
 impl Claim {
-    /// Adds a volume lease that copies are held under. `over`: when the last known copy ends;
-    /// `None` for a covering holder.
+    /// Adds a volume lease under which the session may have copies. `over` is when the last known
+    /// object lease ends; `None` for a covering holder.
     pub(super) fn add(&mut self, volume: NodePath, incarnation: Incarnation, over: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
         self.is_covering |= over.is_none();
@@ -53,7 +53,7 @@ impl Claim {
     }
 }
 
-/// What is to be recalled for one write.
+/// The sets to recall from all sessions for one write.
 #[derive(Default)]
 pub(super) struct Claims {
     pub(super) by_session: BTreeMap<SessionId, Claim>,
@@ -71,7 +71,7 @@ struct WriterCopies {
 /// The sets of a write that holders may have copies of.
 #[derive(Default)]
 struct ChangedSets {
-    /// Each session that may hold an object of these is asked.
+    /// The write's sets, and the objects of nodes of leases with few nodes.
     sets: Vec<ObjectSet>,
     /// Leases with more than [`FEW_NODES`] attached nodes. The copies of the nodes of one lease are
     /// searched together.
@@ -80,8 +80,8 @@ struct ChangedSets {
     by_volume: BTreeMap<NodePath, BTreeSet<ObjectSet>>,
 }
 
-/// Known copies of one holder in a set: the holder, the volume of its lease, when the last of the
-/// copies ends, and the set.
+/// One holder with known copies in a set: the session, the volume of its lease, when its last
+/// object lease in the set ends, and the set.
 type KnownHolder = (SessionId, NodePath, ClusterTime, ObjectSet);
 
 impl Lessor {
@@ -114,7 +114,7 @@ impl Lessor {
         self.propose_ready(vec![waiting]);
     }
 
-    /// The sets of the write, and those of the nodes attached to these leases.
+    /// Collects the sets of the write, and the objects of the nodes attached to these leases.
     fn changed_with(&self, covers: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> ChangedSets {
         let mut changed = ChangedSets { sets: covers, ..ChangedSets::default() };
         let spares_nodes = self.planted(Bug::RemovalSparesNodes);
@@ -145,8 +145,8 @@ impl Lessor {
             reached(Bound::Claims);
             let few = merge_sets_to(changed.by_volume.values().flatten().cloned(), SETS_MAX);
             let known = few.iter().filter_map(|set| self.known_in(set, usize::MAX)).flat_map(|(_, known)| known);
-            // The write waits for no session whose copies are all in other volumes: its leases may
-            // last longer.
+            // Merged subtrees may include other volumes. The write must not wait for a session that
+            // has copies only there, because its leases may last longer.
             known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
         });
         for (holder, volume, over, set) in known {
@@ -154,12 +154,12 @@ impl Lessor {
         }
     }
 
-    /// The known copies, each by itself. `None` if the search would look at more than `claims_max`
-    /// entries.
+    /// The known copies in each changed set. `None` if the search would examine more than
+    /// `claims_max` entries.
     fn known_copies(&self, changed: &ChangedSets, state: &State) -> Option<Vec<KnownHolder>> {
         let mut left = self.config.bounds.claims_max;
         let mut known = Vec::new();
-        // Only many sets are bounded. Few are claimed one by one, however many sessions hold them.
+        // The bound applies only to more than `SETS_MAX` sets. Fewer sets are claimed one by one.
         let is_bounded = changed.sets.len() > SETS_MAX;
         for set in &changed.sets {
             let (looked_at, holders) = self.known_in(set, if is_bounded { left } else { usize::MAX })?;
@@ -174,17 +174,17 @@ impl Lessor {
         Some(known)
     }
 
-    /// The sessions with known copies in the set, and how many entries that took to find. `None` if
-    /// more than `most`.
+    /// The number of entries that the search examined, and the known copies in the set. `None` if
+    /// it would examine more than `most` entries.
     fn known_in(&self, set: &ObjectSet, most: usize) -> Option<(usize, Vec<KnownHolder>)> {
         let (looked_at, holders) = self.object_leases.few_exact_holders(set, self.clock.expiry_time(), most)?;
         let known = holders.into_iter().map(|((holder, volume), over)| (holder, volume, over, set.clone()));
         Some((looked_at, known.collect()))
     }
 
-    /// The known copies of the nodes attached to one large lease. Scans all copies in their common
-    /// subtree. If that has more than twice as many copies as the lease has nodes, looks up each
-    /// node instead. `None` if it would look at more than `most` entries or nodes.
+    /// The known copies of the nodes attached to one large lease. It scans all copies in their
+    /// common subtree. If the subtree has more than twice as many copies as the lease has nodes, it
+    /// looks up each node instead. `None` if it would examine more than `most` entries or objects.
     fn copies_of(&self, lease: Incarnation, most: usize, state: &State) -> Option<Vec<KnownHolder>> {
         let subtree = ObjectSet::Subtree(NodePath::common_ancestor(state.attached_parent_counts(lease).keys()));
         let objects_count = 2 * state.attached_node_count(lease);
@@ -217,7 +217,7 @@ impl Lessor {
             coverings.insert(volume, of);
         }
         let sessions: usize = coverings.values().map(Vec::len).sum();
-        // Few sets are claimed one by one, however many sessions may hold them.
+        // Up to `SETS_MAX` sets are claimed one by one, even if very many sessions may hold them.
         let least = if changed.sets.len() <= SETS_MAX { SETS_MAX } else { 1 };
         let most = (self.config.bounds.claims_max / sessions.max(1)).max(least);
         let writer = claims.writer.as_ref().map(|writer| writer.session);
@@ -225,7 +225,7 @@ impl Lessor {
             let Some(sets) = changed.by_volume.get(volume).filter(|_| !holders.is_empty()) else { continue };
             let few = (sets.len() > most).then(|| {
                 reached(Bound::Claims);
-                // The copies under a lease on the volume are of objects at and below its top.
+                // A lease on the volume protects only copies at and below the volume's top.
                 let within = |set: ObjectSet| match set.path().contains(volume) {
                     true => ObjectSet::Subtree(volume.clone()),
                     false => set,
@@ -233,7 +233,7 @@ impl Lessor {
                 merge_sets_to(sets.iter().cloned(), most).into_iter().map(within).collect::<BTreeSet<_>>()
             });
             for holder in holders {
-                // The writer is judged set by set: it may have dropped them all.
+                // Not merged for the writer: `claim` checks for each set whether it dropped it.
                 let asked = few.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
                 for set in asked {
                     self.claim(set, (holder, volume, None), claims);
@@ -263,8 +263,8 @@ impl Lessor {
         claim.sets.insert(set.clone());
     }
 
-    /// Recalls the claimed sets from a session. With more than `recall_sets_max`, it names subtrees
-    /// that include them.
+    /// Recalls the claimed sets from a session. With more than `recall_sets_max` sets, the recall
+    /// names subtrees that include them.
     fn recall(&mut self, waiting: PendingWriteId, holder: SessionId, claim: Claim, cx: &mut StepContext<'_>) {
         let Claim { sets, leases, expires_at, is_covering } = claim;
         let Some(epoch) = self.epoch else { return };
@@ -284,8 +284,8 @@ impl Lessor {
         self.writes.wait(waiting, holder, ConsentWait { stamp, leases, expires_at });
     }
 
-    /// Whether the writer needs no recall (S2w). It dropped the set when it sent the write, and its
-    /// highest stamp is of this epoch. No later grant may be of an object in the set.
+    /// Whether the writer needs no recall of this set (S2w). It dropped the set when it sent the
+    /// write, and named a stamp of this epoch. No later grant to it is in the set.
     fn is_exempt(
         &self,
         writer: SessionId,

@@ -1,4 +1,4 @@
-//! The inputs of a lessor: all that its shell tells it.
+//! The inputs of a lessor: everything that its shell passes to it.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub enum LessorInput {
     /// A client's request. Exactly one [`LessorEffect::Reply`](super::LessorEffect::Reply) with
     /// this id answers it.
     Request {
-        /// Names the request among the unanswered ones.
+        /// Identifies the request among all unanswered requests.
         id: RequestId,
         /// The request.
         request: Request,

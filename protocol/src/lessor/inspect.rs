@@ -25,15 +25,15 @@ impl Lessor {
     pub(super) fn inspect(&self, asker: &Requester, inspect: &Inspect, cx: &mut StepContext<'_>) {
         match self.answer_inspect(inspect, cx) {
             Some(answer) => self.reply_without_promises(asker, Ok(answer), cx),
-            // The server itself answers this one, because it knows its peers.
+            // `Inspect::Cluster`: the server answers it, because only the server knows its peers.
             None => self.reply_without_promises(asker, Err(Refusal::Retry), cx),
         }
     }
 
-    /// The sessions that hold, or may hold, the objects at `path`.
+    /// The sessions that have, or may have, leases on the objects at `path`.
     pub(super) fn holder_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<HolderInfo> {
         let objects = [Object::data(path.clone()), Object::children(path.clone())];
-        // Not every entry makes a row.
+        // Examined entries that have ended yield no row, so the rows alone do not bound the work.
         let most = self.config.bounds.scan_max;
         let rows = objects.into_iter().flat_map(|object| {
             let holders = self.object_leases.few_holders(&object, most, self.clock.expiry_time(), cx.state);
@@ -48,7 +48,7 @@ impl Lessor {
         self.few(rows)
     }
 
-    /// What pending writes of `path` wait for.
+    /// The sessions that pending writes of `path` wait for.
     pub(super) fn wait_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<PendingWriteInfo> {
         let rows = self.writes.about(path, self.config.bounds.rows_max).flat_map(|pending| {
             let row = move |waits_for: Option<(SessionId, &ConsentWait)>| PendingWriteInfo {
@@ -96,7 +96,7 @@ impl Lessor {
         self.few(cx.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
     }
 
-    /// As many rows as one answer has room for.
+    /// The first rows, as many as one answer may have.
     pub(super) fn few<T>(&self, rows: impl Iterator<Item = T>) -> Vec<T> {
         let most = self.config.bounds.rows_max;
         let rows: Vec<T> = rows.take(most).collect();
@@ -106,8 +106,8 @@ impl Lessor {
         rows
     }
 
-    /// An upper bound of the further wait for this holder: until its volume leases have ended, with
-    /// their margins, or until its object leases have ended.
+    /// An upper bound on the remaining wait for this holder. The wait ends when its volume leases
+    /// and their margins have ended, or when its object leases have ended.
     fn at_most(&self, holder: SessionId, wait: &ConsentWait, state: &State) -> Duration {
         let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();
@@ -128,7 +128,7 @@ impl Lessor {
         over.map_or(end, |over| over.since(self.clock.expiry_time()).min(end))
     }
 
-    /// What remains of a lease, with its margin.
+    /// The remaining time of a lease, including its margin.
     pub(super) fn remaining_of(&self, key: &LeaseKey, state: &State) -> Duration {
         let now = self.clock.expiry_time();
         let margin = |lease: &LeaseRecord| margin(key, lease, state.tick(), self.config.drift);

@@ -1,4 +1,4 @@
-//! Key leases: granted and revoked through the log like any write, and renewed in the leader's
+//! Key leases. The log grants and revokes them, as for any write. The leader renews them in its
 //! memory (T3, T5, T6).
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Lessor {
         let Some(GrantedKeyLease { id, incarnation }) = written.lease else { return };
         let key = LeaseKey::Key(id);
         if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
-            // The commit may have taken so long that nothing is left to promise.
+            // If the commit took long, the horizon may have passed already.
             self.lease_ends.insert(key, lease.incarnation, self.clock.expiry_time().min(lease.horizon), lease.term());
         }
     }
@@ -31,8 +31,8 @@ impl Lessor {
     }
 
     /// Renews a key lease in memory: for its term, but no further than its horizon by the promising
-    /// clock (T6). A lease whose end is proposed is not renewed (T5), nor one that has replaced the
-    /// intended lease (T6). The answer is `NotFound` only when the end is applied.
+    /// clock (T6). It does not renew a lease whose end is proposed (T5), or a lease that replaced
+    /// the intended one (T6). The answer is `NotFound` only if the state has no such lease.
     pub(super) fn renew_key_lease(
         &mut self,
         KeyLeaseRenewal { id, incarnation }: KeyLeaseRenewal,
@@ -96,7 +96,7 @@ impl Lessor {
         Some(info)
     }
 
-    /// Some key leases, in order.
+    /// Key leases after this id, in the order of ids.
     pub(super) fn lease_infos(&self, after: Option<LeaseId>, cx: &StepContext<'_>) -> Vec<LeaseInfo> {
         self.few(cx.state.key_leases_after(after).map(|(id, lease)| self.info(id, lease)))
     }

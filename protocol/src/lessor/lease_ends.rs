@@ -1,5 +1,5 @@
-//! The end of each replicated lease in the leader's memory, within the horizons of the log (T5,
-//! T6). It also counts the load of renewals (S10b).
+//! The leader's volatile record of when each replicated lease ends, within the horizons in the log
+//! (T5, T6). This module also counts the load of renewals (S10b).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,7 +18,7 @@ use crate::{
     work::CountVisits,
 };
 
-/// One lease as its leader sees it. There may be millions.
+/// The leader's view of one lease. There may be millions of leases.
 #[derive(Debug, Clone)]
 pub(super) struct LeaseEnd {
     pub(super) incarnation: Incarnation,
@@ -27,11 +27,11 @@ pub(super) struct LeaseEnd {
     /// The last renewal; meaningless if there was none.
     renewed: ClusterTime,
     evidence: RenewalEvidence,
-    /// Its end was proposed: it is no longer renewed (T5).
+    /// The end was proposed: the lease is no longer renewed (T5).
     pub(super) is_end_proposed: bool,
     /// Its time in the queue of ends, unless its end is proposed.
     queued: ClusterTime,
-    /// Its place among the renewals for the next ticks, if it is there: its horizon at that time.
+    /// Its key in `LeaseEnds::renewed`, if it has an entry there: the horizon when it was renewed.
     renewal_horizon: ClusterTime,
     /// The load of renewing it once in a term, by [`load_of`].
     load: u64,
@@ -59,9 +59,9 @@ pub(super) const LOAD_PER_RENEWAL_A_SECOND: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenewalEvidence {
     Never,
-    /// Since the last tick: a next tick must carry it.
+    /// Renewed since the last tick: one of the next ticks must include the renewal.
     Unlogged,
-    /// Not since the last tick. The time is remembered for inspection only.
+    /// Not renewed since the last tick. The time is remembered for inspection only.
     Logged,
 }
 
@@ -90,14 +90,14 @@ impl LeaseEnd {
         (self.evidence == RenewalEvidence::Unlogged).then_some(self.renewed)
     }
 
-    /// As `unlogged_renewal`; from now on the renewal counts as logged.
+    /// Like `unlogged_renewal`, and marks the renewal as logged.
     fn take_unlogged_renewal(&mut self) -> Option<ClusterTime> {
         let untold = self.unlogged_renewal()?;
         self.evidence = RenewalEvidence::Logged;
         Some(untold)
     }
 
-    /// The fields that steps depend on.
+    /// The fields that later steps depend on.
     fn known(&self) -> (Incarnation, ClusterTime, Option<ClusterTime>, bool) {
         (self.incarnation, self.ends_at, self.unlogged_renewal(), self.is_end_proposed)
     }
@@ -117,7 +117,7 @@ impl Hash for LeaseEnd {
     }
 }
 
-/// What the replicated state has of a lease.
+/// The replicated state's view of a lease.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplicatedLease {
     /// The wait beyond its end (T3).
@@ -125,7 +125,7 @@ pub(super) struct ReplicatedLease {
     pub(super) horizon: ClusterTime,
 }
 
-/// What the lessor needs to record a renewal: the horizon at this time, and the term.
+/// The data that recording a renewal needs: the present horizon and the term.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RenewalPlan {
     pub(super) horizon: ClusterTime,
@@ -153,12 +153,12 @@ impl<T> Hash for Diagnostic<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct LeaseEnds {
     ends: BTreeMap<LeaseKey, LeaseEnd>,
-    /// For each lease whose end is not proposed, one entry: a time no later than its end and
-    /// margin. It is corrected when it comes up, so a renewal need not move it. The entry is
-    /// removed with the lease.
+    /// One entry for each lease whose end is not proposed: a time no later than its end plus
+    /// margin. A renewal does not move the entry. [`LeaseEnds::next_expired`] corrects the time
+    /// when it has come. The entry is removed with the lease.
     queue: BTreeSet<(ClusterTime, LeaseKey)>,
-    /// Leases with renewals for the next ticks, nearest horizon first. So each renewal is logged
-    /// before its horizon comes, whatever the lease's name, if all can be (S10b).
+    /// Leases with renewals for the next ticks, nearest horizon first. If all renewals can be
+    /// logged before their horizons, this order does so. Names do not matter (S10b).
     renewed: BTreeSet<(ClusterTime, LeaseKey)>,
     /// The last tick could not take all renewals.
     is_behind: bool,
@@ -166,9 +166,9 @@ pub(super) struct LeaseEnds {
     load: u64,
     /// The renewals of key leases in the tick in flight.
     ticking: Vec<Renewal>,
-    /// When ended leases were last renewed, the latest at the end.
+    /// When ended leases were last renewed. The lease that ended last is at the back.
     departed: Diagnostic<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
-    /// How many of these are remembered.
+    /// The most entries in `departed`.
     departed_max: usize,
     planted: Planted,
 }
@@ -179,8 +179,8 @@ impl LeaseEnds {
         Self { departed_max, planted, ..Self::default() }
     }
 
-    /// Starts every lease of the state at its horizon: no promise of the old leader reaches further
-    /// (T6).
+    /// Starts every lease of the state at its horizon, because no promise of the old leader reaches
+    /// further (T6).
     pub(super) fn from_horizons(state: &State, departed_max: usize, planted: Planted) -> Self {
         let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
             let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
@@ -226,8 +226,8 @@ impl LeaseEnds {
         }
     }
 
-    /// When the lease was last renewed, if known; also of a lease that ended lately. Without an
-    /// incarnation, the last lease of that name is meant. For inspection.
+    /// When the lease was last renewed, if known. It also finds leases that ended lately. Without
+    /// an incarnation, it finds the latest lease of that name. For inspection only.
     pub(super) fn seen(&self, key: &LeaseKey, meant: Option<Incarnation>) -> Option<ClusterTime> {
         let is_meant = |incarnation| meant.is_none_or(|meant| meant == incarnation);
         let gone =
@@ -269,9 +269,9 @@ impl LeaseEnds {
         self.is_behind
     }
 
-    /// The lease was renewed at `now`, with a promise of `span` from then on. A promise of nothing
-    /// moves no end. Otherwise a client that renews for ever would keep its lease for ever,
-    /// whatever bounds the promises (S5).
+    /// Records that the lease was renewed at `now`, with a promise of `span` from then on. A
+    /// promise of zero length moves no end. If it did, a client with an unanswered recall could
+    /// prolong its lease for ever by renewing (S5).
     pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, of: RenewalPlan) {
         if let Some(lease) = self.ends.get_mut(key) {
             let load = load_of(key, of.term);
@@ -290,16 +290,16 @@ impl LeaseEnds {
         }
     }
 
-    /// An earlier renewal was promised more: the lease ends at `end` at the earliest. This does not
-    /// count as a renewal; that was when the request arrived.
+    /// Records that an earlier renewal was promised more: the lease ends at `end` at the earliest.
+    /// This does not count as another renewal. The renewal was recorded when its request arrived.
     pub(super) fn extend(&mut self, key: &LeaseKey, end: ClusterTime) {
         if let Some(lease) = self.ends.get_mut(key) {
             lease.ends_at = lease.ends_at.max(end);
         }
     }
 
-    /// The renewals since the last tick, for the next one (T6): about `most` bytes. The rest waits
-    /// for the tick after, and [`LeaseEnds::is_behind`] says so.
+    /// The renewals since the last tick, for the next one (T6): about `most` bytes. The others wait
+    /// for the tick after it, and [`LeaseEnds::is_behind`] is true meanwhile.
     pub(super) fn take_renewals(&mut self, most: usize) -> Vec<Renewal> {
         self.ticking.clear();
         let mut renewals = Vec::new();
@@ -322,10 +322,10 @@ impl LeaseEnds {
         renewals
     }
 
-    /// The tick that took renewals is in the log, and their horizons have moved. A key lease now
-    /// lasts for its term from its renewal on, of which its client was promised only what the old
-    /// horizon left. Otherwise a key lease that is renewed rarely would end before its next
-    /// renewal. (A volume lease ends with its promise: writes wait for it, and for no longer, S5.)
+    /// Extends key leases after the tick with their renewals was committed and their horizons
+    /// moved. Each now lasts for a term from its renewal. Its client was promised less if the old
+    /// horizon was nearer. Without this, a key lease that is renewed rarely would end before its
+    /// next renewal. (A volume lease ends with its promise, because writes wait for its end, S5.)
     pub(super) fn handle_tick_committed(&mut self, state: &State) {
         for Renewal { lease: key, incarnation, renewed_at } in std::mem::take(&mut self.ticking) {
             let lease = state.lease(&key).filter(|lease| lease.incarnation == incarnation);
@@ -336,8 +336,8 @@ impl LeaseEnds {
         }
     }
 
-    /// The next lease whose end and margin have passed, with its incarnation and horizon. It is
-    /// marked as ending. `None` when exhausted, or when `looks` leases were examined.
+    /// Returns the next lease whose end and margin have passed, with its incarnation and horizon.
+    /// Marks its end as proposed. `None` when exhausted, or when `looks` leases were examined.
     ///
     /// `standing` gives the replicated state's view of a lease. `may_end` says whether an expired
     /// lease may end now; if not, it is examined again after `again`.
@@ -349,8 +349,8 @@ impl LeaseEnds {
         may_end: impl Fn(&LeaseKey) -> bool,
         again: Duration,
     ) -> Option<(LeaseKey, Incarnation, ClusterTime)> {
-        // Put back after the loop: at the maximum of cluster time, `now.after(again)` is `now`, and
-        // the loop would find the lease again.
+        // These leases are put back after the loop. At the maximum of cluster time,
+        // `now.after(again)` is `now`, and the loop would find them again.
         let mut put_off = Vec::new();
         let mut found = None;
         while found.is_none() && *looks > 0 && self.queue.first().is_some_and(|(at, _)| *at <= now) {
@@ -416,7 +416,7 @@ impl LeaseEnds {
         Ok(())
     }
 
-    /// When [`LeaseEnds::next_expired`] may next return a lease.
+    /// The earliest time at which [`LeaseEnds::next_expired`] may return a lease.
     pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
         self.queue.first().map(|(at, _)| *at)
     }

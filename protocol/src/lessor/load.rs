@@ -1,10 +1,10 @@
-//! The load of all leases, and the refusals that keep it bounded (S10b).
+//! The load of all leases, and the refusals that bound it (S10b).
 //!
-//! The lessor must not grant what it cannot renew in time. Each lease has to be renewed at least
-//! once in its term, and each renewal enters the log with a tick. So the lessor counts the renewals
-//! that all leases need in a second, with those of leases that requests in flight may bring. It
-//! refuses one more lease as busy if they would be too many. Leases that another leader granted,
-//! with other bounds, are kept as well as possible.
+//! The lessor must not grant leases that it cannot renew in time. Each lease has to be renewed at
+//! least once in its term, and each renewal enters the log with a tick. So the lessor counts the
+//! renewals that all leases need in a second. It also counts those of the leases that requests in
+//! flight may bring. It refuses one more lease as busy if the sum would be too large. If earlier
+//! leaders granted more under other bounds, the lessor renews as far as it can.
 
 use std::time::Duration;
 
@@ -42,16 +42,16 @@ impl Lessor {
         load_of_term(State::SESSION_TERM)
     }
 
-    /// The load of a lease on the path's volume: nothing more if the session already has one there,
-    /// which the new one replaces.
+    /// The load of a new lease on the path's volume. It is 0 if the session already has a lease
+    /// there, because the new lease replaces it.
     pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
         let has_one = self.lease_ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
         if has_one { 0 } else { load_of_term(volume.settings.term()) }
     }
 
-    /// What a write adds to the load if it takes effect. For a key lease it is its load, for a
-    /// volume's shorter term what all leases on the volume need more.
+    /// The load that a write adds if it takes effect. A new key lease adds its own load. A shorter
+    /// term of a volume adds load for each lease on the volume.
     pub(super) fn load_of_write(&self, write: &Write, state: &State) -> u64 {
         match write {
             Write::GrantLease { ttl, .. } => load_of_term((*ttl).max(Duration::from_micros(1))),
@@ -64,7 +64,7 @@ impl Lessor {
         }
     }
 
-    /// The refusal of a request for which a table or the proposal queue has no room.
+    /// The refusal of a request, if a table or the proposal queue has no room for it.
     pub(super) fn no_room_for(&self, body: &Body, state: &State) -> Option<Refusal> {
         let bounds = &self.config.bounds;
         let busy = |what: &str, bound, got, most| {
@@ -87,8 +87,8 @@ impl Lessor {
         }
     }
 
-    /// The refusal of a transaction whose results would be too many to remember, with those that
-    /// are remembered.
+    /// The refusal of a transaction, if its results and those already remembered would exceed the
+    /// bound.
     pub(super) fn beyond_results(&self, write: &Write, state: &State) -> Option<Refusal> {
         let (own, most) = (results_of_write(write), self.config.bounds.results_max);
         let got = state.results_remembered() + self.results_to_come + own;
@@ -101,7 +101,7 @@ impl Lessor {
     }
 }
 
-/// The most results that a write leaves to remember.
+/// The most results that the state may remember for this write.
 pub(super) fn results_of_write(write: &Write) -> usize {
     match write {
         Write::Transaction(transaction) => transaction.then.len().max(transaction.otherwise.len()),

@@ -1,9 +1,9 @@
 //! Requests that wait for changes of locks (S10).
 //!
-//! Locks are granted by the log in the order of their queues, and are in the replicated state. A
-//! client waits for a lock, or for a waiter of its own lock, with one request. The lessor answers
-//! when one of the named locks has another status than the request says. So only the clients
-//! concerned are woken, whichever leader they ask, and after a lost answer the client asks again.
+//! The log grants locks in the order of the lock queues, and the replicated state has them. A
+//! client waits with one request for changes of its locks: a grant, or a new waiter. The lessor
+//! answers when the status of a named lock differs from the status in the request. So it wakes only
+//! the clients concerned. After a lost answer the client asks any leader again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,7 @@ impl AwaitedLocks {
         [self.requests.len(), self.by_path.len()]
     }
 
-    /// Checks that each request is found by the nodes that it names, and by no others.
+    /// Checks that `by_path` lists each request under exactly the nodes that it names.
     pub(super) fn check(&self) -> Result<(), String> {
         let named = self
             .requests
@@ -68,7 +68,7 @@ impl AwaitedLocks {
             .map(|(_, id)| *id)
     }
 
-    /// The locks of a session's request whose status differs from what it says.
+    /// The locks of a session's request whose status differs from the status in the request.
     fn changed(&self, session: SessionId, state: &State) -> Vec<(LockId, LockStatus)> {
         let locks = self.requests.get(&session).into_iter().flat_map(|(_, holds)| holds);
         changed(locks, state)
@@ -94,7 +94,7 @@ impl Lessor {
         }
     }
 
-    /// Locks on these nodes have changed: answers the requests concerned.
+    /// Handles changes of the locks on these nodes: answers the requests concerned.
     pub(super) fn handle_lock_changes(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
         self.unblock_reads(paths, cx);
         for path in paths {
@@ -112,7 +112,7 @@ impl Lessor {
         }
     }
 
-    /// A lost lock may keep its node taken for its lock delay, from the entry that ended it on.
+    /// Records the ends of lock delays, which count from the entry that ended the lost lock.
     fn start_lock_delays(&mut self, path: &NodePath, state: &State) {
         for (id, hold) in state.locks_on(path).filter(|(_, hold)| matches!(hold.lease, LeaseKey::LockDelay(_))) {
             let key = LeaseKey::LockDelay(id);
@@ -123,14 +123,14 @@ impl Lessor {
         }
     }
 
-    /// Ends the session's request: nobody waits for its answer any more.
+    /// Refuses the session's waiting request, because the client no longer waits for it.
     pub(super) fn refuse_awaited_locks(&mut self, session: SessionId, refusal: Refusal, cx: &mut StepContext<'_>) {
         if let Some(asker) = self.awaited_locks.remove(session) {
             self.reply_without_promises(&asker, Err(refusal), cx);
         }
     }
 
-    /// The locks on a node, owned ones and waiting ones, in the order of arrival.
+    /// The granted and the waiting locks on a node, in the order of arrival.
     pub(super) fn lock_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<LockInfo> {
         let state = cx.state;
         let info = |(id, hold): (LockId, &crate::state::LockRecord)| LockInfo {

@@ -1,17 +1,17 @@
-//! The lessor: the leader's rules about leases and writes, kept in memory for one epoch.
+//! The lessor: the leader's rules about leases and writes, in memory, for one epoch.
 //!
 //! For as long as its epoch lasts, the lessor guarantees:
 //!
-//! - It proposes a write only when each session that may have a copy of what changes has consented,
-//!   or can no longer use it (S2). Meanwhile it grants nothing on what changes (S3).
+//! - It proposes a write only when each session that may have copies of the changed objects has
+//!   consented, or can no longer use them (S2). Meanwhile it grants no lease on these objects (S3).
 //! - No promise goes beyond the replicated horizon (T6). A lease ends only through the log (T5).
 //!
-//! The lessor knows the replicated state as applied, and the time on this machine. It does not know
-//! other servers, connections or disks.
+//! The lessor knows the applied state, and the time on this machine. It does not know other
+//! servers, connections or disks.
 //!
 //! The shell creates a lessor when its replica becomes Raft's leader. It proposes the results of
-//! [`Lessor::take_proposal`] in that order. When the replica stops leading, the shell ends the
-//! lessor with [`Lessor::step_down`].
+//! [`Lessor::take_proposal`] in the order of the calls. When the replica stops leading, the shell
+//! ends the lessor with [`Lessor::step_down`].
 //!
 //! ```text
 //!   requests, consents ──►┌────────┐──► replies, recalls, proofs of leadership to be made
@@ -19,8 +19,8 @@
 //!   the clock ───────────►└────────┘──► proposals, when the shell is ready for one
 //! ```
 //!
-//! `lease_ends`, `object_leases` (S7), `recall_channel` (S4, S5) and `writes` (S3) keep what the
-//! lessor knows; [`clock`] has T4 and T6. The other modules are the steps that use them.
+//! `lease_ends`, `object_leases` (S7), `recall_channel` (S4, S5) and `writes` (S3) are the tables
+//! of the lessor. [`clock`] implements T4 and T6. The other modules are the steps that use them.
 
 pub mod clock;
 
@@ -92,7 +92,7 @@ pub use input::LessorInput;
 pub struct LessorConfig {
     /// The replica that leads.
     pub replica: u64,
-    /// Distinguishes the replica's leaderships, over restarts too.
+    /// Distinguishes the replica's leaderships, also across restarts.
     pub attempt: u64,
     /// How far clocks may drift.
     pub drift: DriftAllowance,
@@ -104,8 +104,8 @@ pub struct LessorConfig {
     pub planted: Planted,
 }
 
-/// The requester of an answer, with the results of the renewals that were piggybacked on its
-/// request. They are from the arrival: an answer may take long, and its client may be dead by then.
+/// The requester of an answer, with the results of the renewals in its request. They are of its
+/// arrival, because the answer may come much later, when the client is dead.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Requester {
     id: RequestId,
@@ -118,7 +118,7 @@ struct Requester {
 struct RenewedLease {
     renew: Renew,
     promise: Option<Promise>,
-    /// The span that the lessor would promise if the horizon set no limit.
+    /// The span that the lessor would promise without the limit of the horizon.
     wanted: Duration,
 }
 
@@ -153,14 +153,14 @@ enum ProposalReason {
     Tick,
     Open(Requester),
     Close(Requester),
-    /// With the load of the lease, as computed on arrival.
+    /// The last field is the load of the lease, as computed on arrival.
     Acquire(Requester, Option<LastValid>, u64),
     Expire(LeaseKey, Incarnation),
     Purge(PendingWriteId),
     Write(PendingWriteId),
 }
 
-/// A proposal that is in the log and not yet committed, or on its way there.
+/// A proposal that the shell has taken and that is not committed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ProposalInFlight {
     time: ClusterTime,
@@ -172,12 +172,12 @@ struct ProposalInFlight {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lessor {
     config: LessorConfig,
-    /// `None` until the first entry of the epoch is applied. Nothing is answered before (S6).
+    /// `None` until the first entry of the epoch is applied. Until then it refuses requests (S6).
     epoch: Option<Epoch>,
     /// How far the last leader's clock is known to have run beyond the log (T4).
     heard: Duration,
     clock: ClusterClock,
-    /// How often horizons move, as of the last step.
+    /// The interval of ticks, as of the last step.
     tick: Duration,
     lease_ends: LeaseEnds,
     object_leases: ObjectLeases,
@@ -185,9 +185,9 @@ pub struct Lessor {
     recall_channels: BTreeMap<SessionId, RecallChannel>,
     awaited_locks: AwaitedLocks,
     writes: PendingWrites,
-    /// Leases whose orphans no purge removes yet. Some may have no nodes any more.
+    /// Leases whose orphans no purge removes yet. Some may no longer have nodes.
     orphans: BTreeSet<Incarnation>,
-    /// Reads of the round in flight, and of the next.
+    /// The number of the round in flight, its reads, and the reads of the next round.
     round: u64,
     round_reads: Vec<WaitingRead>,
     next_round_reads: Vec<WaitingRead>,
@@ -215,7 +215,7 @@ struct StepContext<'a> {
     state: &'a State,
     now: Instant,
     effects: Vec<LessorEffect>,
-    /// About how many bytes of content this step has answered reads with.
+    /// About how many bytes of content this step has sent as answers to reads.
     read_bytes: usize,
 }
 
@@ -223,12 +223,13 @@ impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
     ///
     /// `heard` is a span on this machine's clock (T4). It runs from receiving the latest proposal
-    /// in the replica's log to last hearing from the leader that proposed it: by an entry, a
-    /// heartbeat, or anything else that only this leader sends. It is given as measured; the lessor
-    /// shortens it by the drift allowance. Proposals that are not applied yet count, because that
-    /// leader's clock had reached them. Entries of Raft itself do not.
+    /// in the replica's log to last hearing from the leader that proposed it. An entry, a
+    /// heartbeat, or any other message that only this leader sends counts. The caller passes the
+    /// span as measured, and the lessor shortens it by the drift allowance. Proposals that are not
+    /// applied yet count, because that leader's clock had reached them. Entries of Raft itself do
+    /// not.
     ///
-    /// The caller passes [`Duration::ZERO`] if it does not know the span: the process has just
+    /// If the caller does not know the span, it passes [`Duration::ZERO`]: the process has just
     /// started, another leader sent the entry, or the replica cut the entry off again. Too small a
     /// span prolongs abandoned leases. Too large a span cuts promised leases short.
     pub fn new(config: LessorConfig, state: &State, heard: Duration, now: Instant) -> Self {
@@ -244,7 +245,7 @@ impl Lessor {
             awaited_locks: AwaitedLocks::default(),
             writes: PendingWrites::new(config.planted),
             orphans: BTreeSet::new(),
-            // An earlier lessor of this process may have a round in flight: the numbers must
+            // An earlier lessor of this process may have a round in flight, so the numbers must
             // differ.
             round: if config.planted.has(Bug::ProofReusedAfterStepDown) { 0 } else { config.attempt },
             round_reads: Vec::new(),
@@ -273,7 +274,7 @@ impl Lessor {
         self
     }
 
-    /// Takes one input. `state` is the state as applied, `now` is this machine's clock.
+    /// Handles one input. `state` is the applied state, `now` is this machine's clock.
     pub fn step(&mut self, input: LessorInput, state: &State, now: Instant) -> Vec<LessorEffect> {
         self.tick = state.tick();
         self.advance_clock(now);
@@ -305,7 +306,7 @@ impl Lessor {
         self.clock.advance(now, oldest, self.tick);
     }
 
-    /// The latest time for [`LessorInput::Timeout`]: the clock is not clamped by then (T4).
+    /// The latest time for [`LessorInput::Timeout`], before the ending clock is clamped (T4).
     pub fn next_deadline(&self, now: Instant) -> Instant {
         let ending = self.clock.expiry_time();
         let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
@@ -333,8 +334,8 @@ impl Lessor {
         self.proposal_queue.is_full(&self.config.bounds)
     }
 
-    /// The next proposal: everything that is ready, up to a bound. Proposals must enter the log in
-    /// the order of the calls, because the call reads their time (T4).
+    /// Takes the next proposal: all commands that are ready, up to a bound. Proposals must enter
+    /// the log in the order of the calls, because each call sets the proposal's time (T4).
     pub fn take_proposal(&mut self, now: Instant) -> Option<Proposal> {
         if self.proposal_queue.is_empty() {
             return None;
@@ -362,8 +363,8 @@ impl Lessor {
         }
     }
 
-    /// Ends the lessor when its replica stops leading. It answers *retry* to requests, and to
-    /// writes that were not proposed. It answers *outcome unknown* to proposed writes (S9).
+    /// Ends the lessor when its replica stops leading. It answers *outcome unknown* to proposed
+    /// writes, and *retry* to all other requests (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
         let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
         let parked = std::mem::take(&mut self.blocked_reads).into_reads();
@@ -405,7 +406,7 @@ impl Lessor {
         cx.effects.push(LessorEffect::Reply { id: asker.id, response });
     }
 
-    /// Answers, with the promises that were made when the request arrived (T6).
+    /// Answers a request, with the promises that the lessor made when the request arrived (T6).
     fn reply(&self, asker: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let (mut promises, mut lapses) = (Vec::new(), Vec::new());
         for renewed in &asker.renewed {

@@ -1,9 +1,9 @@
-//! Object leases: the leader's record of its own grants, and of what it cannot know (S2, S7).
+//! The leader's record of object leases: its own grants, holder reports, and coverings (S2, S7).
 //!
-//! Object leases are not replicated. Each live volume lease has a [`VolumeTrack`]. It is exact, or
-//! *covering*: the leader then assumes that the session holds every object of the volume. The
-//! leader also records object leases beside a covering, from grants and holder reports. They count
-//! when the covering ends.
+//! Object leases are not replicated. Each live volume lease has a [`VolumeTrack`]. The track is
+//! exact, or *covering*: the leader then assumes that the session holds every object of the volume.
+//! While a covering waits for a holder report, the leader also records object leases, from grants
+//! and from the report. They matter when the covering ends.
 //!
 //! # Invalid at once, removed in parts
 //!
@@ -32,7 +32,7 @@ use crate::{
 /// The most invalid entries that one step removes from memory. This takes about 0.1 ms.
 const FORGOTTEN_PER_STEP: usize = 256;
 
-/// What the leader knows of the object leases under one volume lease.
+/// The leader's view of the object leases under one volume lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct VolumeTrack {
     pub(super) incarnation: Incarnation,
@@ -41,14 +41,14 @@ pub(super) struct VolumeTrack {
     pub(super) exact: usize,
 }
 
-/// Whether the known object leases are all that the session can hold.
+/// Whether the recorded object leases are all that the session can have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CopyTracking {
-    /// They are all.
+    /// The session has no others.
     Exact,
-    /// There may be others, until all parts of a holder report that names this covering have come.
+    /// There may be others, until all parts of a holder report with this number have arrived.
     AwaitingReport { number: CoveringNumber, pieces: BTreeSet<u32> },
-    /// The leader records none: the volume's settings say so, or there would be too many.
+    /// The leader records none, because the volume's settings say so or there would be too many.
     Covering,
 }
 
@@ -71,8 +71,8 @@ pub(super) struct ObjectLease {
     pub(super) source: GrantSource,
 }
 
-/// How the leader knows of an object lease, and its stamp's sequence in the leader's epoch. One
-/// word, because there may be millions: the lowest bit says whether a holder report named it.
+/// The sequence of an object lease's stamp in the leader's epoch, and whether a holder report named
+/// the lease. Both are in one word, because there may be millions: the lowest bit is the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct GrantSource(u64);
 
@@ -82,8 +82,8 @@ impl GrantSource {
         Self(sequence << 1)
     }
 
-    /// A holder report named the copy, and nothing was granted since. The client may have dropped
-    /// the copy by now. The stamp is that of the last grant to the session.
+    /// A holder report named the copy, and this leader has not granted it. The client may have
+    /// dropped the copy by now. `sequence` is that of the last grant to the session.
     pub(super) fn reported(sequence: u64) -> Self {
         Self(sequence << 1 | 1)
     }
@@ -96,8 +96,8 @@ impl GrantSource {
         self.0 & 1 == 1
     }
 
-    /// Merges two sources of one lease. A report says nothing newer about a copy than the copy's
-    /// own grant, so a consent after that grant still counts.
+    /// Merges two sources of one lease. A grant's own stamp outweighs a report: a consent to a
+    /// recall after that grant then still drops the lease.
     fn and(self, other: Self) -> Self {
         let sequence = self.sequence().max(other.sequence());
         match (self.is_reported(), other.is_reported()) {
@@ -138,7 +138,7 @@ struct KnownCopies {
 /// Object leases that a session has dropped, and that are still in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PendingDrop {
-    /// Leases with stamps up to this are invalid. `None`: only those whose volume lease has ended.
+    /// Leases with stamps up to this are invalid. `None`: only leases whose volume lease has ended.
     through: Option<u64>,
     /// The next object to look at.
     next: Option<Object>,
@@ -150,17 +150,17 @@ pub(super) struct ObjectLeases {
     tracks: BTreeMap<(NodePath, SessionId), VolumeTrack>,
     /// How many tracks each volume has.
     counts: BTreeMap<NodePath, u64>,
-    /// The covering tracks. Each write looks for them, and of ten thousand tracks none may be
+    /// The covering tracks. Each write needs them, and often none of ten thousand tracks is
     /// covering.
     coverings: BTreeSet<(NodePath, SessionId)>,
-    /// The tracks whose entries count.
+    /// The tracks under which object leases are recorded.
     counting: BTreeMap<Incarnation, (NodePath, SessionId)>,
     leases: BTreeMap<(Object, SessionId), LeaseEntry>,
     by_session: BTreeMap<SessionId, BTreeSet<Object>>,
-    /// The object leases strictly below each node, summed up. A write of a subtree needs them, and
-    /// each session may have very many.
+    /// Sums of the object leases strictly below each node. A write of a subtree uses the sums,
+    /// because each session may have very many leases.
     below: BTreeMap<NodePath, BTreeMap<(SessionId, Incarnation), SubtreeCopies>>,
-    /// What to remove from memory, by session and by the subtree in which it was dropped.
+    /// Drops whose entries are still in memory, by session and by the top of the dropped subtree.
     dropping: BTreeMap<(SessionId, NodePath), PendingDrop>,
     /// Where the sweep for ended leases continues.
     swept: Option<(Object, SessionId)>,
@@ -187,7 +187,7 @@ impl ObjectLeases {
         self.counts.get(volume).copied().unwrap_or_default()
     }
 
-    /// How many object leases are in memory, those to be removed included.
+    /// How many object leases are in memory, including invalid ones.
     pub(super) fn len(&self) -> usize {
         self.leases.len()
     }
@@ -197,13 +197,12 @@ impl ObjectLeases {
         self.is_live(&object.path, session, entry).then_some(&entry.lease)
     }
 
-    /// Whether an entry counts: its track exists, and the session has not dropped it.
+    /// Whether an entry is valid: its track exists, and the session has not dropped it.
     fn is_live(&self, path: &NodePath, session: SessionId, entry: &LeaseEntry) -> bool {
         self.counting.contains_key(&entry.under) && !self.is_dropped(path, session, entry.lease.source.sequence())
     }
 
-    /// Whether the session has dropped everything at and below the path that it got with stamps up
-    /// to this one.
+    /// Whether the session has dropped all copies at and below the path with stamps up to `newest`.
     fn is_dropped(&self, path: &NodePath, session: SessionId, newest: u64) -> bool {
         let mut own = self.dropping.range((session, NodePath::root())..).map(|((of, _), _)| *of);
         if own.next() != Some(session) {
@@ -213,8 +212,8 @@ impl ObjectLeases {
         tops.filter_map(|top| self.dropping.get(&(session, top))).any(|dropping| Some(newest) <= dropping.through)
     }
 
-    /// Begins to track a new volume lease. Object leases under an earlier one no longer count: the
-    /// client has stopped using those copies.
+    /// Begins to track a new volume lease. Object leases under an earlier one become invalid,
+    /// because the client has stopped using those copies.
     pub(super) fn start_tracking(
         &mut self,
         volume: NodePath,
@@ -234,7 +233,7 @@ impl ObjectLeases {
         self.tracks.insert(key, track);
     }
 
-    /// The volume lease has ended, and with it every object lease under it (S2).
+    /// Stops tracking a volume lease that has ended. Every object lease under it ends too (S2).
     pub(super) fn end_tracking(&mut self, volume: &NodePath, session: SessionId) {
         let key = (volume.clone(), session);
         let Some(track) = self.tracks.remove(&key) else { return };
@@ -251,8 +250,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Records an object lease. If the volume lease would have more than `most`, none is recorded
-    /// one by one, and the session becomes covering.
+    /// Records an object lease. If the volume lease would have more than `most`, the session
+    /// becomes covering instead.
     pub(super) fn add(
         &mut self,
         volume: &NodePath,
@@ -337,8 +336,8 @@ impl ObjectLeases {
         }
     }
 
-    /// The session has dropped the copies in the set that it got with stamps up to this one. Later
-    /// grants stay valid.
+    /// Records that the session has dropped its copies in the set with stamps up to `through`.
+    /// Later grants stay valid.
     pub(super) fn drop_through(&mut self, set: &ObjectSet, session: SessionId, through: u64) {
         match set {
             ObjectSet::One(object) => {
@@ -354,8 +353,8 @@ impl ObjectLeases {
         }
     }
 
-    /// Begins to remove the session's invalid entries at and below `top`, and those with stamps up
-    /// to `through`.
+    /// Begins to remove the session's entries at and below `top` that are invalid, or have stamps
+    /// up to `through`.
     fn forget(&mut self, session: SessionId, top: NodePath, through: Option<u64>) {
         let new = PendingDrop { through, next: None };
         let dropping = self.dropping.entry((session, top.clone())).or_insert(new);
@@ -431,8 +430,8 @@ impl ObjectLeases {
         }
     }
 
-    /// The sessions that may hold the object, for inspection: known ones with their end, covering
-    /// ones without. Looks at the first `most` entries of each kind.
+    /// The sessions that may hold the object, for inspection. A known object lease has an end, a
+    /// covering has none. It examines the first `most` entries of each kind.
     pub(super) fn few_holders(
         &self,
         object: &Object,
@@ -447,8 +446,8 @@ impl ObjectLeases {
         holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
     }
 
-    /// The sessions with known object leases in the set, with the volume of their lease and the
-    /// latest end, and the number of entries examined. `None` if that is more than `most`.
+    /// The number of entries examined, and the sessions with known object leases in the set: each
+    /// with the volume and the latest end. `None` if it would examine more than `most` entries.
     pub(super) fn few_exact_holders(
         &self,
         set: &ObjectSet,
@@ -461,7 +460,7 @@ impl ObjectLeases {
         (looked_at <= most).then_some((looked_at, holders))
     }
 
-    /// The latest end of each session's entries under each volume lease, by its volume.
+    /// The latest end of each session's entries under each volume lease, by session and volume.
     fn by_lease(&self, known: impl Iterator<Item = KnownCopies>) -> ExactHolders {
         let mut holders = ExactHolders::new();
         for KnownCopies { session, under, over } in known {
@@ -473,7 +472,7 @@ impl ObjectLeases {
         holders
     }
 
-    /// Walks the entries of the set. Yields `None` for an entry that has ended or does not count.
+    /// Walks the entries of the set. Yields `None` for an entry that has ended or is invalid.
     fn known_at(&self, set: &ObjectSet, now: ClusterTime) -> impl Iterator<Item = Option<KnownCopies>> {
         let own = self.entries_at(set).map(|((object, session), entry)| {
             let known = KnownCopies { session: *session, under: entry.under, over: entry.lease.over };
@@ -497,8 +496,7 @@ impl ObjectLeases {
         tracks.map(|((_, session), _)| *session).collect()
     }
 
-    /// An upper bound of the stamps with which the session got objects in the set; 0 if it has
-    /// none.
+    /// An upper bound of the stamps of the session's leases in the set; 0 if there are none.
     pub(super) fn newest_of(&self, set: &ObjectSet, session: SessionId) -> u64 {
         let own = match set {
             ObjectSet::One(object) => [self.lease(object, session), None],
@@ -584,8 +582,8 @@ impl ObjectLeases {
         found.map(|(top, ((session, under), below))| (top, *session, *under, below)).counted()
     }
 
-    /// Asks the session for holder reports: gives each of its coverings in these volumes that a
-    /// report can end a new number (S7). Parts of earlier reports do not count for the new number.
+    /// Asks the session for holder reports (S7). Each of its coverings in these volumes that a
+    /// report can end gets a new number. Parts of earlier reports do not count for the new number.
     pub(super) fn request_holder_reports<'a>(
         &mut self,
         session: SessionId,
@@ -610,8 +608,8 @@ impl ObjectLeases {
         coverings
     }
 
-    /// A part of a holder report has come. With the last part the covering ends: what is known now
-    /// is all that the session can hold (S7).
+    /// Records the arrival of a part of a holder report. When all parts have arrived, the covering
+    /// ends: the recorded leases are then all that the session can have (S7).
     pub(super) fn add_report_part(&mut self, volume: &NodePath, session: SessionId, piece: u32, pieces: u32) {
         let key = (volume.clone(), session);
         let Some(track) = self.tracks.get_mut(&key) else { return };
@@ -624,7 +622,7 @@ impl ObjectLeases {
         }
     }
 
-    /// Looks at `most` leases from where the last sweep stopped, and removes those that have ended.
+    /// Examines `most` leases from where the last sweep stopped, and removes those that have ended.
     pub(super) fn sweep(&mut self, now: ClusterTime, most: usize) {
         let start = match self.swept.take() {
             Some(key) => Bound::Excluded(key),
@@ -666,7 +664,7 @@ impl ObjectLeases {
         objects.counted()
     }
 
-    /// The object with a path whose text is shared: with the node's, or with that of other entries.
+    /// The object with a path whose text is shared with the node, or with other entries.
     fn shared(&self, object: &Object, state: &State) -> Object {
         let twin = || {
             [ObjectKind::Data, ObjectKind::Children].into_iter().find_map(|kind| {
@@ -696,7 +694,7 @@ impl ObjectLeases {
         ]
     }
 
-    /// Checks that the tables agree with each other.
+    /// Checks that the tables agree.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut exact: BTreeMap<Incarnation, usize> = BTreeMap::new();
         for ((object, session), entry) in &self.leases {
@@ -768,7 +766,7 @@ impl ObjectLeases {
     }
 }
 
-/// The volumes that have objects of the set.
+/// The volumes that objects of the set belong to.
 pub(super) fn volumes_of<'a>(set: &ObjectSet, state: &'a State) -> impl Iterator<Item = &'a NodePath> + use<'a> {
     let below = match set {
         ObjectSet::One(_) => None,
@@ -777,7 +775,7 @@ pub(super) fn volumes_of<'a>(set: &ObjectSet, state: &'a State) -> impl Iterator
     std::iter::once(state.volume_of(set.path()).0).chain(below.into_iter().flatten()).counted()
 }
 
-/// The texts of the nodes above a path, nearest first.
+/// The paths of the nodes above a path as text, nearest first.
 fn above(path: &NodePath) -> impl Iterator<Item = &str> {
     let text = path.as_str();
     let parent = |text: &'_ str| match text.rfind('/') {

@@ -1,5 +1,5 @@
-//! The consequences of committed proposals of this lessor, just after they were applied (S7, S7b,
-//! S9, T5, T6).
+//! The steps that follow a proposal of this lessor, just after it was applied (S7, S7b, S9, T5,
+//! T6).
 
 use std::collections::BTreeSet;
 
@@ -74,8 +74,8 @@ impl Lessor {
         self.epoch = Some(*epoch);
         let heard = self.heard.min(run_on_max(state.tick()));
         self.clock.begin(state.cluster_time(), heard, proposed_at, cx.now);
-        // No log has the time heard yet. The first tick takes it there at once; otherwise the next
-        // leader would not know of it.
+        // The log does not have the time heard yet, and the next leader must know it. So the lessor
+        // proposes the first tick at once, which logs it.
         self.last_tick = None;
         self.orphans = state.orphans().counted().collect();
         self.lease_ends = LeaseEnds::from_horizons(state, self.config.bounds.departed_max, self.config.planted);
@@ -120,7 +120,7 @@ impl Lessor {
         self.reply_without_promises(asker, Ok(Answer::Closed), cx);
     }
 
-    /// A session has a new lease on a volume. By acquiring, it has given up its earlier one.
+    /// Handles a session's new lease on a volume. The earlier lease ended with the same entry.
     fn handle_volume_acquired(
         &mut self,
         asker: &Requester,
@@ -140,8 +140,8 @@ impl Lessor {
         let Some(lease) = cx.state.lease(&key) else {
             return self.reply_without_promises(asker, Err(Refusal::Retry), cx);
         };
-        // Another acquisition in the same entry has replaced this request's lease. No copies count
-        // under the present lease, so this answer must revive none.
+        // True if another acquisition in the same entry has replaced this request's lease. Under
+        // the present lease the leader tracks no copies, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
         if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
@@ -157,7 +157,7 @@ impl Lessor {
             (_, Tracking::Objects) => CopyTracking::Exact,
         };
         self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
-        // The commit may have taken so long that nothing is left to promise.
+        // If the commit took long, the horizon may have passed already.
         self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), term);
         self.end_waits_without_lease(session, volume);
         let Some(epoch) = self.epoch else { return };
@@ -170,9 +170,9 @@ impl Lessor {
         }
     }
 
-    /// The session keeps its lease, because nodes or locks depend on it. Its copies still count,
-    /// and its client validates each before use. If the end of the lease is proposed, the session
-    /// must ask again when the end is applied.
+    /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
+    /// on it. The leader still tracks its copies, and the client validates each before use. If the
+    /// end of the lease is proposed, the client must ask again.
     fn answer_already_acquired(
         &mut self,
         asker: &Requester,
@@ -193,8 +193,8 @@ impl Lessor {
         }
     }
 
-    /// Which copies of a returning session are valid again: those that have not changed since it
-    /// was last valid, and have no pending write. This is Yin's delayed invalidation, without a
+    /// Which copies of a returning session are valid again: those of objects without a change since
+    /// its last lease, and without a pending write. This is Yin's delayed invalidation, without a
     /// list for each client.
     fn revival(
         &mut self,
@@ -215,9 +215,9 @@ impl Lessor {
         }
     }
 
-    /// What has changed in the volume since the revision, what pending writes cover, and what is
-    /// under a write lease. `None` if the history does not reach back, or if the list would be too
-    /// long; the search stops there.
+    /// The objects of the volume that have changed since the revision, that pending writes cover,
+    /// or that are under a write lease. `None` if the history does not reach back, or if the list
+    /// would be too long. The search stops when the list is too long.
     fn changed(&self, since: Revision, volume: &NodePath, state: &State) -> Option<Vec<ObjectSet>> {
         let within = ObjectSet::Subtree(volume.clone());
         let written = (!self.planted(Bug::OmitPendingWrites)).then(|| self.writes.covers_within(&within));
@@ -232,7 +232,7 @@ impl Lessor {
             }
             fits.then_some(set)
         };
-        // Changed sets once each and in order, then those of pending writes and write leases.
+        // First the changed sets, sorted, each once, then those of pending writes and write leases.
         let mut changed: Vec<ObjectSet> =
             state.changed_in_volume(volume, since)?.cloned().map(&mut tell).collect::<Option<_>>()?;
         changed.sort_unstable();
@@ -250,11 +250,11 @@ impl Lessor {
                 LeaseKey::Session(session) => self.forget_session(*session, cx),
                 LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
             },
-            // A tick in flight moved the horizon. The lease is not renewed, and its end is proposed
-            // again (T5). A new lease from the same entry is not affected.
+            // A tick in flight moved the horizon. The lessor still refuses to renew the lease, and
+            // proposes its end again (T5). A new lease from the same entry is not affected.
             //
-            // A session's own lease promises nothing: a sign of life, such as a new volume lease,
-            // keeps it.
+            // A session lease promises nothing: a sign of life, such as a new volume lease, renews
+            // it.
             Outcome::HorizonMoved { .. } => {
                 if let LeaseKey::Session(_) = &key {
                     let end = self.clock.expiry_time().after(State::SESSION_TERM);
@@ -268,7 +268,7 @@ impl Lessor {
         }
     }
 
-    /// The replicated state no longer has the lease.
+    /// Forgets a lease that the replicated state no longer has.
     pub(super) fn forget_lease(&mut self, key: &LeaseKey) {
         self.lease_ends.remove(key);
         if let LeaseKey::Volume(session, volume) = key {
@@ -347,8 +347,8 @@ impl Lessor {
         }
     }
 
-    /// The write would have changed objects that no consent covers. It keeps its place in the
-    /// queues, and gathers those consents too (S2).
+    /// Gathers consents again for a write that would have changed objects that no consent covers
+    /// (S2). The write stays at its position in the queues.
     fn gather_again(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
         let Some(asked) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
         let covers = self.covers_again(asked, cx.state);
@@ -373,9 +373,9 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Answers all requesters. The last one gets a lease on what a put has written, so that its
-    /// next read is a hit. A transaction grants none, because the lessor does not know which
-    /// objects the writer will read.
+    /// Answers all requesters. After a put, the last requester gets a lease on the node's data, so
+    /// that its next read is a hit. After a transaction it gets none, because the lessor does not
+    /// know which objects the writer will read.
     fn answer_write(&mut self, asked: ClientWrite, result: &Result<Written, WriteRefusal>, cx: &mut StepContext<'_>) {
         let ClientWrite { requesters, write, .. } = asked;
         let last = requesters.len().saturating_sub(1);
@@ -388,7 +388,7 @@ impl Lessor {
         }
     }
 
-    /// Repeats a remembered outcome, without object leases, and with promises computed afresh (S9).
+    /// Answers with a remembered outcome, without object leases. Promises are computed afresh (S9).
     pub(super) fn answer_again(
         &mut self,
         asker: &Requester,
@@ -414,11 +414,11 @@ impl Lessor {
         grants: bool,
         cx: &StepContext<'_>,
     ) -> Answer {
-        // A write lease is a grant, so no earlier recall asks for it.
+        // A write lease counts as a grant, so that its stamp is later than all earlier recalls.
         let is_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
         let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
-        // The same entry may have removed the written node again, by the end of its lease. No write
-        // of the object's queue did that.
+        // The end of a lease in the same entry may have removed the written node again. The queues
+        // order only writes, so they do not prevent that.
         let is_there =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let is_careless = self.planted(Bug::GrantOfRemovedNode) || self.planted(Bug::LeaseWithReplayedAnswer);
@@ -462,8 +462,8 @@ impl Lessor {
         self.channel(session).stamp_grant(epoch)
     }
 
-    /// A volume's borders have changed. All copies in it were recalled, so the object leases
-    /// recorded there no longer count. If the volume was removed, the leases on it have ended.
+    /// Forgets the object leases in a volume whose borders or settings have changed, because the
+    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended.
     fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let all = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&all, self.clock.expiry_time()) {

@@ -22,10 +22,10 @@ use super::{
     recall_channel::RecallChannel,
 };
 
-/// How much a promise gives, counted from the arrival of its request.
+/// The length of a promise, counted from the arrival of its request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PromiseReach {
-    /// The span to promise: `wanted`, cut at the horizon (T6).
+    /// The span to promise: `span_uncapped`, but not past the horizon (T6).
     pub(super) span: Duration,
     /// The span without the limit of the horizon: a term, or less while a recall is unanswered
     /// (S5).
@@ -33,7 +33,7 @@ pub(super) struct PromiseReach {
 }
 
 impl Lessor {
-    /// Renews volume leases in memory, as a request that has just arrived asks.
+    /// Renews in memory the volume leases that a request names, when it arrives.
     pub(super) fn renew_all(
         &mut self,
         session: SessionId,
@@ -58,8 +58,8 @@ impl Lessor {
     }
 
     /// The answer to a renewal: the promise made on arrival if the lease still exists, a lapse if
-    /// its end is applied. For an end that is only proposed the answer says nothing: it may never
-    /// be applied, and the client goes on asking (T5).
+    /// its end is applied. If the end is only proposed, the answer says nothing about the lease,
+    /// because the end may never be applied. The client asks again (T5).
     pub(super) fn renewal_result(
         &self,
         session: SessionId,
@@ -71,7 +71,7 @@ impl Lessor {
         let lease = state.lease(&LeaseKey::Volume(session, volume.clone()));
         let settings = state.volume(volume);
         match (lease.filter(|lease| lease.incarnation == meant), settings) {
-            // The volume's borders may have changed since.
+            // The volume's generation may have changed since the arrival.
             (Some(_), Some(volume)) => {
                 promise.clone().map(|promise| Ok(Promise { generation: volume.generation, ..promise }))
             }
@@ -98,13 +98,13 @@ impl Lessor {
         Some((Promise { volume, incarnation, generation, span, term, revision: cx.state.revision() }, span_uncapped))
     }
 
-    /// How much the answer to a request that arrived at `arrived` may promise. `None` before an
-    /// entry of the epoch is committed.
+    /// The length of a promise in the answer to a request that arrived at `arrived`. `None` before
+    /// an entry of the epoch is committed.
     ///
-    /// The horizon is compared with the promising clock's reading of now, less the time since the
-    /// arrival. This may be below the clock's reading at the arrival. An entry carries the ending
-    /// clock, which is never ahead. So a commit can only set the promising clock back. It is still
-    /// safe: a successor has that entry, and starts no earlier (T6).
+    /// The promise starts at the promising clock's present reading, less the time since the
+    /// arrival. This may be below the clock's reading at the arrival. An entry has the time of the
+    /// ending clock, which is never ahead, so a commit can only set the promising clock back. It is
+    /// still safe: a successor has that entry, and starts no earlier (T6).
     pub(super) fn reach(
         &self,
         key: &LeaseKey,
@@ -162,7 +162,7 @@ impl Lessor {
         Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span })
     }
 
-    /// Whether a purge is removing the node (S3). Without any purge, no node is looked at.
+    /// Whether a pending purge removes the node (S3). Without a purge, it looks up no node.
     fn is_removed(&self, path: &NodePath, state: &State) -> bool {
         let goes_with = || state.node(path).and_then(|node| node.attachment.as_ref());
         self.writes.is_purging() && goes_with().is_some_and(|to| self.writes.is_purging_lease(to.incarnation))

@@ -1,4 +1,4 @@
-//! The proposal queue: commands that the lessor has decided and not yet proposed, in order.
+//! The proposal queue: commands that the lessor has decided on and not yet proposed, in order.
 
 use std::collections::VecDeque;
 

@@ -1,13 +1,13 @@
-//! Purges: the removal of orphans. Each is a write to these nodes, and to the lists of children
-//! that they are in (S8).
+//! Purges: the removal of orphans. A purge writes these nodes, and their parents' lists of children
+//! (S8).
 //!
-//! The end of the lease itself waited for nobody (T5). Now each session that may hold a copy of
-//! what is removed is asked for consent (S2), and meanwhile nothing of it is leased (S3). A leader
-//! removes the orphans that it finds in the state, whichever leader ended their leases.
+//! The end of the lease itself waited for no session (T5). Before the purge, the lessor recalls
+//! these objects from each session that may hold copies (S2). Meanwhile it leases none of them
+//! (S3). A leader also removes orphans whose leases ended under earlier leaders.
 //!
-//! Orphans of several leases share one round of consents: a million leases that end in one second
-//! must be removed in seconds (etcd 12105). `gathering` decides which sets each session is asked
-//! for.
+//! Orphans of several leases share one round of consents. So the nodes of a million leases that end
+//! at once are removed in seconds (etcd 12105). `gathering` decides which sets to recall from each
+//! session.
 
 use std::collections::BTreeSet;
 
@@ -27,8 +27,8 @@ use super::{
 };
 
 impl Lessor {
-    /// Begins to gather consents for the removal of orphans. One step begins one round, so that it
-    /// stays short. The next step follows as soon as a timer can.
+    /// Begins to gather consents for the removal of orphans. One step begins one purge, so that the
+    /// step stays short. The next step follows as soon as a timer can.
     pub(super) fn remove_orphans(&mut self, cx: &mut StepContext<'_>) {
         if !self.may_remove_orphans() {
             if !self.orphans.is_empty() {
@@ -48,13 +48,13 @@ impl Lessor {
         self.gather(entered, cx);
     }
 
-    /// Whether orphans wait, and one more round may begin.
+    /// Whether orphans wait, and one more purge may begin.
     pub(super) fn may_remove_orphans(&self) -> bool {
         let is_under_way = self.writes.purges() >= self.config.bounds.purges_max;
         self.epoch.is_some() && !self.orphans.is_empty() && !is_under_way
     }
 
-    /// Takes orphans that no purge removes yet, as many as share a round.
+    /// Takes leases whose orphans no purge removes yet, up to the bounds of one purge.
     fn take_orphans(&mut self, state: &State) -> BTreeSet<Incarnation> {
         let most = self.config.bounds.purge_leases_max;
         let (mut together, mut nodes) = (BTreeSet::new(), 0);
@@ -62,10 +62,10 @@ impl Lessor {
             && let Some(lease) = self.orphans.first().copied()
         {
             visit(1);
-            // Its nodes may have been written or removed meanwhile.
+            // The lease may have no orphans left, if they were written or removed meanwhile.
             if state.is_orphaned(lease) {
-                // Together they have at most as many nodes as one command removes. A single lease
-                // never has more.
+                // Together the leases have at most as many nodes as one command removes. A single
+                // lease never has more.
                 nodes += state.attached_node_count(lease);
                 if !together.is_empty() && nodes > State::REMOVED_NODES_MAX {
                     break;
@@ -80,7 +80,7 @@ impl Lessor {
         together
     }
 
-    /// The purge was committed, or had no effect: then its orphans still have to be removed.
+    /// Handles the outcome of a purge. If it had no effect, its orphans still have to be removed.
     pub(super) fn handle_purged(&mut self, waiting: PendingWriteId, state: &State) {
         if let Some((pending, ready)) = self.writes.leave(waiting) {
             self.orphans.extend(pending.purged_leases().iter().filter(|lease| state.is_orphaned(**lease)));
@@ -94,7 +94,7 @@ fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) 
     let mut lists = BTreeSet::new();
     let mut last: Option<NodePath> = None;
     for lease in leases {
-        // Most leases have all nodes in the same list as the lease before.
+        // Often all nodes of a lease are in the same list as those of the lease before.
         let is_same =
             last.as_ref().is_some_and(|list| state.attached_nodes(*lease).all(|path| list.is_parent_of(path)));
         if !is_same {
@@ -105,8 +105,8 @@ fn lists_of_all(leases: &BTreeSet<Incarnation>, sets_max: usize, state: &State) 
     lists
 }
 
-/// The lists of children that the purge changes, or their common subtree if they are more than
-/// `sets_max`.
+/// The lists of children that the purge of this lease changes. If they are more than `sets_max`,
+/// their common subtree.
 pub(super) fn lists_of(lease: Incarnation, sets_max: usize, state: &State) -> Vec<ObjectSet> {
     let lists = state.attached_parent_counts(lease);
     if lists.len() > sets_max {

@@ -15,21 +15,21 @@ use crate::{
 };
 
 /// An unanswered recall is sent again with the session's requests, at most this often. A connection
-/// loses nothing by itself, but a server may have dropped what it could not send.
+/// loses nothing, but a server may have dropped recalls that it could not send.
 pub const RECALL_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most recalls that are examined for one that includes all of some sets. Beyond that, the sets
-/// are recalled once more, which costs only a message. Recalls that share one set and differ in
-/// others are rare.
+/// The most unanswered recalls that are examined to find one that includes all the sets. If none of
+/// these does, the sets are recalled once more, which costs only a message. Recalls that share one
+/// set and differ in others are rare.
 const CANDIDATES_MAX: usize = 16;
 
 /// One session's stamps and recalls in one epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct RecallChannel {
-    /// The session's latest registration with this epoch. `None`: recalls cannot be sent, and its
-    /// requests are refused.
+    /// The session's latest registration with this epoch. While it is `None`, the lessor cannot
+    /// send recalls, and refuses the session's requests.
     registration: Option<u64>,
-    /// The last stamp given.
+    /// The sequence of the last stamp.
     sequence: u64,
     /// The stamp of the last grant.
     last_grant: u64,
@@ -38,14 +38,14 @@ pub(super) struct RecallChannel {
     unanswered: BTreeMap<Stamp, UnansweredRecall>,
     /// The sets of the unanswered recalls. Single objects come before subtrees.
     by_set: BTreeSet<(ObjectSet, Stamp)>,
-    /// The unanswered recalls, by when they were last sent.
+    /// The unanswered recalls, by the time when each was last sent.
     by_sent: BTreeSet<(Instant, Stamp)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredRecall {
     recall: Recall,
-    /// The newest write lease at the time: the recall asks for none that began later.
+    /// The newest write lease when the recall was made: it does not recall later write leases.
     through: WriteLeaseId,
     since: Instant,
     sent: Instant,
@@ -69,8 +69,8 @@ impl RecallChannel {
         self.last_grant
     }
 
-    /// Recalls the sets from the session. If an unanswered recall includes them all, and nothing
-    /// was granted since, returns that recall's stamp and no new recall.
+    /// Recalls the sets from the session. If an unanswered recall includes them all, and the lessor
+    /// granted nothing to the session since, it returns that recall's stamp and no new recall.
     pub(super) fn recall(
         &mut self,
         session: SessionId,
@@ -90,8 +90,8 @@ impl RecallChannel {
         (stamp, self.registration.map(|_| recall))
     }
 
-    /// The oldest unanswered recall after the last grant that includes all the sets. It is found
-    /// only among the first few that include the rarest of the sets.
+    /// The oldest unanswered recall after the last grant that includes all the sets. It examines
+    /// only the first [`CANDIDATES_MAX`] recalls of the set with the fewest recalls.
     fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {
@@ -124,8 +124,8 @@ impl RecallChannel {
         self.including(set).counted().any(|set| self.by_set.contains(&(set, stamp)))
     }
 
-    /// The sets that include this one, among those that may have been recalled: itself, and the
-    /// subtrees above it.
+    /// The sets that include this one, and that an unanswered recall may name: the set itself, and
+    /// the subtrees above it.
     fn including(&self, set: &ObjectSet) -> impl Iterator<Item = ObjectSet> + use<> {
         let (own, top) = match set {
             ObjectSet::One(object) => (Some(set.clone()), Some(object.path.clone())),
@@ -136,12 +136,12 @@ impl RecallChannel {
         own.into_iter().chain(tops.map(ObjectSet::Subtree))
     }
 
-    /// The sets of an unanswered recall, and the newest write lease that it can ask for.
+    /// The sets of an unanswered recall, and the newest write lease that it recalls.
     pub(super) fn recalled(&self, stamp: Stamp) -> Option<(&[ObjectSet], WriteLeaseId)> {
         self.unanswered.get(&stamp).map(|unanswered| (&unanswered.recall.sets[..], unanswered.through))
     }
 
-    /// Takes a consent. Returns its recall; `None` the second time (S2).
+    /// Records a consent. Returns its recall, or `None` if the recall was answered already (S2).
     pub(super) fn consent(&mut self, stamp: Stamp) -> Option<Recall> {
         let UnansweredRecall { recall, sent, .. } = self.unanswered.remove(&stamp)?;
         self.by_sent.remove(&(sent, stamp));
@@ -151,8 +151,8 @@ impl RecallChannel {
         Some(recall)
     }
 
-    /// The session has registered with this leader. False if it has already registered with a
-    /// higher number: then the request came late from a connection that the client has given up.
+    /// Records a registration of the session. Returns false unless the number is higher than all
+    /// earlier ones: then the request came late, on a connection that the client has left.
     pub(super) fn register(&mut self, registration: u64) -> bool {
         let is_later = self.registration.is_none_or(|last| last < registration);
         if is_later {
@@ -161,15 +161,15 @@ impl RecallChannel {
         is_later
     }
 
-    /// Whether a request belongs to the session's latest registration. Requests from before, on a
-    /// connection that the client has given up, must no longer take effect: a repetition may have
-    /// been answered (S9).
+    /// Whether a request belongs to the session's latest registration. Earlier requests, on a
+    /// connection that the client has left, must have no effect: their repetitions may have been
+    /// answered (S9).
     pub(super) fn is_current(&self, registration: u64) -> bool {
         self.registration == Some(registration)
     }
 
-    /// Unanswered recalls last sent at least `after` ago, to be sent again in their order: the
-    /// `most` that were sent longest ago.
+    /// The unanswered recalls to send again, in the order of stamps: those last sent at least
+    /// `after` ago. If there are more than `most`, it takes those sent longest ago.
     pub(super) fn resend_overdue(&mut self, now: Instant, after: Duration, most: usize) -> Vec<Recall> {
         if self.registration.is_none() {
             return Vec::new();
@@ -180,7 +180,7 @@ impl RecallChannel {
         late.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
-    /// This recall, to be sent again, if it is unanswered.
+    /// The recall with this stamp, to send it again. `None` if it is answered.
     pub(super) fn resend(&mut self, stamp: Stamp, now: Instant) -> Option<Recall> {
         let one = self.unanswered.get_mut(&stamp)?;
         self.by_sent.remove(&(one.sent, stamp));
@@ -189,7 +189,7 @@ impl RecallChannel {
         Some(one.recall.clone())
     }
 
-    /// Since when the oldest unanswered recall has been unanswered (S5).
+    /// When the oldest unanswered recall was made (S5).
     pub(super) fn unanswered_since(&self) -> Option<Instant> {
         self.unanswered.values().next().map(|unanswered| unanswered.since)
     }
@@ -199,7 +199,7 @@ impl RecallChannel {
         [self.unanswered.len(), self.by_set.len(), self.by_sent.len()]
     }
 
-    /// Checks that the tables have the same recalls.
+    /// Checks that the tables list the same recalls.
     pub(super) fn check(&self) -> Result<(), String> {
         let sets =
             self.unanswered.iter().flat_map(|(stamp, one)| one.recall.sets.iter().map(|set| (set.clone(), *stamp)));

@@ -1,13 +1,13 @@
-//! Renew-only requests: each waits for its tick, and is then promised a whole term (T6).
+//! Renew-only requests: the answer to each waits for its tick, and then promises a whole term (T6).
 //!
 //! No promise goes beyond the horizon. When a client renews at half of its term, the horizon is
-//! about half a term away. An answer at once would promise that, and the client would soon ask
-//! again. So the answer waits until the first tick proposed after the arrival is committed, and the
-//! log has all earlier renewals. By then the horizon is at least a term after the renewal, and the
-//! answer promises a whole term from the arrival (docs/adr/0014).
+//! about half a term away. An immediate answer would promise only half a term, and the client would
+//! soon renew again. So the answer waits until the first tick proposed after the arrival is
+//! committed, and the log has all earlier renewals. By then the horizon is at least a term after
+//! the renewal, and the answer promises a whole term from the arrival (docs/adr/0014).
 //!
-//! The lessor carries out a waiting request when it arrives: its consents count, and its leases are
-//! renewed as of then. Only the answer waits, and only if the request gains by it
+//! The lessor handles the request when it arrives: it applies the consents, and renews the leases
+//! as of the arrival. Only the answer waits, and only if the promises get longer
 //! (`WaitingRenewal::gains`). If the tick is not committed within [`TICKS_WAITED`], the answer
 //! promises what the horizon leaves.
 
@@ -25,7 +25,7 @@ use crate::{
 
 use super::{Lessor, RenewedLease, Requester, StepContext, promises::PromiseReach};
 
-/// The most ticks that a request waits: one until its tick is proposed, one until that is
+/// The most ticks that a request waits: one until its tick is proposed, one until the tick is
 /// committed.
 const TICKS_WAITED: u32 = 2;
 
@@ -54,7 +54,7 @@ struct WaitingRenewal {
     arrived: Instant,
     /// The number of the first tick proposed after the arrival.
     tick: u64,
-    /// From here on the request is answered even if that tick is not committed.
+    /// From this time on, the lessor answers even if that tick is not committed.
     until: Instant,
 }
 
@@ -63,7 +63,7 @@ impl WaitingRenewal {
         self.tick <= told || now >= self.until
     }
 
-    /// How many leases it renews; a request without any counts as one.
+    /// How many leases the request renews. A request without renewals counts as one lease.
     fn leases(&self) -> usize {
         self.spans().count().max(1)
     }
@@ -83,11 +83,11 @@ impl WaitingRenewal {
         self.requester.renewed.iter().map(volume).chain(kept.iter().map(key))
     }
 
-    /// Whether the request gains by waiting, where horizons move once in a `tick`.
+    /// Whether waiting is safe, and makes a promise longer. Horizons move once in a `tick`.
     ///
-    /// The deadline on the client's clock may be two ticks before the horizon, and the answer may
-    /// take two ticks. So six ticks have to be left on each lease: the client then still has two
-    /// when the answer comes.
+    /// The client's deadline may be two ticks before the horizon, and the answer may take two
+    /// ticks. So six ticks must remain on each lease: then two remain for the client when the
+    /// answer comes.
     fn gains(&self, tick: Duration) -> bool {
         let enough = tick * TICKS_WAITED * 3;
         let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= enough));
@@ -103,28 +103,28 @@ pub(super) struct Renewals {
     leases: usize,
     /// The number of the last tick proposed.
     proposed: u64,
-    /// The number of the last tick that left no earlier renewal for another tick, and is committed.
+    /// The number of the last committed tick that took all earlier renewals.
     last_complete_tick: u64,
 }
 
 impl Renewals {
-    /// A tick is proposed.
+    /// Counts a tick that the lessor proposes.
     pub(super) fn tick_proposed(&mut self) {
         self.proposed += 1;
     }
 
-    /// The tick is committed, and left no earlier renewal for another tick. Only one tick is in
+    /// Marks the last proposed tick as committed, with all earlier renewals. Only one tick is in
     /// flight at a time.
     pub(super) fn mark_ticks_complete(&mut self) {
         self.last_complete_tick = self.proposed;
     }
 
-    /// Whether the first waiting request is to be answered now.
+    /// Whether the lessor should answer the first waiting request now.
     pub(super) fn are_ready(&self, now: Instant) -> bool {
         self.waiting.front().is_some_and(|first| first.is_ready(self.last_complete_tick, now))
     }
 
-    /// When the first waiting request is answered without its tick.
+    /// When the lessor answers the first waiting request without its tick.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|first| first.until)
     }
@@ -143,7 +143,7 @@ impl Renewals {
         Some(first)
     }
 
-    /// The askers of all waiting requests, for when the leadership ends.
+    /// The requesters of all waiting requests, for the end of the leadership.
     pub(super) fn into_askers(self) -> impl Iterator<Item = Requester> {
         self.waiting.into_iter().map(|waiting| waiting.requester)
     }
@@ -154,7 +154,7 @@ impl Renewals {
         [self.waiting.len(), self.leases]
     }
 
-    /// Checks that the requests are in the order of their ticks, and that `leases` is their sum.
+    /// Checks that the requests are in the order of their ticks, and that `leases` is right.
     pub(super) fn check(&self) -> Result<(), String> {
         let leases: usize = self.waiting.iter().map(WaitingRenewal::leases).sum();
         if leases != self.leases {
@@ -168,8 +168,8 @@ impl Renewals {
 }
 
 impl Lessor {
-    /// Answers a renew-only request: at once, or after its tick if it gains by that and there is
-    /// room.
+    /// Answers a renew-only request: after its tick if waiting helps and there is room, else at
+    /// once.
     pub(super) fn answer_renewal(&mut self, requester: Requester, answer: RenewalAnswer, cx: &mut StepContext<'_>) {
         let (tick, until) = (self.renewals.proposed + 1, cx.now.after(self.tick * TICKS_WAITED));
         let waiting = WaitingRenewal { requester, answer, arrived: cx.now, tick, until };
@@ -184,7 +184,7 @@ impl Lessor {
         self.reply(&waiting.requester, Ok(waiting.answer.into()), cx);
     }
 
-    /// Answers requests whose tick is committed or whose wait has ended, as many as one step may.
+    /// Answers requests whose tick is committed or whose wait has ended, up to a bound.
     pub(super) fn answer_renewals(&mut self, cx: &mut StepContext<'_>) {
         let most = self.config.bounds.renewals_answered_per_step;
         let mut answered = 0;
@@ -228,8 +228,8 @@ impl Lessor {
         }
     }
 
-    /// Extends the promise of a renewal to what the horizon allows now, counted from its arrival.
-    /// `None` if the lease has ended or its end is proposed (T5).
+    /// The longest promise that the present horizon allows to a renewal, counted from its arrival.
+    /// The end in memory moves with it. `None` if the lease has ended or its end is proposed (T5).
     fn promise_more(
         &mut self,
         key: &LeaseKey,

@@ -1,5 +1,5 @@
-//! Requests from their arrival until they are answered or wait: admission, registration, consents,
-//! holder reports and reads (S2, S6, S7).
+//! Handles requests from their arrival until they are answered or wait: admission, registration,
+//! consents, holder reports and reads (S2, S6, S7).
 
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ impl Lessor {
         }
     }
 
-    /// Admits a request of a session. The session must exist and be registered with this epoch.
-    /// Then what is piggybacked in the header takes effect. False if the request was refused.
+    /// Admits a request of a session that exists and is registered with this epoch. Then applies
+    /// the consents, returns and renewals in its header. Returns false if it refused the request.
     fn admit(
         &mut self,
         asker: &mut Requester,
@@ -83,8 +83,8 @@ impl Lessor {
         for given_back in header.returns {
             self.drop_older(session, &ObjectSet::One(given_back.object), given_back.stamp);
         }
-        // Renewals count from the arrival, however long the answer takes. They come after the
-        // consents, which bound them (S5).
+        // Renewals count from the arrival, not from the answer. They come after the consents,
+        // because an unanswered recall limits them (S5).
         asker.renewed = self.renew_all(session, header.renew, cx);
         if *body != Body::Register {
             self.resend_recalls(session, cx);
@@ -145,10 +145,10 @@ impl Lessor {
         }
     }
 
-    /// Whether acquiring a volume lease could extend one whose end is proposed, because nodes or
-    /// locks depend on it. A stream of such requests would move the horizon before each proposed
-    /// end, and the lease would never end (T5). The path's volume may be removed before the request
-    /// is applied. Then the path is in one of the volumes above.
+    /// Whether acquiring a volume lease could extend a lease whose end is proposed: one with nodes
+    /// or locks, which an acquisition does not replace. A stream of such requests would move the
+    /// horizon before each proposed end, and the lease would never end (T5). It checks all volumes
+    /// at and above the path, because the path's own may be removed first.
     fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
         let tops = std::iter::once(path.clone()).chain(path.ancestors());
         let keys = tops.map(|top| LeaseKey::Volume(session, top));
@@ -167,14 +167,14 @@ impl Lessor {
         self.propose(Command::OpenSession { name }, ProposalReason::Open(asker));
     }
 
-    /// The session has registered with this leader. The answer names the volumes of which a holder
-    /// report is wanted (S7). Recalls that could not be sent before follow.
+    /// Answers a registration of the session. The answer names the coverings for which the lessor
+    /// wants holder reports (S7). All unanswered recalls follow.
     ///
-    /// Each registration asks for reports of its own: parts of a report from an earlier
-    /// registration do not count.
+    /// Each registration asks for new reports. Parts of reports from earlier registrations do not
+    /// count.
     fn handle_registration(&mut self, asker: &Requester, cx: &mut StepContext<'_>) {
         let session = asker.session;
-        // Nobody waits any more for the answers to requests of an earlier connection.
+        // The client no longer waits for answers on an earlier connection.
         self.refuse_awaited_locks(session, Refusal::Retry, cx);
         self.refuse_watches(session, &Refusal::Retry, cx);
         self.refuse_blocked_reads(session, &Refusal::Retry, cx);
@@ -208,8 +208,8 @@ impl Lessor {
         cx.effects.extend(again.into_iter().map(LessorEffect::Recall));
     }
 
-    /// The session has dropped what this recall named (S2). A consent to any other stamp has no
-    /// effect.
+    /// Handles a consent: the session has dropped the sets of the recall with this stamp (S2). If
+    /// there is no such unanswered recall, the consent has no effect.
     pub(super) fn consent(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
         if let Some(kept) = self.write_leased_node(session, stamp, cx.state) {
@@ -227,8 +227,8 @@ impl Lessor {
         self.end_waits_consented(session, stamp);
     }
 
-    /// Forgets the session's leases in the set that were granted before the stamp; a later grant
-    /// stands (S2). The stamp is that of a recall that the session consents to, or of a grant that
+    /// Forgets the session's leases in the set with stamps up to this one. A later grant stays
+    /// valid (S2). The stamp is that of a recall that the session consents to, or of a grant that
     /// it returns.
     fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp) {
         let through = if self.planted(Bug::OlderReturnTaken) { u64::MAX } else { stamp.sequence };
@@ -237,9 +237,9 @@ impl Lessor {
         }
     }
 
-    /// Takes one part of a holder report (S7). It only ever adds, and is never a consent. A report
-    /// that names another lease or covering is old, and ends nothing. A report of more parts than a
-    /// session may hold objects is ignored, because the parts that came are remembered.
+    /// Handles one part of a holder report (S7). A part only adds object leases, and is never a
+    /// consent. A part that names another lease or covering is old, and has no effect. The number
+    /// of parts is bounded, because the lessor remembers which have arrived.
     fn add_holder_report_part(&mut self, session: SessionId, piece: &HolderReportPart, cx: &StepContext<'_>) {
         let HolderReportPart { volume, incarnation, covering, part, parts, objects } = piece;
         if part >= parts || *parts as usize > self.config.limits.session_objects_max.max(1) {
@@ -254,11 +254,11 @@ impl Lessor {
         if self.planted(Bug::ReportReplaces) {
             self.object_leases.drop_through(&ObjectSet::Subtree(volume.clone()), session, u64::MAX);
         }
-        // The report does not say which grant each copy came with. No grant is later than the last
-        // one (S2, S2w).
+        // The report does not name the grant of each copy. The last grant to the session is an
+        // upper bound (S2, S2w).
         let sequence = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
         let most = self.config.limits.session_objects_max;
-        // The part is ignored: the session stays covering.
+        // If there is no room, the part is ignored, so the session stays covering.
         if self.object_leases.len() + objects.len() > self.config.bounds.object_leases_max {
             reached(Bound::ObjectLeases);
             return;
@@ -276,8 +276,8 @@ impl Lessor {
         self.object_leases.add_report_part(volume, session, *part, *parts);
     }
 
-    /// A read waits for a quorum round that begins after its arrival. If a round is in flight, it
-    /// waits for the next (S6).
+    /// Lets a read wait for a quorum round that begins after its arrival. If a round is in flight,
+    /// the read waits for the next (S6).
     pub(super) fn read(&mut self, read: WaitingRead, cx: &mut StepContext<'_>) {
         let path = match &read.wanted {
             ReadTarget::Object { object, .. } => Some(&object.path),
@@ -320,9 +320,9 @@ impl Lessor {
         }
     }
 
-    /// Answers reads whose round has succeeded, as many as one step may. The next steps answer the
-    /// others, from what is applied by then. The round began after they arrived, so it proves
-    /// leadership for them too.
+    /// Answers reads whose round has succeeded, up to the bounds of one step. The next steps answer
+    /// the others from the state as applied by then. The round began after all of them arrived, so
+    /// it proves leadership for all.
     pub(super) fn answer_proven(&mut self, cx: &mut StepContext<'_>) {
         let LessorBounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
         for _ in 0..reads_per_step.max(1) {
@@ -408,7 +408,7 @@ impl Lessor {
     }
 }
 
-/// A page of the nodes at and below a path: as many as fit, and at least one if there is one.
+/// A page of the nodes at and below a path: the first nodes, up to the bounds of a page.
 pub(super) fn list(
     path: &NodePath,
     after: Option<&NodePath>,
@@ -442,5 +442,5 @@ pub(super) fn list(
     page
 }
 
-/// About how many bytes a node takes in a list beside its path and value.
+/// About how many bytes a node takes in a list in addition to its path and value.
 const NODE_BYTES: usize = 64;

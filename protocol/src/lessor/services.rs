@@ -1,5 +1,5 @@
-//! Services: the attached nodes that exist, and those that lately did. For inspection: no rule
-//! depends on it.
+//! Services, for inspection: the attached nodes that exist, and those that existed lately. No rule
+//! depends on this module.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,8 +20,8 @@ use crate::{
 
 use super::{Lessor, LessorBounds, StepContext};
 
-/// A lease with less than a third of its term left was not renewed in time: clients renew at half
-/// of it.
+/// If less than a third of a lease's term remains, the lease was not renewed in time. Clients renew
+/// when half of the term remains.
 const LEFT_IN_TIME: u32 = 3;
 
 /// The range of one answer: nodes at and below `top`, after `after` and up to `through`, in the
@@ -29,7 +29,7 @@ const LEFT_IN_TIME: u32 = 3;
 struct PageRange<'a> {
     top: &'a NodePath,
     after: Option<&'a NodePath>,
-    /// `None`: to the end.
+    /// `None`: up to the last node.
     through: Option<NodePath>,
 }
 
@@ -40,7 +40,7 @@ impl PageRange<'_> {
             && self.top.contains(path)
     }
 
-    /// Keeps the first `most` nodes, and leaves those beyond to the next answer.
+    /// Limits the range to the first `most` nodes. The others are for the next answer.
     fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&NodePath, PastRemoval>) {
         let beyond = known.keys().counted().nth(most).copied();
         if let Some(beyond) = beyond {
@@ -50,15 +50,15 @@ impl PageRange<'_> {
     }
 }
 
-/// What the history says of an attached node.
+/// The last events of an attached node in the history.
 enum PastRemoval {
     Present { owner: NodeOwner, registered: Revision },
     Removed { revision: Revision, reason: ChangeReason, before: Option<(NodeOwner, Revision)> },
 }
 
 impl PastRemoval {
-    /// The result of one more event of the node. `None` if the node is not known ever to have been
-    /// attached.
+    /// The result after one more event of the node. `None` if the history does not show that the
+    /// node was ever attached.
     fn after(past: Option<Self>, event: &Event, revision: Revision) -> Option<Self> {
         let before = match past {
             Some(Self::Present { owner, registered }) => Some((owner, registered)),
@@ -66,8 +66,7 @@ impl PastRemoval {
         };
         match &event.kind {
             EventKind::Put(data) => data.stat.owner.map(|owner| Self::Present { owner, registered: revision }),
-            // A node that a request removed, and that was not attached or is unknown, is no
-            // service.
+            // If a request removed the node, and no attachment of it is known, it is no service.
             EventKind::Delete if before.is_some() || event.reason != ChangeReason::Request => {
                 Some(Self::Removed { revision, reason: event.reason, before })
             }
@@ -156,7 +155,7 @@ impl Lessor {
     }
 }
 
-/// The attached nodes, as many as an answer has room for.
+/// The attached nodes of the range that exist, up to the bounds of one answer.
 fn present_nodes<'a>(
     part: &mut PageRange<'_>,
     bounds: &LessorBounds,
@@ -173,8 +172,8 @@ fn present_nodes<'a>(
     there
 }
 
-/// The nodes that were attached, as far back as the history reaches: those removed, and those put
-/// again; as many as an answer has room for. Later paths are dropped as soon as there are more.
+/// The nodes of the range that the history shows as attached or as removed, up to the bound of one
+/// answer. If there are more, the later paths are for the next answer.
 fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -> BTreeMap<&'a NodePath, PastRemoval> {
     let mut known: BTreeMap<&NodePath, PastRemoval> = BTreeMap::new();
     for (revision, events) in state.events_after(state.history_start()).into_iter().flatten() {
@@ -190,8 +189,8 @@ fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -
     known
 }
 
-/// The lease of a removed node. For a session, its lease on the volume that the path is in today:
-/// the changes do not say which volume it was.
+/// The lease of a removed node. For a session, it is the session's lease on the path's present
+/// volume, because the history does not record the volume.
 fn key(owner: NodeOwner, path: &NodePath, state: &State) -> LeaseKey {
     match owner {
         NodeOwner::Lease(id) => LeaseKey::Key(id),

@@ -1,27 +1,27 @@
 //! Watches that wait until something in their scope changes.
 //!
 //! A watch is one request. The lessor answers it as soon as there are changes to report, and the
-//! client asks again from where the answer ended. So a server keeps nothing of a watcher but the
-//! waiting request, and a slow watcher asks later and delays nobody. Any leader can continue where
-//! another stopped, because the history is in the replicated state.
+//! client asks again from where the answer ended. So a server stores nothing of a watcher but the
+//! waiting request. A slow watcher asks later, and delays no other client. Any leader can continue
+//! where another stopped, because the history is in the replicated state.
 //!
 //! # Why no proof of leadership is needed
 //!
-//! What a lessor reports was applied, so it was committed. Every later leader has it at the same
-//! place in the same order. A leader that was deposed without knowing reports a prefix of that,
+//! A lessor reports only applied changes, which are committed. Every later leader has the same
+//! changes in the same order. A leader that was deposed without knowing reports a prefix of them,
 //! never anything else. The next leader reports the rest, from the same revision on. Only a watch
 //! without a revision must learn the present one, and waits for a proof as a read does (S6).
 //!
 //! # Which watches are woken
 //!
-//! Watches are found by the paths of a change's events and by the nodes above them. So the cost of
-//! a write depends on its depth and on the watches that it concerns, however many wait. If a watch
-//! is not woken, nothing in its scope has changed since it began to wait. When its time is up, it
-//! is answered without another scan.
+//! The lessor finds watches by the paths of a change's events, and by the nodes above them. So the
+//! cost of a write depends on its depth and on the watches that it concerns, not on the number of
+//! all watches. If a watch is not woken, nothing in its scope has changed since it began to wait.
+//! When its time is up, the lessor answers it without another scan.
 //!
-//! Large reports to many watchers are spread over steps, so that others are served in between. A
-//! woken watch is remembered until it is answered. It gets its changes even if its time is up
-//! meanwhile.
+//! The lessor spreads large reports to many watchers over several steps, and serves other requests
+//! in between. A woken watch stays in `woken` until it is answered. It gets its changes even if its
+//! time is up meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,7 +43,7 @@ use crate::{
 
 use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, Requester, StepContext, WaitingRead};
 
-/// What a watcher asks for.
+/// The parameters of a watch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct WatchRequest {
     pub(super) watched: Watched,
@@ -56,7 +56,7 @@ pub(super) struct WatchRequest {
 struct WaitingWatch {
     requester: Requester,
     watched: Watched,
-    /// From this revision to the last scan, nothing in its scope has changed.
+    /// Between this revision and the last scan, nothing in its scope has changed.
     after: Revision,
     bytes_max: u32,
     over: Instant,
@@ -72,7 +72,7 @@ pub(super) struct WaitingWatches {
     over: BTreeSet<(Instant, RequestId)>,
     /// Woken watches that are not answered yet. Nothing in their scope changed up to this revision.
     woken: BTreeMap<RequestId, Revision>,
-    /// Every watch that a change up to this revision concerns has been woken.
+    /// All changes up to this revision have woken the watches that they concern.
     seen: Revision,
 }
 
@@ -149,7 +149,7 @@ impl WaitingWatches {
         [self.waiting.len(), ids[0], ids[1], ids[2], self.over.len(), self.woken.len()]
     }
 
-    /// Checks that the tables have the same watches, and that all changes were examined.
+    /// Checks that the tables list the same watches, and that all changes were examined.
     pub(super) fn check(&self, revision: Revision) -> Result<(), String> {
         let count = |table: &BTreeMap<NodePath, BTreeSet<RequestId>>| table.values().map(BTreeSet::len).sum::<usize>();
         let found = [
@@ -181,7 +181,7 @@ fn forget<K: Ord>(table: &mut BTreeMap<K, BTreeSet<RequestId>>, key: &K, id: Req
 }
 
 impl Lessor {
-    /// A session watches: it is answered with the changes so far, or it waits.
+    /// Handles a watch: answers with the changes so far, or lets the request wait.
     pub(super) fn watch(
         &mut self,
         requester: Requester,
@@ -251,8 +251,8 @@ impl Lessor {
         }
     }
 
-    /// Reports what has been applied to the watches that it concerns. Answers those whose time is
-    /// up without changes.
+    /// Reports applied changes to the watches that they concern. Then answers, without changes, the
+    /// other watches whose time is up.
     pub(super) fn serve_watches(&mut self, cx: &mut StepContext<'_>) {
         self.wake(cx.state);
         let mut answered = 0;
@@ -303,7 +303,7 @@ impl Lessor {
                     self.watches.concerned(std::slice::from_ref(first))
                 }
                 Some(events) => self.watches.concerned(events),
-                // The change is too large to keep its events: the watchers start over.
+                // The history has no events of this large change: the watchers start over.
                 None => self.watches.concerned_by(state.sets_changed_by(revision)),
             };
             visit(ids.len());
@@ -314,7 +314,7 @@ impl Lessor {
         }
     }
 
-    /// The session has ended, or has registered again and will ask again.
+    /// Refuses the session's watches when the session has ended, or has registered again.
     pub(super) fn refuse_watches(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
         for id in self.watches.sessions.get(&session).cloned().unwrap_or_default() {
             if let Some(watch) = self.watches.remove(id) {

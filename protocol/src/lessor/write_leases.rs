@@ -1,14 +1,14 @@
 //! Write leases: requests that wait for their owners (S10).
 //!
-//! If a session reads, writes or compares data under a write lease, the lessor recalls the write
-//! lease from its owner. It is a recall like that of a copy, so no promise to the owner goes
-//! further than a term after it (S5). The owner flushes, ends the write lease, and consents. Reads
-//! wait here. Writes wait in their queues, and the state refuses them until then. The replicated
-//! state ends the wait, never the consent alone.
+//! If a session reads, writes or compares data under a write lease, the lessor recalls the data
+//! from the owner. It is a recall like that of a copy, so no promise to the owner reaches further
+//! than a term after it (S5). The owner flushes, ends the write lease, and consents. Meanwhile
+//! reads wait in [`BlockedReads`], and writes in their queues. The wait ends when the write lease
+//! has ended in the replicated state. A consent alone does not end it.
 //!
-//! A reader is first answered that the read is blocked, and then asks again with a read that waits.
-//! So its client can tell this wait from a silent server. Blocked reads have a bound of their own.
-//! So other reads are answered, however many are blocked.
+//! The lessor first answers that the read is blocked, and the client asks again with a read that
+//! waits. So the client can distinguish this wait from a silent server. Blocked reads have a bound
+//! of their own, so that they cannot crowd out other reads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,13 +34,13 @@ use super::{Lessor, LessorEffect, ReadTarget, StepContext, WaitingRead, gatherin
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BlockedReads {
     reads: BTreeMap<NodePath, BTreeMap<(SessionId, RequestId), BlockedRead>>,
-    /// The same by session.
+    /// The same reads, by session.
     by_session: BTreeSet<(SessionId, RequestId, NodePath)>,
     pub(super) count: usize,
-    /// The write leases that were recalled for readers. Reads of the node wait for the end of this
-    /// write lease. A later one on the same node is recalled anew.
+    /// The write leases that were recalled for readers, by node. Reads of the node wait for the end
+    /// of this write lease. A later write lease of the node is recalled anew.
     recalled: BTreeMap<NodePath, WriteLeaseId>,
-    /// Consents that came before their write lease ended, by its node. They count when it ends.
+    /// Consents that came before the write lease ended, by its node. They count when it ends.
     early: BTreeSet<(NodePath, SessionId, Stamp)>,
 }
 
@@ -70,8 +70,7 @@ impl BlockedReads {
         self.count += 1;
     }
 
-    /// Removes the session's earlier read of the node, if there is one: nobody waits for it any
-    /// more.
+    /// Removes the session's earlier read of the node, if there is one. The later read replaces it.
     fn remove_earlier(&mut self, path: &NodePath, session: SessionId) -> Option<WaitingRead> {
         let reads = self.reads.get_mut(path)?;
         let is_same = |parked: &BlockedRead| matches!(parked.read.wanted, ReadTarget::Object { .. });
@@ -85,9 +84,9 @@ impl BlockedReads {
         earlier
     }
 
-    /// The nodes that block reads of this node, or lists that begin there, with the number of these
-    /// reads and the arrival of the first. Looks at `most` blocked reads, those of the node itself
-    /// first.
+    /// The nodes that block reads of this node, or lists that begin at it. For each: the number of
+    /// these reads, and the arrival of the first. It examines `most` blocked reads, those of the
+    /// node itself first.
     pub(super) fn about(&self, path: &NodePath, most: usize) -> BTreeMap<&NodePath, (u64, Instant)> {
         let below = (ops::Bound::Excluded(path.bound_below()), ops::Bound::Excluded(path.bound_after()));
         let at_and_below = self.reads.get_key_value(path).into_iter().chain(self.reads.range(below));
@@ -177,8 +176,8 @@ impl Lessor {
         state.write_leased_lock(path).is_some() && !self.planted(Bug::ReadPastWriteLease)
     }
 
-    /// The object is under a write lease: recalls that, and answers that the read is blocked, or
-    /// blocks it.
+    /// Handles a read of an object under a write lease: recalls the write lease. Then it answers
+    /// that the read is blocked, or blocks the read if it is one that waits.
     pub(super) fn defer_read(&mut self, read: &WaitingRead, object: &Object, cx: &mut StepContext<'_>) {
         let WaitingRead { requester, wanted } = read;
         self.recall_write_lease(&object.path, cx);
@@ -191,14 +190,14 @@ impl Lessor {
         self.block_read(&object.path, read, cx);
     }
 
-    /// Answers a list with the nodes before the first one under a write lease. So a page waits only
-    /// if it would begin with such a node, and for that node alone. It is answered in the step in
-    /// which the write lease has ended, before another can begin. So each wait brings the list
-    /// further, and is bounded like that of any reader. All write leases of the page are recalled
-    /// at once.
+    /// Answers a list with the nodes before the first node under a write lease. If the page would
+    /// begin with such a node, the list waits for that node alone. The lessor answers it in the
+    /// step in which the write lease has ended. So each wait is bounded like that of any reader,
+    /// and the list then advances by at least one node. The lessor recalls all write leases of the
+    /// page at once.
     ///
-    /// `freed` is the node that the list waited for. It is listed with the value that the ended
-    /// write lease left, though another may have begun.
+    /// `freed` is the node that the list waited for. The page has it with the value that the ended
+    /// write lease left, even if another write lease has begun.
     pub(super) fn answer_list(
         &mut self,
         read: &WaitingRead,
@@ -219,8 +218,8 @@ impl Lessor {
         self.reply(&read.requester, Ok(Answer::Listed(page)), cx);
     }
 
-    /// Recalls the write lease from its owner, once: a consent counts only when the write lease has
-    /// ended.
+    /// Recalls the write lease from its owner. One recall for each write lease is enough, because a
+    /// consent counts only when the write lease has ended.
     fn recall_write_lease(&mut self, path: &NodePath, cx: &mut StepContext<'_>) {
         let (Some((_, hold)), Some(epoch)) = (cx.state.write_leased_lock(path), self.epoch) else { return };
         let Some(lease) = hold.write_lease else { return };
@@ -241,18 +240,18 @@ impl Lessor {
         self.reply_without_promises(&read.requester, Err(Refusal::Busy { what, got, most }), cx);
     }
 
-    /// Locks on these nodes have changed: answers the reads whose write lease has ended. The same
-    /// entry may have begun another write lease. Its owner has not been answered yet, so the state
-    /// still has the node's value. The reads get it without an object lease, and take effect before
-    /// anything that the owner does.
+    /// After changes of the locks on these nodes, answers the reads whose write lease has ended.
+    /// The same entry may have begun another write lease. Its owner has no answer yet, so the state
+    /// still has the node's value. The reads get this value without an object lease, and take
+    /// effect before the new owner's first write.
     pub(super) fn unblock_reads(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
         for path in paths {
             let of_node = (path.clone(), SessionId(0), Stamp::default())..;
             let early = self.blocked_reads.early.range(of_node).take_while(|(kept, ..)| kept == path).counted();
             for (path, session, stamp) in early.cloned().collect::<Vec<_>>() {
                 self.blocked_reads.early.remove(&(path, session, stamp));
-                // If the recall asks for another write lease of the session, the consent is noted
-                // again.
+                // If the recall also names another write lease of the session, `consent` notes the
+                // consent again.
                 self.consent(Consent { session, stamp }, cx);
             }
         }
@@ -270,11 +269,11 @@ impl Lessor {
         }
     }
 
-    /// Notes a consent that does not count yet, because the session still has the write lease of
+    /// Stores a consent that does not count yet, because the session still has the write lease of
     /// this node.
     ///
-    /// The recall may have reached the client before the answer with its write lease. So it is sent
-    /// once more, at once.
+    /// The client may have consented because the recall arrived before the answer with the write
+    /// lease. So the lessor sends the recall once more, at once.
     pub(super) fn note_early(&mut self, kept: NodePath, Consent { session, stamp }: Consent, cx: &mut StepContext<'_>) {
         if self.blocked_reads.early.insert((kept, session, stamp))
             && let Some(channel) = self.recall_channels.get_mut(&session)
@@ -283,14 +282,14 @@ impl Lessor {
         }
     }
 
-    /// Ends the session's blocked reads: nobody waits for them any more.
+    /// Refuses the session's blocked reads, because the client no longer waits for them.
     pub(super) fn refuse_blocked_reads(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
         for read in self.blocked_reads.remove_of(session) {
             self.reply_without_promises(&read.requester, Err(refusal.clone()), cx);
         }
     }
 
-    /// Claims from the owners of write leases on what the write changes or compares.
+    /// Claims the data that the write changes or compares from the owners of write leases on it.
     pub(super) fn claim_write_leases(&self, write: &Write, covers: &[ObjectSet], claims: &mut Claims, state: &State) {
         for path in state.blocking_write_leases(write, covers) {
             let Some((_, hold)) = state.write_leased_lock(&path) else { continue };
@@ -301,9 +300,9 @@ impl Lessor {
         }
     }
 
-    /// A node that the session still has under a write lease, though this recall asks for it and
-    /// the write lease existed then. While there is one, a consent does not count. A correct client
-    /// never sends such a consent; the promises of another one end (S5).
+    /// A node that this recall names, and that the session has under a write lease since before the
+    /// recall. While there is such a node, a consent does not count. A correct client consents so
+    /// early only if the recall overtook its write lease.
     pub(super) fn write_leased_node(&self, session: SessionId, stamp: Stamp, state: &State) -> Option<NodePath> {
         let (sets, through) = self.recall_channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
         let is_asked_for = |path: &&NodePath| {

@@ -1,9 +1,9 @@
 //! Pending writes: they wait for earlier writes, for consents, and for their commit (S2, S3, S7b).
 //! A purge of orphans is a write too (S8).
 //!
-//! A write enters the queues of all objects that it may change at once. From then on no lease is
-//! granted on them. It may be proposed when all its consents are in, and every earlier write that
-//! shares an object with it is proposed. The log keeps the order, so the next write need not wait
+//! On arrival, a write enters the queues of all objects that it may change. From then on the lessor
+//! grants no lease on them. It proposes the write when all consents are in, and every earlier write
+//! that shares an object is proposed. The log preserves the order, so the next write need not wait
 //! for the commit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,38 +24,38 @@ use super::{Requester, consent_waits::ConsentWaits};
 /// Numbers pending writes in the order of arrival.
 pub(super) type PendingWriteId = u64;
 
-/// About how many bytes of memory a write takes beside its parts.
+/// About how many bytes of memory a write takes in addition to its parts.
 const PENDING_BYTES: usize = 1 << 10;
-/// About how many bytes a comparison or an operation of a transaction takes beside its encoding.
+/// About how many bytes a part of a transaction takes in addition to its encoding.
 const PART_BYTES: usize = 128;
-/// About how many bytes a set of objects takes beside its path, with its place in the queues.
+/// About how many bytes a set of objects and its queue entries take in addition to its path.
 const SET_BYTES: usize = 192;
 
 /// A write from its arrival to its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PendingWrite {
     pub(super) work: WriteKind,
-    /// The objects that consents are gathered for.
+    /// The objects for which the lessor gathers consents.
     pub(super) covers: Vec<ObjectSet>,
-    /// Consents are also gathered for the nodes attached at this revision to the leases of
-    /// `purged_leases`.
+    /// The lessor also gathers consents for the nodes that are attached to `purged_leases` at this
+    /// revision.
     pub(super) gathered_at: Revision,
     /// The missing consents.
     pub(super) waits: BTreeMap<SessionId, ConsentWait>,
     pub(super) is_proposed: bool,
     pub(super) since: Instant,
-    /// About how many bytes of memory it takes: counted when it enters, and again when its covers
-    /// change.
+    /// About how many bytes of memory it takes. Computed when it enters, and again when `covers`
+    /// changes.
     bytes: usize,
-    /// The nearest earlier unproposed writes that it waits for: they share an object with it,
-    /// attach nodes to a lease that it revokes, or revoke the same lease.
+    /// The nearest earlier unproposed writes that it waits for. Each shares an object with it,
+    /// attaches nodes to a lease that it revokes, or revokes the same lease.
     ahead: BTreeSet<PendingWriteId>,
-    /// The last earlier revocation of each lease that this write attaches nodes to. It waits until
-    /// they are proposed, or until they end if one was found uncovered. Otherwise a stream of such
-    /// writes would have them gather consents for ever (S7b).
+    /// For each lease that this write attaches nodes to: the last earlier revocation. The write
+    /// waits until that is proposed, or, if it `was_uncovered`, until it ends. Otherwise a stream
+    /// of such writes could make a revocation gather consents for ever (S7b).
     revoking: BTreeSet<PendingWriteId>,
-    /// It was applied once without effect, because its consents did not cover what it would have
-    /// changed.
+    /// It was applied once without effect, because its consents did not cover all objects that it
+    /// would have changed.
     was_uncovered: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct ClientWrite {
     pub(super) sequence: Sequence,
     pub(super) unanswered_from: Sequence,
     pub(super) write: Write,
-    /// The leases and volumes that its names meant on arrival (S7b).
+    /// The leases and volumes that its names stood for on arrival (S7b).
     pub(super) intended: IntendedLeases,
     /// The requests that wait for the answer: more than one if it was sent again.
     pub(super) requesters: Vec<Requester>,
@@ -80,19 +80,19 @@ pub(super) struct ClientWrite {
     /// it had seen (S2w).
     pub(super) dropped: Vec<ObjectSet>,
     pub(super) seen: Stamp,
-    /// The load that it adds, as computed on arrival.
+    /// The load that it adds (S10b), as computed on arrival.
     pub(super) load: u64,
 }
 
-/// What a write waits for from one session: a consent, or any of the ends that replace it.
+/// A write's wait for one session: for a consent, or for an end of leases instead.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ConsentWait {
-    /// The recall to be answered.
+    /// The stamp of the recall that the session must answer.
     pub(super) stamp: Stamp,
     /// The volume leases under which the session may hold copies. The wait ends when none of them
     /// is left (T5).
     pub(super) leases: BTreeMap<NodePath, Incarnation>,
-    /// When all the object leases have ended, if they are known one by one (T3).
+    /// When the last of the object leases ends, if they are known one by one (T3).
     pub(super) expires_at: Option<ClusterTime>,
 }
 
@@ -107,15 +107,15 @@ pub(super) struct PendingWrites {
     /// The writes that name a node.
     by_path: BTreeSet<(NodePath, PendingWriteId)>,
     queues: WriteQueues,
-    /// An index of the waits of all writes.
+    /// Indexes the waits of all writes.
     waits: ConsentWaits,
     /// For each write, those that have it in `ahead`.
     behind: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
-    /// The leases whose nodes are being removed, with the write that removes them.
+    /// The leases whose nodes pending writes remove, with the write.
     purging: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// Those of unproposed writes.
+    /// The entries of `purging` whose write is not proposed.
     revoking: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// Those of writes that were found uncovered.
+    /// The entries of `purging` whose write `was_uncovered`.
     uncovered: BTreeSet<(Incarnation, PendingWriteId)>,
     /// The leases that unproposed writes attach nodes to, with the write.
     attached: BTreeSet<(Incarnation, PendingWriteId)>,
@@ -146,7 +146,7 @@ impl PendingWrite {
         !self.is_proposed && self.ahead.is_empty() && self.revoking.is_empty() && self.waits.is_empty()
     }
 
-    /// The leases whose nodes it removes.
+    /// The leases whose nodes this write removes.
     pub(super) fn purged_leases(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.work {
@@ -156,7 +156,7 @@ impl PendingWrite {
         }
     }
 
-    /// The leases that it attaches nodes to, or asks for a lock under.
+    /// The leases to which this write attaches nodes, or under which it requests a lock.
     fn attached(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.work {
@@ -172,12 +172,12 @@ impl PendingWrite {
         }
     }
 
-    /// Whether writes that attach nodes to the leases which it revokes must wait.
+    /// Whether writes that attach nodes to its `purged_leases` must wait for it.
     fn holds_up_attaching(&self) -> bool {
         !self.is_proposed || self.was_uncovered
     }
 
-    /// Whether it passes the earlier writes of the same data: they wait for this flush (S10).
+    /// Whether it passes earlier writes of the same data. A flush does: they wait for it (S10).
     fn passes(&self) -> bool {
         self.client_write().is_some_and(|asked| matches!(asked.write, Write::Flush { .. }))
     }
@@ -239,8 +239,8 @@ impl PendingWrites {
         self.pending.iter().counted().map(|(write_id, pending)| (*write_id, pending))
     }
 
-    /// The writes that name the node, or cover one of its objects, in their order. Looks at `most`
-    /// of each queue.
+    /// The writes that name the node, or cover one of its objects, in their order. It examines
+    /// `most` writes of each queue.
     pub(super) fn about(&self, path: &NodePath, most: usize) -> impl Iterator<Item = &PendingWrite> {
         let named =
             self.by_path.range((path.clone(), 0)..=(path.clone(), PendingWriteId::MAX)).map(|(_, write_id)| *write_id);
@@ -264,8 +264,8 @@ impl PendingWrites {
         write_id
     }
 
-    /// Gives a write other objects to change, in its old place. Its earlier objects may be leased
-    /// again, unless the new ones include them. Returns the writes that became ready.
+    /// Replaces the objects that a write covers. The write stays at its position in the queues.
+    /// Objects that it no longer covers may be leased again. Returns the writes that became ready.
     pub(super) fn cover(&mut self, write_id: PendingWriteId, covers: Vec<ObjectSet>) -> Vec<PendingWriteId> {
         self.leave_queues(write_id);
         let ready = self.release_behind(write_id);
@@ -278,8 +278,8 @@ impl PendingWrites {
             self.uncovered.extend(pending.purged_leases().iter().map(|lease| (*lease, write_id)));
         }
         self.enter_queues(write_id);
-        // The writes behind it must wait for it once more. Only the first of each queue: later ones
-        // wait for those.
+        // Later writes must wait for it again. The first of each queue is enough, because the
+        // others wait for that.
         let behind = self.pending.get(&write_id).map(|pending| self.queues.behind(&pending.covers, write_id));
         for other in behind.into_iter().flatten() {
             self.wait_behind(other, write_id);
@@ -291,8 +291,8 @@ impl PendingWrites {
         ready
     }
 
-    /// The write has been proposed: those behind it may follow it into the log. Returns the ones
-    /// that became ready.
+    /// Marks a write as proposed: later writes may follow it into the log. Returns the writes that
+    /// became ready.
     pub(super) fn proposed(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
         if let Some(pending) = self.pending.get_mut(&write_id) {
             pending.is_proposed = true;
@@ -307,7 +307,7 @@ impl PendingWrites {
         ready
     }
 
-    /// Removes a write that has ended. Returns it, and the ones that became ready.
+    /// Removes a write that has ended. Returns it, and the writes that became ready.
     pub(super) fn leave(&mut self, write_id: PendingWriteId) -> Option<(PendingWrite, Vec<PendingWriteId>)> {
         self.leave_queues(write_id);
         let mut ready = self.release_behind(write_id);
@@ -357,8 +357,7 @@ impl PendingWrites {
         self.end_waits_of(self.waits.of_stamp(session, stamp), session, |_| true)
     }
 
-    /// Ends those of the waits for copies under the session's leases on a volume for which the
-    /// condition holds. Returns the writes that became ready.
+    /// Like `end_waits`, but only for waits for copies under the session's leases on a volume.
     pub(super) fn end_waits_under(
         &mut self,
         session: SessionId,
@@ -402,12 +401,12 @@ impl PendingWrites {
         self.purges
     }
 
-    /// Whether nodes of any lease are being removed.
+    /// Whether any pending write removes the nodes of a lease.
     pub(super) fn is_purging(&self) -> bool {
         !self.purging.is_empty()
     }
 
-    /// Whether the nodes of the lease are being removed (S3).
+    /// Whether a pending write removes the nodes of the lease (S3).
     pub(super) fn is_purging_lease(&self, lease: Incarnation) -> bool {
         ids_of(&self.purging, lease, 0, PendingWriteId::MAX).next().is_some()
     }
@@ -417,8 +416,8 @@ impl PendingWrites {
         self.queues.cover(object)
     }
 
-    /// The objects of a subtree with pending writes, and the lists of children that nodes of leases
-    /// are being removed from. A returning session must not revive copies of them (S7).
+    /// The objects of a subtree that pending writes cover, and the subtrees below lists from which
+    /// they remove nodes of leases. A returning session must not revive copies of these (S7).
     pub(super) fn covers_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         self.queues.within(within)
     }
@@ -437,8 +436,8 @@ impl PendingWrites {
         self.revoking.extend(carried.into_iter().map(|lease| (lease, write_id)));
     }
 
-    /// The nearest earlier writes that this one waits for. A revocation learns of later attachments
-    /// when it is applied, so it waits only for those that are pending already.
+    /// The nearest earlier writes that this write must wait for. A revocation waits only for
+    /// attachments that are pending already. When it is applied, the state finds later ones.
     fn ahead(&self, write_id: PendingWriteId, pending: &PendingWrite) -> BTreeSet<PendingWriteId> {
         let mut ahead = self.queues.ahead(&pending.covers, write_id, &self.pending);
         for lease in pending.purged_leases() {
@@ -456,8 +455,8 @@ impl PendingWrites {
         }
     }
 
-    /// The write attaches nodes to these leases. For each lease it waits for the last earlier
-    /// revocation. When that no longer blocks it, it waits for the last one that still does (S7b).
+    /// Lets a write that attaches nodes to these leases wait for the last earlier revocation of
+    /// each. When that no longer blocks it, it waits for the last one that still does (S7b).
     fn block_on_revocations(&mut self, write_id: PendingWriteId, attached: &BTreeSet<Incarnation>) {
         for lease in attached.iter().counted() {
             if let Some(other) = self.last_revocation(*lease, write_id) {
@@ -466,8 +465,7 @@ impl PendingWrites {
         }
     }
 
-    /// The last revocation of the lease, before `before`, that blocks writes which attach nodes to
-    /// it.
+    /// The last revocation of the lease with an id below `before` that blocks attaching writes.
     fn last_revocation(&self, lease: Incarnation, before: PendingWriteId) -> Option<PendingWriteId> {
         let last = |index| ids_of(index, lease, 0, before).next_back();
         last(&self.revoking).max(last(&self.uncovered))
@@ -483,7 +481,7 @@ impl PendingWrites {
         }
     }
 
-    /// The unproposed writes with ids from `from` on that attach nodes to leases which this one
+    /// The unproposed writes, from id `from` on, that attach nodes to leases which `write_id`
     /// revokes.
     fn attaching_to(&self, write_id: PendingWriteId, from: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
         let revoked = self.pending.get(&write_id).into_iter().flat_map(PendingWrite::purged_leases);
@@ -514,9 +512,9 @@ impl PendingWrites {
         ready
     }
 
-    /// Writes that attach nodes to leases which this one revokes no longer wait for it. They wait
-    /// for the last earlier revocation of the same lease instead, if there is one (S7b). Returns
-    /// those that became ready.
+    /// Releases the attaching writes that wait for this revocation. Each waits for the last earlier
+    /// revocation of the same lease instead, if there is one (S7b). Returns the writes that became
+    /// ready.
     fn release_attaching(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
         let held_up = self.held_up.remove(&write_id).unwrap_or_default();
         if held_up.is_empty() {
@@ -555,7 +553,7 @@ impl PendingWrites {
         ]
     }
 
-    /// Checks that the tables agree with each other.
+    /// Checks that the tables agree.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut waits = ConsentWaits::default();
         for (write_id, pending) in &self.pending {

@@ -1,5 +1,5 @@
-//! A write from its arrival to the log: validated (S12), recognized if repeated (S9), queued (S3),
-//! and proposed when no wait is left (S2).
+//! The path of a write from its arrival to the log. The lessor validates it (S12), recognizes
+//! repetitions (S9), queues it (S3), and proposes it when no wait is left (S2).
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ impl Lessor {
         self.gather(entered, cx);
     }
 
-    /// The objects that consents are gathered for, except the nodes of a revoked lease.
+    /// The objects for which the lessor gathers consents, except the nodes of a revoked lease.
     fn covers(&self, writer: SessionId, write: &Write, meant: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
         within_a_command(self.all_covers(writer, write, meant, state))
     }
@@ -72,19 +72,19 @@ impl Lessor {
             return meant.leases.iter().flat_map(|lease| lists_of(*lease, sets_max, state)).collect();
         }
         let sets = state.footprint(writer, write, meant).unwrap_or_default();
-        // The sets of a transaction do not overlap, and are few.
+        // A transaction's sets are few and do not overlap, so they need no compacting.
         if let Write::Transaction(_) = write { sets } else { compact_sets(sets) }
     }
 
-    /// The objects for a write that by now changes more than it was proposed for. Writes of what a
-    /// transaction compares could make it gather in vain for one branch after the other. So from
-    /// now on it gathers for both.
+    /// The objects for which to gather consents again, after a write was found uncovered. Writes of
+    /// the nodes that a transaction compares could switch its branch again and again. So from now
+    /// on the lessor gathers consents for both branches.
     pub(super) fn covers_again(&self, asked: &ClientWrite, state: &State) -> Vec<ObjectSet> {
         let ClientWrite { session: writer, write, intended, .. } = asked;
         within_a_command(match write {
             Write::Transaction(transaction) => {
-                // It also enters the queues of compared nodes under a write lease. So it comes
-                // before their next write lease.
+                // It also enters the queues of compared nodes under a write lease, so that it is
+                // applied before their next write lease.
                 let kept =
                     state.blocking_write_leases(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
                 state.footprint_of_both(*writer, transaction, intended).into_iter().chain(kept).collect()
@@ -93,8 +93,8 @@ impl Lessor {
         })
     }
 
-    /// The request was sent again while its write is pending. There is still one write, with one
-    /// more requester (S9).
+    /// Handles a request that was sent again while its write is pending. There is still one write,
+    /// with one more requester (S9).
     fn join(
         &mut self,
         waiting: PendingWriteId,
@@ -113,7 +113,7 @@ impl Lessor {
         }
     }
 
-    /// Why a write is refused before anything is done for it (S12).
+    /// The refusal of a write before it enters any queue (S12).
     fn refusal(
         &self,
         session: SessionId,
@@ -129,7 +129,7 @@ impl Lessor {
             Some(RequestStatus::Outcome(_)) => return None,
             Some(RequestStatus::Unanswered) => {}
         }
-        // Others wait for a flush, and a flush waits for no other write.
+        // Flushes are exempt, because other writes wait for them, and they wait for no write.
         let is_flush = matches!(write, Write::Flush { .. });
         let bounds = &self.config.bounds;
         let got = self.writes.len();
@@ -154,7 +154,7 @@ impl Lessor {
         self.refusal_of_parts(session, write, cx).or_else(|| limits.check_write(write).err().map(Refusal::from))
     }
 
-    /// Why a write is refused for its content.
+    /// The refusal of a write because of its content.
     fn refusal_of_parts(&self, session: SessionId, write: &Write, cx: &StepContext<'_>) -> Option<Refusal> {
         let limits = &self.config.limits;
         match write {
@@ -195,7 +195,7 @@ impl Lessor {
         }
     }
 
-    /// Refuses to attach a node to a lease whose end is proposed, or to queue a lock under it (T5).
+    /// The refusal to attach a node to a lease whose end is proposed, or to request a lock (T5).
     fn attaches_to_ending(
         &self,
         writer: SessionId,
@@ -216,8 +216,8 @@ impl Lessor {
         is_ending.then_some(refusal)
     }
 
-    /// As `attaches_to_ending`, for the branch that the comparisons choose now. If another branch
-    /// is chosen when the entry is applied, its attachments are examined then.
+    /// Like `attaches_to_ending`, for the branch that the comparisons choose now. If they choose
+    /// the other branch when the entry is applied, the state checks its attachments then.
     fn transaction_attaches_to_ending(
         &self,
         writer: SessionId,
@@ -247,8 +247,8 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Ends the waits for copies that can no longer be used: the replicated state has no volume
-    /// lease any more under which the session held them (T5).
+    /// Ends the waits for copies that the session can no longer use, because all volume leases that
+    /// protect them have ended in the replicated state (T5).
     pub(super) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
         let ends = &self.lease_ends;
         let is_left = |(volume, incarnation): (&NodePath, &Incarnation)| {
@@ -270,7 +270,7 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Proposes the writes that are ready, in their order, and those that may follow them.
+    /// Proposes the writes that are ready, in their order, and those that become ready then.
     pub(super) fn propose_ready(&mut self, ready: Vec<PendingWriteId>) {
         let mut ready: BTreeSet<PendingWriteId> = ready.into_iter().collect();
         while let Some(next) = ready.pop_first() {
@@ -298,8 +298,8 @@ impl Lessor {
     }
 }
 
-/// These sets, or their common subtree if their encoding is too long for a command. The covers of a
-/// write may grow each time that it gathers. They must not make its command too long for an entry.
+/// These sets, or their common subtree if their encoding is too long for a command. A write's
+/// covers may grow each time that it gathers, and must not make its command too long for an entry.
 pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if encoded_bytes_of_sets(&covers) <= Write::CONSENTED_BYTES_MAX {
         return covers;

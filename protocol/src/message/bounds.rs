@@ -1,5 +1,5 @@
-//! Bounds of requests and answers. The server refuses a request whose lists are beyond a bound, and
-//! nothing of it takes effect (S10b, S12). It cuts wishes for a longer answer or wait to the bound.
+//! Bounds of requests and answers. The server refuses a request with a longer list, and nothing of
+//! it takes effect (S10b, S12). It shortens answers and waits to the bound.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::{
     transaction::Transaction,
 };
 
-/// The longest wait of a watch: the server forgets the watch of a dead client after it.
+/// The longest wait of a watch. After this time the server forgets the watch of a dead client.
 pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// About the most bytes of changes in one answer. The first change may be longer, up to
 /// [`State::CHANGE_BYTES_MAX`](crate::state::State::CHANGE_BYTES_MAX).
 pub const CHANGES_BYTES_MAX: u32 = 1 << 20;
 
-/// The most nodes in one page of a list: a page takes little time to make.
+/// The most nodes in one page of a list, so that a page takes little time.
 pub const LIST_NODES_MAX: u32 = 4096;
 
 /// The most renewals of volume leases in one request. Each costs a promise in the answer. A session
@@ -28,23 +28,23 @@ pub const RENEWALS_MAX: usize = 1024;
 /// The most consents in one request, for the same reason.
 pub const CONSENTS_MAX: usize = 1024;
 
-/// The most returns in one request. Returns can wait: the lessor recalls a copy that is not
-/// returned.
+/// The most returns in one request. Returns are not urgent: if a copy is not returned, the lessor
+/// recalls it when necessary.
 pub const RETURNS_MAX: usize = 256;
 
 /// The most key leases that one request renews.
 pub const KEEP_ALIVES_MAX: usize = 16_384;
 
-/// The most objects in one part of a holder report: a part stays well below a frame.
+/// The most objects in one part of a holder report, so that a part stays well below a frame.
 pub const REPORT_PART_OBJECTS_MAX: usize = 512;
 
-/// The most sets that one write names as dropped: three for each operation of both branches of a
-/// transaction.
+/// The most sets of dropped copies that one write names: three for each operation of both branches
+/// of a transaction.
 pub const DROPPED_SETS_MAX: usize = 3 * 2 * Transaction::OPERATIONS_MAX;
 
 impl RequestHeader {
-    /// Whether the header names no session, and has no renewals, consents or returns.
-    /// [`Body::List`], [`Body::Inspect`] and [`Body::Open`] are sent so.
+    /// Whether the header names no session, and has no renewals, consents or returns. Clients send
+    /// [`Body::List`], [`Body::Inspect`] and [`Body::Open`] with such headers.
     pub fn is_sessionless(&self) -> bool {
         self.session == SessionId(0) && self.renew.is_empty() && self.consents.is_empty() && self.returns.is_empty()
     }

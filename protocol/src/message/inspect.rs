@@ -1,4 +1,4 @@
-//! Requests and answers for operators. Nothing in the protocol depends on them.
+//! Requests and answers for operators. No rule depends on them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     volume::VolumeSettings,
 };
 
-/// The requests.
+/// The requests of operators.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Inspect {
     /// The sessions with leases on the objects at `path`, and their remaining times. From the
@@ -23,12 +23,12 @@ pub enum Inspect {
         /// The node.
         path: NodePath,
     },
-    /// The present blockers of writes of `path`. From the leader.
+    /// The pending writes of `path`, and their blockers. From the leader.
     PendingWrites {
         /// The node.
         path: NodePath,
     },
-    /// The reads of `path` that wait for write leases now, and the lists that begin there. From the
+    /// The reads of `path`, and the lists that begin at it, that wait for write leases. From the
     /// leader.
     BlockedReads {
         /// The node.
@@ -92,8 +92,8 @@ pub struct ServiceInfo {
     pub registered: Option<Revision>,
     /// Whether the service is alive.
     pub health: ServiceHealth,
-    /// The time since the lease was last renewed. None if this leader has seen no renewal, or if
-    /// that was long ago.
+    /// The time since the lease was last renewed. None if this leader has seen no renewal, or no
+    /// longer remembers it.
     pub seen: Option<Duration>,
     /// The remaining time of the lease, without the margin.
     pub remaining: Duration,
@@ -104,11 +104,11 @@ pub struct ServiceInfo {
 pub enum ServiceHealth {
     /// The lease was renewed in time.
     Live,
-    /// Less than a third of the lease remains. Clients normally renew well before that. Or the
-    /// lease has ended, and the removal of the node is pending.
+    /// Less than a third of the lease remains, though clients normally renew well before that. Or
+    /// the lease has ended, and the node is not purged yet.
     Jeopardy,
-    /// The node was removed, and no service is registered there. Reported as far back as the
-    /// history goes.
+    /// The node was removed, and no service is registered there now. Reported as far back as the
+    /// history reaches.
     Removed {
         /// The change that removed the node.
         revision: Revision,
@@ -122,7 +122,7 @@ pub enum ServiceHealth {
 pub struct LockInfo {
     /// Its id: the order of arrival.
     pub lock: LockId,
-    /// The session that owns it, owned it, or waits for it.
+    /// The session that owns, owned or requested the lock.
     pub session: SessionId,
     /// The name of the session.
     pub name: String,
@@ -130,13 +130,13 @@ pub struct LockInfo {
     pub mode: LockMode,
     /// The fencing token of the grant. None while it waits.
     pub token: Option<Token>,
-    /// It is granted as shared, and waits for its upgrade.
+    /// Whether it is granted as shared, and waits for an upgrade.
     pub is_upgrading: bool,
-    /// It is a write lease: only its owner uses the node's data.
+    /// Whether it is a write lease: then only its owner uses the node's data.
     pub is_write_lease: bool,
-    /// The session's lease has ended, and the node stays taken for the lock delay.
+    /// Whether the session's lease has ended, and the node stays taken for the lock delay.
     pub is_lost: bool,
-    /// The remaining time of the lease under which it lives, with the margin, or of the lock delay.
+    /// The remaining time of the lease under the lock, with the margin, or of the lock delay.
     pub remaining: Duration,
 }
 
@@ -191,14 +191,14 @@ pub struct PendingWriteInfo {
     /// The session whose consent is missing. None if the write waits for earlier writes or for its
     /// commit.
     pub holder: Option<SessionId>,
-    /// The name of that session.
+    /// The name of the session whose consent is missing.
     pub holder_name: String,
     /// How long the write has been pending.
     pub since: Duration,
-    /// How much longer it may wait for this session, at most.
+    /// The longest time that the write may still wait for this session.
     pub at_most: Duration,
-    /// Set if the leader does not know the session's object leases. Then each write in the volume
-    /// waits for the session, whether or not it has a copy.
+    /// Set if the leader does not know all object leases of the session. Then each write in the
+    /// volume waits for the session, even if it has no copy.
     pub covering: Option<CoveringInfo>,
 }
 
@@ -207,8 +207,8 @@ pub struct PendingWriteInfo {
 pub struct CoveringInfo {
     /// The volume.
     pub volume: NodePath,
-    /// The leader waits for the session's holder report. Otherwise it does not track the object
-    /// leases one by one: the volume's settings say so, or there are too many.
+    /// Whether the leader waits for the session's holder report. If not, it does not track the
+    /// object leases one by one: the volume's settings say so, or there are too many.
     pub is_unreported: bool,
 }
 
@@ -224,9 +224,9 @@ pub struct BlockedReadInfo {
     pub holder: SessionId,
     /// The name of the owner.
     pub holder_name: String,
-    /// How long the first of them has been waiting.
+    /// How long the first of these reads has been waiting.
     pub since: Duration,
-    /// How much longer they may wait for this owner, at most.
+    /// The longest time that they may still wait for this owner.
     pub at_most: Duration,
 }
 

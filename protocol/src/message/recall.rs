@@ -1,4 +1,4 @@
-//! Recalls and consents: the messages by which a client gives up its copies before a write (S2).
+//! Recalls and consents: the messages by which a client drops its copies before a write (S2).
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +7,16 @@ use crate::{
     object::ObjectSet,
 };
 
-/// From a server to a client that may have copies: drop them, and consent.
+/// From a server to a client that may have copies: the client drops them, and consents.
 ///
 /// The lessor sends it down the connection on which the session registered. Lost: the lessor sends
 /// it again with a later request of the session, and when the session registers again. Twice: the
 /// client consents twice, and the second consent has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recall {
-    /// The session whose copies are recalled.
+    /// The session that receives the recall.
     pub session: SessionId,
-    /// Its position in the order of the session's grants and recalls. The consent names it.
+    /// The position in the order of the session's grants and recalls. The consent names it.
     pub stamp: Stamp,
     /// Counts the recalls of this session in this epoch without gaps, from 1 (S5).
     pub number: u64,
@@ -24,10 +24,10 @@ pub struct Recall {
     pub sets: Vec<ObjectSet>,
 }
 
-/// From a client to the server that recalled: the copies are dropped. The client caches no grant
-/// with an earlier stamp on these objects.
+/// From a client to the server that sent the recall: the copies are dropped. The client caches no
+/// grant with an earlier stamp on these objects.
 ///
-/// It is the reply to a [`Recall`], and is also piggybacked on requests. Lost or twice: see there.
+/// The reply to a [`Recall`], also piggybacked on requests. Lost or twice: see [`Recall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Consent {
     /// The session that consents.

@@ -19,7 +19,7 @@ pub enum Refusal {
         /// The address of the leader, if known.
         leader: Option<String>,
     },
-    /// The server cannot prove that it leads, or stopped leading before it proposed anything. Or a
+    /// The server cannot prove that it leads, or stopped leading before it proposed the write. Or a
     /// later request replaced this one. The client sends the request again.
     #[error("the server could not show that it leads: try again")]
     Retry,
@@ -32,10 +32,10 @@ pub enum Refusal {
     NotRegistered {
         /// The epoch in the request.
         got: Epoch,
-        /// The epoch of the leadership that answers.
+        /// The epoch of the leader that answers.
         expected: Epoch,
     },
-    /// The session does not exist, or has ended, with its leases and all that depends on them.
+    /// The session does not exist. Its leases, and the nodes and locks under them, have ended too.
     #[error("session {session} is gone")]
     SessionNotFound {
         /// The session.
@@ -56,13 +56,13 @@ pub enum Refusal {
     /// The write's conditions did not hold.
     #[error(transparent)]
     Write(#[from] WriteRefusal),
-    /// Something in the request or its answer is too large.
+    /// A part of the request, or its answer, is too large.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// A volume cannot have these settings.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// A bounded table is full, or the server could not renew more leases in time (S10b).
+    /// A bounded table is full, or the server could not renew one more lease in time (S10b).
     #[error("the server has {got} {what} under way: expected at most {most}")]
     Busy {
         /// The entries of the table, in the plural.

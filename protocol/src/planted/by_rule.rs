@@ -1,7 +1,7 @@
-//! The mistakes that a test of the rule finds, with the name of the test.
+//! The mistakes that a unit test of the rule finds, with the name of the test.
 //!
-//! The simulator needs too long for these, or cannot show them. `planted::tests` runs each test of
-//! [`BY_RULE`] twice: it must pass without the mistake, and fail with it.
+//! The simulator needs too long to find these, or cannot find them. `planted::tests` runs each test
+//! of [`BY_RULE`] twice: it must pass without the mistake, and fail with it.
 
 use super::Bug;
 

@@ -2,25 +2,25 @@
 //!
 //! A node is attached to one lease at most. A lease has any number of attached nodes (etcd's keys,
 //! ZooKeeper's ephemeral nodes), up to [`State::REMOVED_NODES_MAX`]. As in ZooKeeper, an attached
-//! node has no children and is no volume. So its removal removes nothing else.
+//! node has no children. It is no volume either. So its removal removes nothing else.
 //!
 //! # First the lease, then the nodes (ADR 8)
 //!
-//! One command ends a lease, and waits for nothing (T5): writes wait for the ends of leases, so an
-//! end must not wait in turn. The attached nodes are *orphans* from then on. They still exist, but
-//! no node can be attached to that lease. When every session that may hold copies of the orphans or
-//! of their lists has consented, a second command purges them (S8).
+//! One command ends a lease, and waits for no consent (T5). Writes wait for the ends of leases, so
+//! ends must not wait for consents. The attached nodes are *orphans* from then on. They still
+//! exist, but no node can be attached to that lease. When every session that may hold copies of the
+//! orphans or of their lists has consented, a second command purges them (S8).
 //!
 //! # Purged at once, reclaimed in parts
 //!
-//! However many orphans a lease has, that command purges all of them with one change. The lease
-//! gets a tombstone, and a node [exists](State::node) only if its lease has none. Later entries
-//! reclaim the memory in parts of [`RECLAIMED_PER_ENTRY`]. So the end of a lease with 100,000 nodes
-//! blocks no other client (etcd issue 15993).
+//! The second command purges all orphans of a lease with one change. The lease gets a tombstone. A
+//! node [exists](State::node) only if its lease has no tombstone. Later entries reclaim the memory
+//! in parts of [`RECLAIMED_PER_ENTRY`]. So the end of a lease with very many nodes blocks no other
+//! client (etcd issue 15993).
 //!
-//! The lists of children are updated at once, because they are few. The events for watchers are
-//! built at once too. The purge of 100,000 nodes took 37 ms to apply. Its row of 3.6 MB took 14 ms
-//! to encode (one core of a shared machine).
+//! The purge itself updates the lists of children, because they are few. It also builds the events
+//! for watchers. A purge of 100,000 nodes, more than a lease can have, took 37 ms to apply. Its row
+//! of 3.6 MB took 14 ms to encode (one core of a shared machine).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,8 +42,8 @@ use crate::{
 /// The most nodes that one entry reclaims, unless very many leases have tombstones.
 pub(super) const RECLAIMED_PER_ENTRY: usize = 1024;
 
-/// The most nodes of a lease that shares a change. A lease with more has its own change, which
-/// names a common subtree. The lessor then looks for copies by that subtree too.
+/// The most nodes of a lease that shares a change with other leases. A lease with more has its own
+/// change, which names a common subtree. The lessor then searches copies by that subtree too.
 pub(crate) const FEW_NODES: usize = 16;
 
 /// The most nodes of several leases that share one change. Even with the longest paths, such a
@@ -55,7 +55,7 @@ const NODES_PER_CHANGE: usize = 1024;
 pub struct Attachment {
     /// The lease.
     pub lease: LeaseKey,
-    /// Its incarnation. A later lease of the same name does not have the node.
+    /// Its incarnation. The node does not belong to later leases of the same name.
     pub incarnation: Incarnation,
 }
 
@@ -70,8 +70,8 @@ impl Attachment {
     }
 }
 
-/// The attached nodes by lease. Derived from the nodes and the leases. Stored because the end of a
-/// lease must not scan all nodes.
+/// The attached nodes by lease. This table is derived from the nodes and the leases. It exists
+/// because the end of a lease must not scan all nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Attachments {
     nodes: BTreeMap<Incarnation, Nodes>,
@@ -86,11 +86,11 @@ pub(super) struct Attachments {
 /// Nodes to purge with one change.
 #[derive(Debug, Default)]
 struct PurgeBatch {
-    /// The leases that they are attached to.
+    /// The leases to which the nodes are attached.
     leases: Vec<Incarnation>,
     /// Each node, with the reason of its removal.
     nodes: Vec<(NodePath, ChangeReason)>,
-    /// The lists of children that contain them, with the number of nodes in each.
+    /// The lists of children that contain the nodes, with the number of these nodes in each.
     lists: BTreeMap<NodePath, u64>,
 }
 
@@ -107,9 +107,9 @@ impl PurgeBatch {
         self.leases.push(lease);
     }
 
-    /// The changed objects. It names each node, because returning clients drop whatever is named
-    /// here, and a list also contains nodes that stay. For a lease with many nodes it names a
-    /// common subtree.
+    /// The changed objects. They name each node, because returning clients drop all named objects,
+    /// and a list of children also contains nodes that stay. For a lease with many nodes they are
+    /// one common subtree.
     fn sets(&self) -> Vec<ObjectSet> {
         if self.leases.len() == 1 && self.nodes.len() > FEW_NODES {
             return vec![ObjectSet::Subtree(NodePath::common_ancestor(self.lists.keys()))];
@@ -155,8 +155,8 @@ impl Attachments {
         }
     }
 
-    /// Ends the orphan state of a lease. Returns the reason of its nodes' removal, or `None` if the
-    /// lease was no orphan.
+    /// Removes a lease from the orphaned leases. Returns the reason for the removal of its nodes,
+    /// or `None` if the lease had no orphans.
     fn take_orphan(&mut self, lease: Incarnation, touched: &mut Touched) -> Option<ChangeReason> {
         let is_closed = self.closed_session_orphans.remove(&lease);
         if is_closed {
@@ -179,7 +179,7 @@ impl Attachments {
         self.nodes.get(&incarnation).into_iter().flat_map(move |nodes| nodes.from(path.clone()))
     }
 
-    /// Takes out at most `most` of the lease's nodes.
+    /// Removes and returns the first nodes of the lease, up to `most`.
     fn take(&mut self, incarnation: Incarnation, most: usize) -> Vec<NodePath> {
         let first = self.nodes.get_mut(&incarnation).and_then(|nodes| nodes.split(most));
         first.unwrap_or_else(|| self.nodes.remove(&incarnation).map(Nodes::into_paths).unwrap_or_default())
@@ -187,7 +187,7 @@ impl Attachments {
 }
 
 impl State {
-    /// Whether a node in memory exists: its lease has no tombstone.
+    /// Whether a node in memory exists: its lease must have no tombstone.
     pub(super) fn is_live(&self, node: &NodeRecord) -> bool {
         let gone = &self.attachments.tombstones;
         gone.is_empty() || node.attachment.as_ref().is_none_or(|to| !gone.contains(&to.incarnation))
@@ -198,7 +198,7 @@ impl State {
         self.attached_nodes_from(incarnation, NodePath::root())
     }
 
-    /// The same, from `path` on.
+    /// Like `attached_nodes`, from `path` on.
     pub fn attached_nodes_from(
         &self,
         incarnation: Incarnation,
@@ -208,13 +208,13 @@ impl State {
         self.attachments.from(incarnation, path).counted().filter(move |_| !is_gone)
     }
 
-    /// The number of nodes attached to this incarnation, with those that are purged and not yet
-    /// reclaimed.
+    /// The number of nodes that are attached to this incarnation, including nodes that are purged
+    /// and not yet reclaimed.
     pub fn attached_node_count(&self, incarnation: Incarnation) -> usize {
         self.attachments.nodes.get(&incarnation).map_or(0, Nodes::len)
     }
 
-    /// Whether a node is attached to the lease, or a lock lives under it.
+    /// Whether the lease has attached nodes or locks.
     pub fn has_dependents(&self, lease: &LeaseKey) -> bool {
         let carries = |incarnation| {
             self.attached_nodes(incarnation).next().is_some() || self.locks_under(incarnation).next().is_some()
@@ -232,11 +232,11 @@ impl State {
         self.attachments.orphans.iter().copied().counted()
     }
 
-    /// The lease that a put attaches the node to.
+    /// The lease to which a put attaches the node.
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal`] if there is no such lease, or the node cannot be attached to one.
+    /// [`WriteRefusal`] if there is no such lease, or the node cannot be attached to a lease.
     pub(super) fn attachment(
         &self,
         session: SessionId,
@@ -281,7 +281,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal::LeaseFull`] if it has no room.
+    /// [`WriteRefusal::LeaseFull`] if the lease has no room.
     pub(super) fn check_lease_room(&self, path: &NodePath, to: &Attachment) -> Result<(), WriteRefusal> {
         let got = self.attached_node_count(to.incarnation);
         let goes_with =
@@ -297,7 +297,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal::Attached`] if it is: such a node gets no children.
+    /// [`WriteRefusal::Attached`] if it is attached, because attached nodes have no children.
     pub(super) fn check_parent_not_attached(&self, path: &NodePath) -> Result<(), WriteRefusal> {
         let nearest = path.ancestors().find_map(|above| self.node(&above).map(|node| (above, node)));
         match nearest {
@@ -314,8 +314,8 @@ impl State {
         touched.insert(RowKey::Lease(lease.clone()));
     }
 
-    /// Whether consents for the nodes attached up to `carried` cover all nodes of the key lease.
-    /// The footprint has checked that it is the [intended](Self::intended) lease.
+    /// Whether consents for the nodes attached up to revision `carried` cover all nodes of the key
+    /// lease. The caller has checked that it is the [intended](Self::intended) lease.
     pub(super) fn consents_cover_attached(&self, id: LeaseId, carried: Revision) -> bool {
         let lease = LeaseKey::Key(id);
         let is_known = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= carried);
@@ -344,7 +344,7 @@ impl State {
         lists
     }
 
-    /// Records that the lease ended because its session was closed: its nodes did not expire.
+    /// Records that the lease ended because its session was closed, so its nodes did not expire.
     pub(super) fn note_session_closed(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         if self.attachments.orphans.contains(&incarnation) {
             self.attachments.closed_session_orphans.insert(incarnation);
@@ -367,9 +367,9 @@ impl State {
         }
     }
 
-    /// Purges the orphans of these leases. Small leases with all nodes in one list of children
-    /// share changes. So the end of a whole registry is a few changes for the history, the disk and
-    /// the watchers. Each other lease has its own change.
+    /// Purges the orphans of these leases. Leases with few nodes, all in one list of children,
+    /// share changes. So when all services of a registry end, the history, the disk and the
+    /// watchers get only a few changes. Each other lease has its own change.
     pub(super) fn purge_orphans(&mut self, leases: &[Incarnation], touched: &mut Touched) -> Outcome {
         let mut together: BTreeMap<NodePath, PurgeBatch> = BTreeMap::new();
         let (mut removed, mut last) = (0, NodePath::root());
@@ -398,14 +398,14 @@ impl State {
         self.purge(self.purge_batch(incarnation, ChangeReason::Revoked), touched)
     }
 
-    /// The removal of all nodes attached to a lease.
+    /// The batch that removes all nodes of a lease.
     fn purge_batch(&self, incarnation: Incarnation, reason: ChangeReason) -> PurgeBatch {
         let nodes = self.attached_nodes(incarnation).map(|path| (path.clone(), reason)).collect();
         PurgeBatch { leases: vec![incarnation], nodes, lists: self.attached_parent_counts(incarnation) }
     }
 
-    /// The nodes of a lease and their one list, if they are few. `last` is the list of the lease
-    /// before, which is usually the same.
+    /// The nodes of a lease and their list of children, if they are few and in one list. `last` is
+    /// the list of the previous lease, which is usually the same list.
     fn few_attached_nodes(&self, incarnation: Incarnation, last: &NodePath) -> Option<(NodePath, Vec<NodePath>)> {
         let nodes: Vec<NodePath> = self.attached_nodes(incarnation).take(FEW_NODES + 1).cloned().collect();
         let first = nodes.first()?;
@@ -439,8 +439,8 @@ impl State {
 
     /// Reclaims the memory of some purged nodes.
     pub(super) fn reclaim_purged(&mut self, touched: &mut Touched) {
-        // More leases get more room. A million leases of few nodes that end in one second must not
-        // take memory until the log has had a million entries.
+        // With more tombstones, one entry reclaims more. Otherwise a million leases of few nodes
+        // that end at once would take memory until a million entries later.
         let mut room = RECLAIMED_PER_ENTRY.max(self.attachments.tombstones.len() * 2);
         while room > 0
             && let Some(incarnation) = self.attachments.tombstones.first().copied()
@@ -456,12 +456,12 @@ impl State {
             }
             self.attachments.tombstones.remove(&incarnation);
             touched.insert(RowKey::Tombstone(incarnation));
-            // A lease costs something even if all its nodes have been written again since.
+            // A lease costs time even if all its nodes have been written again since.
             room -= count.max(1);
         }
     }
 
-    /// Checks that the nodes and the leases that they are attached to are consistent.
+    /// Checks that attached nodes, their leases and the derived table are consistent.
     pub(super) fn check_attachments(&self) -> Result<(), String> {
         let (gone, closed) = (self.attachments.tombstones.clone(), self.attachments.closed_session_orphans.clone());
         if self.attachments != Attachments::of(&self.nodes, &self.leases, (gone, closed)) {

@@ -1,7 +1,7 @@
 //! The fixture of the state's tests: a state in its first epoch, and short functions for commands.
 //!
 //! [`Fixture::apply`] checks the invariants after each entry. [`Fixture::apply_command`] also
-//! checks that the touched rows are all rows that changed.
+//! checks that all changed rows were reported as changed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -126,8 +126,8 @@ impl Fixture {
         *sequence
     }
 
-    /// A new write of the session that arrives now. Its consents cover everything. It declares no
-    /// request answered.
+    /// A new write of the session that arrives now. Its consents cover everything. Its
+    /// `unanswered_from` is 1.
     pub(super) fn command(&mut self, session: SessionId, write: Write) -> Command {
         let (sequence, intended) = (self.next_sequence(session), self.state.intended(session, &write));
         Command::Write {
@@ -141,7 +141,7 @@ impl Fixture {
         }
     }
 
-    /// The same, with a sequence after all remembered outcomes of the session.
+    /// Like `command`, with a sequence after all remembered outcomes of the session.
     pub(super) fn command_after(&mut self, session: SessionId, write: Write) -> Command {
         let answers = self.state.session(session).map(|session| session.answers.keys().next_back().copied());
         self.sequences.insert(session, answers.flatten().unwrap_or_default());

@@ -1,12 +1,12 @@
 //! The history: the latest changes, for returning clients and for watchers.
 //!
-//! A change is stored as the sets of objects that it changed, which decide the revival of copies,
-//! and as its [events](crate::change), which watchers receive. Compaction depends on the changes
-//! alone, so all replicas compact the same ones.
+//! The history stores two parts of each change: the sets of changed objects, which decide the
+//! revival of copies, and the [events](crate::change), which watchers receive. Compaction depends
+//! on the changes alone, so all replicas compact the same changes.
 //!
-//! A change with very many events is stored without them. It would not fit into one answer, and
-//! would displace the rest of the history. A client that watches something it changed starts again
-//! from a fresh read.
+//! The history stores a change with very many events without them. These events would not fit into
+//! one answer, and would displace the rest of the history. A client that watches a node of such a
+//! change must start over from a fresh read.
 
 #[cfg(test)]
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ impl HistoryEntry {
         CHANGE_BYTES + sets + weight_of(self.events.as_deref().unwrap_or_default())
     }
 
-    /// Whether it changed a watched node. For a change without events, whether it may have.
+    /// Whether the change affected a watched node. Without stored events, whether it may have.
     fn concerns(&self, watched: &Watched) -> bool {
         match &self.events {
             Some(events) => events.iter().any(|event| watched.includes(&event.path)),
@@ -65,7 +65,7 @@ fn weight_of(events: &[Event]) -> usize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct History {
     changes: VecDeque<HistoryEntry>,
-    /// The index that answers returning sessions.
+    /// The index that answers returning sessions. Derived from the changes.
     latest: LatestChanges,
     /// The weight of all changes together, in bytes. Derived from them.
     weight: usize,
@@ -114,8 +114,8 @@ impl History {
 pub(crate) enum HistoryScan {
     /// The watched changes, and how far the scan went.
     Found(Changes),
-    /// A needed change is compacted or has no events. A watch can start after this revision, not
-    /// earlier.
+    /// A needed change is compacted, or stored without events. A watch can start after this
+    /// revision, but not earlier.
     Compacted(Revision),
 }
 
@@ -129,18 +129,18 @@ pub(crate) struct ScanBounds {
 }
 
 impl State {
-    /// The sets that changed after `revision` in the volume as it was then, each once. Costs by the
-    /// number of these sets. The sets may reach beyond the volume, or be in a part that it no
-    /// longer has.
+    /// The sets that changed after `revision` in the volume as it was at `revision`, each once. The
+    /// cost is proportional to the number of these sets. They may reach beyond the volume, or be in
+    /// a part that the volume no longer has.
     ///
-    /// `None` if the history does not know: `revision` is compacted, or still to come.
+    /// `None` if `revision` is compacted, or has not come yet.
     pub fn changed_in_volume(&self, volume: &NodePath, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
         let is_known = (self.meta.history_start..=self.meta.revision).contains(&revision);
         is_known.then(|| self.history.latest.after(revision, volume))
     }
 
-    /// The same for any subtree, inner volumes included, by a walk of the history. The sets are in
-    /// order.
+    /// Like `changed_in_volume`, for any subtree with its inner volumes. It walks the history. The
+    /// sets are in order.
     #[cfg(test)]
     pub(crate) fn changed_since(&self, revision: Revision, volume: &NodePath) -> Option<Vec<ObjectSet>> {
         if revision > self.meta.revision {
@@ -178,8 +178,8 @@ impl State {
         self.change(revision).map_or(&[], |change| &change.sets)
     }
 
-    /// The watched events after a revision. Stops at the bounds, but scans one change at least, if
-    /// there is one. So a caller that continues from there reaches the end.
+    /// The watched events after a revision. It stops at the bounds, but scans at least one change,
+    /// if there is one. So a caller that scans repeatedly makes progress.
     pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
         let start = if self.mistake.is(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
         let Some(remembered) = self.entries_after(start) else {
@@ -195,7 +195,7 @@ impl State {
             }
             if change.concerns(watched) {
                 let Some(events) = &change.events else {
-                    // The caller gets the changes before it first.
+                    // If there are earlier changes, the caller gets them first.
                     return if found.changes.is_empty() {
                         HistoryScan::Compacted(revision)
                     } else {
@@ -230,7 +230,7 @@ impl State {
         }
     }
 
-    /// Stores the change that was just made, and compacts the oldest changes if there are too many.
+    /// Stores the change that was just made. Compacts the oldest changes beyond the bounds.
     pub(super) fn note_change(&mut self, mut sets: Vec<ObjectSet>, touched: &mut Touched) {
         if self.mistake.is(Bug::ChangeHalfRemembered) {
             sets.truncate(1);
@@ -275,7 +275,7 @@ impl State {
         }
     }
 
-    /// The last change always stays: alone it weighs less than the bound.
+    /// Whether the history exceeds a bound. The weight alone never removes the last change.
     fn is_history_too_long(&self) -> bool {
         let kept = self.history.changes.len();
         let is_long = kept as u64 > self.meta.history_max;

@@ -1,12 +1,12 @@
 //! The leases and the volume that a write intends (S7b in docs/PROTOCOL.md).
 //!
-//! While a write waits for consents, a key lease can end and be granted again under its id. A
-//! session can get another lease on a volume. A volume can be removed and created again. The write
-//! is about those of its arrival: [`State::intended`] computes them then. When the write is
-//! applied, each name must still mean the same one.
+//! While a write waits for consents, a key lease can end, and a new one can be granted under its
+//! id. A session can get another lease on a volume. A volume can be removed and created again. The
+//! write intends the leases and the volume of its arrival, which [`State::intended`] finds at that
+//! time. When the write is applied, each name must still stand for the same lease or volume.
 //!
 //! Other names need no such check. Sessions, locks, tokens and revisions are never reused. A path
-//! means whichever node exists then, unless a condition says otherwise.
+//! stands for the node that exists when the write is applied, unless a condition says otherwise.
 
 use super::State;
 use crate::{
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl State {
-    /// The leases and the volume that the names in the write mean now. For a transaction, those of
-    /// both branches. The lessor calls this when the request arrives.
+    /// The leases and the volume that the names in the write stand for now, in both branches of a
+    /// transaction. The lessor calls this when the request arrives.
     pub fn intended(&self, writer: SessionId, write: &Write) -> IntendedLeases {
         let leases = leases_named_by(write).into_iter().filter_map(|named| {
             let key = match named {
@@ -35,7 +35,7 @@ impl State {
         IntendedLeases { leases: leases.collect(), volume: volume.map(|volume| volume.create_generation) }
     }
 
-    /// The name of the lease that a put names. The lease need not exist.
+    /// The key of the lease to which a put attaches its node. The lease need not exist.
     pub(super) fn named_lease(&self, writer: SessionId, path: &NodePath, attach: Attach) -> Option<LeaseKey> {
         match attach {
             Attach::Nothing | Attach::Unchanged => None,
@@ -58,7 +58,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal`] if there is none, or another lease has its name by now.
+    /// [`WriteRefusal`] if there is no such lease, or another lease has its name by now.
     pub(super) fn check_intended(
         &self,
         writer: SessionId,
@@ -149,7 +149,7 @@ mod tests {
         Operation::Put { path: path(at), value: Value::from_static(b"v"), attach }
     }
 
-    /// A state with a key lease, and a volume that the session has a lease on.
+    /// A state with a key lease, and a volume on which the session has a lease.
     fn fixture() -> (Fixture, SessionId) {
         let mut fixture = Fixture::new();
         let session = fixture.open();

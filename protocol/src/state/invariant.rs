@@ -1,18 +1,18 @@
 //! The invariants of every state.
 //!
-//! They are checked for rows that come from a disk or another replica, and after every step of
-//! simulations.
+//! A replica checks them for rows that come from a disk or another replica. Simulations check them
+//! after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::State;
 use crate::{command::LeaseKey, id::Revision, path::NodePath};
 
-/// No counter gets this far by counting. A counter beyond it was damaged, and could overflow.
+/// Counting never reaches this value. A counter beyond it was damaged, and could overflow.
 const COUNTER_MAX: u64 = u64::MAX >> 1;
 
 impl State {
-    /// Checks that the parts of the state are consistent. Takes time by the size of the state.
+    /// Checks that the parts of the state are consistent, in time proportional to its size.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Replicated leases and their horizons (T5, T6 in docs/PROTOCOL.md).
 //!
-//! A record has the lease's horizon: no promise of any leader goes beyond it. When the lease ends
-//! within its horizon, only the leader knows. Only a command removes a lease:
+//! A record has the lease's horizon: no promise of any leader goes beyond it. Only the leader knows
+//! when the lease ends within its horizon. Only a command removes a lease:
 //! [expiry](Command::Expire), a revocation, the end of its session or its volume, or a new lease of
 //! the same session on the same volume.
 //!
@@ -89,8 +89,8 @@ impl State {
         })
     }
 
-    /// After a change of the volume's settings, each lease on it keeps the greater of its two
-    /// margins.
+    /// After a change of the volume's settings, gives each lease on it the greater of the old and
+    /// the new margin.
     pub(super) fn widen_margins(&mut self, top: &NodePath, margin: Duration, touched: &mut Touched) {
         let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// Grants a new lease with this name. It replaces any earlier one.
+    /// Grants a new lease with this name. It replaces any earlier lease of the name.
     pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
@@ -130,8 +130,7 @@ impl State {
         self.meta.cluster_time.after(term).after(self.tick)
     }
 
-    /// Acquires a lease on the volume that `path` belongs to. It also renews the session's own
-    /// lease.
+    /// Acquires a lease on the volume that `path` belongs to. Also renews the session lease.
     pub(super) fn acquire_volume(&mut self, id: SessionId, path: &NodePath, touched: &mut Touched) -> Outcome {
         if !self.sessions.contains_key(&id) {
             return Outcome::SessionNotFound;
@@ -154,9 +153,8 @@ impl State {
         Outcome::VolumeAcquired { volume: top, incarnation: lease.incarnation, generation, horizon: lease.horizon }
     }
 
-    /// Extends a lease that nodes or locks depend on, instead of replacing it. The client may have
-    /// named a path in a volume that was removed since, and must not lose nodes in the volume
-    /// above.
+    /// Extends a lease that has nodes or locks, instead of replacing it. The client may have named
+    /// a path in a volume that was removed since. It must not lose its nodes in the volume above.
     fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
         let lease = self.leases.get_mut(key).expect("it carries nodes");
@@ -173,8 +171,8 @@ impl State {
     /// Moves the horizon of each renewed lease, never backwards (T6). The new horizon is the lesser
     /// of *now + term + tick* and *last renewal + term + 2 ticks*.
     ///
-    /// The lesser bound is for a late tick. Counted from now alone, the tick would give an
-    /// abandoned lease a full extension. The term is the volume's present one, so a changed term
+    /// The second bound is for a late tick. Counted from now alone, a late tick would give an
+    /// abandoned lease a full term more. The term is the volume's present term, so a changed term
     /// counts from the next renewal.
     pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut Touched) -> Outcome {
         for Renewal { lease: key, incarnation, renewed_at } in renewals {
@@ -205,11 +203,11 @@ impl State {
         }
     }
 
-    /// Ends a lease if the incarnation is its own and its horizon has not moved (T5).
+    /// Ends a lease, if its incarnation and horizon are still those of the command (T5).
     ///
-    /// A session ends with its own lease. A session with a volume lease does not end, because its
-    /// copies may still be in use. The outcome is then [`Outcome::HorizonMoved`], as if the volume
-    /// lease had moved the session's horizon. The proposer ends the volume leases first.
+    /// A session ends with its session lease. While it has a volume lease it does not end, because
+    /// its copies may still be in use. The outcome is then [`Outcome::HorizonMoved`], as if the
+    /// volume lease had moved the session's horizon. The proposer ends the volume leases first.
     pub(super) fn expire(
         &mut self,
         key: &LeaseKey,

@@ -1,16 +1,16 @@
 //! Locks and lock queues (S10 in docs/PROTOCOL.md).
 //!
-//! The locks of a node are ordered by arrival. Those in front are granted, the others wait. A
-//! shared lock behind a waiting exclusive one waits too, so that readers do not starve a writer.
-//! When a lock ends, the same command grants the next ones. The sole owner of a node can hand its
+//! The locks of a node are ordered by arrival. The first ones are granted, the others wait. A
+//! shared lock behind a waiting exclusive lock waits too, so that readers do not starve a writer.
+//! When a lock ends, the same command grants the next locks. The sole owner of a node can hand its
 //! lock over to a named waiter, ahead of earlier waiters.
 //!
-//! A lock exists only while the lease under it does. So a grant needs no check of the waiter's
-//! session. (Jepsen found that etcd 3.4.3 granted locks to waiters whose lease had expired.)
+//! A lock ends with the lease under it. So a grant needs no check of the waiter's lease. (Jepsen
+//! found that etcd 3.4.3 granted locks to waiters whose lease had expired.)
 //!
-//! A lock that is lost with its lease ends without consents: its owner has counted it as lost
-//! earlier, by its own clock (T2, T3). With a lock delay (Chubby), the node stays taken for a
-//! while. The lock then lives under a lease of its own, which is never renewed.
+//! A lock that is lost with its lease ends without consents, because its owner stopped counting on
+//! it earlier, by its own clock (T2, T3). With a lock delay (Chubby), the node stays taken for a
+//! while. The lost lock is then under a special lease, which is never renewed.
 
 mod table;
 
@@ -36,9 +36,9 @@ pub const LOCKS_PER_NODE_MAX: u64 = 4096;
 /// A lock: granted, waiting, or lost and in its lock delay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockRecord {
-    /// The session that owns or requested it, or that lost it.
+    /// The session that owns, requested or lost the lock.
     pub session: SessionId,
-    /// The lease under the lock: the session's on a volume, or a [lock delay](LeaseKey::LockDelay).
+    /// The lease under it: the session's volume lease, or a [lock delay](LeaseKey::LockDelay).
     pub lease: LeaseKey,
     /// The incarnation of that lease.
     pub incarnation: Incarnation,
@@ -50,9 +50,9 @@ pub struct LockRecord {
     pub is_upgrading: bool,
     /// How long the node stays taken if the lock is lost.
     pub lock_delay: Duration,
-    /// The write lease that its owner has, if any.
+    /// The number of the write lease that the lock is, if it is one.
     pub write_lease: Option<WriteLeaseId>,
-    /// Whether the owner before handed it over, ahead of earlier waiters.
+    /// Whether the previous owner handed the lock over to this session, ahead of earlier waiters.
     pub is_handed_over: bool,
 }
 
@@ -67,13 +67,13 @@ impl State {
         self.locks.rows.iter().map(|(id, (path, hold))| (*id, path, hold))
     }
 
-    /// The locks that live under the lease.
+    /// The locks under the lease.
     pub fn locks_under(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
         self.locks.of_lease(incarnation)
     }
 
-    /// Whether a live session owns a lock with this token at or below `top`. A resource asks this
-    /// before it acts for a lock owner (S10).
+    /// Whether a session owns a lock with this token at or below `top`. A resource asks this before
+    /// it acts for a lock owner (S10).
     pub fn is_locked_under(&self, top: &NodePath, token: Token) -> bool {
         let hold = self.locks.by_token.get(&token).and_then(|id| self.locks.rows.get(id));
         hold.is_some_and(|(path, hold)| top.contains(path) && !matches!(hold.lease, LeaseKey::LockDelay(_)))
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// The session's lease under which a lock on the node would live.
+    /// The session's volume lease for a lock on the node.
     fn lease_for_lock(&self, session: SessionId, path: &NodePath) -> Result<(LeaseKey, Incarnation), WriteRefusal> {
         let volume = self.volume_of(path).0;
         let key = LeaseKey::Volume(session, volume.clone());
@@ -132,7 +132,7 @@ impl State {
         })
     }
 
-    /// The refusal that names a current owner, except `but`.
+    /// The refusal that names a current owner. It ignores the lock `but`.
     fn locked_refusal(&self, path: &NodePath, but: Option<LockId>) -> WriteRefusal {
         let others = || self.locks.on(path).filter(|(id, _)| Some(*id) != but).map(|(_, hold)| hold);
         let first = others().find_map(|hold| hold.token.map(|token| (hold.session, token)));
@@ -211,7 +211,7 @@ impl State {
         self.lock_grant(id)
     }
 
-    /// Changes the mode of a lock. A downgraded lock keeps its token.
+    /// Changes the mode of a lock. The token of a downgraded lock stays the same.
     pub(super) fn change_lock_mode(
         &mut self,
         path: &NodePath,
@@ -244,8 +244,8 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the session has no such lock, it has other owners, or the successor does
-    /// not wait.
+    /// [`WriteRefusal`] if the session does not own such a lock, the node has other owners, or the
+    /// successor does not wait.
     pub(super) fn check_hand_over(
         &self,
         session: SessionId,
@@ -264,7 +264,7 @@ impl State {
     }
 
     /// Hands a lock over to a waiter. No other session gets the node in between. Waiters that can
-    /// share it with the successor get it too.
+    /// share the node with the successor get it too.
     pub(super) fn hand_over(&mut self, id: LockId, to: LockId, touched: &mut Touched) -> Written {
         let Some((path, given)) = self.locks.remove(id) else { return self.unchanged() };
         touched.insert(RowKey::Lock(id, path.clone()));
@@ -305,7 +305,7 @@ impl State {
         self.meta.last_lock_number
     }
 
-    /// Grants the node to each waiter that can have it now.
+    /// Grants each lock and upgrade that can be granted now.
     fn grant_locks(&mut self, path: &NodePath, touched: &mut Touched) {
         while let Some(id) = self.next_grantable(path) {
             let token = match self.locks.rows.get(&id).and_then(|(_, hold)| hold.token) {
@@ -322,8 +322,8 @@ impl State {
         }
     }
 
-    /// The next lock to grant. An upgrade comes first, once the other owners have left. Otherwise
-    /// it is the first waiter, if it is compatible with the granted locks.
+    /// The next lock to grant. A pending upgrade comes first, when its lock is the only granted
+    /// one. Otherwise it is the first waiter, if it is compatible with the granted locks.
     fn next_grantable(&self, path: &NodePath) -> Option<LockId> {
         let held = || self.locks.on(path).filter(|(_, hold)| hold.token.is_some());
         if let Some((id, _)) = held().find(|(_, hold)| hold.is_upgrading) {
@@ -333,12 +333,12 @@ impl State {
         held().all(|(_, hold)| hold.mode.is_compatible_with(first.mode)).then_some(id)
     }
 
-    /// Ends all locks under a lease that the session ends itself: it has stopped using them.
+    /// Ends all locks under a lease that the session itself ends. It has stopped using them.
     pub(super) fn release_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         self.end_locks(incarnation, |_| None, touched);
     }
 
-    /// Ends all locks under an ended lease. Locks with a lock delay keep their nodes taken.
+    /// Ends all locks under an ended lease. Lost locks with a lock delay still block their nodes.
     pub(super) fn lose_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
         let is_lost =
             |hold: &LockRecord| hold.token.is_some() && hold.lease.session().is_some() && !hold.lock_delay.is_zero();

@@ -1,4 +1,4 @@
-//! A planted mistake in test builds. It is not part of the state: it is neither compared nor
+//! A planted mistake in test builds. It is not part of the state, so it is neither compared nor
 //! stored.
 
 use std::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use crate::{
     planted::{Bug, Planted},
 };
 
-/// Equal to any other mistake.
+/// The planted mistakes. All values are equal, so that states are compared without them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mistake(Planted);
 
@@ -19,7 +19,7 @@ impl Mistake {
         self.0.has(bug)
     }
 
-    /// The footprint of a write, without the objects that a planted mistake forgets.
+    /// The footprint of a write, without the objects that a planted mistake omits.
     pub(super) fn narrow(self, write: &Write, mut sets: Vec<ObjectSet>) -> Vec<ObjectSet> {
         let Some(top) = write.path() else { return sets };
         let own = || [Object::data(top.clone()), Object::children(top.clone())].map(ObjectSet::One);
@@ -56,7 +56,7 @@ impl Hash for Mistake {
 }
 
 impl State {
-    /// Plants a mistake, to see that tests find it.
+    /// Plants a mistake, so that a test can show that it is found.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub fn plant(&mut self, planted: Planted) {
         self.mistake = Mistake(planted);

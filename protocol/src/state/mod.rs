@@ -1,40 +1,40 @@
 //! The replicated state: what every replica computes from the log.
 //!
-//! There is one way in. [`State::apply`] takes one log entry. It returns one [`Outcome`] for each
-//! command and the [rows](RowKey) that the entry changed. The same entries in the same order give
-//! equal states and equal rows on every replica. Nothing here reads a clock: time is the cluster
-//! time in proposals (T4, T7 in docs/PROTOCOL.md).
+//! Only [`State::apply`] changes the state. It takes one log entry. It returns one [`Outcome`] for
+//! each command and the [rows](RowKey) that the entry changed. The same entries in the same order
+//! give equal states and equal rows on every replica. Nothing here reads a clock: time is the
+//! cluster time in proposals (T4, T7 in docs/PROTOCOL.md).
 //!
 //! # What it guarantees
 //!
-//! - A command of another epoch than the current one changes nothing (S2). Neither does the cluster
-//!   time of its proposal. Otherwise a deposed leader could bring nearer the end of a lease that
-//!   its successor renews. A proposal that begins an epoch moves cluster time, because it belongs
-//!   to the new epoch.
+//! - A command of another epoch than the current one changes nothing (S2). The cluster time of its
+//!   proposal does not count either. Otherwise a deposed leader could hasten the end of a lease
+//!   that its successor renews. A proposal that begins an epoch moves cluster time, because it
+//!   belongs to the new epoch.
 //! - A write changes exactly the objects in its [footprint](State::footprint), and only if its
 //!   consents cover them (S2, S8).
-//! - A write takes effect once, however often it is sent, and always gets the first outcome (S9).
+//! - A write takes effect at most once, even if it is sent again, and gets the first outcome (S9).
 //! - A lease ends by a command only (T5). No command moves a horizon back (T6).
-//! - A command does all of its work or changes nothing.
-//! - The rows are the state. [`State::from_rows`] rebuilds an equal state from [`State::rows`].
-//!   `touched` names each row that an entry changed, so a store writes only those.
+//! - A command takes effect as a whole, or changes nothing.
+//! - The rows are the whole state. [`State::from_rows`] rebuilds an equal state from
+//!   [`State::rows`]. `touched` names each row that an entry changed, so a store writes only those.
 //!
 //! # What it does not know
 //!
-//! Which sessions have cached copies, when a lease ends within its horizon, and which writes are
-//! pending. The lessor knows these, and a new lessor starts without them. The state trusts two
-//! claims of the proposer: that the consents in a command were given, and that an expired lease has
-//! ended.
+//! The state does not know which sessions have cached copies, when a lease ends within its horizon,
+//! or which writes are pending. The lessor knows these facts, and a new lessor starts without them.
+//! The state trusts the proposer in two points: the consents in a command were given, and the time
+//! of an expired lease has passed.
 //!
 //! # Costs
 //!
-//! - A put of an existing node: a few look-ups in ordered maps. A put of a new node: the same for
-//!   each created node, at most the depth of its path.
-//! - A transaction: the sum of its operations, whose number is bounded.
-//! - A delete or a purge: by the number of nodes, at most [`State::REMOVED_NODES_MAX`]. Later
-//!   entries free the memory of purged nodes, some with each entry.
-//! - The removal of a volume: by the number of leases on it. The end of a session: by its leases
-//!   and remembered outcomes.
+//! - A put of an existing node takes a few look-ups in ordered maps. A put of a new node takes as
+//!   many for each created node, at most the depth of its path.
+//! - A transaction takes the sum of its operations, whose number is bounded.
+//! - The cost of a delete or a purge depends on the number of nodes, at most
+//!   [`State::REMOVED_NODES_MAX`]. Later entries free the memory of purged nodes in parts.
+//! - The cost of a volume's removal depends on the number of leases on it. That of a session's end
+//!   depends on its leases and remembered outcomes.
 
 mod attachments;
 mod history;
@@ -88,7 +88,7 @@ use crate::{
     volume::VolumeSettings,
 };
 
-/// The state that all replicas agree on.
+/// The replicated state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     meta: Meta,
@@ -112,7 +112,7 @@ pub struct State {
     mistake: Mistake,
 }
 
-/// The counters and clocks, each of which exists once.
+/// The counters, the epoch and the cluster time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Meta {
     applied_index: u64,
@@ -123,10 +123,10 @@ struct Meta {
     next_incarnation: Incarnation,
     /// The last compacted revision: the history has all changes after it.
     history_start: Revision,
-    /// The last number given to a lock or a token.
+    /// The highest number of a lock or a token so far.
     last_lock_number: u64,
     last_write_lease: WriteLeaseId,
-    /// The most changes that the history keeps.
+    /// The most changes in the history.
     history_max: u64,
 }
 
@@ -135,14 +135,14 @@ struct Meta {
 pub struct Applied {
     /// The outcome of each command, in order.
     pub outcomes: Vec<Outcome>,
-    /// The rows to write or to remove, as [`State::row`] says. Each once, in order.
+    /// The rows to write, or to remove if [`State::row`] is `None`. Each once, in order.
     pub changed_rows: Vec<RowKey>,
     /// The leases that ended and left orphans.
     pub new_orphans: Vec<Incarnation>,
 }
 
 impl Applied {
-    /// The nodes whose locks have changed. The lessor gets them with the outcomes.
+    /// The nodes whose locks have changed. The shell passes them to the lessor with the outcomes.
     pub fn nodes_with_changed_locks(&self) -> BTreeSet<NodePath> {
         // The rows of locks are adjacent.
         let first = self.changed_rows.partition_point(|key| *key < RowKey::Lock(LockId(0), NodePath::root()));
@@ -155,33 +155,32 @@ impl Applied {
 }
 
 impl State {
-    /// How long a silent session is remembered. Much longer than a volume term, because its loss
-    /// means *outcome unknown* for its requests in flight (S9). A session takes little memory.
+    /// How long the state remembers a silent session. It is long, because the loss of a session
+    /// means *outcome unknown* for its writes in flight (S9), and a session takes little memory.
     pub const SESSION_TERM: Duration = Duration::from_secs(600);
 
     /// The most requests of one session with remembered outcomes (S9). It is the size of the window
-    /// of sequences that a session may use. It exceeds what a client has in flight, and is still
-    /// small for each session.
+    /// of sequences that a session may use. It is more than a client usually has in flight, and
+    /// takes little memory for each session.
     pub const ANSWERS_MAX: u64 = 1024;
 
-    /// The most changes that the history keeps. A client that missed no more can still revive its
-    /// copies or resume a watch. About a minute of a busy cluster.
+    /// The most changes in the history: about a minute of a busy cluster. A client that missed no
+    /// more changes can still revive its copies or resume a watch.
     pub const HISTORY_MAX: usize = 100_000;
 
-    /// The approximate bound on the history in bytes, put values included. It is a part of what a
-    /// replica uses for its nodes, and enough for [`HISTORY_MAX`](Self::HISTORY_MAX) small changes.
+    /// The approximate bound on the history in bytes, including values. It is less than a replica
+    /// uses for nodes, and enough for [`HISTORY_MAX`](Self::HISTORY_MAX) small changes.
     pub const HISTORY_BYTES_MAX: usize = 64 << 20;
 
-    /// The heaviest change that watchers receive, in bytes. It fits whole into one answer. The
-    /// removal of about 150,000 nodes at once would be heavier.
+    /// The heaviest change that watchers receive, in bytes. It fits into one answer as a whole.
     pub const CHANGE_BYTES_MAX: usize = 8 << 20;
 
-    /// The most nodes that one command removes, because nothing else runs meanwhile. A client must
-    /// delete a larger subtree in parts. A lease accepts no more attached nodes than this.
+    /// The most nodes that one command removes, because a replica applies nothing else meanwhile. A
+    /// client must delete a larger subtree in parts. A lease has at most this many attached nodes.
     pub const REMOVED_NODES_MAX: usize = 1 << 16;
 
-    /// The state before any entry: the node `/`, which is a volume with these settings. Every
-    /// replica must start with the same settings.
+    /// The state before any entry. It has the node `/`, which is a volume with these settings.
+    /// Every replica must start with the same settings.
     pub fn new(root: VolumeSettings) -> Self {
         let origin = Revision(0);
         let mut state = Self {
@@ -316,8 +315,8 @@ fn below<'a, V>(map: &'a BTreeMap<NodePath, V>, path: &NodePath) -> btree_map::R
     map.range::<str, _>((Bound::Excluded(lower.as_str()), Bound::Excluded(upper.as_str())))
 }
 
-/// The end of the range of paths that begin with `lower`, a text that ends in `/`. `0` is the byte
-/// after `/`.
+/// The end of the range of paths that begin with `lower`, a text that ends in `/`. The byte after
+/// `/` is `0`.
 fn after_all_below(lower: &str) -> String {
     let mut upper = lower.strip_suffix('/').unwrap_or(lower).to_owned();
     upper.push('0');

@@ -2,7 +2,7 @@
 //!
 //! One ordered map by path has all nodes. A node stores the number of its children, not their
 //! names. To list the names, a read walks the map below the node and seeks past each child's
-//! subtree. So a put changes no list of siblings, however many there are.
+//! subtree. So the cost of a put does not depend on the number of siblings.
 
 use std::ops::Bound;
 
@@ -36,7 +36,7 @@ pub struct NodeRecord {
     pub attachment: Option<Box<Attachment>>,
 }
 
-/// The list of a node's children, without the names. Most nodes never have one.
+/// The list of a node's children, without the names. Most nodes never have children.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct ChildList {
     count: u64,
@@ -93,7 +93,7 @@ impl NodeRecord {
         self.version += 1;
     }
 
-    /// Counts this many children as purged with their lease.
+    /// Counts this many children as removed.
     pub(super) fn remove_children(&mut self, count: u64, revision: Revision) {
         self.change_children(revision).count -= count;
     }
@@ -106,7 +106,7 @@ impl NodeRecord {
         self.remove_children(1, revision);
     }
 
-    /// A transaction counts as one change of the list, however many children it adds or removes.
+    /// A transaction counts as one change of the list, even if it adds or removes several children.
     fn change_children(&mut self, revision: Revision) -> &mut ChildList {
         let none = || Box::new(ChildList { count: 0, version: 0, revision });
         let children = self.children.get_or_insert_with(none);
@@ -124,8 +124,8 @@ fn children_of(node: &NodeRecord, names: Vec<String>) -> Children {
 }
 
 impl State {
-    /// The path object that the state stores for a node. A caller that clones it needs no memory
-    /// for the text.
+    /// The path object that the state stores for a node. A clone of it shares the memory of the
+    /// text.
     pub(crate) fn interned_path(&self, path: &NodePath) -> Option<&NodePath> {
         self.nodes.get_key_value(path).map(|(kept, _)| kept)
     }
@@ -140,14 +140,14 @@ impl State {
         self.node(path).map(|node| Data { value: node.value.clone(), stat: node.stat() })
     }
 
-    /// The content of a node's children object. Costs by the number of children, not by that of
-    /// deeper descendants.
+    /// The content of a node's children object. The cost depends on the number of children, not on
+    /// the number of deeper descendants.
     pub fn children(&self, path: &NodePath) -> Option<Children> {
         let node = self.node(path)?;
         self.child_names(path, node, &mut |_| true).map(|names| children_of(node, names))
     }
 
-    /// The names of a node's children. `None` as soon as one does not fit.
+    /// The names of a node's children. `None` if a name does not fit: the walk then stops.
     fn child_names(
         &self,
         path: &NodePath,
@@ -168,7 +168,7 @@ impl State {
                 None if self.is_live(node) && !fits(name) => return None,
                 None if self.is_live(node) => names.push(name.to_owned()),
                 None => {}
-                // Nodes below a child that the walk has seen already.
+                // A descendant of a child that the walk has passed: seek past its subtree.
                 Some(end) => {
                     let past = after_all_below(&at.as_str()[..=lower.len() + end]);
                     rest =
@@ -191,8 +191,8 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`LimitError::Content`] if it weighs more. The check costs no more than an allowed content:
-    /// a list with too many names is not read.
+    /// [`LimitError::Content`] if it weighs more. The check costs no more than reading an allowed
+    /// content, because it does not read a list with too many names.
     pub fn content_within(&self, object: &Object, most: usize) -> Result<Content, LimitError> {
         let too_long = |got| Err(LimitError::Content { got, expected: most });
         let node = self.node(&object.path);
@@ -229,7 +229,7 @@ impl State {
         })
     }
 
-    /// All nodes from `path` on, in the order of paths, with `path` itself if it exists.
+    /// All nodes from `path` on, in the order of paths, including `path` itself if it exists.
     pub fn nodes_from<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (&'a NodePath, &'a NodeRecord)> + use<'a> {
         let nodes = self.nodes.range::<NodePath, _>((Bound::Included(path), Bound::Unbounded));
         nodes.filter(|(_, node)| self.is_live(node))
@@ -245,8 +245,8 @@ impl State {
         self.nodes_and_tombstones_in(top, after).filter_map(|(path, node)| node.map(|node| (path, node)))
     }
 
-    /// The same, with `None` for each purged node that is not reclaimed yet. A caller with a scan
-    /// limit must count these too.
+    /// Like `nodes_in`, with `None` for each purged node that is not reclaimed yet. A caller with a
+    /// scan limit must count these too.
     pub(crate) fn nodes_and_tombstones_in<'a>(
         &'a self,
         top: &NodePath,
@@ -258,7 +258,7 @@ impl State {
         let from = after.map_or(lower.as_str(), NodePath::as_str).clamp(lower.as_str(), upper.as_str());
         let below = self.nodes.range::<str, _>((Bound::Excluded(from), Bound::Included(upper.as_str())));
         let topmost = self.nodes.get_key_value(top).filter(|(top, _)| after.is_none_or(|after| *top > after));
-        // No node in the subtree has the path of the upper bound, but its next neighbour may.
+        // A node with the path of the upper bound is not in the subtree, but may exist after it.
         let within = move |path: &&NodePath| path.as_str() != upper;
         let nodes = topmost.into_iter().chain(below.filter(move |(path, _)| within(path)));
         nodes.counted().map(|(path, node)| (path, Some(node).filter(|node| self.is_live(node))))
@@ -272,8 +272,8 @@ impl State {
         below(&self.nodes, path).filter(|(_, node)| self.is_live(node))
     }
 
-    /// The number of nodes in memory at and below a path, with purged nodes that are not reclaimed
-    /// yet. Counts to `most` + 1 at most.
+    /// The number of nodes in memory at and below a path, including purged nodes that are not
+    /// reclaimed yet. It counts up to `most` + 1.
     pub(super) fn count_nodes_in(&self, top: &NodePath, most: usize) -> usize {
         1 + below(&self.nodes, top).take(most).count()
     }

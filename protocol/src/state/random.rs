@@ -1,4 +1,4 @@
-//! Random runs of the state, compared with simpler readings of the rules. A seed repeats each run.
+//! Random runs of the state, compared with simpler versions of the rules. A seed repeats each run.
 
 mod holds;
 mod outcomes;
@@ -176,8 +176,7 @@ fn clocks_counters_and_horizons_never_go_back() {
     });
 }
 
-/// The visible content of an object, and the volume and generation that a copy of it would depend
-/// on.
+/// The visible content of an object, and the volume and generation on which a copy would depend.
 fn seen(state: &State, object: &Object) -> (Content, NodePath, VolumeGeneration) {
     let (top, volume) = state.volume_of(&object.path);
     (state.content(object), top.clone(), volume.generation)
@@ -222,7 +221,7 @@ fn a_footprint_is_exactly_what_a_write_changes() {
                 objects.iter().filter(|object| seen(&before, object) != seen(&fixture.state, object)).collect();
             match (outcome, footprint) {
                 (Outcome::MissingConsents, _) if !kept.is_empty() => assert_eq!(changed.len(), 0, "{place}"),
-                // The write changes nothing, and yet recalls all copies.
+                // `TakeWriteLease` changes nothing, but has a footprint.
                 (Outcome::Written(Ok(written)), Ok(_)) if is_cache => {
                     assert_eq!((written.revision, changed.len()), (before.revision(), 0), "{place}");
                 }
@@ -252,8 +251,8 @@ fn carried(state: &State, write: &Write) -> Vec<ObjectSet> {
     nodes.chain(lists).map(ObjectSet::One).collect()
 }
 
-/// Checks three facts. Each changed object is in a set. Each set of one object names a changed one.
-/// The top of each subtree changed.
+/// Checks three facts. Each changed object is in a set. The object of each single-object set
+/// changed. The top of each subtree changed.
 fn assert_changed(changed: &BTreeSet<&Object>, sets: &[ObjectSet], place: &str) {
     for object in changed {
         assert!(sets.iter().any(|set| set.contains(object)), "{object} changed and is not in {sets:?}, {place}");
@@ -267,7 +266,7 @@ fn assert_changed(changed: &BTreeSet<&Object>, sets: &[ObjectSet], place: &str) 
     }
 }
 
-/// Checks the basis of revival: a copy with the object's revision is current.
+/// Checks the basis of validation: a copy with the object's revision is current.
 fn assert_revisions_moved(before: &State, after: &State, changed: &BTreeSet<&Object>, place: &str) {
     for object in changed {
         if before.content(object) != after.content(object) {
@@ -325,7 +324,7 @@ fn what_changed_since_is_enough_to_revive_copies() {
                 let is_told = changed.iter().any(|set| set.contains(object));
                 assert!(is_told, "{object} changed since {} , seed {seed}, step {step}", then.revision());
             }
-            // The case of a session that had copies from this volume.
+            // The case of a returning session that had copies in this volume.
             let made = |state: &State| state.volume(&top).map(|volume| volume.generation);
             if made(&then).is_some() && made(&then) == made(&fixture.state) {
                 let changed = fixture.state.changed_in_volume(&top, then.revision()).expect("the history reaches back");

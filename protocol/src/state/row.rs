@@ -1,8 +1,8 @@
 //! Rows: the replicated state as keys and values in bytes, for the disk and for Raft snapshots.
 //!
-//! A key is a tag byte and a rest that keeps the order: numbers are big-endian, and a path is its
-//! bytes and comes last. So rows of one kind are adjacent, in the order of the maps in the state. A
-//! value is in the [postcard](https://postcard.jamesmunns.com) format.
+//! A key is a tag byte, then big-endian numbers, then the bytes of a path. This encoding preserves
+//! order, so rows of one kind are adjacent, in the order of the maps in the state. A value is in
+//! the [postcard](https://postcard.jamesmunns.com) format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::{
 /// The key of a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowKey {
-    /// The counters and clocks. This row is the only one of its kind, and changes with every entry.
+    /// The counters, the epoch and the cluster time: one row, which changes with every entry.
     Meta,
     /// A node.
     Node(NodePath),
@@ -41,7 +41,7 @@ pub enum RowKey {
     ClosedSessionOrphan(Incarnation),
 }
 
-/// The error of rows that are not a state.
+/// The error of rows that do not form a state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RowError {
     /// A key is malformed.
@@ -74,7 +74,7 @@ pub enum RowError {
         /// The row.
         key: RowKey,
     },
-    /// The row with counters and clocks is missing.
+    /// The row [`RowKey::Meta`] is missing.
     #[error("the row {:?} is missing", RowKey::Meta)]
     MetaMissing,
     /// Each row is well-formed, but the rows contradict each other.
@@ -205,8 +205,8 @@ impl State {
         }
     }
 
-    /// All rows, in the order of their keys. A Raft snapshot consists of them. The iterator encodes
-    /// each row when it returns it.
+    /// All rows, in the order of their keys. A Raft snapshot consists of these rows. The iterator
+    /// encodes each row only when it returns it.
     pub fn rows(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
         let meta = std::iter::once((RowKey::Meta.encode(), encode(&self.meta)));
         let nodes = self.nodes.iter().map(|(path, node)| (RowKey::Node(path.clone()).encode(), encode(node)));
@@ -235,8 +235,8 @@ impl State {
     ///
     /// # Errors
     ///
-    /// [`RowError`] if a row is malformed, or the rows are not those of one state: whatever
-    /// [`State::check`] finds.
+    /// [`RowError`] if a row is malformed, or if [`State::check`] finds that the rows do not form a
+    /// state.
     pub fn from_rows(rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<Self, RowError> {
         let mut reader = RowReader::default();
         for (key, value) in rows {

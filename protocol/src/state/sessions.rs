@@ -1,9 +1,9 @@
 //! Sessions: the identities of clients, and the remembered outcomes of their writes (S9 in
 //! docs/PROTOCOL.md).
 //!
-//! The client numbers all its requests in one sequence, but only writes enter the log. A client may
-//! have sent thousands of reads since its last write. So the window of remembered outcomes first
-//! moves to the *command's* own `unanswered_from`. Only then is its number judged.
+//! The window of remembered outcomes moves only when a write is applied. Until then, the client may
+//! have got the answers to all writes in the window. So the window first moves to the command's own
+//! `unanswered_from`. Only then is the command's number compared with it.
 
 use std::collections::BTreeMap;
 
@@ -24,19 +24,19 @@ use crate::{
 pub struct SessionRecord {
     /// The client's own name for itself, for operators.
     pub name: String,
-    /// All requests below this are answered: their outcomes are forgotten.
+    /// All writes below this number are answered, and their outcomes are forgotten.
     pub unanswered_from: Sequence,
     /// The outcomes within the window. Each has a row of its own.
     #[serde(skip)]
     pub(super) answers: BTreeMap<Sequence, Result<Written, WriteRefusal>>,
 }
 
-/// The state of a request (S9).
+/// The state of a write request (S9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestStatus<'a> {
-    /// It has no outcome yet: it may be done.
+    /// It has no outcome yet: the write may be applied.
     Unanswered,
-    /// It has this outcome, which is the answer whenever the request arrives again.
+    /// It has this outcome, which is also the answer if the request arrives again.
     Outcome(&'a Result<Written, WriteRefusal>),
     /// Its number is below the window of remembered outcomes.
     BelowWindow {
@@ -45,7 +45,7 @@ pub enum RequestStatus<'a> {
     },
     /// Its number is above the window.
     BeyondWindow {
-        /// The highest number that would be accepted.
+        /// The highest acceptable number.
         highest: Sequence,
     },
 }
@@ -65,7 +65,7 @@ fn results_of(outcome: &Result<Written, WriteRefusal>) -> usize {
 }
 
 impl SessionRecord {
-    /// The start of the window after this request. The request itself always stays in it.
+    /// The start of the window after this request. The window always includes the request itself.
     fn window_start(&self, sequence: Sequence, unanswered_from: Sequence) -> Sequence {
         self.unanswered_from.max(unanswered_from.min(sequence))
     }
@@ -112,18 +112,17 @@ impl State {
         self.result_count
     }
 
-    /// The state of a request, if all earlier requests were answered. `None` if there is no such
-    /// session.
+    /// The state of a request, on the assumption that all earlier requests are answered. `None` if
+    /// there is no such session.
     ///
-    /// Never [`RequestStatus::BeyondWindow`]: only unanswered earlier requests can put a number
-    /// beyond the window. See [`State::request_status_given`].
+    /// It is never [`RequestStatus::BeyondWindow`], because only unanswered earlier requests can
+    /// put a number beyond the window. See [`State::request_status_given`].
     pub fn request_status(&self, session: SessionId, sequence: Sequence) -> Option<RequestStatus<'_>> {
         self.request_status_given(session, sequence, sequence)
     }
 
-    /// The state of a request, if all requests below `unanswered_from` were answered. `None` if
-    /// there is no such session. [`Command::Write`](crate::command::Command::Write) is judged this
-    /// way.
+    /// The state of a request, if all requests below `unanswered_from` are answered. `None` if
+    /// there is no such session. [`Command::Write`](crate::command::Command::Write) uses this.
     pub fn request_status_given(
         &self,
         session: SessionId,
@@ -162,8 +161,8 @@ impl State {
 
     /// Applies a client's write, and remembers its outcome (S9).
     ///
-    /// A refusal is remembered too: the same request gets it again, even if the write would succeed
-    /// by then. A write without enough consents is not remembered. Its proposer proposes it again.
+    /// It remembers refusals too: the same request gets its refusal again, even if the write would
+    /// succeed by then. A write without enough consents is not remembered, but proposed again.
     pub(super) fn write_once(
         &mut self,
         request: RequestId,
@@ -184,8 +183,8 @@ impl State {
             Write::RevokeLease { id } => self.consents_cover_attached(*id, carried),
             _ => true,
         };
-        // The compared data choose the branch to judge. So the write waits for write leases on them
-        // first.
+        // The compared data decide which branch is applied. So the write first waits for write
+        // leases on them.
         if !self.blocking_write_leases(write, &[]).is_empty() {
             return Outcome::MissingConsents;
         }

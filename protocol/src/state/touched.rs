@@ -3,8 +3,8 @@
 use super::RowKey;
 use crate::id::Incarnation;
 
-/// Rows to write or to remove. A row is added at each change. The list is sorted and deduplicated
-/// once, at the end, because an entry that ends a thousand leases adds thousands of rows.
+/// Rows to write or to remove. Each change adds a row. The list is sorted and deduplicated once, at
+/// the end, because an entry that ends a thousand leases adds thousands of rows.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     rows: Vec<RowKey>,

@@ -1,13 +1,13 @@
 //! Transactions: the branch that the comparisons choose, applied as one change (S8 in
 //! docs/PROTOCOL.md).
 //!
-//! The branch is chosen when footprints are computed, and again when the transaction is applied. If
-//! the branch or its footprint has changed by then, the consents do not cover it. The lessor
-//! gathers again, as for any write (S2).
+//! The comparisons choose the branch when the footprint is computed, and again when the transaction
+//! is applied. If the branch or its footprint has changed in between, the consents may not cover
+//! it. Then the lessor gathers again, as for any write (S2).
 //!
-//! The operations of a branch are [independent](crate::transaction). Each is judged by the state
-//! before all of them, and the footprint is the union of theirs. They are applied parents first. So
-//! a node that is both a named node and an ancestor is created once, with its value.
+//! The operations of a branch are [independent](crate::transaction). So each is checked against the
+//! state before all of them, and the footprint is the union of their footprints. They are applied
+//! parents first. So an ancestor that has a put of its own is created once, with its value.
 
 use std::collections::BTreeSet;
 
@@ -22,14 +22,13 @@ use crate::{
     transaction::{Branch, FailedCompare, Operation, OperationResult, Transacted, Transaction, index_of},
 };
 
-/// The most sets of objects that one operation names. A put that creates a long chain of nodes
-/// would have more. It names the subtree of the topmost created node, and the list that contains
-/// this node. So the sets of a transaction are bounded by its paths.
+/// The most sets of objects in the footprint of one operation. A put that creates a long chain of
+/// nodes would have more. Its footprint is then the subtree of the topmost created node, and the
+/// list that contains this node. So the number of paths bounds the sets of a transaction.
 const OPERATION_SETS_MAX: usize = 3;
 
 impl State {
-    /// The first comparison that does not hold. `None` if the operations of [`Branch::Then`] are
-    /// chosen.
+    /// The first comparison that does not hold. `None` if all hold, which chooses [`Branch::Then`].
     fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
         let judged = if self.mistake.is(Bug::FirstCompareOnly) { 1 } else { Transaction::COMPARES_MAX };
         let compares = transaction.compares.iter().take(judged);
@@ -37,7 +36,7 @@ impl State {
             !compare.matches(self.data(&compare.path).as_ref(), |token| self.is_locked_under(&compare.path, token))
         });
         let (place, compare) = failed.next()?;
-        // Under a write lease only the lock may be compared, and the stat is not disclosed.
+        // Under a write lease only the lock may be compared. The stat is not disclosed.
         let found = self.node(&compare.path).filter(|_| self.write_leased_lock(&compare.path).is_none());
         Some(FailedCompare { index: index_of(place), found: found.map(|node| node.stat()) })
     }
@@ -57,8 +56,7 @@ impl State {
         self.branch_footprint(writer, (transaction, self.branch(transaction)), meant)
     }
 
-    /// The objects that either branch would change if it were chosen now. A branch that would be
-    /// refused adds none.
+    /// The objects that either branch would change now. A branch that would be refused adds none.
     pub fn footprint_of_both(
         &self,
         writer: SessionId,
@@ -99,8 +97,8 @@ impl State {
         Ok(sets)
     }
 
-    /// The number of nodes that a branch would create now, missing ancestors included, and the
-    /// bytes of their paths. Each is the greater of the two branches' numbers.
+    /// The number of nodes that a branch would create now, including missing ancestors, and the
+    /// bytes of their paths. Each is the greater of the numbers of both branches.
     pub fn nodes_made(&self, transaction: &Transaction) -> (usize, usize) {
         let of = |branch| {
             let mut made: BTreeSet<NodePath> = BTreeSet::new();
@@ -108,7 +106,7 @@ impl State {
             for path in puts.map(Operation::path) {
                 let missing = std::iter::once(path.clone()).chain(path.ancestors());
                 for node in missing.take_while(|above| self.node(above).is_none()) {
-                    // Its ancestors are in the set already.
+                    // The set already has the node and its missing ancestors.
                     if !made.insert(node) {
                         break;
                     }
@@ -166,8 +164,8 @@ impl State {
         }
     }
 
-    /// Applies these operations as one change. None of them is refused. An empty list makes no
-    /// change.
+    /// Applies these operations as one change. The caller has checked them all. An empty list makes
+    /// no change.
     fn apply_operations(
         &mut self,
         writer: SessionId,

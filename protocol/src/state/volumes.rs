@@ -19,13 +19,13 @@ use crate::{
 /// One volume. The key of its record is its top.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeRecord {
-    /// Its settings.
+    /// The settings.
     pub settings: VolumeSettings,
-    /// The generation of its creation. It distinguishes the volume from later ones with the same
+    /// The generation of its creation. It distinguishes the volume from later volumes with the same
     /// top (S7b). Changes of the volume do not alter it.
     pub create_generation: VolumeGeneration,
-    /// Grows with each change of the volume. It derives from the revision of the change. So it is
-    /// never reused for this top, even if the volume is removed and created again.
+    /// The present generation. It derives from the revision of the volume's last change. So it
+    /// grows, and is never reused for this top, even if the volume is removed and created again.
     pub generation: VolumeGeneration,
 }
 
@@ -38,8 +38,7 @@ impl VolumeRecord {
 }
 
 impl State {
-    /// The top and the record of the volume of `path`: the nearest at or above it. The node need
-    /// not exist.
+    /// The top and the record of the nearest volume at or above `path`. The node need not exist.
     pub fn volume_of(&self, path: &NodePath) -> (&NodePath, &VolumeRecord) {
         volume_of(&self.volumes, path)
     }

@@ -1,15 +1,15 @@
 //! Write leases in the replicated state (S2, S10 in docs/PROTOCOL.md; NFSv4's write delegation).
 //!
-//! The owner of an exclusive lock can make it a write lease. That changes no data, but it follows
-//! the rule of a write. When it is applied, every session that may hold a copy of the data has
-//! consented (S2). From then on the state knows, under any leader, that no other client has a copy:
+//! The owner of an exclusive lock can make it a write lease. That changes no data, but has the data
+//! as its footprint. So it is applied only when every session that may hold a copy has consented,
+//! or lost its lease (S2). From then on no other client has a copy or gets one, under any leader:
 //!
 //! - The leader does not answer reads of the data, so it grants nothing on it.
 //! - A write that would change or compare the data is not applied until the owner ends the write
 //!   lease, or its lock ends.
 //!
 //! So a flush needs no consent, and passes the writes that wait for it (S10). A flush names the
-//! token of the lock, and is refused under any other.
+//! token of the lock. With any other token the state refuses it.
 
 use std::collections::BTreeSet;
 
@@ -37,12 +37,12 @@ impl State {
         self.write_leased_lock(path).and_then(|(_, hold)| hold.write_lease)
     }
 
-    /// The last granted write lease, whether or not it still exists.
+    /// The number of the latest write lease, even if that has ended.
     pub fn last_write_lease(&self) -> WriteLeaseId {
         self.meta.last_write_lease
     }
 
-    /// The nodes under write leases whose data is in the set.
+    /// The nodes in the set whose data is under a write lease.
     pub fn write_leased_in<'a>(&'a self, set: &'a ObjectSet) -> impl Iterator<Item = &'a NodePath> + use<'a> {
         let own = self.locks.write_leases.get_key_value(set.path());
         let own = own.filter(|(path, _)| set.contains(&Object::data((*path).clone())));
@@ -59,8 +59,8 @@ impl State {
         self.locks.write_leases_by_session.range(all).counted().map(|(_, path)| path)
     }
 
-    /// The nodes under write leases that block a write: those whose data it compares, or would
-    /// change, given its footprint `sets`.
+    /// The nodes whose write leases block a write: their data is in its footprint `sets`, or the
+    /// write compares it.
     pub fn blocking_write_leases(&self, write: &Write, sets: &[ObjectSet]) -> BTreeSet<NodePath> {
         let is_holders = matches!(write, Write::TakeWriteLease { .. } | Write::Flush { .. });
         if self.locks.write_leases.is_empty() || is_holders || self.mistake.is(Bug::WritePastWriteLease) {
@@ -96,7 +96,7 @@ impl State {
         }
         match self.node(path) {
             None => Err(WriteRefusal::NotFound { path: path.clone() }),
-            // The end of that lease removes the node, and waits for no flush.
+            // The end of the node's lease removes the node, and waits for no flush.
             Some(node) if node.attachment.is_some() => Err(WriteRefusal::Attached { path: path.clone() }),
             Some(_) if self.mistake.is(Bug::WriteLeaseWithoutRecall) => Ok(Vec::new()),
             Some(_) => Ok(vec![ObjectSet::One(Object::data(path.clone()))]),
@@ -105,7 +105,7 @@ impl State {
 
     /// # Errors
     ///
-    /// [`WriteRefusal`] if the session has no such write lease, or it has another token (S10).
+    /// [`WriteRefusal`] if the session has no such write lease, or its token differs (S10).
     pub(super) fn flush_footprint(
         &self,
         session: SessionId,

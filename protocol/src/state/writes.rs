@@ -1,23 +1,23 @@
 //! Writes: their footprints, and their effects (S2, S8 in docs/PROTOCOL.md).
 //!
-//! A write first has its [footprint](State::footprint) computed, which makes all checks. Applying
-//! it cannot fail after that. The lessor gathers consents for the footprint (S2), and the history
+//! Computing the [footprint](State::footprint) of a write makes all checks, so applying the write
+//! afterwards cannot fail. The lessor gathers consents for the footprint (S2), and the history
 //! stores it.
 //!
 //! # Why a volume's creation, change and removal write to the whole subtree
 //!
-//! A copy is valid by two leases. The volume of the object, as of the grant, determines the volume
-//! lease, its term and the server's margin (S8). So:
+//! A copy is valid under two leases. The object's volume at the time of the grant determines the
+//! volume lease, its term and the server's margin (S8). So:
 //!
-//! - *Creation* moves all nodes of the subtree to another volume. An older copy depends on a lease
-//!   on the old volume, which later writes of the node do not wait for.
-//! - *Change* alters how long a write waits. Copies that were granted under a longer term or a
-//!   smaller margin must be dropped before the server uses the new values.
-//! - *Removal* moves the nodes back and ends the leases on the volume. By then no client may still
-//!   use one.
+//! - *Creation* moves all nodes of the subtree to the new volume. An older copy depends on a lease
+//!   on the old volume, and later writes of the node do not wait for that lease.
+//! - *Change* alters how long a write waits. Clients must drop copies that were granted under a
+//!   longer term or a smaller margin, before the server uses the new values.
+//! - *Removal* moves the nodes back and ends the leases on the volume. By then no client may use
+//!   copies under one of them.
 //!
-//! Each of these recalls the whole subtree, inner volumes included. The new generation makes
-//! clients refuse grants of the old one.
+//! So for each of these, the lessor recalls the whole subtree with its inner volumes. Clients
+//! refuse grants of the older generation.
 
 use super::{NodeRecord, RowKey, State, VolumeRecord, touched::Touched};
 use crate::{
@@ -33,8 +33,8 @@ use crate::{
 impl State {
     /// The objects that the write would change if it were applied now, and no others.
     ///
-    /// A subtree stands for each object in it, even if some of them would stay the same. The nodes
-    /// of a revoked lease are not listed: see [`State::attached_nodes`] and
+    /// A subtree stands for each object in it, even if some of them would not change. The footprint
+    /// does not include the nodes of a revoked lease: see [`State::attached_nodes`] and
     /// [`State::attached_parent_counts`].
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl State {
     }
 
     /// Adds the changes above a created node: the created ancestors, and the list that contains the
-    /// topmost.
+    /// topmost created node.
     fn add_created_parents(&self, path: &NodePath, sets: &mut Vec<ObjectSet>) {
         for ancestor in path.ancestors() {
             let is_made = self.node(&ancestor).is_none();
@@ -206,7 +206,7 @@ impl State {
         }
     }
 
-    /// The leases on a volume end with it. The removal of a volume must not remove nodes or locks.
+    /// Refuses to remove a volume whose leases have nodes or locks, because the leases end with it.
     fn check_volume_unused(&self, top: &NodePath) -> Result<(), WriteRefusal> {
         let carries = |session: &SessionId| self.has_dependents(&LeaseKey::Volume(*session, top.clone()));
         let carrying = self.lease_holders_on(top).find(carries);
@@ -291,7 +291,7 @@ impl State {
         touched: &mut Touched,
     ) -> Option<Stat> {
         let attachment = self.attachment(writer, path, attach).unwrap_or_default();
-        // A put that leaves the node's attachment as it is attaches nothing.
+        // If a put does not change the node's attachment, it attaches nothing.
         let carried = self.node(path).and_then(|node| node.attachment.as_deref());
         if let Some(to) = attachment.as_ref().filter(|to| carried != Some(*to)) {
             self.note_attached(&to.lease, revision, touched);

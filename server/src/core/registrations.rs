@@ -126,7 +126,7 @@ mod tests {
     /// The number of sessions on each connection.
     const EACH: u64 = 3;
 
-    /// How many entries each step visits beside this many connections.
+    /// How many entries each step visits when there are this many connections.
     fn visited_beside(connections: u64) -> Vec<(&'static str, usize)> {
         let (recalls, mut recalled) = mpsc::channel(1);
         let mut registrations = Registrations::default();

@@ -1,4 +1,4 @@
-//! The core apart from the rules: whose requests it answers, and which sessions it remembers.
+//! Tests of the core without the rules: whose requests it answers, and which sessions it remembers.
 
 use leasehold_protocol::{
     command::Write,

@@ -27,21 +27,21 @@
 //! 3. Only then L lets E start, with an empty log. E is no member; the next entry makes it a
 //!    learner, which has no vote. L's vote is E's *floor*: E never votes in a Raft term up to T.
 //!
-//! Let E vote in a Raft term t > T. Could that elect a leader Y beside a leader X that E's
-//! forgotten vote helped, or a Y that lacks a committed entry? Y needs E as a voter in its own
-//! configuration, so its log lacks L's entry with C′. So Y needs a majority of C, and that includes
-//! a member of W: W and that majority's other members are more than C has besides E.
+//! Let E vote in a Raft term t > T. Could that elect a leader Y although E's forgotten vote helped
+//! to elect a leader X, or a Y that lacks a committed entry? Y needs E as a voter in its own
+//! configuration, so its log lacks L's entry with C′. So Y needs a majority of C. That majority has
+//! a member in W: W, and the majority without E, together have more members than C without E.
 //!
 //! That member acknowledged L's entry in T < t, before it voted in t. So it does not vote for Y,
-//! whose log is older. The same holds for X. So neither exists: E's votes, old or new, elect nobody
-//! in t. Later E is like any new member: a learner, then, once caught up, a voter.
+//! whose log is older. The same holds for X. So neither Y nor X exists: E's votes, old or new,
+//! elect nobody in t. Later E is like any new member: a learner, then, once caught up, a voter.
 //!
 //! If a majority of C is lost with E, the joint change never commits, and E waits. S11 does not
 //! promise to survive that. (Of two members, a wiped one always needs an operator.)
 //!
 //! **Only from its address.** The membership records E's address, and only the process there is E.
-//! The leader asks that address itself, whatever address the request names. Otherwise a second
-//! process with E's id would evict a healthy E. It is refused for good, and ends with the reason.
+//! The leader asks that address itself, whatever address the request names. So a second process
+//! with E's id cannot evict a healthy E. That process is refused for good, and exits.
 //!
 //! **Every step can be repeated.** E's request names its store id. Before the leader removes E, it
 //! asks E whether it is still empty under that id: a delayed request removes no replica that has
@@ -54,11 +54,11 @@
 //! in another. If one were absent, the others might be wiped, and the new cluster would lack its
 //! data. A member that has voted or stored an entry in one bootstrap refuses all others.
 //!
-//! Several bootstraps can be in progress, if members see different others at first. Each has a
-//! random name, and only its founder initialises it. A founder that has not done so abandons its
-//! bootstrap for good when it hears of one with a lower founder. A member that accepted the
-//! abandoned one learns that from its founder, and is free. The price is that a cluster's first
-//! start waits for every member.
+//! Several bootstraps can be in progress, if members at first reach different other members. Each
+//! has a random name, and only its founder initialises it. Before that, a founder abandons its
+//! bootstrap for good when it hears of a bootstrap with a lower founder. A member that accepted the
+//! abandoned one learns that from its founder, and may accept another. The price is that a
+//! cluster's first start waits for every member.
 
 mod wait;
 
@@ -127,7 +127,7 @@ impl ReplicaNode {
         Ok(())
     }
 
-    /// Asks the others once, and acts on their answers.
+    /// Asks the other members once, and acts on their answers.
     async fn discover(self: &Arc<Self>, waits: &mut BootstrapWait) -> Result<(), ReplicaStartError> {
         let others = self.others();
         if others.is_empty() {
@@ -141,12 +141,12 @@ impl ReplicaNode {
                 ReplicaStage::Started { leader, .. } => {
                     return self.request_rejoin(report, leader.clone(), waits).await;
                 }
-                // Its founder will ask this replica too.
+                // Wait: its founder will ask this replica too.
                 ReplicaStage::Bootstrapping { cluster } if cluster.founder < self.config.id => {
                     return self.rest().await;
                 }
-                // This replica's own, from before it abandoned it or was wiped; or one that yields
-                // to its own.
+                // A bootstrap that this replica began, and then abandoned or forgot; or one that
+                // yields to this replica's.
                 ReplicaStage::Bootstrapping { .. } => free += 1,
                 ReplicaStage::Empty { .. } => {
                     free += 1;
@@ -220,7 +220,7 @@ impl ReplicaNode {
         Ok(())
     }
 
-    /// Names a cluster; [`bootstrap_cluster`](Self::bootstrap_cluster) continues.
+    /// Chooses a cluster's name. [`bootstrap_cluster`](Self::bootstrap_cluster) continues.
     async fn begin_bootstrap(self: &Arc<Self>) -> Result<(), ReplicaStartError> {
         let _changing = self.membership_lock.lock().await;
         if self.identity().is_some() {
@@ -294,7 +294,7 @@ impl ReplicaNode {
         }
     }
 
-    /// Abandons a bootstrap that only this replica could have initialised, and has not.
+    /// Abandons this replica's own bootstrap, unless it has initialised the cluster.
     async fn abandon_bootstrap(&self, cluster: ClusterId, other: ClusterId) -> Result<(), ReplicaStartError> {
         let changing = self.membership_lock.lock().await;
         if self.identity().is_some_and(|standing| standing.cluster == cluster) && !self.has_participated() {
@@ -327,8 +327,8 @@ impl ReplicaNode {
             if !self.may_leave(&standing, cluster).await {
                 return Err(refusal);
             }
-            // From here on, no message of the old bootstrap is accepted, and none accepted before
-            // may have had an effect.
+            // From here on, this replica accepts no message of the old bootstrap. An earlier one
+            // must not have had an effect.
             switching = Some(self.cluster_switch_lock.write().await);
             if !self.is_untouched().await {
                 return Err(refusal);

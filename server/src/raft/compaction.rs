@@ -6,10 +6,10 @@
 //! reads the whole log, and may apply much of it, so its bytes are bounded too. This task asks Raft
 //! for a snapshot, and for a purge, when the bytes require it. Raft's own rules stay in force.
 //!
-//! **Guarantees.** Whoever asks, Raft purges only entries that a snapshot has, and that no follower
-//! is being sent. Bytes that are not applied do not count, because a snapshot would not have them.
+//! **Guarantees.** Raft always purges only entries that a snapshot has, and that it is sending to
+//! no follower. Bytes that are not applied do not count, because a snapshot would not have them.
 //!
-//! A snapshot is cheap: a view of rows that are on the disk already, but for the last fsync.
+//! A snapshot is cheap: a view of rows that are written already, and one fsync.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ struct RequestedCompaction {
 }
 
 impl RequestedCompaction {
-    /// Whether a snapshot is due, because of the bytes that were applied since the last one.
+    /// Whether a snapshot is due, because of the bytes that were applied since the last snapshot.
     fn is_snapshot_due(&mut self, progress: Progress, applied_bytes: u64, bytes_max: u64) -> bool {
         let is_due = applied_bytes >= bytes_max && self.after_snapshot != Some(progress.snapshot);
         if is_due {

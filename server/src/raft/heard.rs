@@ -1,17 +1,16 @@
 //! How long a follower has heard from the leader that proposed the latest entry. That leader's
-//! cluster clock has certainly run beyond the log by that time (T4 in `docs/PROTOCOL.md`).
+//! cluster clock is certainly ahead of the log by this time (T4 in `docs/PROTOCOL.md`).
 //!
-//! **Guarantees.** [`Heard::take`] is at most the time from the arrival of the latest proposal in
-//! the log to the last message of the leader that proposed it. It is zero where that time is not
-//! known:
+//! **Guarantees.** [`Heard::take`] is at most the time from the arrival of the log's latest
+//! proposal to the last message of the proposing leader. It is zero where that time is not known:
 //!
 //! - after a restart, and for entries that this replica proposed itself;
 //! - if another leader sent the entry, or the entry may have been truncated again.
 //!
-//! Only time in which that leader could serve counts. That leader's own clock follows the same two
-//! rules. At most [`STEP_MAX`] counts between two messages, because the leader or this replica may
-//! have been paused. Nothing counts before a message says that the entry is committed, because a
-//! leader without a quorum prolongs no lease and its clock stands still.
+//! Only time in which that leader could serve counts. Two rules ensure that, and the leader's own
+//! clock follows them too. At most [`STEP_MAX`] counts between two messages, because the leader or
+//! this replica may have been paused. Nothing counts before a message says that the entry is
+//! committed: without a quorum, a leader prolongs no lease, and its clock does not advance.
 //!
 //! **What it does not know.** Which entries were stored. A proposal counts as the latest from its
 //! arrival on. If it was not stored after all, the counted time is too short, never too long.
@@ -179,7 +178,7 @@ mod tests {
         follower.hears(4, 9, 5000 + HEARTBEAT, 5750);
         follower.gets(4, vec![proposal(4, 10)], 9, 5800);
         follower.gets(4, vec![], 10, 5875);
-        // It arrives once more, and changes nothing.
+        // A repeated entry changes nothing.
         follower.gets(4, vec![proposal(4, 9), proposal(4, 10)], 10, 5950);
         // Raft's own entries are not proposals.
         follower.gets(4, vec![blank(4, 11)], 10, 6000);

@@ -2,7 +2,7 @@
 //!
 //! The folder records the cluster's members: the latest membership in the log, or in the state.
 //! `--cluster` and `--id` name them again at each start. The cluster's own record counts. So a
-//! different option would have no effect, and the operator would believe that it had one.
+//! different option would have no effect, and the operator would not notice.
 //! [`ReplicaNode::check_identity`] compares both before the replica takes part:
 //!
 //! - *This replica's address differs* → refused, because the others would not reach it. If both

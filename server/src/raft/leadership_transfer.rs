@@ -1,19 +1,19 @@
 //! Leadership transfer, for a planned stop.
 //!
-//! **From its beginning, the leader leads no more.** Raft takes no proposal from a leader that has
-//! asked its successor to campaign. There is no way back within its Raft term, even if the
-//! successor fails. So the leader first steps down from its Raft term for good
-//! ([`ReplicaNode::step_down`]). Its lessor ends, once, and no client is sent to it. Nothing
-//! answers until the next lessor, here or elsewhere, begins an epoch of a later Raft term.
+//! **A transfer ends the leadership at once.** Once a leader has asked its successor to campaign,
+//! Raft takes no proposal from it, even if the successor fails. So the leader first steps down from
+//! its Raft term for good ([`ReplicaNode::step_down`]). Its lessor ends, and it no longer names
+//! itself as leader. No replica answers clients until the next lessor, here or elsewhere, begins an
+//! epoch of a later Raft term.
 //!
-//! **The successor has just answered.** If nothing was proposed since a replica failed, its log
-//! matches as far as a running one's. So the leader first waits for a voter to acknowledge a
+//! **The successor has just answered.** If nothing was proposed since a replica failed, its log is
+//! as long as that of a running replica. So the leader first waits for a voter to acknowledge a
 //! message that was sent after the request. It transfers leadership only to such a voter. If none
-//! acknowledges, it keeps its Raft term.
+//! acknowledges, the leader continues to lead.
 //!
 //! **If the successor does not take over**, Raft alone would leave a leader whose heartbeats
 //! prevent elections, and which takes no proposals. So the leader grants the successor its vote for
-//! the next Raft term, as if requested. It becomes a follower by that, and every voter may
+//! the next Raft term, as if requested. That makes the leader a follower, and every voter may
 //! campaign, this one too. A vote that was not requested elects nobody. If the successor asks
 //! later, it gets the same answer: each replica has one vote in each Raft term, as always.
 
@@ -29,7 +29,7 @@ use super::{
     },
 };
 
-/// How many of the longest election timeouts to wait for a successor.
+/// How long to wait for a successor, as a multiple of the longest election timeout.
 const ELECTIONS: u32 = 2;
 
 /// Why leadership was not transferred.
@@ -75,7 +75,7 @@ impl ReplicaNode {
         if voters.is_empty() {
             return Ok(());
         }
-        // A voter that is silent for longer campaigns, so it does not count as a follower.
+        // A follower that hears nothing for longer than this campaigns.
         let within = self.config.timings.election_min;
         match answering_successor(&raft, self.config.id, within).await? {
             Some(successor) => self.hand_over_term(&raft, term, successor).await,
@@ -138,9 +138,9 @@ fn other_voters(raft: &Raft, replica: u64) -> Vec<u64> {
     metrics.membership_config.voter_ids().filter(|voter| *voter != replica).collect()
 }
 
-/// Waits for a voter that answers a message sent from now on. Prefers the one whose log is furthest
-/// among all voters. When `within` has passed, chooses the furthest of those that answered, or
-/// `None`.
+/// Waits for a voter that answers a message sent from now on. Returns the voter with the longest
+/// log as soon as that answers. After `within`, returns the one with the longest log of those that
+/// answered.
 async fn answering_successor(
     raft: &Raft,
     replica: u64,
@@ -170,7 +170,7 @@ async fn answering_successor(
     }
 }
 
-/// The other voter whose log is furthest among those that `counts` accepts, and its last index.
+/// The last index and the id of the voter with the longest log, among those that `counts` accepts.
 fn furthest(
     metrics: &RaftMetrics<TypeConfig>,
     replica: u64,

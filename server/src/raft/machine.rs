@@ -1,7 +1,7 @@
-//! Applies the log to the state that it drives.
+//! Applies the log to the replicated state.
 //!
-//! Committed entries are applied in memory first; clients are answered from there. Their rows go to
-//! the store right after, in one batch for all entries that Raft delivered together.
+//! Committed entries are applied in memory first, and clients are answered from memory. Right
+//! after, the changed rows are stored, in one batch for all entries that Raft delivered at once.
 
 use std::{io, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::store::{
     state::{RowChange, StateStore, StateView},
 };
 
-/// The state that the log drives. Raft calls it in log order, from one task.
+/// The replicated state, as Raft uses it: in log order, from one task.
 pub trait Machine: Send + Sync + 'static {
     /// Applies one committed proposal. Returns the rows to store: each encoded key with its value,
     /// or `None` to remove it.

@@ -185,8 +185,8 @@ fn progress(raft: &Raft, replica: u64) -> (Option<u64>, Option<u64>) {
     (matched, metrics.last_log_index)
 }
 
-/// Removes a replica from every configuration. Returns the vote below which it must not vote after
-/// that: this leader's vote, which was proven after the call.
+/// Removes a replica from every configuration. Returns the floor of its later votes: this leader's
+/// vote, which was proven after the call.
 async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
     for _ in 0..REMOVAL_STEPS {
         raft.ensure_linearizable(ReadPolicy::ReadIndex).await.map_err(|error| error.to_string())?;
@@ -197,7 +197,7 @@ async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
         let is_settled = seen.effective == seen.committed && seen.effective.get_joint_config().len() == 1;
         let is_voter = seen.effective.voter_ids().any(|voter| voter == replica);
         if !is_settled && !is_voter {
-            // A joint configuration without it, or one that is not committed: complete that.
+            // Complete a joint configuration without the replica, or one that is not committed.
             change(raft, ChangeMembers::AddVoterIds(BTreeSet::new()), true).await?;
         } else if is_voter {
             tracing::info!(replica, "removing a replica that has lost its data, so that it can rejoin");
@@ -211,9 +211,9 @@ async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
     Err(format!("the membership changes too often to remove replica {replica}"))
 }
 
-/// Removes a replica completely, then adds it as a learner at an address, so that the membership
-/// keeps recording one. If the leader dies in between, the configured address counts. Returns the
-/// same as [`remove_completely`].
+/// Removes a replica completely, then adds it as a learner, so that the membership still records an
+/// address for it. If the leader dies in between, the configured address counts. Returns the same
+/// as [`remove_completely`].
 ///
 /// Changing the address in place is not enough: the leader would still send to the old one.
 pub(super) async fn add_anew(raft: &Raft, replica: u64, address: &str) -> Result<Vote, String> {

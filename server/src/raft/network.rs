@@ -36,14 +36,14 @@ use crate::store::{
     store_identity::{ClusterId, StoreIdentity},
 };
 
-/// The most messages with entries in flight to one follower. While it writes one to its disk, the
-/// next has arrived, and later entries gather into the one after that. A larger number would make
-/// more and smaller messages. The log's reads bound the bytes of each message, so this bounds
-/// memory too.
+/// The most messages with entries in flight to one follower. While the follower writes one to its
+/// disk, the next one arrives, and later entries gather for the one after that. With a larger
+/// number, messages would be smaller and more. The log's reads bound the bytes of each message, so
+/// this bounds memory too.
 const PIPELINE: usize = 2;
 /// The longest time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause before a snapshot call is repeated whose connection broke.
+/// The pause before a snapshot call is repeated, after its connection broke.
 const SNAPSHOT_RETRY: Duration = Duration::from_millis(100);
 /// After this many timeouts in a row, the connection is dropped. After a partition, a new
 /// connection works long before the retransmissions of the old one.
@@ -135,7 +135,7 @@ fn until(within: Duration) -> context::Context {
     context
 }
 
-/// Opens connections when Raft asks for them.
+/// Opens connections when Raft requests them.
 #[derive(Clone)]
 pub struct PeerNetworks {
     pub(super) replica: u64,
@@ -221,8 +221,8 @@ impl PeerNetwork {
     /// Sends all pieces, then asks until they are installed. There is no limit on the total time:
     /// see [`Self::until_answered`].
     ///
-    /// The answer that the installation is in progress counts as progress, however often it comes.
-    /// The receiver could not begin another installation before.
+    /// Each answer that the installation is in progress counts as progress: the receiver could not
+    /// begin another installation before it ends.
     async fn send_snapshot(&self, vote: Vote, snapshot: RaftSnapshot) -> SentSnapshot {
         let StateSnapshot::View(view) = snapshot.snapshot else {
             return Err(StreamingError::Network(NetworkError::from_string("a received snapshot cannot be sent")));

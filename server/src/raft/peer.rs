@@ -83,8 +83,8 @@ pub trait Peer {
     /// again.
     async fn bootstrap(founding: Bootstrap) -> Result<(), PeerRefusal>;
 
-    /// From an empty replica to the leader: let me rejoin. Answered when the replica may start, see
-    /// [`bootstrap`](super::bootstrap). A repeated call is answered again.
+    /// From an empty replica to the leader: let me rejoin. The leader answers when the replica may
+    /// start, see [`bootstrap`](super::bootstrap), and answers a repeated call again.
     async fn rejoin(newcomer: u64, address: String, life: u64) -> Result<Admitted, MembershipRefusal>;
 
     /// From an operator to the leader: a stopped replica returns at another address, with an empty
@@ -370,7 +370,7 @@ impl Peer for PeerServer {
     }
 
     async fn bootstrap(self, _: Context, founding: Bootstrap) -> Result<(), PeerRefusal> {
-        // Its own task, so that a founder that hangs up does not leave it half done.
+        // In a task of its own, so that it is completed even if the founder disconnects.
         let node = Arc::clone(&self.node);
         let accepted = tokio::spawn(async move { node.accept_bootstrap(founding).await }).await;
         accepted.map_err(|error| self.stopped(error))?
@@ -389,7 +389,7 @@ impl Peer for PeerServer {
     }
 
     async fn replace(self, _: Context, replica: u64, address: String) -> Result<(), MembershipRefusal> {
-        // Its own task, so that an operator who hangs up does not leave it half done.
+        // In a task of its own, so that it is completed even if the operator disconnects.
         let node = Arc::clone(&self.node);
         let answer = tokio::spawn(async move { node.replace(replica, address).await }).await;
         answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))

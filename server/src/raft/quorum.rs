@@ -1,21 +1,21 @@
 //! When a leader has been without a majority for so long that clients should not wait for it.
 //!
 //! A leader that is cut off commits nothing and proves nothing. But Raft lets it count as leader
-//! until it hears of a later Raft term, which it cannot. Clients would wait there while another
-//! leader serves. So it counts as leading only while a majority answers it. Only the clients'
-//! waiting time depends on this: time, and the next leader's covering (S7), bound its promises.
+//! until it hears of a later Raft term, and it hears nothing. Its clients would wait while another
+//! leader serves. So it counts as leading only while a majority answers it. Only waiting times
+//! depend on this: time, and the next leader's covering holders (S7), bound its promises.
 //!
-//! A process that was itself stopped or starved has heard from nobody either, and its answers may
-//! be waiting. So it trusts a silence only if it was awake through the last two looks. It was away
-//! if a look comes later than two should have come. If it was away for long, another replica leads,
-//! and the first message shows that.
+//! A process that was itself stopped or starved has also heard from nobody, and answers may wait in
+//! its sockets. So it trusts a silence only if it was awake during the last two checks. It was not
+//! awake if a check comes later than two should have come. If it was stopped for long, another
+//! replica leads, and the first message shows that.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The number of looks after which a silence is trusted. The process was away if this many are
-/// missing.
+/// The number of checks after which a silence is trusted. If this many are missing, the process was
+/// not awake.
 const LOOKS: u32 = 2;
 
 /// A replica's leadership, confirmed by its majority's answers.
@@ -23,13 +23,13 @@ const LOOKS: u32 = 2;
 pub(super) struct Quorum {
     /// The longest silence of the majority.
     silence_max: Duration,
-    /// The longest interval between two looks, unless the process was away.
+    /// The longest interval between two checks, unless the process was not awake.
     look_every: Duration,
     /// The Raft term that this replica leads, and when that was first seen.
     led: Option<(u64, Instant)>,
     /// Whether a trusted silence has not ended yet.
     is_lost: bool,
-    /// The time of the last look.
+    /// The time of the last check.
     looked: Instant,
     /// Since when the process has certainly been awake.
     awake_since: Instant,

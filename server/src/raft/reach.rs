@@ -19,7 +19,7 @@ use super::{
     peer::PeerRefusal,
 };
 
-/// Shorter failures have no log line, such as a broken connection or one late answer.
+/// Shorter failures, such as a broken connection or one late answer, are not logged.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// All replicas that this one calls. Clones are the same set.

@@ -14,8 +14,8 @@
 //! - Each step can be repeated.
 //!
 //! **What it does not know.** Whether the old process has ended, if its address is silent. The
-//! operator is responsible for that. If the process still runs behind a partition, it counts for
-//! nothing: the membership of the majority no longer has its vote.
+//! operator is responsible for that. If the process still runs behind a partition, it has no
+//! effect: the membership of the majority no longer has its vote.
 //!
 //! [`bootstrap`]: super::bootstrap
 
@@ -38,7 +38,7 @@ const HINTS_MAX: usize = 4;
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl ReplicaNode {
-    /// Records another address for a replica, which it will rejoin from.
+    /// Records another address, from which the replica will rejoin.
     pub(super) async fn replace(&self, replica: u64, address: String) -> Result<(), MembershipRefusal> {
         let (raft, standing) = self.require_leader()?;
         let _changing = self.membership_lock.lock().await;

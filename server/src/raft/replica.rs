@@ -37,8 +37,8 @@ use crate::store::{
     store_identity::{ClusterId, StoreIdentityError},
 };
 
-/// The longest proposal, in bytes. A frame must fit it, with a message's other parts and with as
-/// many bytes read from the other end of the log. The lessor makes no longer one.
+/// The longest proposal, in bytes. The lessor makes no longer one. A frame must fit one, together
+/// with the entries that one read of the log adds from memory, and the rest of the message.
 pub const PROPOSAL_MAX_BYTES: usize = 8 << 20;
 
 /// The head of a proposal: three numbers, and the number of commands.
@@ -439,13 +439,13 @@ impl Replica {
     }
 
     /// How often this replica has asked all others for their stages, in search of its cluster. A
-    /// test that expects no bootstrap learns by this that there was occasion for one.
+    /// test that expects no bootstrap uses this to see that one was possible.
     pub fn rounds(&self) -> u64 {
         self.node.rounds.load(Ordering::Relaxed)
     }
 
-    /// How long this replica has heard from the leader of the latest entry since that arrived; zero
-    /// if unknown. A new leader must call this once, before it proposes: later entries are its own.
+    /// How long this replica heard from the leader of the latest entry, since that entry arrived.
+    /// Zero if unknown. A new leader must call this once, before it proposes entries of its own.
     pub fn take_heard(&self) -> Duration {
         self.node.heard.lock().take()
     }
@@ -453,9 +453,9 @@ impl Replica {
     /// If this replica leads, transfers leadership to another voter, and waits for it. For a
     /// planned stop.
     ///
-    /// The successor is the voter with the furthest log among those that answer now. This replica
-    /// leads until one has answered. Then it no longer leads, unless it is elected again. The only
-    /// voter continues to lead.
+    /// The successor is the voter with the longest log among those that answer now. This replica
+    /// leads until one has answered. Then it no longer leads, unless it is elected again. If it is
+    /// the only voter, it continues to lead.
     ///
     /// # Errors
     ///

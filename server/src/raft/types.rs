@@ -4,7 +4,7 @@
 //! version, and a change of its interface must not spread further.
 //!
 //! Leader ids are those of the Raft paper: at most one leader in a Raft term. openraft's default
-//! allows several leaders in one Raft term, which is not what engineers expect of it.
+//! allows several leaders in one Raft term, which engineers do not expect.
 
 use std::{fmt, sync::Arc};
 

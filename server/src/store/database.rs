@@ -2,11 +2,11 @@
 //!
 //! fjall creates a database in several steps. If a crash interrupts them, it refuses the result: a
 //! journal without the marker of its version, or an empty marker. It also does not fsync the parent
-//! folder of a new keyspace's folder. So this module creates a database beside its place, with all
-//! its keyspaces, and renames it once all of it is on the disk. It fsyncs a keyspace that is
+//! folder of a new keyspace's folder. So this module creates a database with all its keyspaces
+//! under another name, and renames it once all of it is on the disk. It fsyncs a keyspace that is
 //! created later.
 //!
-//! Before opening, it cuts off what a crash left half written at the end of the journal
+//! Before opening, it cuts off an incomplete batch that a crash left at the journal's end
 //! ([`journal`]).
 
 use std::{

@@ -56,7 +56,7 @@ impl DirectoryLock {
             let _ = file.take(NUMBER_MAX_BYTES).read_to_string(&mut number);
             return Err(DirectoryLockError::InUse { process: number.trim().parse().ok() });
         }
-        // Likewise: the lock counts even if this cannot be written.
+        // The lock counts even if the process id cannot be written.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }

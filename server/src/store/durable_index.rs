@@ -7,10 +7,10 @@
 //! the vote. At the start the log must reach that far.
 //!
 //! **Guarantees.** Its content was durable in the log when it was written. It is written after the
-//! log's fsync, and lowered durably before the log is truncated. It may record less than the log
-//! has, so it never refuses a whole log: an fsync with every batch would double the cost of a
-//! write. After the crash of a process, or damage to the medium, it is exact. After a power loss it
-//! may be as old as the last vote or truncation.
+//! log's fsync, and lowered durably before the log is truncated. So it never claims more than the
+//! log has, and no complete log is refused. It may claim less: it is not fsynced with every batch,
+//! because that would double the cost of a write. After the crash of a process, or damage to the
+//! medium, it is exact. After a power loss it may be as old as the last vote or truncation.
 //!
 //! **Format.** Two slots, written in turn, each with a crc, a format and a counter. So a torn write
 //! costs one slot.
@@ -39,7 +39,7 @@ pub const DURABLE_INDEX_FORMAT: u8 = 2;
 /// No counter reaches this by counting. A higher one is damaged, even if its checksum is right.
 const COUNTER_END: u64 = u64::MAX / 2;
 
-/// What was durable in the log at one time.
+/// The part of the log that was durable at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct DurableRecord {
     counter: u64,

@@ -17,8 +17,7 @@
 //! The cut bytes are first saved to `DIR.cut`, with an fsync. The next cut replaces that file. So
 //! each database has one at most, no longer than a journal.
 //!
-//! **What it does not know.** The meaning of the batches. [`batch`] has what it knows of the
-//! format.
+//! **What it does not know.** The meaning of the batches. [`batch`] knows the format.
 
 mod batch;
 mod tail;
@@ -38,7 +37,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Which batches of a journal may be torn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synced {
-    /// Each batch was fsynced before the next was written: only the last one.
+    /// Each batch was fsynced before the next was written: only the last batch.
     Always,
     /// Batches were fsynced now and then: any of the last ones.
     Sometimes,
@@ -82,7 +81,7 @@ pub(super) fn cut(dir: &Path, synced: Synced) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Saves the bytes to be cut off beside the database, with an fsync. Returns their path.
+/// Saves the bytes to be cut off in a file next to the database, with an fsync. Returns their path.
 fn keep(dir: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let (path, new) = (beside(dir, ".cut"), beside(dir, ".cut.new"));
     let mut file = File::create(&new)?;

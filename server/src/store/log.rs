@@ -7,9 +7,9 @@
 //!   thread writes, in the order of the calls. It writes its queue as one batch with one fsync, and
 //!   only then calls the callbacks (group commit; fjall has none).
 //! - A failure poisons the replica (see [`Poison`]).
-//! - [`LogStore::open`] refuses a log that is shorter than acknowledged, because its replica would
-//!   deny its promises. The log must be gapless from the purge point to the last acknowledged
-//!   index, each entry with its checksum, and reach the [durable index](super::durable_index).
+//! - [`LogStore::open`] refuses a log that is shorter than acknowledged: its replica would break
+//!   its promises. The log must be gapless from the purge point to the last acknowledged index,
+//!   each entry with its checksum, and reach the [durable index](super::durable_index).
 //!
 //! **How it reads.** Entries that are not on disk yet, and a bounded number of recent ones, are in
 //! memory. Replication and applying normally read those. Older entries are read from the disk, off
@@ -52,8 +52,8 @@ pub use self::disk::{LOG_FORMAT, OpenLogError};
 /// most one batch of `max_append_entries`, so this is far more than one fsync can fall behind.
 const QUEUE_CALLS: usize = 1024;
 
-/// The most bytes of entries that one read for replication returns, unless a single entry is
-/// larger. With the bound on a proposal, this stays below the bound on a frame.
+/// The most bytes of entries that one read for replication takes from disk, and from memory, unless
+/// a single entry is larger. With the bound on a proposal, both fit into a frame.
 pub const READ_MAX_BYTES: usize = 4 << 20;
 
 /// The log of one replica. Clones are the same log.

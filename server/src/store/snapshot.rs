@@ -7,8 +7,8 @@
 //! end       0, row count u64, crc32 of everything before the crc
 //! ```
 //!
-//! Numbers are little-endian. The count and the crc stand at the end, so that one pass over a view
-//! is enough to send it while the database is being written.
+//! Numbers are little-endian. The count and the crc are at the end. So a view can be sent in one
+//! pass, while the database is being written.
 //!
 //! **Guarantees.** [`SnapshotFile::check`] reads a received file completely before anything of it
 //! is used: its format, the order and number of its rows, and its checksum. It has one row in
@@ -44,7 +44,7 @@ const KEY_MAX_BYTES: u32 = 64 << 10;
 const VALUE_MAX_BYTES: u32 = 64 << 20;
 /// The size of the pieces in which a snapshot is sent.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// The largest snapshot that is received. The state must fit in memory, and no machine has as much.
+/// The largest snapshot that is received. No machine has memory for such a state.
 pub const SNAPSHOT_MAX_BYTES: u64 = 1 << 40;
 
 /// Why bytes are not a snapshot.
@@ -137,7 +137,7 @@ pub struct SnapshotHeader {
 }
 
 impl SnapshotHeader {
-    /// The same for Raft.
+    /// The header in Raft's type.
     pub fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() }
     }
@@ -417,7 +417,7 @@ impl<R: Read> SnapshotReader<R> {
     }
 
     fn read_bytes(&mut self, length: u32) -> io::Result<Vec<u8>> {
-        // The buffer grows with the bytes that are there, so a wrong length costs nothing.
+        // The buffer grows only with the bytes that exist, so a wrong length costs nothing.
         let mut bytes = Vec::new();
         let read = (&mut self.inner).take(u64::from(length)).read_to_end(&mut bytes)?;
         if read < length as usize {
@@ -429,8 +429,8 @@ impl<R: Read> SnapshotReader<R> {
 }
 
 /// The pieces of a view's snapshot, in order, each at most [`PIECE_BYTES`]. A blocking thread makes
-/// them. The channel ends after the last piece or an error. It holds few pieces, so the view is
-/// read as fast as it is sent.
+/// them. The channel ends after the last piece or an error. The channel has room for few pieces, so
+/// the view is read as fast as it is sent.
 pub fn pieces(view: StateView) -> tokio::sync::mpsc::Receiver<io::Result<bytes::Bytes>> {
     /// Enough for reading and sending to overlap.
     const AHEAD: usize = 2;

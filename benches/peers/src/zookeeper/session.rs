@@ -1,9 +1,9 @@
 //! A ZooKeeper session, by the part of its protocol that is needed here. Requests are pipelined on
 //! one connection and answered in order.
 //!
-//! The client crate that was considered leaves Nagle's algorithm on. With many requests in flight
-//! on a connection, one may wait for another's acknowledgement, and the client would be measured.
-//! This module sends all waiting requests together.
+//! The available client crate leaves Nagle's algorithm on. With many requests in flight on one
+//! connection, a request may wait for the TCP acknowledgement of another. Then the figures would
+//! measure the client. This module sends all waiting requests together.
 
 use std::{
     collections::VecDeque,
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(Ask::SetData(b"v").encode("/a"), set);
     }
 
-    /// Opens a session, reads two requests, answers both (the second with an error), and hangs up.
+    /// Opens a session, reads two requests, answers both (the second with an error), and ends.
     async fn serve(listener: TcpListener) {
         let (mut stream, _) = listener.accept().await.expect("a client");
         let mut open = [0; 48 + 1];

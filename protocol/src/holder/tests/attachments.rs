@@ -220,14 +220,7 @@ fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
     let (volume, incarnation) = (path("/v"), Incarnation(2));
     let taken = LockGrant { path: path("/v/l"), lock, mode: LockMode::Exclusive, token, volume, incarnation };
     let written = Written { lock: Some(Box::new(taken)), ..Written::default() };
-    let answered = Answer::Written {
-        written,
-        stamp: stamp(40),
-        grant: None,
-        applied: Revision(30),
-        key_lease: None,
-        write_lease_data: None,
-    };
+    let answered = written_answer(written);
     client.answer(ticket, answered);
     assert!(!client.holder.lock_remaining(lock, client.now).is_zero());
     let effects = client.answer(late, answer(Some(value(10)), None));

@@ -31,14 +31,14 @@ fn attached(text: &str) -> Write {
 fn written() -> Answer {
     let attached = vec![VolumeLease { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let written = Written { revision: Revision(30), attached, ..Written::default() };
-    Answer::Written {
-        written,
-        stamp: stamp(40),
-        grant: None,
-        applied: Revision(30),
-        key_lease: None,
-        write_lease_data: None,
-    }
+    written_answer(written)
+}
+
+/// Waits until the next renewal is due, and returns its id.
+fn send_renewal(client: &mut Client) -> SendId {
+    client.now = client.holder.next_deadline().expect("it is to be renewed");
+    let effects = client.timeout(&[]);
+    client.only(&effects).0
 }
 
 /// A client that renews the key lease from 100 s on.
@@ -203,9 +203,7 @@ fn repeated_grant_of_an_earlier_lease_leaves_the_kept_one() {
 #[test]
 fn ended_key_lease_is_reported_lost_and_not_renewed() {
     let mut client = keeping();
-    client.now = client.holder.next_deadline().expect("it is to be renewed");
-    let effects = client.timeout(&[]);
-    let ticket = client.only(&effects).0;
+    let ticket = send_renewal(&mut client);
     assert_eq!(client.answer(ticket, kept(ONE, None)), [HolderEffect::KeyLeaseLost { id: ONE }]);
     client.now = at(111);
     assert!(sent(&client.timeout(&[])).iter().all(|(_, body)| !matches!(body, Body::KeepAlive { .. })));
@@ -259,9 +257,7 @@ fn lease_that_is_not_renewed_at_first_is_asked_for_slowly() {
 #[test]
 fn a_shorter_span_takes_back_nothing_that_was_promised() {
     let mut client = keeping();
-    client.now = client.holder.next_deadline().expect("it is to be renewed");
-    let effects = client.timeout(&[]);
-    let ticket = client.only(&effects).0;
+    let ticket = send_renewal(&mut client);
     assert_eq!(client.answer(ticket, kept(ONE, Some(Duration::from_secs(1)))), []);
     client.now = at(110);
     assert!(!client.timeout(&[]).contains(&HolderEffect::KeyLeaseLost { id: ONE }));
@@ -270,9 +266,7 @@ fn a_shorter_span_takes_back_nothing_that_was_promised() {
 #[test]
 fn what_was_let_go_is_heard_of_no_more() {
     let mut client = keeping();
-    client.now = client.holder.next_deadline().expect("it is to be renewed");
-    let effects = client.timeout(&[]);
-    let ticket = client.only(&effects).0;
+    let ticket = send_renewal(&mut client);
     client.step(HolderInput::StopKeepAlive(ONE));
     assert_eq!(client.answer(ticket, kept(ONE, Some(TTL))), []);
     client.now = at(120);
@@ -282,9 +276,7 @@ fn what_was_let_go_is_heard_of_no_more() {
 #[test]
 fn a_key_lease_is_kept_on_under_the_next_session() {
     let mut client = keeping();
-    client.now = client.holder.next_deadline().expect("it is to be renewed");
-    let effects = client.timeout(&[]);
-    let ticket = client.only(&effects).0;
+    let ticket = send_renewal(&mut client);
     let effects = client.refuse(ticket, Refusal::SessionNotFound { session: SESSION });
     let open = client.only(&effects).0;
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
@@ -434,9 +426,7 @@ fn missing_volume_is_forgotten_though_outer_lease_is_unchanged() {
 #[test]
 fn a_lease_whose_name_another_has_now_is_over() {
     let mut client = keeping();
-    client.now = client.holder.next_deadline().expect("it is to be renewed");
-    let effects = client.timeout(&[]);
-    let ticket = client.only(&effects).0;
+    let ticket = send_renewal(&mut client);
     let other =
         KeyLeasePromise { id: ONE, incarnation: Incarnation(6), ttl: TTL, result: KeepAliveResult::Renewed(TTL) };
     assert_eq!(client.answer(ticket, Answer::KeptAlive(vec![other])), [HolderEffect::KeyLeaseLost { id: ONE }]);

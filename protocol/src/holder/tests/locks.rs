@@ -27,15 +27,7 @@ fn taken(token: Option<u64>, incarnation: u64) -> Answer {
         volume: NodePath::root(),
         incarnation: Incarnation(incarnation),
     };
-    let written = Written { lock: Some(Box::new(taken)), ..Written::default() };
-    Answer::Written {
-        written,
-        stamp: stamp(40),
-        grant: None,
-        applied: Revision(30),
-        key_lease: None,
-        write_lease_data: None,
-    }
+    written_answer(Written { lock: Some(Box::new(taken)), ..Written::default() })
 }
 
 fn held(token: u64, is_contended: bool) -> LockStatus {

@@ -23,7 +23,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::*;
 use crate::{
-    command::{Condition, Write},
+    command::{Condition, Write, Written},
     id::{CoveringNumber, Incarnation, Revision, Sequence, VolumeGeneration},
     message::{
         AcquiredVolume, Answer, Body, Consent, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response,
@@ -57,6 +57,18 @@ fn at(secs: u64) -> Instant {
 
 fn stamp(sequence: u64) -> Stamp {
     Stamp { epoch: EPOCH, sequence }
+}
+
+/// The answer to a write, without a grant.
+fn written_answer(written: Written) -> Answer {
+    Answer::Written {
+        written,
+        stamp: stamp(40),
+        grant: None,
+        applied: Revision(30),
+        key_lease: None,
+        write_lease_data: None,
+    }
 }
 
 fn value(revision: u64) -> Content {

@@ -18,15 +18,7 @@ fn taken(mode: LockMode, token: Option<u64>) -> Answer {
         volume: NodePath::root(),
         incarnation: Incarnation(1),
     };
-    let written = Written { lock: Some(Box::new(taken)), ..Written::default() };
-    Answer::Written {
-        written,
-        stamp: stamp(40),
-        grant: None,
-        applied: Revision(30),
-        key_lease: None,
-        write_lease_data: None,
-    }
+    written_answer(Written { lock: Some(Box::new(taken)), ..Written::default() })
 }
 
 fn held(mode: LockMode, token: u64) -> LockStatus {

@@ -1,10 +1,10 @@
-//! Checks the order in which writes wait (S3). Tests run it after every step.
+//! Checks the order in which writes wait (S3). Tests run this check after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PendingWriteId, PendingWrites};
 
-/// With more unproposed writes the check is skipped, because it compares each with all.
+/// The check compares each write with all others, so it is skipped with more unproposed writes.
 const MANY_WRITES: usize = 32;
 
 impl PendingWrites {

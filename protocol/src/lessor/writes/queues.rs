@@ -1,8 +1,8 @@
 //! The queues of objects and subtrees: the pending writes of each, in their order (S3).
 //!
-//! An unproposed write waits only for the last one ahead of it in each of its queues, which waits
-//! for those ahead of it. So each of thousands of writes of one object costs no more than a single
-//! one.
+//! In each of its queues, an unproposed write waits only for the last write ahead, which waits for
+//! the writes ahead of itself. So with thousands of writes of one object, each costs no more than a
+//! single write. Only flushes *pass*: they wait for no write (S10).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ use super::{PendingWrite, PendingWriteId};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteQueue {
     all: BTreeSet<PendingWriteId>,
-    /// The unproposed writes, and whether each passes the others.
+    /// The unproposed writes. True if the write passes.
     waiting: BTreeMap<PendingWriteId, bool>,
 }
 
 impl WriteQueue {
-    /// The last write before this one that does not pass, and those behind it that pass: they wait
-    /// for nothing.
+    /// The last unproposed write before this one that does not pass, and the passing writes after
+    /// that. The passing writes must be included, because they wait for no write.
     fn last_before(&self, write_id: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
         up_to_one_that_waits(self.waiting.range(..write_id).rev())
     }
@@ -36,7 +36,7 @@ impl WriteQueue {
     }
 }
 
-/// The writes up to and including the first that does not pass. Examines one more.
+/// The writes up to and including the first that does not pass. It examines one more write.
 fn up_to_one_that_waits<'a>(
     queue: impl Iterator<Item = (&'a PendingWriteId, &'a bool)>,
 ) -> impl Iterator<Item = PendingWriteId> {
@@ -51,16 +51,16 @@ fn up_to_one_that_waits<'a>(
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteQueues {
-    /// By each object that is written by itself.
+    /// The queues of single objects.
     objects: BTreeMap<Object, WriteQueue>,
-    /// By each subtree that is written as a whole.
+    /// The queues of subtrees that are written as a whole.
     subtrees: BTreeMap<NodePath, WriteQueue>,
-    /// The lists of children that nodes of leases are being removed from, and by how many writes.
+    /// The lists from which pending writes remove nodes of leases, with the number of these writes.
     emptied: BTreeMap<NodePath, usize>,
 }
 
 impl WriteQueues {
-    /// A write enters the queues of what it covers. `empties`: it removes nodes of leases.
+    /// Adds a write to the queues of its covers. `empties`: whether it removes nodes of leases.
     pub(super) fn enter(&mut self, write_id: PendingWriteId, covers: &[ObjectSet], passes: bool, empties: bool) {
         for set in covers {
             let queue = match set {
@@ -75,7 +75,7 @@ impl WriteQueues {
         }
     }
 
-    /// The write has been proposed: no other write waits for it any more.
+    /// Marks a write as proposed: no other write waits for it from now on.
     pub(super) fn proposed(&mut self, write_id: PendingWriteId, covers: &[ObjectSet]) {
         for set in covers {
             let queue = match set {
@@ -110,8 +110,8 @@ impl WriteQueues {
         self.objects.contains_key(object) || self.tops_above(&object.path).next().is_some()
     }
 
-    /// The objects of a subtree with pending writes, and the lists that nodes of leases are being
-    /// removed from.
+    /// The objects of a subtree that pending writes cover, and the subtrees below the lists of
+    /// `emptied`.
     pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         let objects = self.objects_in(within).map(|(object, _)| ObjectSet::One(object.clone()));
         let above = self.tops_above(within.path()).map(|(top, _)| top);
@@ -130,8 +130,8 @@ impl WriteQueues {
             .flat_map(move |queue| queue.all.iter().copied().take(most))
     }
 
-    /// The nearest writes ahead that share an object with these sets. The others ahead wait behind
-    /// them, or are proposed.
+    /// The nearest earlier unproposed writes that share an object with these sets. All other such
+    /// writes wait behind these.
     pub(super) fn ahead(
         &self,
         covers: &[ObjectSet],
@@ -158,8 +158,8 @@ impl WriteQueues {
         let ObjectSet::Subtree(_) = set else {
             return ahead.extend(self.objects_in(set).flat_map(|(_, queue)| queue.last_before(write_id)));
         };
-        // A write that shares an object, and came before `last`, waits before `last`. Later ones
-        // are found along the queues or along the writes, whichever are fewer.
+        // Writes before `last` that share an object are ahead of `last` too. To find the later
+        // ones, it walks the queues and the writes in parallel, until the shorter walk ends.
         let waits = |other: &&PendingWriteId| pending.get(other).is_some_and(|pending| !pending.passes());
         let last = above.iter().rev().find(waits).copied().unwrap_or_default();
         let mut queues = self.queues_in(set).counted();
@@ -178,8 +178,8 @@ impl WriteQueues {
         }
     }
 
-    /// The nearest writes behind that share an object with these sets. The others behind wait
-    /// behind them.
+    /// The nearest later unproposed writes that share an object with these sets. All other such
+    /// writes wait behind these.
     pub(super) fn behind(&self, covers: &[ObjectSet], write_id: PendingWriteId) -> BTreeSet<PendingWriteId> {
         let above = covers.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
         let inside = covers.iter().flat_map(|set| self.queues_in(set));
@@ -223,7 +223,7 @@ impl WriteQueues {
         [all(&mut self.objects.values()), all(&mut self.subtrees.values()), self.emptied.len()]
     }
 
-    /// Checks that the queues are those of these writes.
+    /// Checks that the queues are those of the pending writes.
     pub(super) fn check(&self, pending: &BTreeMap<PendingWriteId, PendingWrite>) -> Result<(), String> {
         let mut expected = Self::default();
         for (write_id, pending) in pending {

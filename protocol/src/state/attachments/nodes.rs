@@ -1,4 +1,4 @@
-//! The nodes of one lease.
+//! The set of nodes that are attached to one lease.
 
 use std::collections::BTreeSet;
 

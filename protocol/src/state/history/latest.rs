@@ -1,14 +1,13 @@
-//! The latest change of each set of objects, by volume. The answer to a returning session costs by
-//! the sets that changed in its absence, however many changes there were (S10b in
-//! docs/PROTOCOL.md).
+//! The latest change of each set of objects, by volume. So the answer to a returning session costs
+//! by the sets that changed since, not by the number of changes (S10b in docs/PROTOCOL.md).
 //!
-//! A set is indexed under its own volume. The subtree of a volume is also indexed under the volume
-//! around it, which lost that part when the volume was created. A subtree with inner volumes is
-//! found from these through their ancestors.
+//! A set is indexed under its own volume. The subtree of a volume is also indexed under the outer
+//! volume, which lost that part when the volume was created. A change of a subtree with inner
+//! volumes is not indexed under these. `after` finds it through the ancestors of the inner volume.
 //!
-//! A set may be indexed under a volume that no longer contains it, or did not contain it then. No
-//! change is missed. Whatever moves objects between volumes is itself a change of the whole
-//! subtree, and is indexed under both.
+//! A set may be indexed under a volume that no longer contains it, or did not contain it at that
+//! time. Still, no change is missed: a write that moves objects between volumes changes the whole
+//! subtree, and is indexed under both volumes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,8 +35,8 @@ fn hashed(set: &ObjectSet) -> (u64, &ObjectSet) {
     (FixedState::default().hash_one(set), set)
 }
 
-/// The latest change of each set in the history. Derived from the history. The volumes are not, so
-/// it is not compared.
+/// The latest change of each set in the history. The sets are derived from the history. The volumes
+/// are not, so states are compared without this index.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatestChanges {
     sets: BTreeMap<ObjectSet, LastChange>,
@@ -57,8 +56,8 @@ impl Hash for LatestChanges {
 }
 
 impl LatestChanges {
-    /// Records a change of the set in its volume. `around` is the volume above the set's top, if
-    /// that is another one.
+    /// Records a change of the set in its volume. If the set is the subtree of a volume, `around`
+    /// is the outer volume.
     pub(super) fn note(&mut self, set: &ObjectSet, revision: Revision, volume: &NodePath, around: Option<&NodePath>) {
         visit(1);
         let last = LastChange { revision, volume: volume.clone(), outer_volume: around.cloned() };
@@ -98,7 +97,7 @@ impl LatestChanges {
 
     /// The sets that changed after the revision in the volume, each once.
     pub(super) fn after(&self, revision: Revision, volume: &NodePath) -> impl Iterator<Item = &ObjectSet> {
-        // The lowest set.
+        // The lowest set in the order of sets.
         let first = (revision.next(), ObjectSet::One(Object::data(NodePath::root())));
         let own = self.volumes.get(volume).into_iter().flat_map(move |sets| sets.range(first.clone()..));
         let tops = volume.ancestors().filter_map(move |top| {
@@ -113,10 +112,10 @@ impl LatestChanges {
         [self.sets.len(), self.volumes.values().map(BTreeSet::len).sum()]
     }
 
-    /// Checks that it has exactly the sets of these changes, each with its latest change.
+    /// Checks that the index has exactly the sets of these changes, each with its latest change.
     pub(super) fn check<'a>(&self, sets: impl Iterator<Item = (Revision, &'a ObjectSet)>) -> Result<(), String> {
-        // In the order of hashes, because comparing sets is slow, and simulations run this after
-        // every entry.
+        // The map is in the order of hashes, because comparing sets is slow, and simulations run
+        // this check after every entry.
         let expected: BTreeMap<(u64, &ObjectSet), Revision> =
             sets.map(|(revision, set)| (hashed(set), revision)).collect();
         let is_last = |(set, last): (&ObjectSet, &LastChange)| expected.get(&hashed(set)) == Some(&last.revision);

@@ -1,4 +1,4 @@
-//! Ids for key leases whose client chose none.
+//! Chooses ids for key leases whose clients chose none.
 
 use crate::{command::LeaseKey, id::LeaseId, state::State, work::visit};
 
@@ -14,8 +14,8 @@ fn splitmix64(number: u64) -> u64 {
 }
 
 impl State {
-    /// An id that no key lease has. It is the next incarnation's number, which no other lease gets.
-    /// If clients have taken several of these, it is a pseudo-random number.
+    /// An id that no key lease has. It is the number of the next incarnation, if that id is free.
+    /// If clients have taken several such ids, it is a pseudo-random number.
     pub(super) fn free_lease_id(&mut self) -> LeaseId {
         for _ in 0..TAKEN_IDS_SKIPPED {
             let next = self.meta.next_incarnation;
@@ -25,8 +25,8 @@ impl State {
             self.meta.next_incarnation = next.next();
         }
         let mut number = self.meta.next_incarnation.0;
-        // To delay this, a client must have taken, for each further step, an id computed for this
-        // very number.
+        // The loop continues only while clients have taken exactly the ids that follow from
+        // `number`.
         loop {
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let id = splitmix64(number);

@@ -21,7 +21,7 @@ pub(in crate::state) struct LockTable {
     pub(in crate::state) by_token: BTreeMap<Token, LockId>,
     /// The locks that are write leases: at most one on a node.
     pub(in crate::state) write_leases: BTreeMap<NodePath, LockId>,
-    /// The same, by session.
+    /// The nodes of these locks, by session.
     pub(in crate::state) write_leases_by_session: BTreeSet<(SessionId, NodePath)>,
 }
 
@@ -64,8 +64,8 @@ impl LockTable {
         Some((path, hold))
     }
 
-    /// Makes a lock a write lease, or an ordinary lock again. Returns the node if that changed
-    /// anything.
+    /// Makes a lock a write lease, or an ordinary lock again. Returns the node, or `None` if
+    /// nothing changed.
     pub(in crate::state) fn set_write_lease(&mut self, id: LockId, caches: Option<WriteLeaseId>) -> Option<NodePath> {
         let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.write_lease.is_some() != caches.is_some())?;
         hold.write_lease = caches;

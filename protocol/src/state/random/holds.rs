@@ -6,7 +6,7 @@ use crate::{
     lock::LockMode,
 };
 
-/// Uses few nodes, so that locks conflict.
+/// A random write about locks. It uses few nodes, so that locks conflict.
 pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
     let mode = random.pick(&[LockMode::Shared, LockMode::Shared, LockMode::Exclusive]);
     let wait = !random.one_in(4);
@@ -30,7 +30,7 @@ pub(super) fn random_hold(random: &mut Random, state: &State) -> Write {
     }
 }
 
-/// The owner of the lock in the write, most of the time.
+/// Usually the session of the lock that the write names.
 pub(super) fn owner_of(write: &Write, random: &mut Random, state: &State) -> Option<SessionId> {
     match write {
         Write::ChangeLockMode { lock, .. }

@@ -1,4 +1,4 @@
-//! The random runs reach every outcome that a command can have.
+//! Checks that the random runs reach every outcome that a command can have.
 
 use std::collections::BTreeSet;
 

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Cluster time (as in LogCabin) and all else depend on the log alone. A replica that starts empty
-/// ends with the same bytes.
+/// The whole state, with cluster time (as in LogCabin), depends on the log alone. So a replica that
+/// starts empty ends with the same bytes.
 #[test]
 fn log_replayed_on_a_fresh_replica_gives_the_same_rows() {
     for seed in 1..=SEEDS {

@@ -1,4 +1,4 @@
-//! Random transactions, compared with their operations done one by one.
+//! Random transactions, compared with single writes of their operations.
 
 use super::*;
 use crate::{
@@ -32,7 +32,7 @@ fn random_compare(random: &mut Random, state: &State) -> Compare {
 fn random_operation(random: &mut Random, all: &[NodePath], state: &State) -> Operation {
     let path = random.pick(all);
     if random.one_in(3) {
-        // Usually an existing node, because others cannot be deleted.
+        // Usually an existing node, because a delete of any other is refused.
         let nodes: Vec<&NodePath> = state.nodes_from(&NodePath::root()).map(|(at, _)| at).collect();
         let path = if random.one_in(4) { path } else { random.pick(&nodes).clone() };
         return Operation::Delete { path, recursive: random.one_in(2) };
@@ -62,7 +62,7 @@ fn holds(state: &State, compare: &Compare) -> bool {
     };
     let node = state.node(&compare.path);
     match &compare.target {
-        // All values here are zeros, so their order is that of their lengths.
+        // All bytes of the values here are zero, so the values are ordered by length.
         CompareTarget::Value(relation, than) => {
             node.is_some_and(|node| related(relation, node.value.len() as u64, than.len() as u64))
         }

@@ -1,4 +1,4 @@
-//! How a batch stands in a journal: fjall's third format.
+//! The format of a batch in a journal: fjall's format 3.
 //!
 //! ```text
 //! START  number of items (4)  sequence number (8)
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Numbers are little-endian. Our batches are not compressed, so a value's two lengths are the
-//! same. Sequence numbers rise from batch to batch, over restarts too. fjall draws one for each
-//! batch under the lock that it writes under. When it reads a journal again, it sets the counter
-//! beyond all numbers there.
+//! same. Sequence numbers rise from batch to batch, also across restarts. fjall draws a batch's
+//! number under the same lock as it writes the batch. When it reads a journal again, it sets the
+//! counter beyond all numbers there.
 
 use std::io::{self, Read};
 
@@ -64,7 +64,7 @@ fn read_whole(reader: &mut impl Read) -> io::Result<Option<Whole>> {
                 hash.update(&head);
                 let Some((key, value)) = lengths(&head) else { return Ok(None) };
                 let content = key as u64 + value as u64;
-                // The buffer grows with the bytes that are there, so a wrong length costs nothing.
+                // The buffer grows only with the bytes that exist, so a wrong length costs nothing.
                 let mut bytes = Vec::new();
                 reader.take(content).read_to_end(&mut bytes)?;
                 hash.update(&bytes);

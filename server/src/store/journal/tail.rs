@@ -7,16 +7,16 @@
 //!
 //! **How to distinguish them.** A batch that was written after the incomplete one
 //!
-//! - has a sequence number above that one's, whose number is above that of the last whole batch;
+//! - has a sequence number at least two above that of the last whole batch;
 //! - is followed, perhaps after others of rising numbers, by the end of the data, or by the
 //!   beginning of another batch, which may be torn. Nothing else is ever written after a batch;
-//! - is not within a value of the incomplete one, by that one's own lengths. (A damaged length
-//!   might claim that, although a value's length is stored twice. So it does not count for a batch
-//!   that begins right where another ends.)
+//! - is not within a value of the incomplete one, by the lengths in the incomplete one. (A damaged
+//!   length might place it there, although a value's length is stored twice. So this condition does
+//!   not apply to a batch that begins right where another ends.)
 //!
-//! If the incomplete batch has its end where its lengths place it, they decide at once whether
-//! anything follows. A doubtful case counts as damage. That costs a restart with an empty folder.
-//! The opposite mistake would lose acknowledged entries.
+//! If the incomplete batch has its end where its lengths place it, the lengths decide at once
+//! whether anything follows. A doubtful case counts as damage. That costs a restart with an empty
+//! folder. The opposite mistake would lose acknowledged entries.
 //!
 //! **Cost.** Each byte is examined a bounded number of times. Values that imitate batches many
 //! times over are treated as damage, and do not use up the processor.
@@ -81,8 +81,8 @@ impl JournalTail<'_> {
         self.after.is_none_or(|after| sequence.saturating_sub(1) > after)
     }
 
-    /// The end of the run of whole batches that begins with this one, and the last one's sequence
-    /// number.
+    /// The end of the run of whole batches that begins at `at`, and the sequence number of its last
+    /// batch.
     fn chain(&self, at: usize, first: &Outline) -> (usize, u64) {
         let (mut end, mut last) = (first.end.unwrap_or(at), first.sequence);
         while let Some(next) = Outline::of(self.bytes, end)

@@ -5,8 +5,8 @@
 //! - `entries` maps the index (big-endian) to a crc32 (of the index and the rest), the
 //!   [format](LOG_FORMAT) and the entry.
 //! - `meta` has the database's format, the purge point, the last entry, the vote, and how far
-//!   purged entries have been removed. The purge point has its own key: to find the first entry
-//!   would mean to skip the tombstones of all purged ones (measured: 40 to 297 ms).
+//!   purged entries have been removed. The purge point has its own key: a search for the first
+//!   entry would skip the tombstones of all purged ones (measured: 40 to 297 ms).
 
 use std::{io, ops::Range, path::Path};
 
@@ -39,7 +39,7 @@ const LAST: &str = "last";
 const VOTE: &str = "vote";
 const SWEPT: &str = "swept";
 
-/// Why a log was not opened. The replica must not start: it may have promised what is now missing.
+/// Why a log was not opened. The replica must not start: it may have acknowledged the missing data.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenLogError {
     /// The database cannot be opened or read.
@@ -163,8 +163,7 @@ impl LogDisk {
         Ok(Some(value))
     }
 
-    /// The purged entries that are still to be removed: from where the removal has come, to the
-    /// purge point.
+    /// The indexes of the purged entries that are still to be removed.
     pub(super) fn unswept(&self) -> Result<Range<u64>, OpenLogError> {
         let purged: Option<LogId> = self.meta(PURGED)?;
         let swept: Option<u64> = self.meta(SWEPT)?;

@@ -49,7 +49,7 @@ impl Sizes {
         while self.marks.len() > 1 && self.marks.back().is_some_and(|mark| mark.end > from) {
             self.marks.pop_back();
         }
-        // Entries between the mark and the cut count nothing: less than one mark.
+        // The entries between the mark and the cut, less than one mark, are not counted.
         self.last = Mark { end: from, total: self.marks.back().map_or(0, |mark| mark.total) };
     }
 

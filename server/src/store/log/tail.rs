@@ -5,8 +5,8 @@ use std::{collections::VecDeque, io, ops::Range};
 use super::sizes::Sizes;
 use crate::raft::types::alias::{LogId, RaftEntry, Vote};
 
-/// The most entries on disk that stay in memory. The state machine, and followers that keep up,
-/// read the last few hundred.
+/// The most entries on disk that stay in memory. The state machine, and followers that are not
+/// behind, read the last few hundred.
 const RECENT_ENTRIES: usize = 8192;
 /// The most bytes of those entries.
 const RECENT_BYTES: usize = 32 << 20;

@@ -37,7 +37,7 @@ pub(super) enum LogOp {
     Append { entries: Vec<RaftEntry>, callback: IOFlushed<TypeConfig> },
     /// Saves a vote.
     Vote { vote: Vote, reply: LogReply },
-    /// Removes all entries from `from` on. Then `last` is the last one.
+    /// Removes all entries from `from` on. Then `last` is the last entry.
     Truncate { from: u64, last: Option<LogId>, reply: LogReply },
     /// Moves the purge point. Then `last` is the last entry.
     Purge { upto: LogId, last: Option<LogId>, reply: LogReply },
@@ -84,8 +84,7 @@ pub(super) struct LogWriter {
     vote: Option<Vote>,
     /// The purged entries that are still to be removed.
     unswept: Range<u64>,
-    /// The first index that is not purged: how far the removal has come once nothing is left to
-    /// remove.
+    /// The first index that is not purged. The removal of purged entries ends there.
     kept_from: u64,
 }
 
@@ -158,8 +157,7 @@ impl LogWriter {
                 Err(mpsc::error::TryRecvError::Disconnected) => return None,
                 Err(mpsc::error::TryRecvError::Empty) => {
                     let swept = self.guarded(|writer| {
-                        // Fsynced like all batches: otherwise a torn batch could not be told from
-                        // damage.
+                        // Fsynced like all batches, to distinguish a torn batch from damage.
                         let mut batch = writer.disk.batch().durability(Some(PersistMode::SyncData));
                         let unswept = writer.sweep(&mut batch)?;
                         batch.commit().map_err(io::Error::other)?;
