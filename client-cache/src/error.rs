@@ -204,7 +204,7 @@ impl WriteError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     /// There is no such lease, or it has ended.
-    #[error("lease {id:x} does not exist")]
+    #[error("lease {id:016x}: not found")]
     NotFound {
         /// The lease.
         id: LeaseId,

@@ -81,14 +81,14 @@ async fn what_no_server_would_take_is_not_sent() {
     let put = |at: &str| Operation::put(path(at), "");
     let many = Transaction { then: (0..129).map(|it| put(&format!("/{it}"))).collect(), ..Transaction::new() };
     let error = client.transaction(many).await.unwrap_err();
-    let expected = "the transaction has 129 operations in one branch: expected at most 128";
+    let expected = "transaction: 129 operations in one branch exceed the limit of 128";
     assert!(matches!(error, WriteError::Limit(_)) && error.to_string() == expected, "{error}");
     let error = client.transaction(Transaction::new().then(put("/a")).then(put("/a"))).await.unwrap_err();
     let refusal = WriteRefusal::Overlap { branch: Branch::Then, first: 0, second: 1, path: path("/a") };
     assert_eq!(error, WriteError::Refused(Refusal::Write(refusal)));
     assert_eq!(server.asked("Write"), 0);
     let refused = client.transaction(Transaction::new().then(put("/a")).then(Operation::delete(path("/b")))).await;
-    assert_eq!(refused.unwrap_err().to_string(), "operation 2 of the branch then: /b does not exist");
+    assert_eq!(refused.unwrap_err().to_string(), "operation 2 of branch then: /b: not found");
     assert_eq!(client.get(&path("/a")).await.unwrap(), None, "none of it was done");
 }
 

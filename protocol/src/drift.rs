@@ -99,7 +99,7 @@ impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, server, allowed_ppm } = self;
         let ppm = self.ppm();
-        write!(f, "client counted {client:?}, server counted {server:?}: {ppm:+} ppm, expected at most ±{allowed_ppm}")
+        write!(f, "client counted {client:?}, server counted {server:?}: {ppm:+} ppm, the limit is ±{allowed_ppm}")
     }
 }
 

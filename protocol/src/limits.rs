@@ -49,7 +49,7 @@ impl Default for Limits {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum LimitError {
     /// The value is too long.
-    #[error("the value has {got} bytes: expected at most {expected}")]
+    #[error("value: {got} bytes exceed the limit of {expected}")]
     Value {
         /// Its length in bytes.
         got: usize,
@@ -60,7 +60,7 @@ pub enum LimitError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// The path has too many components.
-    #[error("the path: {got} components deep, above the limit of {expected} (limits.depth_max)")]
+    #[error("path: {got} components exceed the limit of {expected} (limits.depth_max)")]
     Depth {
         /// The number of components.
         got: usize,
@@ -68,7 +68,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// The content is too long for one answer, such as a list of very many children.
-    #[error("the answer has {got} bytes: expected at most {expected}")]
+    #[error("answer: {got} bytes exceed the limit of {expected}")]
     Content {
         /// Its approximate length in bytes.
         got: usize,
@@ -76,7 +76,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// The write is too long for an entry of the log.
-    #[error("the write: {got} bytes when encoded, above the limit of {expected}")]
+    #[error("write: {got} encoded bytes exceed the limit of {expected}")]
     Write {
         /// The length of its encoding in bytes.
         got: usize,
@@ -84,7 +84,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// The session's name is too long.
-    #[error("the session's name has {got} bytes: expected at most {expected}")]
+    #[error("session name: {got} bytes exceed the limit of {expected}")]
     SessionName {
         /// Its length in bytes.
         got: usize,
@@ -92,7 +92,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// The TTL of a key lease is out of bounds.
-    #[error("a term of {got:?} for a key lease: expected {least:?} to {most:?}")]
+    #[error("TTL {got:?} of a key lease: out of range; expected {least:?} to {most:?}")]
     Ttl {
         /// The requested TTL.
         got: Duration,
@@ -102,7 +102,7 @@ pub enum LimitError {
         most: Duration,
     },
     /// A list in a request is too long.
-    #[error("the request: {got} {what}, above the limit of {expected}")]
+    #[error("request: {got} {what} exceed the limit of {expected}")]
     Request {
         /// The elements of the list, in the plural.
         what: String,
@@ -112,7 +112,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// One request names too many key leases.
-    #[error("{got} key leases in one request: expected at most {expected}")]
+    #[error("request: {got} key leases exceed the limit of {expected}")]
     Leases {
         /// Their number.
         got: usize,
@@ -120,7 +120,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// One request names too many locks.
-    #[error("{got} holds in one request: expected at most {expected}")]
+    #[error("request: {got} locks exceed the limit of {expected}")]
     Locks {
         /// Their number.
         got: usize,
@@ -128,7 +128,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// The lock delay is too long.
-    #[error("{path} is to stay held for {got:?} after the hold is lost: expected at most {most:?}")]
+    #[error("{path}: lock delay {got:?} exceeds the limit of {most:?}")]
     LockDelay {
         /// The node.
         path: NodePath,
@@ -138,7 +138,7 @@ pub enum LimitError {
         most: Duration,
     },
     /// A configured limit is above its own bound.
-    #[error("limit {limit} is {got}: expected at most {expected}")]
+    #[error("{limit} = {got}: exceeds the limit of {expected}")]
     Configuration {
         /// The name of the limit.
         limit: String,
@@ -148,7 +148,7 @@ pub enum LimitError {
         expected: usize,
     },
     /// A transaction is too large in one respect.
-    #[error("the transaction has {got} {what}: expected at most {expected}")]
+    #[error("transaction: {got} {what} exceed the limit of {expected}")]
     Transaction {
         /// The counted parts, in the plural.
         what: String,
@@ -397,7 +397,7 @@ mod tests {
         let deep = |depth: usize| path(&"/x".repeat(depth));
         assert_eq!(limits.check_path(&deep(64)), Ok(()));
         let error = limits.check_path(&deep(65)).expect_err("too deep");
-        assert_eq!(error.to_string(), "the path: 65 components deep, above the limit of 64 (limits.depth_max)");
+        assert_eq!(error.to_string(), "path: 65 components exceed the limit of 64 (limits.depth_max)");
         let configured = Limits { depth_max: Limits::DEPTH_MAX + 1, ..limits };
         let (got, expected) = (Limits::DEPTH_MAX + 1, Limits::DEPTH_MAX);
         let error = LimitError::Configuration { limit: "depth_max".to_owned(), got, expected };

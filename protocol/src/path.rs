@@ -40,15 +40,13 @@ pub struct NodePath {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum PathError {
     /// The text does not begin with `/`.
-    #[error("path {path:?} is not absolute: expected it to begin with \"/\"")]
+    #[error("path {path:?}: not absolute; a path begins with \"/\"")]
     Relative {
         /// The text that was given.
         path: String,
     },
     /// The path has two slashes in a row, or a slash at the end.
-    #[error(
-        "path {path:?} has an empty component at byte {at}: expected a name between slashes and none after the last"
-    )]
+    #[error("path {path:?}: empty component at byte {at}")]
     EmptyComponent {
         /// The text that was given.
         path: String,
@@ -56,7 +54,10 @@ pub enum PathError {
         at: usize,
     },
     /// The component is `.` or `..`, or has a `/` or NUL, which other software treats specially.
-    #[error("path {path:?} has the component {component:?}: expected a name other than \".\" and \"..\", without NUL")]
+    #[error(
+        "path {path:?}: invalid component {component:?}; a component is not \".\" or \"..\", and \
+         has no slash or NUL"
+    )]
     ForbiddenComponent {
         /// The text that was given.
         path: String,
@@ -64,7 +65,7 @@ pub enum PathError {
         component: String,
     },
     /// A component is too long.
-    #[error("a component of the path has {got} bytes: expected at most {expected}")]
+    #[error("path component: {got} bytes exceed the limit of {expected}")]
     ComponentTooLong {
         /// Its length in bytes.
         got: usize,
@@ -72,7 +73,7 @@ pub enum PathError {
         expected: usize,
     },
     /// The path is too long.
-    #[error("the path has {got} bytes: expected at most {expected}")]
+    #[error("path: {got} bytes exceed the limit of {expected}")]
     TooLong {
         /// Its length in bytes.
         got: usize,

@@ -103,7 +103,7 @@ pub struct DriftAllowance {
 
 /// The requested drift allowance is too large.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
-#[error("a drift allowance of {got_ppm} ppm: expected at most {} ppm", DriftAllowance::MAX_PPM)]
+#[error("drift allowance {got_ppm} ppm: exceeds the limit of {} ppm", DriftAllowance::MAX_PPM)]
 pub struct DriftError {
     /// The requested allowance, in parts per million.
     pub got_ppm: u32,

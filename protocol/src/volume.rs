@@ -43,7 +43,7 @@ struct RawSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum VolumeError {
     /// The volume term is out of bounds.
-    #[error("a volume term of {got:?}: expected {least:?} to {most:?}")]
+    #[error("volume term {got:?}: out of range; expected {least:?} to {most:?}")]
     Term {
         /// The requested term.
         got: Duration,
@@ -53,7 +53,7 @@ pub enum VolumeError {
         most: Duration,
     },
     /// The object term is shorter than the volume term, or too long.
-    #[error("an object term of {got:?}: expected at least the volume term, {least:?}, and at most {most:?}")]
+    #[error("object term {got:?}: out of range; expected the volume term, {least:?}, to {most:?}")]
     ObjectTerm {
         /// The requested term.
         got: Duration,
@@ -64,8 +64,9 @@ pub enum VolumeError {
     },
     /// The margin does not cover the drift of two clocks (T3), or is too long.
     #[error(
-        "a skew margin of {got:?}: expected more than {least:?}, which two clocks that each drift by {drift_ppm} ppm \
-         can be apart after a term and a tick of {over:?}, and at most {most:?}"
+        "skew margin {got:?}: out of range; expected more than {least:?} and at most {most:?}; \
+         two clocks that each drift by {drift_ppm} ppm differ by {least:?} after a term and a \
+         tick, {over:?}"
     )]
     SkewMargin {
         /// The requested margin.

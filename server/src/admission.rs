@@ -179,7 +179,7 @@ impl Admission {
             Role::Peer => ("other replicas", &self.peers),
         };
         let permit = Arc::clone(room).try_acquire_owned();
-        permit.map_err(|_| format!("{most} connections of {whose}: expected fewer than {most}, try another server"))
+        permit.map_err(|_| format!("{most} connections of {whose}, the limit; try another server"))
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
         let admission = Admission::within(64);
         let clients: Vec<_> = (0..16).map(|_| admission.admit(Role::Client).expect("there is room")).collect();
         let refused = admission.admit(Role::Client).expect_err("it is full");
-        assert_eq!(refused, "16 connections of clients: expected fewer than 16, try another server");
+        assert_eq!(refused, "16 connections of clients, the limit; try another server");
         drop(admission.admit(Role::Peer).expect("peers have room of their own"));
         drop(clients);
         drop(admission.admit(Role::Client).expect("there is room again"));

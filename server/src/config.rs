@@ -86,7 +86,7 @@ impl Default for RaftConfig {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The replica is not a member of its own cluster.
-    #[error("replica {id} is not in the cluster {members:?}: expected one of its members")]
+    #[error("replica {id}: not in --cluster; expected one of {members:?}")]
     NotAMember {
         /// The replica.
         id: u64,
@@ -94,16 +94,16 @@ pub enum ConfigError {
         members: Vec<u64>,
     },
     /// A replica's number is 0. Numbers start at 1.
-    #[error("replica 0: expected a number from 1 on")]
+    #[error("replica 0: invalid id; ids begin at 1")]
     IdZero,
     /// An address is not `host:port`.
-    #[error("the address {got:?}: expected HOST:PORT")]
+    #[error("address {got:?}: invalid; expected HOST:PORT")]
     Address {
         /// The configured text.
         got: String,
     },
     /// Two replicas have the same address.
-    #[error("replicas {one} and {other} both have the address {address}: expected each to have its own")]
+    #[error("replicas {one} and {other} have the same address {address}; each needs its own")]
     SameAddress {
         /// One of the two.
         one: u64,
@@ -114,9 +114,9 @@ pub enum ConfigError {
     },
     /// With these timings, no leader would last.
     #[error(
-        "a heartbeat of {heartbeat_ms} ms with elections after {election_min_ms} to {election_max_ms} ms: expected the \
-         first election time to be at least three heartbeats, and less than the second, which is at most \
-         {ELECTION_MAX_MS} ms"
+        "heartbeat of {heartbeat_ms} ms, elections after {election_min_ms} to {election_max_ms} \
+         ms: inconsistent; expected raft.election_min_ms to be at least three heartbeats and \
+         below raft.election_max_ms, which is at most {ELECTION_MAX_MS}"
     )]
     Timings {
         /// The heartbeat interval.
@@ -215,7 +215,7 @@ mod by_number {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, String>, D::Error> {
         let texts = BTreeMap::<String, String>::deserialize(deserializer)?;
         let number = |id: String| {
-            id.parse().map_err(|_| D::Error::custom(format!("the replica {id:?}: expected a number from 1 on")))
+            id.parse().map_err(|_| D::Error::custom(format!("replica {id:?}: invalid id; ids are numbers from 1")))
         };
         texts.into_iter().map(|(id, address)| Ok((number(id)?, address))).collect()
     }

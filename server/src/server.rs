@@ -35,7 +35,7 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The address is in use, or belongs to another machine.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("listen on {address}: {error}")]
     Listen {
         /// The address.
         address: String,
@@ -43,7 +43,7 @@ pub enum StartError {
         error: std::io::Error,
     },
     /// The system does not report its limit of open files for this process.
-    #[error("cannot read the limit of open files: {0}")]
+    #[error("read the limit of open files: {0}")]
     Descriptors(std::io::Error),
     /// The data folder cannot be opened, or Raft cannot start on it.
     #[error(transparent)]

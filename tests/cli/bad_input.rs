@@ -29,7 +29,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
         (&["lease", "keep-alive", "1694d81417acd4754"], "1 to 16 hexadecimal digits"),
         (&["put", "/a", "1", "--lease", ""], "hexadecimal digits"),
         (&["register", "/a"], "VALUE"),
-        (&["serve", "--id", "0"], "expected a number from 1 on"),
+        (&["serve", "--id", "0"], "ids begin at 1"),
         (&["serve", "--cluster", "1=a:1,2"], "N=HOST:PORT"),
     ];
     for (arguments, expected) in cases {
@@ -39,7 +39,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
     }
     let long = format!("/{}", "x".repeat(256));
     let (status, _, message) = cli.fails(["get", long.as_str()]);
-    assert!(status == 2 && message.contains("256 bytes: expected at most 255"), "{message}");
+    assert!(status == 2 && message.contains("256 bytes exceed the limit of 255"), "{message}");
 }
 
 #[test]
@@ -52,23 +52,23 @@ fn server_limits_are_refused_with_numbers_and_no_change() {
     let large = cli.run_with(["--json", "put", "/large", "-"], &vec![b'x'; (1 << 20) + 1]);
     let (status, kind, message) = large.error();
     assert_eq!((status, kind.as_str()), (1, "limit"));
-    assert!(message.contains("1048577 bytes: expected at most 1048576"), "{message}");
+    assert!(message.contains("1048577 bytes exceed the limit of 1048576"), "{message}");
 
     let (status, kind, message) = cli.fails(["volume", "set", "/", "--skew-margin", "1ms"]);
     assert_eq!((status, kind.as_str()), (1, "volume_settings"));
     assert!(
-        message.contains("skew margin of 1ms: expected more than 20.5ms") && message.contains("1000 ppm"),
+        message.contains("skew margin 1ms: out of range; expected more than 20.5ms") && message.contains("1000 ppm"),
         "{message}"
     );
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "1ms"]);
     assert!(status == 1 && message.contains("term of 1ms: expected 200ms"), "{message}");
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "2s", "--object-term", "1s"]);
-    assert!(status == 1 && message.contains("object term of 1s: expected at least the volume term, 2s"), "{message}");
+    assert!(status == 1 && message.contains("object term 1s: out of range; expected the volume term, 2s"), "{message}");
 
     for command in ["show", "set", "remove"] {
         let (status, kind, message) = cli.fails(["volume", command, "/a"]);
         assert_eq!((status, kind.as_str()), (1, "not_a_volume"), "{command}");
-        assert!(message.contains("/a is not a volume: it belongs to the volume /"), "{message}");
+        assert!(message.contains("/a: not a volume; it belongs to volume /"), "{message}");
     }
     assert_eq!(cli.done(["cluster", "status"])["revision"], before);
 }

@@ -118,7 +118,7 @@ fn the_habits_of_flock_are_kept() {
     until_log(at, 2);
     let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--try"]);
     assert_eq!((status, kind.as_str()), (1, "locked"), "{message}");
-    assert!(message.contains("/jobs/nightly is held by session"), "{message}");
+    assert!(message.contains("/jobs/nightly: locked by session"), "{message}");
     let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--wait", "100ms"]);
     assert_eq!((status, kind.as_str()), (1, "not_granted"), "{message}");
     ["r1", "r2"].iter().for_each(|name| end(at, name));

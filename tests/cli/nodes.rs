@@ -85,7 +85,7 @@ fn a_condition_that_does_not_hold_is_refused_with_status_1() {
     cli.done(["put", "/a", "2", "--if-revision", &revision]);
     let (status, kind, message) = cli.fails(["put", "/a", "3", "--if-revision", &revision]);
     assert_eq!((status, kind.as_str()), (1, "revision_differs"));
-    assert!(message.contains(&format!("expected {revision}")), "{message}");
+    assert!(message.contains(&format!("expected revision {revision}")), "{message}");
     assert_eq!(cli.done(["get", "/a"])["value"], "2");
     cli.done(["put", "/a/b", ""]);
     assert_eq!(cli.fails(["rm", "/a"]).1, "has_children");

@@ -54,10 +54,10 @@ fn refused_txn_changes_nothing_and_names_operation() {
     let refused = |input: &[u8]| cli.run_with(["--json", "txn"], input).error();
     let (status, kind, message) = refused(b"\nput /a x\ndel /none\n");
     assert_eq!((status, kind.as_str()), (1, "not_found"));
-    assert_eq!(message, "txn: operation 2 of the branch then: /none does not exist");
+    assert_eq!(message, "txn: operation 2 of branch then: /none: not found");
     let (status, kind, message) = refused(b"\n\nput /a x\ndel -r /a\n");
     assert_eq!((status, kind.as_str()), (1, "overlap"));
-    assert!(message.contains("operations 1 and 2 of the branch otherwise meet at /a: expected"), "{message}");
+    assert!(message.contains("operations 1 and 2 of branch otherwise: both affect /a"), "{message}");
     assert_eq!(cli.done(["ls", "/"])["children"], json!([]));
 }
 

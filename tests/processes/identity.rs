@@ -150,11 +150,11 @@ fn stopped_replica_is_replaced_at_another_address() {
     assert_eq!((status, kind.as_str()), (1, "replace"), "it runs");
     assert!(message.contains(&format!("replica {moved} answers at {recorded}: stop it first")), "{message}");
     let (status, _, message) = refused(&taken);
-    assert!(status == 1 && message.contains(&format!("{taken} is the address of replica {leader}")), "{message}");
+    assert!(status == 1 && message.contains(&format!("{taken}: the address of replica {leader}")), "{message}");
     let (status, _, message) = refused(&recorded);
     assert!(status == 1 && message.contains(&format!("replica {moved} is at {recorded}, and answers")), "{message}");
     let (status, _, message) = cli.fails(["cluster", "replace", "9", &other]);
-    assert!(status == 1 && message.contains("replica 9 is no member of this cluster"), "{message}");
+    assert!(status == 1 && message.contains("replica 9: not a member of this cluster"), "{message}");
 
     assert_untouched(&mut cluster, &before);
 
@@ -235,7 +235,7 @@ fn changed_address_is_refused_with_both_addresses() {
     named.insert(moved, other.clone());
     let said = Started::of(moved, &named, &cluster.data(moved), None).refused();
     let expected = format!("replica {moved} of cluster ");
-    let both = format!("is recorded at {recorded}, and is started at {other}");
+    let both = format!("has the address {recorded}, not {other}");
     assert!(said.contains(&expected) && said.contains(&both), "{said}");
     cluster.spawn(moved);
     assert_untouched(&mut cluster, &before);
@@ -247,7 +247,7 @@ fn folder_of_another_replica_is_refused_with_both_ids() {
     let dir = tempfile::tempdir().expect("a directory");
     let (alone, data) = one(dir.path());
     let said = Started::of(2, &BTreeMap::from([(2, alone[&1].clone())]), &data, None).refused();
-    let expected = "belongs to replica 1: expected replica 2; start it with --id 1";
+    let expected = "belongs to replica 1, not 2; use --id 1";
     assert!(said.contains(expected), "{said}");
 }
 

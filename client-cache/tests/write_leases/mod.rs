@@ -306,7 +306,7 @@ async fn refused_flush_returns_value_with_reason_and_lease_stays() {
     let WriteLeaseError::Lost(lost) = &error else { panic!("{error:?}") };
     assert!(lost.value == large && matches!(lost.refusal.as_deref(), Some(Refusal::Limit(_))));
     let text = error.to_string();
-    assert!(text.ends_with("1048577 bytes, because the value has 1048577 bytes: expected at most 1048576"), "{text}");
+    assert!(text.ends_with("1048577 bytes, because value: 1048577 bytes exceed the limit of 1048576"), "{text}");
     assert_eq!(within(lease.get()).await.unwrap(), "one", "what was flushed last");
     set(&lease, "two").await;
     within(lease.release()).await.unwrap();

@@ -12,13 +12,13 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum WriteRefusal {
     /// The node does not exist.
-    #[error("{path} does not exist")]
+    #[error("{path}: not found")]
     NotFound {
         /// The node.
         path: NodePath,
     },
     /// The node exists, and the write required its absence.
-    #[error("{path} exists already, since revision {create_revision}")]
+    #[error("{path}: already exists, created at revision {create_revision}")]
     Exists {
         /// The node.
         path: NodePath,
@@ -26,7 +26,7 @@ pub enum WriteRefusal {
         create_revision: Revision,
     },
     /// The node's revision differs from the one that the write requires.
-    #[error("{path} was last changed at revision {got}: expected {expected}")]
+    #[error("{path}: modified at revision {got}; expected revision {expected}")]
     RevisionDiffers {
         /// The node.
         path: NodePath,
@@ -36,7 +36,7 @@ pub enum WriteRefusal {
         expected: Revision,
     },
     /// The node has children, and the delete is not recursive.
-    #[error("{path} has {children} children: expected none, or a recursive delete")]
+    #[error("{path}: not empty, it has {children} children; use a recursive delete")]
     HasChildren {
         /// The node.
         path: NodePath,
@@ -44,13 +44,13 @@ pub enum WriteRefusal {
         children: u64,
     },
     /// The root cannot be removed.
-    #[error("{path} is the root: it always exists and always is a volume")]
+    #[error("{path}: the root always exists and is always a volume")]
     Root {
         /// The root's path.
         path: NodePath,
     },
     /// No volume has this top.
-    #[error("{path} is not a volume: it belongs to the volume {volume}")]
+    #[error("{path}: not a volume; it belongs to volume {volume}")]
     NotAVolume {
         /// The path.
         path: NodePath,
@@ -58,19 +58,19 @@ pub enum WriteRefusal {
         volume: NodePath,
     },
     /// The volume was made after the write arrived, in place of an earlier one or of none (S7b).
-    #[error("volume {path}: made anew since the write was sent")]
+    #[error("{path}: the volume was replaced after the write was sent")]
     VolumeReplaced {
         /// The top of the volume.
         path: NodePath,
     },
     /// A volume with this top exists.
-    #[error("{path} is a volume already")]
+    #[error("{path}: already a volume")]
     VolumeExists {
         /// The top of the volume.
         path: NodePath,
     },
     /// The delete would remove a volume.
-    #[error("{path} holds the volume {volume}: expected volumes to be removed first")]
+    #[error("{path}: contains the volume {volume}; remove the volume first")]
     ContainsVolume {
         /// The node of the delete.
         path: NodePath,
@@ -78,7 +78,7 @@ pub enum WriteRefusal {
         volume: NodePath,
     },
     /// The delete would remove more nodes than one command may remove.
-    #[error("{path}: {got} nodes or more to remove, above the limit of {most}; remove what lies below it in parts")]
+    #[error("{path}: a delete of {got} or more nodes exceeds the limit of {most}; delete the subtree in parts")]
     TooManyNodes {
         /// The node of the delete.
         path: NodePath,
@@ -88,7 +88,7 @@ pub enum WriteRefusal {
         most: u64,
     },
     /// The lease has as many attached nodes as one lease may have.
-    #[error("{path}: its lease carries {got} nodes, and the limit is {most}; attach it to another lease")]
+    #[error("{path}: the lease has {got} attached nodes, the limit is {most}; use another lease")]
     LeaseFull {
         /// The node.
         path: NodePath,
@@ -98,19 +98,19 @@ pub enum WriteRefusal {
         most: u64,
     },
     /// No key lease has this id, or the id now stands for another lease.
-    #[error("lease {id:x} does not exist")]
+    #[error("lease {id:016x}: not found")]
     LeaseNotFound {
         /// The lease.
         id: LeaseId,
     },
     /// A key lease with this id exists.
-    #[error("lease {id:x} exists already")]
+    #[error("lease {id:016x}: already exists")]
     LeaseExists {
         /// The lease.
         id: LeaseId,
     },
     /// The session has no lease on the node's volume, to which the node or lock could belong.
-    #[error("{path} cannot be held by its writer, or go with it: the session has no lease on the volume {volume}")]
+    #[error("{path}: the session has no lease on volume {volume}; a lock or an attached node needs one")]
     NoVolumeLease {
         /// The node.
         path: NodePath,
@@ -119,21 +119,19 @@ pub enum WriteRefusal {
     },
     /// The node is attached to a lease. Such a node cannot have children or be a volume
     /// (ZooKeeper), and gets no write lease.
-    #[error(
-        "{path} goes with a lease: expected a node that stays, to have children, be a volume or be under a write lease"
-    )]
+    #[error("{path}: attached to a lease; such a node has no children, no write lease, and is no volume")]
     Attached {
         /// The node.
         path: NodePath,
     },
     /// The node has children or is a volume, so it cannot be attached to a lease (ZooKeeper).
-    #[error("{path} cannot go with a lease: expected a node without children that is no volume")]
+    #[error("{path}: has children or is a volume; only a leaf can be attached to a lease")]
     NotALeaf {
         /// The node.
         path: NodePath,
     },
     /// Nodes or locks depend on a lease on the volume.
-    #[error("session {session} has nodes or holds in {path} that go with its lease on it: expected none")]
+    #[error("{path}: the volume is in use; session {session} has locks or attached nodes there")]
     VolumeInUse {
         /// The top of the volume.
         path: NodePath,
@@ -141,7 +139,7 @@ pub enum WriteRefusal {
         session: SessionId,
     },
     /// The node is taken, and the request does not want to wait.
-    #[error("{path} is held by session {owner} under token {token}, and {waiting} wait for it: expected it to be free")]
+    #[error("{path}: locked by session {owner} under token {token}; {waiting} waiting")]
     Locked {
         /// The node.
         path: NodePath,
@@ -153,7 +151,7 @@ pub enum WriteRefusal {
         waiting: u64,
     },
     /// The session has no such lock. It may have been released, or have ended with its lease.
-    #[error("lock {lock} on {path} does not exist: it was given back, or is gone with its lease")]
+    #[error("{path}: lock {lock} not found; it was released, or ended with its lease")]
     LockNotFound {
         /// The node.
         path: NodePath,
@@ -161,7 +159,7 @@ pub enum WriteRefusal {
         lock: LockId,
     },
     /// The lock is not granted yet.
-    #[error("lock {lock} on {path} waits in the queue: expected it to be held")]
+    #[error("{path}: lock {lock} is not granted; it waits in the queue")]
     LockNotGranted {
         /// The node.
         path: NodePath,
@@ -170,13 +168,13 @@ pub enum WriteRefusal {
     },
     /// Another shared owner of the node already waits for an upgrade. The two would wait for each
     /// other for ever.
-    #[error("{path} is already waited for by another that holds it shared: expected this hold to be given back first")]
+    #[error("{path}: another shared lock already waits for an upgrade; release this lock first")]
     UpgradePending {
         /// The node.
         path: NodePath,
     },
     /// The lock is shared. Only an exclusive lock can become a write lease.
-    #[error("lock {lock} on {path} is shared: expected an exclusive one")]
+    #[error("{path}: lock {lock} is shared; expected an exclusive lock")]
     NotExclusive {
         /// The node.
         path: NodePath,
@@ -184,7 +182,7 @@ pub enum WriteRefusal {
         lock: LockId,
     },
     /// The token in the flush is not that of the lock.
-    #[error("lock {lock} on {path} is held under token {expected}: expected what is flushed to be of it, got {got}")]
+    #[error("{path}: lock {lock} has token {expected}; the flush names token {got}")]
     TokenMismatch {
         /// The node.
         path: NodePath,
@@ -196,7 +194,7 @@ pub enum WriteRefusal {
         expected: Token,
     },
     /// The lock is not a write lease (it may have been one), so there is nothing to flush.
-    #[error("lock {lock} on {path} is no write lease: expected one, for there to be something to flush")]
+    #[error("{path}: lock {lock} is not a write lease; there is nothing to flush")]
     NotAWriteLease {
         /// The node.
         path: NodePath,
@@ -204,7 +202,7 @@ pub enum WriteRefusal {
         lock: LockId,
     },
     /// The node has too many locks, granted and waiting together.
-    #[error("{path} has {got} holders and waiters: expected at most {most}")]
+    #[error("{path}: {got} locks granted or waiting exceed the limit of {most}")]
     TooManyLocks {
         /// The node.
         path: NodePath,
@@ -214,7 +212,7 @@ pub enum WriteRefusal {
         most: u64,
     },
     /// An operation of the chosen branch is refused, so the transaction does nothing.
-    #[error("operation {} of the branch {branch}: {refusal}", index + 1)]
+    #[error("operation {} of branch {branch}: {refusal}", index + 1)]
     Operation {
         /// The branch.
         branch: Branch,
@@ -225,7 +223,8 @@ pub enum WriteRefusal {
     },
     /// Two operations of one branch are not independent.
     #[error(
-        "operations {} and {} of the branch {branch} meet at {path}: expected operations that do not depend on each other",
+        "operations {} and {} of branch {branch}: both affect {path}; operations of one branch \
+         must be independent",
         first + 1,
         second + 1
     )]
@@ -240,7 +239,7 @@ pub enum WriteRefusal {
         path: NodePath,
     },
     /// The named successor does not wait in the node's lock queue.
-    #[error("hold {successor} does not wait for {path}: expected one that stands in its queue")]
+    #[error("{path}: lock {successor} does not wait in the queue; a successor must")]
     SuccessorNotWaiting {
         /// The node.
         path: NodePath,

@@ -51,7 +51,7 @@ fn client_at_half_speed_tells_what_both_counted() {
     let excess = Excess { client: span(500 * MS), server: span(S), allowed_ppm: 2_000 };
     assert_eq!(judge(499 * MS, 501 * MS, S), DriftVerdict::Beyond(excess));
     assert_eq!(excess.ppm(), -500_000);
-    let text = "client counted 500ms, server counted 1s: -500000 ppm, expected at most ±2000";
+    let text = "client counted 500ms, server counted 1s: -500000 ppm, the limit is ±2000";
     assert_eq!(excess.to_string(), text);
     assert_eq!(Excess { client: span(2 * S), ..excess }.ppm(), 1_000_000);
 }

@@ -232,7 +232,7 @@ pub enum ReadFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WatchFailure {
     /// The history no longer has all changes after `after`. Start over from a fresh read.
-    #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch after it")]
+    #[error("revision {after} is compacted; the oldest available is {oldest}; read again and watch from there")]
     Compacted {
         /// The last revision that was reported, or after which the watch was to begin.
         after: Revision,
@@ -254,10 +254,10 @@ pub enum WriteFailure {
     #[error(transparent)]
     Refused(Refusal),
     /// It was never sent. It changed nothing, and never will.
-    #[error("the write was given up before it was sent: it changed nothing")]
+    #[error("the write was not sent; it changed nothing")]
     NotSent,
     /// It was sent, and its outcome is unknown. It may have taken effect, or may still.
-    #[error("the write was sent, and its outcome is not known: it may have taken effect, or may still")]
+    #[error("the outcome of the write is unknown; it may have taken effect, or may still")]
     OutcomeUnknown,
 }
 

@@ -14,21 +14,21 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub enum Refusal {
     /// This server does not lead.
-    #[error("this server does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
+    #[error("this server is not the leader; the leader is {}", leader.as_deref().unwrap_or("unknown"))]
     NotLeader {
         /// The address of the leader, if known.
         leader: Option<String>,
     },
     /// The server cannot prove that it leads, or stopped leading before it proposed the write. Or a
     /// later request replaced this one. The client sends the request again.
-    #[error("the server could not show that it leads: try again")]
+    #[error("the server could not prove its leadership; try again")]
     Retry,
     /// The server stopped leading after it proposed the write, which may still take effect. The
     /// client sends it again under the same sequence to learn the outcome.
-    #[error("the leader changed while the write was being committed: it may still take effect")]
+    #[error("the leader changed while the write was being committed; it may still take effect")]
     OutcomeUnknown,
     /// The session has not registered with this epoch, or not on this connection.
-    #[error("the session has registered with epoch {got}: expected {expected}")]
+    #[error("session registered with epoch {got}; the leader has epoch {expected}")]
     NotRegistered {
         /// The epoch in the request.
         got: Epoch,
@@ -36,15 +36,13 @@ pub enum Refusal {
         expected: Epoch,
     },
     /// The session does not exist. Its leases, and the nodes and locks under them, have ended too.
-    #[error("session {session} is gone")]
+    #[error("session {session}: not found; it expired or was closed")]
     SessionNotFound {
         /// The session.
         session: SessionId,
     },
     /// The request's number is outside of the window of remembered outcomes (S9).
-    #[error(
-        "request {got} of the session is outside of the window of remembered outcomes: expected {lowest} to {highest}"
-    )]
+    #[error("request {got}: outside the window of remembered outcomes, {lowest} to {highest}")]
     OutsideWindow {
         /// The request's number.
         got: Sequence,
@@ -63,7 +61,7 @@ pub enum Refusal {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// A bounded table is full, or the server could not renew one more lease in time (S10b).
-    #[error("the server has {got} {what} under way: expected at most {most}")]
+    #[error("server busy: {got} {what}, the limit is {most}")]
     Busy {
         /// The entries of the table, in the plural.
         what: String,
@@ -74,9 +72,7 @@ pub enum Refusal {
     },
     /// The history no longer has all changes after the watch's revision. The client starts over
     /// from a fresh read.
-    #[error(
-        "changes after {after} are not all known any more: expected a watch after {oldest} or later, and a fresh read before it"
-    )]
+    #[error("revision {after} is compacted; the oldest available is {oldest}; read again and watch from there")]
     Compacted {
         /// The last change that the watcher knows.
         after: Revision,

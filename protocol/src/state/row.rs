@@ -45,7 +45,7 @@ pub enum RowKey {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RowError {
     /// A key is malformed.
-    #[error("row key {key:02x?} is malformed: expected {expected}")]
+    #[error("row key {key:02x?}: malformed; expected {expected}")]
     Key {
         /// The key.
         key: Vec<u8>,
@@ -53,7 +53,7 @@ pub enum RowError {
         expected: &'static str,
     },
     /// The path in a key is invalid.
-    #[error("row key {key:02x?} holds no path: {cause}")]
+    #[error("row key {key:02x?}: {cause}")]
     Path {
         /// The key.
         key: Vec<u8>,
@@ -61,7 +61,7 @@ pub enum RowError {
         cause: PathError,
     },
     /// A value does not decode.
-    #[error("the value of row {key:?} does not decode: {cause}")]
+    #[error("row {key:?}: the value does not decode: {cause}")]
     Value {
         /// The row.
         key: RowKey,
@@ -69,16 +69,16 @@ pub enum RowError {
         cause: String,
     },
     /// A row occurs twice.
-    #[error("row {key:?} is there twice")]
+    #[error("row {key:?}: duplicate")]
     Twice {
         /// The row.
         key: RowKey,
     },
     /// The row [`RowKey::Meta`] is missing.
-    #[error("the row {:?} is missing", RowKey::Meta)]
+    #[error("row {:?}: missing", RowKey::Meta)]
     MetaMissing,
     /// Each row is well-formed, but the rows contradict each other.
-    #[error("the rows contradict each other: {what}")]
+    #[error("rows contradict each other: {what}")]
     Inconsistent {
         /// The contradiction.
         what: String,

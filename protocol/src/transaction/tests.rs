@@ -91,7 +91,7 @@ fn operations_of_one_branch_must_not_overlap() {
     assert_eq!(twice.check_overlaps(), Err(overlap.clone()));
     assert_eq!(
         overlap.to_string(),
-        "operations 1 and 2 of the branch otherwise meet at /a: expected operations that do not depend on each other"
+        "operations 1 and 2 of branch otherwise: both affect /a; operations of one branch must be independent"
     );
 }
 

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// The message does not fit into a frame.
-    #[error("the message takes a frame of {got} bytes: expected at most {expected}")]
+    #[error("message: a frame of {got} bytes exceeds the limit of {expected}")]
     TooLarge {
         /// The length of the needed frame in bytes.
         got: usize,
@@ -14,13 +14,13 @@ pub enum CodecError {
         expected: usize,
     },
     /// The message has a part that the format cannot express.
-    #[error("the message cannot be encoded: {0}")]
+    #[error("message: cannot be encoded: {0}")]
     Encode(postcard::Error),
     /// The frame is not a message of the expected type.
-    #[error("the frame cannot be decoded: {0}")]
+    #[error("frame: cannot be decoded: {0}")]
     Decode(postcard::Error),
     /// The frame has more bytes after its message.
-    #[error("the frame has {got} bytes after its message: expected 0")]
+    #[error("frame: {got} bytes after the message; expected none")]
     Trailing {
         /// The number of bytes.
         got: usize,
@@ -31,16 +31,16 @@ pub enum CodecError {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The socket failed.
-    #[error("the connection failed: {0}")]
+    #[error("connection failed: {0}")]
     Io(#[from] io::Error),
     /// The other side stopped in the middle of a frame.
-    #[error("the connection ended in the middle of a frame, after {got} bytes of it")]
+    #[error("connection closed within a frame, after {got} bytes of it")]
     Truncated {
         /// The bytes of the frame that had arrived, with the length prefix.
         got: usize,
     },
     /// The other side announced a frame that is too long. None of it was read.
-    #[error("a frame of {got} bytes was announced: expected at most {expected}")]
+    #[error("frame: {got} announced bytes exceed the limit of {expected}")]
     Oversized {
         /// The announced length in bytes.
         got: usize,
@@ -48,13 +48,13 @@ pub enum ConnectionError {
         expected: usize,
     },
     /// A frame has no valid tag.
-    #[error("a frame names channel {got:?}: expected 0, 1 or 2")]
+    #[error("frame: unknown channel {got:?}; expected 0, 1 or 2")]
     UnknownChannel {
         /// The tag. None in an empty frame.
         got: Option<u8>,
     },
     /// The other side sent more than its credit.
-    #[error("channel {channel} has {got} unread bytes: expected to be sent nothing from {expected} on")]
+    #[error("channel {channel}: {got} unread bytes exceed the window of {expected}")]
     Overrun {
         /// The channel.
         channel: u8,
@@ -64,7 +64,7 @@ pub enum ConnectionError {
         expected: usize,
     },
     /// The other side gave more credit than there were unacknowledged bytes.
-    #[error("room for {got} more bytes was given: expected at most the {expected} that had been sent")]
+    #[error("flow control: credit for {got} bytes exceeds the {expected} bytes sent")]
     Credit {
         /// The credit in bytes.
         got: usize,

@@ -197,7 +197,7 @@ mod tests {
         let frame = FrameDecoder.decode(&mut out).unwrap().unwrap();
         let got = Message::decode(&frame).unwrap();
         assert_eq!(got.request_id, 1);
-        assert!(got.message.unwrap_err().detail.contains("expected at most 16777216"));
+        assert!(got.message.unwrap_err().detail.contains("exceeds the limit of 16777216"));
     }
 
     #[tokio::test]

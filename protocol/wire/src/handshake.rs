@@ -86,25 +86,25 @@ pub struct Introduced<S = TcpStream> {
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The socket failed.
-    #[error("the connection failed during the handshake: {0}")]
+    #[error("handshake: connection failed: {0}")]
     Io(#[from] io::Error),
     /// The other side was too slow.
-    #[error("the handshake took longer than {after:?}")]
+    #[error("handshake: not finished within {after:?}")]
     Timeout {
         /// The time allowed.
         after: Duration,
     },
     /// The other side closed the connection before the handshake was complete.
-    #[error("the other side closed the connection during the handshake")]
+    #[error("handshake: the other side closed the connection")]
     Closed,
     /// The other side does not speak this protocol.
-    #[error("the connection began with {got:02x?}: expected {MAGIC:02x?} (\"LSHD\")")]
+    #[error("handshake: the connection began with {got:02x?}; expected {MAGIC:02x?} (\"LSHD\")")]
     Magic {
         /// The first four bytes.
         got: [u8; 4],
     },
     /// The other side speaks another version.
-    #[error("the other side speaks protocol version {theirs}: expected {ours}")]
+    #[error("handshake: the other side speaks protocol version {theirs}; expected version {ours}")]
     Version {
         /// The version of the other side.
         theirs: u16,
@@ -112,7 +112,7 @@ pub enum HandshakeError {
         ours: u16,
     },
     /// The client asked for an unknown role.
-    #[error("the client asked for role {got}: expected 1 (client) or 2 (peer)")]
+    #[error("handshake: unknown role {got}; expected 1 (client) or 2 (peer)")]
     Role {
         /// The requested role.
         got: u8,
@@ -130,13 +130,13 @@ pub enum HandshakeError {
         reason: String,
     },
     /// The server's answer is neither *accepted* nor *refused*.
-    #[error("the server's answer to the handshake is {got}: expected 0 (accepted) or 1 (refused)")]
+    #[error("handshake: unknown answer {got}; expected 0 (accepted) or 1 (refused)")]
     Verdict {
         /// The answer.
         got: u8,
     },
     /// The server's reason is too long.
-    #[error("the reason for the refusal has {got} bytes: expected at most {expected}")]
+    #[error("handshake: a reason of {got} bytes exceeds the limit of {expected}")]
     Reason {
         /// Its length in bytes.
         got: usize,
@@ -149,7 +149,7 @@ pub enum HandshakeError {
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// The address does not resolve, or nobody listens there.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("connect to {address}: {source}")]
     Connect {
         /// The address.
         address: String,
@@ -157,7 +157,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// No answer came in time.
-    #[error("cannot connect to {address}: no answer within {after:?}")]
+    #[error("connect to {address}: no answer within {after:?}")]
     Timeout {
         /// The address.
         address: String,
@@ -165,7 +165,7 @@ pub enum DialError {
         after: Duration,
     },
     /// The handshake failed: the peer may not be a Leasehold server.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("connect to {address}: {source}")]
     Handshake {
         /// The address.
         address: String,
@@ -303,10 +303,10 @@ where
 fn refusal(error: &HandshakeError) -> String {
     match error {
         HandshakeError::Version { theirs, ours } => {
-            format!("the client speaks protocol version {theirs}, the server {ours}: they must be equal")
+            format!("the client speaks protocol version {theirs}, the server version {ours}; they must be equal")
         }
         HandshakeError::Magic { got } => {
-            format!("this is a Leasehold server: expected the connection to begin with \"LSHD\", got {got:02x?}")
+            format!("this is a Leasehold server; expected the connection to begin with \"LSHD\", got {got:02x?}")
         }
         other => other.to_string(),
     }

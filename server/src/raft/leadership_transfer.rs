@@ -36,7 +36,7 @@ const ELECTIONS: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
     /// No other voter answered in time. This replica still leads.
-    #[error("no successor: none of the other voters {voters:?} answered within {} ms", within.as_millis())]
+    #[error("no successor: no other voter of {voters:?} answered within {} ms", within.as_millis())]
     NobodyAnswers {
         /// The other voters.
         voters: Vec<u64>,
@@ -44,7 +44,7 @@ pub enum TransferError {
         within: std::time::Duration,
     },
     /// The named successor is not another voter. This replica still leads.
-    #[error("replica {successor}: expected another voter, one of {voters:?}")]
+    #[error("replica {successor}: not another voter; expected one of {voters:?}")]
     NotAVoter {
         /// The named successor.
         successor: u64,
@@ -52,7 +52,7 @@ pub enum TransferError {
         voters: Vec<u64>,
     },
     /// The successor did not take over in time. Every voter may campaign again, this replica too.
-    #[error("replica {successor} did not take over within {} ms: expected it to be elected", within.as_millis())]
+    #[error("replica {successor}: not elected within {} ms", within.as_millis())]
     NobodyTookOver {
         /// The chosen successor.
         successor: u64,
@@ -60,7 +60,7 @@ pub enum TransferError {
         within: std::time::Duration,
     },
     /// This replica has ended.
-    #[error("this replica has ended: {reason}")]
+    #[error("this replica has stopped: {reason}")]
     Fatal {
         /// The reason.
         reason: String,

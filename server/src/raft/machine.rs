@@ -116,7 +116,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             }
         };
         if checked.header.meta() != *meta {
-            let message = format!("a snapshot of {:?}: expected {:?}", checked.header.applied, meta.last_log_id);
+            let message = format!("snapshot of {:?}; expected {:?}", checked.header.applied, meta.last_log_id);
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         // Raft has accepted the snapshot, and applies nothing more to the old state. On the disk

@@ -58,9 +58,9 @@ impl ReplicaNode {
             Ok(report) if report.replica == newcomer && report.stage == (ReplicaStage::Empty { store_id }) => {}
             Ok(report) => {
                 let found = described(&report);
-                return Err(retry(format!("{recorded} is {found}: expected replica {newcomer}, as it asks")));
+                return Err(retry(format!("{recorded}: {found}; expected replica {newcomer}")));
             }
-            Err(error) => return Err(retry(format!("{recorded} does not answer: {error}"))),
+            Err(error) => return Err(retry(format!("{recorded}: no answer: {error}"))),
         }
         let _changing = self.membership_lock.lock().await;
         let vote_floor = add_anew(&raft, newcomer, &recorded).await.map_err(retry)?;
@@ -88,7 +88,7 @@ impl ReplicaNode {
         let recorded = membership.get_node(&replica).map(|node| node.addr.clone());
         recorded.or_else(|| self.config.members.get(&replica).cloned()).ok_or_else(|| {
             let members: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
-            let reason = format!("replica {replica} is no member of this cluster: expected one of {members:?}");
+            let reason = format!("replica {replica}: not a member of this cluster; expected one of {members:?}");
             MembershipRefusal::Refused { reason }
         })
     }
@@ -192,7 +192,7 @@ async fn remove_completely(raft: &Raft, replica: u64) -> Result<Vote, String> {
         raft.ensure_linearizable(ReadPolicy::ReadIndex).await.map_err(|error| error.to_string())?;
         let seen = see(raft).await?;
         if seen.state != ServerState::Leader {
-            return Err("this replica does not lead any more".to_owned());
+            return Err("this replica is no longer the leader".to_owned());
         }
         let is_settled = seen.effective == seen.committed && seen.effective.get_joint_config().len() == 1;
         let is_voter = seen.effective.voter_ids().any(|voter| voter == replica);

@@ -100,13 +100,13 @@ pub trait Peer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PeerRefusal {
     /// It does not take part in any cluster yet.
-    #[error("replica {replica} takes part in no cluster yet")]
+    #[error("replica {replica}: not a member of a cluster yet")]
     NotStarted {
         /// The replica that refuses.
         replica: u64,
     },
     /// It takes part in another cluster.
-    #[error("replica {replica} belongs to cluster {got}: expected {expected}")]
+    #[error("replica {replica}: belongs to cluster {got}; expected cluster {expected}")]
     OtherCluster {
         /// The replica that refuses.
         replica: u64,
@@ -116,7 +116,7 @@ pub enum PeerRefusal {
         expected: ClusterId,
     },
     /// It has stopped, or its store failed.
-    #[error("replica {replica} has stopped: {reason}")]
+    #[error("replica {replica}: stopped: {reason}")]
     Stopped {
         /// The replica that refuses.
         replica: u64,
@@ -124,7 +124,7 @@ pub enum PeerRefusal {
         reason: String,
     },
     /// A piece of a snapshot does not continue the transfer, which must start again.
-    #[error("the snapshot has {got} bytes of transfer {transfer}: expected {expected}")]
+    #[error("snapshot transfer {transfer}: {got} bytes received; expected {expected}")]
     Piece {
         /// The transfer.
         transfer: u64,
@@ -140,7 +140,7 @@ pub enum PeerRefusal {
         reason: String,
     },
     /// The configurations of two members contradict each other.
-    #[error("replica {replica} is configured with {got}: expected {expected}")]
+    #[error("replica {replica}: configured with {got}; expected {expected}")]
     Configuration {
         /// The replica that refuses.
         replica: u64,

@@ -69,21 +69,19 @@ fn refusal(
     found: Option<PeerReport>,
 ) -> Option<String> {
     if others.is_empty() {
-        return Some(format!("replica {replica} is the only member: expected others that have its data"));
+        return Some(format!("replica {replica}: the only member; no other has its data"));
     }
     if let Some((other, _)) = others.iter().find(|(_, theirs)| *theirs == address) {
-        return Some(format!("{address} is the address of replica {other}: expected one that no other member has"));
+        return Some(format!("{address}: the address of replica {other}; use another"));
     }
     let found = found.filter(|report| report.replica == replica)?;
     match found.stage {
         ReplicaStage::Started { cluster: its, .. } if its != cluster => None,
         ReplicaStage::Started { .. } if recorded == address => {
-            Some(format!("replica {replica} is at {address}, and answers: expected another address"))
+            Some(format!("replica {replica}: answers at {address} already; use another address"))
         }
         _ if recorded == address => None,
-        _ => Some(format!(
-            "replica {replica} answers at {recorded}: stop it first, and start it at {address} afterwards"
-        )),
+        _ => Some(format!("replica {replica}: answers at {recorded}; stop it, then start it at {address}")),
     }
 }
 
@@ -98,7 +96,7 @@ pub enum ReplaceError {
     },
     /// No leader confirmed the change in time. The replica may have lost its vote already. Ask
     /// again.
-    #[error("no leader has recorded the new address within {}s: {reason}", within.as_secs_f64())]
+    #[error("no leader recorded the new address within {}s: {reason}", within.as_secs_f64())]
     Unavailable {
         /// How long leaders were searched.
         within: Duration,
@@ -126,9 +124,7 @@ pub async fn replace(endpoints: &[String], replica: u64, address: &str, within: 
                         Ok(Err(MembershipRefusal::Refused { reason })) => return Err(ReplaceError::Refused { reason }),
                         Ok(Err(MembershipRefusal::Retry { reason })) => said = reason,
                         Ok(Err(MembershipRefusal::NotLeader { leader: Some((_, leader)) })) => next = Some(leader),
-                        Ok(Err(MembershipRefusal::NotLeader { leader: None })) => {
-                            said = format!("{asked} knows no leader")
-                        }
+                        Ok(Err(MembershipRefusal::NotLeader { leader: None })) => said = format!("{asked}: no leader"),
                         Err(error) => said = error.to_string(),
                     }
                 }
@@ -172,7 +168,7 @@ mod tests {
         let empty = PeerReport { stage: ReplicaStage::Empty { store_id: 5 }, ..report(2, CLUSTER) };
         for found in [report(2, CLUSTER), empty] {
             let reason = refusal(CLUSTER, 2, ["b:1", "d:1"], &others(), Some(found)).expect("refused");
-            assert!(reason.contains("answers at b:1: stop it first"), "{reason}");
+            assert!(reason.contains("answers at b:1; stop it"), "{reason}");
         }
     }
 
@@ -180,7 +176,7 @@ mod tests {
     fn replica_is_not_replaced_by_itself() {
         let refusal = |found| refusal(CLUSTER, 2, ["b:1", "b:1"], &others(), found);
         let reason = refusal(Some(report(2, CLUSTER))).expect("refused");
-        assert!(reason.contains("is at b:1, and answers"), "{reason}");
+        assert!(reason.contains("answers at b:1 already"), "{reason}");
         let empty = PeerReport { stage: ReplicaStage::Empty { store_id: 5 }, ..report(2, CLUSTER) };
         assert_eq!(refusal(Some(empty)), None, "it was recorded, and started");
         assert_eq!(refusal(None), None, "it was recorded, and is yet to be started");
@@ -189,8 +185,8 @@ mod tests {
     #[test]
     fn address_of_another_member_and_the_only_member_are_refused() {
         let reason = refusal(CLUSTER, 2, ["b:1", "c:1"], &others(), None).expect("refused");
-        assert!(reason.contains("c:1 is the address of replica 3"), "{reason}");
+        assert!(reason.contains("c:1: the address of replica 3"), "{reason}");
         let reason = refusal(CLUSTER, 2, ["b:1", "d:1"], &BTreeMap::new(), None).expect("refused");
-        assert!(reason.contains("is the only member"), "{reason}");
+        assert!(reason.contains("the only member"), "{reason}");
     }
 }

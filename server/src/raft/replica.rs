@@ -58,7 +58,7 @@ const REFUSED_POLL: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaStartError {
     /// The replica is not among the members.
-    #[error("replica {id} is not among the members: expected one of {members:?}")]
+    #[error("replica {id}: not a member; expected one of {members:?}")]
     NotAMember {
         /// The replica.
         id: u64,
@@ -66,10 +66,10 @@ pub enum ReplicaStartError {
         members: Vec<u64>,
     },
     /// The timings contradict each other.
-    #[error("the timings cannot work: {0}")]
+    #[error("timings: {0}")]
     Timings(#[from] ConfigError),
     /// The data folder cannot be created or written.
-    #[error("{}: cannot be used as the data folder: {error}", dir.display())]
+    #[error("{}: not usable as the data folder: {error}", dir.display())]
     Directory {
         /// The folder.
         dir: std::path::PathBuf,
@@ -78,7 +78,7 @@ pub enum ReplicaStartError {
     },
     /// Another process, or another replica of this process, uses the data folder.
     #[error(
-        "{}: {} uses this data folder: stop that process, or give this replica a folder of its own",
+        "{}: in use by {}; stop that process, or give this replica its own folder",
         dir.display(),
         process.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
     )]
@@ -99,8 +99,8 @@ pub enum ReplicaStartError {
     State(#[from] OpenStateError),
     /// A part of the data folder is missing.
     #[error(
-        "{}: {part} is missing, the rest is there: expected all or nothing; bring back what is missing, or empty the \
-         folder, which removes its data, and start it again: it comes back from the others, if there are any",
+        "{}: {part} is missing; restore it, or empty the folder, which deletes its data, and start \
+         again; the replica then copies the data of the other replicas",
         dir.display()
     )]
     Incomplete {
@@ -111,8 +111,9 @@ pub enum ReplicaStartError {
     },
     /// The state lacks entries that the log no longer has.
     #[error(
-        "{}: the state ends at entry {}, the log begins after entry {}: expected no entry between them to be missing; \
-         empty the folder, which removes its data, and start it again: it comes back from the others, if there are any",
+        "{}: entries are missing between the state, which ends at {}, and the log, which begins \
+         after {}; empty the folder, which deletes its data, and start again; the replica then \
+         copies the data of the other replicas",
         dir.display(),
         applied.map_or_else(|| "(none)".to_owned(), |entry| entry.to_string()),
         purged.map_or_else(|| "(none)".to_owned(), |entry| entry.to_string())
@@ -127,10 +128,9 @@ pub enum ReplicaStartError {
     },
     /// The configured address differs from the one that the cluster has recorded.
     #[error(
-        "{}: replica {replica} of cluster {cluster} is recorded at {recorded}, and is started at {configured}; start \
-         it with {replica}={recorded} in --cluster, and use --listen if this machine knows the address by another \
-         name; to move it, have the new address recorded (leasehold cluster replace {replica} {configured}) and \
-         empty its folder",
+        "{}: replica {replica} of cluster {cluster} has the address {recorded}, not {configured}; \
+         use {replica}={recorded} in --cluster, and --listen for a local address; to move the \
+         replica, run leasehold cluster replace {replica} {configured} and empty its folder",
         dir.display()
     )]
     Address {
@@ -147,9 +147,9 @@ pub enum ReplicaStartError {
     },
     /// The configured members differ from the cluster's members.
     #[error(
-        "{}: belongs to cluster {cluster}, bootstrapped with --cluster {recorded}, and is started with --cluster \
-         {configured}; start it with the first list, or, if this replica is to take part in another cluster, empty \
-         the folder, which removes its data, and start it again",
+        "{}: belongs to cluster {cluster}, bootstrapped with --cluster {recorded}, not \
+         {configured}; use the first list, or empty the folder, which deletes its data, to join \
+         another cluster",
         dir.display()
     )]
     Members {
@@ -163,19 +163,19 @@ pub enum ReplicaStartError {
         configured: String,
     },
     /// The replica has no store identity.
-    #[error("this replica has no record of its cluster: expected one before it takes part")]
+    #[error("this replica has no record of its cluster")]
     NoIdentity,
     /// The replica is being closed.
-    #[error("this replica is closing")]
+    #[error("this replica is stopping")]
     Closing,
     /// A store failed.
-    #[error("the store failed: {0}")]
+    #[error("store: {0}")]
     Store(io::Error),
     /// Raft does not start.
-    #[error("Raft does not start: {0}")]
+    #[error("start Raft: {0}")]
     Raft(String),
     /// Another replica listens at a member's address.
-    #[error("replica {got} listens at {address}: expected replica {expected}")]
+    #[error("{address}: replica {got} listens there; expected replica {expected}")]
     OtherReplica {
         /// The address.
         address: String,
@@ -185,7 +185,7 @@ pub enum ReplicaStartError {
         expected: u64,
     },
     /// Two members have different configurations.
-    #[error("replica {replica} is configured with {got}: expected {expected}")]
+    #[error("replica {replica}: configured with {got}; expected {expected}")]
     Configuration {
         /// The other member.
         replica: u64,
@@ -195,7 +195,7 @@ pub enum ReplicaStartError {
         expected: String,
     },
     /// The cluster does not admit this replica.
-    #[error("the cluster does not let this replica in: {reason}")]
+    #[error("the cluster refuses this replica: {reason}")]
     Refused {
         /// The reason.
         reason: String,
@@ -206,19 +206,19 @@ pub enum ReplicaStartError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// This replica does not lead. Nothing was proposed.
-    #[error("this replica does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
+    #[error("this replica is not the leader; the leader is {}", leader.as_deref().unwrap_or("unknown"))]
     NotLeader {
         /// The leader's address, if known.
         leader: Option<String>,
     },
     /// This replica leads, but has no quorum at the moment. Nothing was proposed.
-    #[error("no quorum has acknowledged this leader lately")]
+    #[error("no quorum has acknowledged this leader recently")]
     Retry,
     /// This replica stopped leading after the proposal, which may still be applied.
-    #[error("the leader changed after the proposal: it may still be applied")]
+    #[error("the leader changed after the proposal; it may still be applied")]
     Unknown,
     /// The proposal is too long. Nothing was proposed.
-    #[error("a proposal of {got} bytes: expected at most {most}")]
+    #[error("proposal: {got} bytes exceed the limit of {most}")]
     TooLarge {
         /// Its length.
         got: usize,
@@ -226,7 +226,7 @@ pub enum ProposeError {
         most: usize,
     },
     /// This replica has ended. The proposal may have been made.
-    #[error("this replica has ended: {reason}")]
+    #[error("this replica has stopped: {reason}")]
     Fatal {
         /// The reason.
         reason: String,
@@ -237,7 +237,7 @@ pub enum ProposeError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeadershipError {
     /// This replica does not lead.
-    #[error("this replica does not lead; the leader is {}", leader.as_deref().unwrap_or("not known"))]
+    #[error("this replica is not the leader; the leader is {}", leader.as_deref().unwrap_or("unknown"))]
     NotLeader {
         /// The leader's address, if known.
         leader: Option<String>,
@@ -246,7 +246,7 @@ pub enum LeadershipError {
     #[error("no quorum has acknowledged this leader in time")]
     Retry,
     /// This replica has ended.
-    #[error("this replica has ended: {reason}")]
+    #[error("this replica has stopped: {reason}")]
     Fatal {
         /// The reason.
         reason: String,
@@ -255,7 +255,7 @@ pub enum LeadershipError {
 
 /// Why the membership was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the members were not changed: {reason}")]
+#[error("membership not changed: {reason}")]
 pub struct MembershipError {
     /// The reason.
     pub reason: String,
@@ -535,7 +535,7 @@ impl Replica {
 
     fn raft_for_change(&self) -> Result<Raft, MembershipError> {
         let raft = self.raft().map_err(|reason| MembershipError { reason })?;
-        raft.ok_or_else(|| MembershipError { reason: "this replica takes part in no cluster yet".to_owned() })
+        raft.ok_or_else(|| MembershipError { reason: "this replica is not a member of a cluster yet".to_owned() })
     }
 }
 

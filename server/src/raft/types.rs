@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Logged {
         let encoded = Bytes::deserialize(deserializer)?;
         let (proposal, rest) = postcard::take_from_bytes::<Proposal>(&encoded).map_err(D::Error::custom)?;
         if !rest.is_empty() {
-            return Err(D::Error::custom(format!("{} bytes after the proposal: expected none", rest.len())));
+            return Err(D::Error::custom(format!("proposal: {} bytes after the end; expected none", rest.len())));
         }
         Ok(Self { proposal: Arc::new(proposal), encoded })
     }

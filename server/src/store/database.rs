@@ -92,7 +92,7 @@ fn check_marker(dir: &Path) -> fjall::Result<()> {
     };
     match marker.strip_prefix(MARKER_NAME) {
         Some([got, ..]) if *got != STORE_FORMAT => {
-            let message = format!("{}: store format {got}: expected {STORE_FORMAT}", dir.display());
+            let message = format!("{}: store format {got}; expected {STORE_FORMAT}", dir.display());
             Err(io::Error::new(io::ErrorKind::InvalidData, message).into())
         }
         _ => Ok(()),

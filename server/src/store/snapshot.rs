@@ -51,16 +51,16 @@ pub const SNAPSHOT_MAX_BYTES: u64 = 1 << 40;
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotFileError {
     /// The file cannot be read.
-    #[error("the snapshot cannot be read: {0}")]
+    #[error("snapshot: cannot be read: {0}")]
     Io(#[from] io::Error),
     /// The bytes do not begin like a snapshot.
-    #[error("the snapshot begins with {got:02x?}: expected {MAGIC:02x?}")]
+    #[error("snapshot: begins with {got:02x?}; expected {MAGIC:02x?}")]
     Magic {
         /// The first bytes.
         got: [u8; 7],
     },
     /// This program does not read the snapshot's format.
-    #[error("the snapshot has format {got}: expected {expected}")]
+    #[error("snapshot: format {got}; expected format {expected}")]
     Format {
         /// Its format.
         got: u8,
@@ -68,7 +68,7 @@ pub enum SnapshotFileError {
         expected: u8,
     },
     /// A length exceeds its bound.
-    #[error("a {what} of {got} bytes in the snapshot: expected at most {most}")]
+    #[error("snapshot: a {what} of {got} bytes exceeds the limit of {most}")]
     Length {
         /// The item with this length.
         what: &'static str,
@@ -78,22 +78,22 @@ pub enum SnapshotFileError {
         most: u32,
     },
     /// The header does not decode.
-    #[error("the snapshot's header does not decode: {0}")]
+    #[error("snapshot: the header does not decode: {0}")]
     Header(postcard::Error),
     /// The rows are not in ascending order.
-    #[error("the snapshot's rows are out of order at row {row}")]
+    #[error("snapshot: out of order at row {row}")]
     Order {
         /// The number of the row, from 0.
         row: u64,
     },
     /// A tag is unknown.
-    #[error("tag {got} in the snapshot: expected {ROW} or {END}")]
+    #[error("snapshot: unknown tag {got}; expected {ROW} or {END}")]
     Tag {
         /// The tag.
         got: u8,
     },
     /// The number of rows differs from the recorded one.
-    #[error("the snapshot has {got} rows: expected {expected}")]
+    #[error("snapshot: {got} rows; expected {expected}")]
     Count {
         /// The number of rows.
         got: u64,
@@ -101,7 +101,7 @@ pub enum SnapshotFileError {
         expected: u64,
     },
     /// The checksum differs.
-    #[error("the snapshot's checksum is {got:08x}: expected {expected:08x}")]
+    #[error("snapshot: checksum {got:08x}; expected {expected:08x}")]
     Checksum {
         /// The checksum of the bytes.
         got: u32,
@@ -109,13 +109,13 @@ pub enum SnapshotFileError {
         expected: u32,
     },
     /// Bytes follow the end.
-    #[error("bytes after the end of the snapshot")]
+    #[error("snapshot: bytes after the end")]
     Trailing,
     /// The rows do not form a state.
-    #[error("the snapshot's rows are no state: {0}")]
+    #[error("snapshot: {0}")]
     Rows(#[from] RowError),
     /// The state's applied entry is beyond the header's.
-    #[error("the snapshot's state has applied entry {got}: expected at most {expected}")]
+    #[error("snapshot: its state has applied entry {got}; expected at most {expected}")]
     Ahead {
         /// The state's applied entry.
         got: u64,
@@ -296,7 +296,7 @@ pub fn write(view: &StateView, out: impl Write) -> io::Result<()> {
 fn length(bytes: &[u8], most: u32) -> io::Result<[u8; 4]> {
     match u32::try_from(bytes.len()) {
         Ok(length) if length <= most => Ok(length.to_le_bytes()),
-        _ => Err(io::Error::other(format!("{} bytes in a row: expected at most {most}", bytes.len()))),
+        _ => Err(io::Error::other(format!("row: {} bytes exceed the limit of {most}", bytes.len()))),
     }
 }
 

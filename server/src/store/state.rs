@@ -62,10 +62,10 @@ pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStateError {
     /// The database cannot be opened or read.
-    #[error("the state cannot be read: {0}")]
+    #[error("state: cannot be read: {0}")]
     Database(#[from] fjall::Error),
     /// This program does not read the state's format.
-    #[error("the state has format {got}: expected {expected}")]
+    #[error("state: format {got}; expected format {expected}")]
     Format {
         /// Its format.
         got: u8,
@@ -73,10 +73,10 @@ pub enum OpenStateError {
         expected: u8,
     },
     /// The rows do not form a state.
-    #[error("the state is damaged: {0}")]
+    #[error("state: damaged: {0}")]
     Rows(#[from] RowError),
     /// A metadata value does not decode.
-    #[error("the state is damaged: {name}: {cause}")]
+    #[error("state: damaged: {name}: {cause}")]
     Meta {
         /// Its name.
         name: &'static str,
@@ -84,7 +84,7 @@ pub enum OpenStateError {
         cause: postcard::Error,
     },
     /// The rows are ahead of the applied entry that is recorded with them.
-    #[error("the state is damaged: its rows have applied entry {got}: expected at most {expected}")]
+    #[error("state: damaged: its rows have applied entry {got}; expected at most {expected}")]
     Ahead {
         /// The applied entry of the rows.
         got: u64,
@@ -92,7 +92,7 @@ pub enum OpenStateError {
         expected: u64,
     },
     /// The writer's thread could not be started.
-    #[error("the state's writer cannot be started: {0}")]
+    #[error("state: start the writer: {0}")]
     Thread(io::Error),
 }
 

@@ -62,13 +62,13 @@ pub enum StoreIdentityError {
         source: io::Error,
     },
     /// The file is damaged.
-    #[error("{}: damaged: expected format {FORMAT} with a correct checksum", path.display())]
+    #[error("{}: damaged; expected format {FORMAT} with a correct checksum", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
     },
     /// This program does not read the file's format.
-    #[error("{}: format {got}: expected {expected}", path.display())]
+    #[error("{}: format {got}; expected format {expected}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -79,8 +79,8 @@ pub enum StoreIdentityError {
     },
     /// The folder belongs to another replica.
     #[error(
-        "{}: belongs to replica {got}: expected replica {expected}; start it with --id {got}, or give \
-         replica {expected} a data folder of its own",
+        "{}: belongs to replica {got}, not {expected}; use --id {got}, or give replica {expected} \
+         its own data folder",
         path.display()
     )]
     Replica {

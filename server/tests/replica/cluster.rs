@@ -177,7 +177,7 @@ async fn members_that_are_configured_differently_say_so() {
     config.members.remove(&3);
     cluster.start_with(config).await.expect("opens");
     let reason = cluster.running[&2].replica.fatal().await;
-    assert!(reason.contains("replica 1 is configured with members"), "{reason}");
+    assert!(reason.contains("replica 1: configured with members"), "{reason}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -415,9 +415,9 @@ async fn databases_of_another_format_are_refused_with_both_numbers() {
         reformat(&log, format);
         reformat(&state, format);
         let refused = open().err().expect("another format").to_string();
-        assert_eq!(refused, format!("the log has format {got}: expected {LOG_FORMAT}"));
+        assert_eq!(refused, format!("log: format {got}; expected format {LOG_FORMAT}"));
         let refused = StateStore::open(&state, Poison::default()).err().expect("another format").to_string();
-        assert_eq!(refused, format!("the state has format {got}: expected {STATE_FORMAT}"));
+        assert_eq!(refused, format!("state: format {got}; expected format {STATE_FORMAT}"));
     }
 }
 

@@ -18,6 +18,6 @@ pub fn run(data: &[u8]) {
             assert_eq!(config.drift().ppm(), config.drift_ppm);
             assert_eq!(config.clone().checked(), Ok(config), "what was checked is right");
         }
-        Err(error) => assert!(error.to_string().contains("expected"), "{error}"),
+        Err(error) => assert!(error.to_string().split_once(": ").is_some(), "no subject: {error}"),
     }
 }

@@ -236,7 +236,7 @@ fn durable_index_file(draw: &mut Draw<'_>) {
     };
     let found = opened.current();
     if let Err(error) = opened.record(found.last, found.vote, false) {
-        return assert!(error.to_string().contains("expected less"), "{error}");
+        return assert!(error.to_string().contains("; expected less"), "{error}");
     }
     let next = opened.current();
     assert_eq!((next.last, next.vote), (found.last, found.vote));
@@ -252,6 +252,6 @@ fn store_identity_file(draw: &mut Draw<'_>) {
     let dir = file("standing", &bytes);
     match store_identity::load(&dir, 1) {
         Ok(standing) => assert_eq!(standing.map(|standing| standing.replica), Some(1)),
-        Err(error) => assert!(error.to_string().contains("expected"), "{error}"),
+        Err(error) => assert!(error.to_string().contains("standing: "), "{error}"),
     }
 }

@@ -247,7 +247,7 @@ impl Day {
         self.writes_on();
         let all = self.cluster.cli();
         let alone = Cli { place: all.place.clone(), endpoints: self.cluster.address(id).to_owned() };
-        let says_so = |words: &String| words.contains("connections of clients: expected fewer than");
+        let says_so = |words: &String| words.contains("connections of clients, the limit");
         // Another client may have left just before.
         let one_more = eventually("one more client is refused", || {
             let ran = alone.run(["--timeout", "500ms", "get", "/config/0"]);

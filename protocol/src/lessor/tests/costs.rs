@@ -119,8 +119,8 @@ fn delete_of_too_many_nodes_is_refused() {
     world.write(session, Write::Transaction(both));
     let refusal = result(&world.commit()).expect_err("one too many");
     let text = format!(
-        "operation 2 of the branch then: /b/c: {} nodes or more to remove, above the limit of {most}; \
-         remove what lies below it in parts",
+        "operation 2 of branch then: /b/c: a delete of {} or more nodes exceeds the limit of {most}; \
+         delete the subtree in parts",
         most + 1
     );
     assert_eq!(refusal.to_string(), text);
@@ -149,7 +149,7 @@ fn lease_with_as_many_nodes_as_one_may_takes_no_other() {
         |text: &str, attach| Write::Put { path: path(text), value: Bytes::new(), condition: Condition::Any, attach };
     world.write(session, put("/a/more", attach));
     let refusal = result(&world.commit()).expect_err("it is full");
-    let text = format!("/a/more: its lease carries {most} nodes, and the limit is {most}; attach it to another lease");
+    let text = format!("/a/more: the lease has {most} attached nodes, the limit is {most}; use another lease");
     assert_eq!(refusal.to_string(), text);
     for write in [put("/a/more", Attach::Lease(LeaseId(2))), put("/a/0", attach)] {
         world.write(session, write);

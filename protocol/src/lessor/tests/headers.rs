@@ -71,7 +71,7 @@ fn request_with_a_list_too_long_changes_nothing() {
     for (what, expected, request) in cases {
         let [response] = replies(&world.send(request)).try_into().expect("one answer");
         let error = LimitError::Request { what: what.to_owned(), got: expected + 1, expected };
-        assert_eq!(error.to_string(), format!("the request: {} {what}, above the limit of {expected}", expected + 1));
+        assert_eq!(error.to_string(), format!("request: {} {what} exceed the limit of {expected}", expected + 1));
         assert_eq!(response.result, Err(error.into()));
         assert_eq!((response.promises, response.lapses), (vec![], vec![]), "{what}");
         assert_eq!(world.lessor, before, "{what}");

@@ -73,7 +73,7 @@ fn bad_input_changes_nothing_and_says_what_was_expected() {
     let writer = world.session();
     let big = Write::put(path("/a"), vec![0; (1 << 20) + 1].into());
     let refusal = result(&world.write(writer, big)).expect_err("too long");
-    assert_eq!(refusal.to_string(), "the value has 1048577 bytes: expected at most 1048576");
+    assert_eq!(refusal.to_string(), "value: 1048577 bytes exceed the limit of 1048576");
     let gone = SessionId(999);
     let effects = world.request(gone, Body::Heartbeat(Default::default()));
     assert_eq!(result(&effects), Err(Refusal::SessionNotFound { session: gone }));
@@ -134,7 +134,7 @@ fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
     };
     assert!(read(1000).is_ok());
     let refusal = read(1001).expect_err("too long");
-    assert_eq!(refusal.to_string(), "the answer has 1001 bytes: expected at most 1000");
+    assert_eq!(refusal.to_string(), "answer: 1001 bytes exceed the limit of 1000");
 }
 
 #[test]

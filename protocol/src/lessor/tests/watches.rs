@@ -247,7 +247,7 @@ fn too_many_watches_of_session_are_refused_with_numbers() {
     let (watcher, other) = (world.session(), world.session());
     world.wait_often(watcher, LessorBounds::DEFAULT.session_watches_max);
     let refusal = result(&world.request(watcher, watch(node("/a"), 0))).expect_err("too many");
-    assert_eq!(refusal.to_string(), "the server has 16384 watches of the session under way: expected at most 16384");
+    assert_eq!(refusal.to_string(), "server busy: 16384 watches of the session, the limit is 16384");
     assert_eq!(world.request(other, watch(node("/a"), 0)), [], "others may");
 }
 

@@ -116,7 +116,7 @@ fn who_does_not_wait_is_told_who_is_in_the_way() {
     let refusal =
         WriteRefusal::Locked { path: path("/a"), owner: waiters.sessions[0], token: token.expect("free"), waiting: 1 };
     assert_eq!(waiters.ask(2, lock("/a", Shared, false)), Err(refusal.clone()));
-    assert_eq!(refusal.to_string(), "/a is held by session 1 under token 2, and 1 wait for it: expected it to be free");
+    assert_eq!(refusal.to_string(), "/a: locked by session 1 under token 2; 1 waiting");
     assert_eq!(waiters.fixture.state.locks().count(), 2, "nothing is left of it");
 }
 

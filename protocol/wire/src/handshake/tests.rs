@@ -101,8 +101,8 @@ const ANOTHER_VERSION: u16 = PROTOCOL_VERSION + 1;
 async fn another_version_is_refused_and_both_are_named() {
     let (outcome, answer) = answer_to(&opening(ANOTHER_VERSION, 1)).await;
     assert!(matches!(outcome, Err(HandshakeError::Version { theirs: ANOTHER_VERSION, ours: PROTOCOL_VERSION })));
-    let both = format!("the client speaks protocol version {ANOTHER_VERSION}, the server {PROTOCOL_VERSION}");
-    assert_eq!(reason(&answer), format!("{both}: they must be equal"));
+    let both = format!("the client speaks protocol version {ANOTHER_VERSION}, the server version {PROTOCOL_VERSION}");
+    assert_eq!(reason(&answer), format!("{both}; they must be equal"));
 }
 
 #[tokio::test]

@@ -185,7 +185,7 @@ async fn a_message_that_does_not_fit_fails_by_itself() {
     // The request fits into a frame, and its answer does not.
     let body = Body::Open { name: "x".repeat(FRAME_MAX_BYTES / 2) };
     let error = leasehold.call(context(), request(2, body)).await.unwrap_err();
-    assert!(matches!(&error, RpcError::Server(error) if error.detail.contains("expected at most")), "{error}");
+    assert!(matches!(&error, RpcError::Server(error) if error.detail.contains("exceeds the limit of")), "{error}");
     leasehold.call(context(), request(3, Body::Heartbeat(Default::default()))).await.unwrap();
 }
 

@@ -43,13 +43,13 @@ const SWEPT: &str = "swept";
 #[derive(Debug, thiserror::Error)]
 pub enum OpenLogError {
     /// The database cannot be opened or read.
-    #[error("the log cannot be read: {0}")]
+    #[error("log: cannot be read: {0}")]
     Database(#[from] fjall::Error),
     /// The file of the durable index cannot be opened or read.
-    #[error("the record of what the log has acknowledged (the file witness) cannot be read: {0}")]
+    #[error("file witness: cannot be read: {0}")]
     DurableIndex(io::Error),
     /// This program does not read the log's format.
-    #[error("the log has format {got}: expected {expected}")]
+    #[error("log: format {got}; expected format {expected}")]
     Format {
         /// Its format.
         got: u8,
@@ -57,13 +57,13 @@ pub enum OpenLogError {
         expected: u8,
     },
     /// A key or a value differs from what was written.
-    #[error("the log is damaged: {what}")]
+    #[error("log: damaged: {what}")]
     Damaged {
         /// The place, and the expected content.
         what: String,
     },
     /// Acknowledged entries are missing.
-    #[error("the log ends at {got}: expected {expected}, which has been acknowledged")]
+    #[error("log: ends at {got}; entry {expected} was acknowledged")]
     Short {
         /// The last entry found.
         got: String,
@@ -71,7 +71,7 @@ pub enum OpenLogError {
         expected: String,
     },
     /// The vote is older than one that was saved.
-    #[error("the log has the vote {got}: expected {expected} or a later one, which has been saved")]
+    #[error("log: has the vote {got}; the vote {expected} was saved")]
     OldVote {
         /// The vote that was found.
         got: String,
@@ -79,7 +79,7 @@ pub enum OpenLogError {
         expected: String,
     },
     /// The writer's thread could not be started.
-    #[error("the log's writer cannot be started: {0}")]
+    #[error("log: start the writer: {0}")]
     Thread(io::Error),
 }
 
@@ -135,7 +135,7 @@ impl LogDisk {
             let (log_id, _) = log_id_of(&key, &value).map_err(|error| damaged(error.to_string()))?;
             let expected = found.map_or(0, |found| found.index + 1);
             if log_id.index != expected {
-                return Err(damaged(format!("entry {} is next: expected {expected}", log_id.index)));
+                return Err(damaged(format!("entry {} is next; expected {expected}", log_id.index)));
             }
             found = Some(log_id);
             sizes.append(expected, value.len());
@@ -143,7 +143,7 @@ impl LogDisk {
                 && witness.index == expected
                 && witness != log_id
             {
-                return Err(damaged(format!("entry {log_id}: expected {witness}, which was acknowledged")));
+                return Err(damaged(format!("ends at entry {log_id}; entry {witness} was acknowledged")));
             }
         }
         if found != last {
@@ -270,8 +270,8 @@ fn checked<'a>(key: &[u8], value: &'a [u8]) -> io::Result<&'a [u8]> {
     match value.split_at_checked(CRC_BYTES) {
         Some((expected, rest)) if expected != crc(key, rest) => Err(invalid("the checksum differs")),
         Some((_, [LOG_FORMAT, content @ ..])) => Ok(content),
-        Some((_, [got, ..])) => Err(invalid(format!("format {got}: expected {LOG_FORMAT}"))),
-        Some((_, [])) | None => Err(invalid(format!("{} bytes: expected at least {HEAD_BYTES}", value.len()))),
+        Some((_, [got, ..])) => Err(invalid(format!("format {got}; expected {LOG_FORMAT}"))),
+        Some((_, [])) | None => Err(invalid(format!("{} bytes; expected at least {HEAD_BYTES}", value.len()))),
     }
 }
 

@@ -76,7 +76,7 @@ impl LogTail {
                 && got != last.index + 1
             {
                 let expected = last.index + 1;
-                let message = format!("entry {got} appended to the log: expected {expected}");
+                let message = format!("entry {got} appended to the log; expected {expected}");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
             }
             self.last = Some(entry.log_id);
