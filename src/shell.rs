@@ -294,6 +294,11 @@ impl Text for StatsAnswer {
     }
 }
 
+/// The fuzzer's corpus.
+#[cfg(test)]
+#[path = "../tests/fuzz/corpus.rs"]
+mod corpus;
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -321,9 +326,7 @@ mod tests {
     /// command.
     #[test]
     fn whatever_is_typed_is_a_command_or_an_error_of_one_line() {
-        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus/text");
-        let inputs = std::fs::read_dir(corpus).expect("the corpus").map(|input| input.expect("a file").path());
-        let inputs: Vec<_> = inputs.map(|input| std::fs::read(input).expect("a file")).collect();
+        let inputs: Vec<_> = corpus::inputs().into_iter().filter(|input| input.target == "text").collect();
         assert!(!inputs.is_empty());
         let line = ShellLine::command();
         let mut begins = vec![String::new()];
@@ -331,7 +334,7 @@ mod tests {
             let below = command.get_subcommands().map(|below| format!("{} {} ", command.get_name(), below.get_name()));
             begins.extend(below.chain([format!("{} ", command.get_name())]));
         }
-        let texts: Vec<_> = inputs.iter().map(|input| String::from_utf8_lossy(input)).collect();
+        let texts: Vec<_> = inputs.iter().map(|input| String::from_utf8_lossy(&input.data)).collect();
         for (begin, typed) in begins.iter().flat_map(|begin| texts.iter().map(move |typed| (begin, typed))) {
             let Ok(words) = words::split(&format!("{begin}{typed}")) else { continue };
             if let Err(error) = ShellLine::try_parse_from(words)
