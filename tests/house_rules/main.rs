@@ -5,6 +5,7 @@ mod bounds;
 mod glossary;
 mod messages;
 mod names;
+mod prose;
 mod tests_that_run;
 
 use std::{
