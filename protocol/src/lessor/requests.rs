@@ -87,7 +87,7 @@ impl Lessor {
         // because an unanswered recall limits them (S5).
         asker.renewed = self.renew_all(session, header.renew, cx);
         if *body != Body::Register {
-            self.resend_recalls(session, cx);
+            self.resend_recalls(session, RECALL_RESEND_INTERVAL, cx);
         }
         true
     }
@@ -168,7 +168,7 @@ impl Lessor {
     }
 
     /// Answers a registration of the session. The answer names the coverings for which the lessor
-    /// wants holder reports (S7). All unanswered recalls follow.
+    /// wants holder reports (S7). Unanswered recalls follow, as many as one request sends again.
     ///
     /// Each registration asks for new reports. Parts of reports from earlier registrations do not
     /// count.
@@ -185,12 +185,7 @@ impl Lessor {
             *coverings
         });
         self.reply(asker, Ok(Answer::Registered { coverings }), cx);
-        cx.effects.extend(
-            self.channel(session)
-                .resend_overdue(cx.now, Duration::ZERO, usize::MAX)
-                .into_iter()
-                .map(LessorEffect::Recall),
-        );
+        self.resend_recalls(session, Duration::ZERO, cx);
     }
 
     /// Whether the request belongs to the session's latest registration with this epoch.
@@ -199,9 +194,11 @@ impl Lessor {
         self.recall_channels.get(&session).is_some_and(is_current) || self.planted(Bug::LateRequestHonoured)
     }
 
-    fn resend_recalls(&mut self, session: SessionId, cx: &mut StepContext<'_>) {
+    /// Sends unanswered recalls again: those last sent at least `after` ago, a bounded number of
+    /// them.
+    fn resend_recalls(&mut self, session: SessionId, after: Duration, cx: &mut StepContext<'_>) {
         let (channel, most) = (self.recall_channels.entry(session).or_default(), self.config.bounds.recalls_again_max);
-        let again = channel.resend_overdue(cx.now, RECALL_RESEND_INTERVAL, most);
+        let again = channel.resend_overdue(cx.now, after, most);
         if again.len() == most {
             reached(Bound::RecallsAgain);
         }

@@ -307,9 +307,15 @@ impl Lessor {
         let (sets, through) = self.recall_channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
         let is_asked_for = |path: &&NodePath| {
             let hold = state.write_leased_lock(path).map(|(_, hold)| hold).filter(|hold| hold.session == session);
-            let object = Object::data((*path).clone());
-            hold.is_some_and(|hold| hold.write_lease <= Some(through)) && sets.iter().any(|set| set.contains(&object))
+            hold.is_some_and(|hold| hold.write_lease <= Some(through))
         };
-        state.write_leased_by(session).find(is_asked_for).cloned()
+        let found = sets.iter().find_map(|set| match set {
+            ObjectSet::One(_) => state.write_leased_in(set).find(is_asked_for),
+            ObjectSet::Subtree(_) => {
+                let own = state.write_leased_by(session);
+                own.filter(|path| set.contains(&Object::data((*path).clone()))).find(is_asked_for)
+            }
+        });
+        found.cloned()
     }
 }
