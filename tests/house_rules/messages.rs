@@ -44,7 +44,7 @@ const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
     ("client-cache/src/recipes/mod.rs", ": expected 1 to ", "told to the program that uses the recipe"),
     ("client-cache/src/recipes/mod.rs", "as others who use it count", "told to the program that uses the recipe"),
     ("client-cache/src/status.rs", "the client is gone", "told to the program that listens"),
-    ("server/src/raft/replica.rs", "membership not changed", "told to a program that changes members"),
+    ("server/src/raft/error.rs", "membership not changed", "told to a program that changes members"),
     ("server/src/store/directory.rs", " has it", "becomes the error of the start that names the process"),
 ];
 

@@ -77,10 +77,10 @@ use tarpc::{client::RpcError, context::Context};
 
 use self::wait::BootstrapWait;
 use super::{
-    network::{CallError, PeerLink},
+    error::ReplicaStartError,
+    link::{CallError, PeerLink, ask},
     node::ReplicaNode,
     peer::{Admitted, Bootstrap, Joining, MembershipRefusal, PeerClient, PeerRefusal, PeerReport, ReplicaStage},
-    replica::ReplicaStartError,
 };
 use crate::store::store_identity::{ClusterId, Participation, StoreIdentity};
 
@@ -88,8 +88,6 @@ use crate::store::store_identity::{ClusterId, Participation, StoreIdentity};
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The interval between two rounds of questions to the others.
 const POLL: Duration = Duration::from_millis(100);
-/// The longest wait for one answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest wait for the leader to change the membership.
 const REJOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -463,13 +461,6 @@ impl ReplicaNode {
         }
         Ok(())
     }
-}
-
-/// Asks a member for its stage.
-pub(super) async fn ask(address: &str) -> Result<PeerReport, CallError> {
-    let link = PeerLink::new(address);
-    let asked = link.call(ANSWER_TIMEOUT, |client, context| async move { client.bootstrap_state(context).await });
-    tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or(Err(CallError::Rpc(RpcError::DeadlineExceeded)))
 }
 
 async fn offer(address: &str, bootstrap: Bootstrap) -> Result<(), CallError> {

@@ -16,11 +16,9 @@ use std::sync::Arc;
 use openraft::{async_runtime::WatchReceiver, errors::Fatal};
 
 use super::{
+    machine::Raft,
     node::ReplicaNode,
-    types::{
-        TypeConfig,
-        alias::{LogId, Raft},
-    },
+    types::{TypeConfig, alias::LogId},
 };
 
 /// The positions of a replica's log, as indexes, or 0 for none.

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use openraft::{RaftLogReader, entry::RaftEntry};
 
-use super::{node::ReplicaNode, replica::ReplicaStartError, types::alias::StoredMembership};
+use super::{error::ReplicaStartError, node::ReplicaNode, types::alias::StoredMembership};
 use crate::store::store_identity::ClusterId;
 
 /// The index of the entry that bootstraps a cluster.

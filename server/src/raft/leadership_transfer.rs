@@ -22,11 +22,9 @@ use openraft::{
 };
 
 use super::{
+    machine::Raft,
     node::ReplicaNode,
-    types::{
-        TypeConfig,
-        alias::{Raft, Vote},
-    },
+    types::{TypeConfig, alias::Vote},
 };
 
 /// How long to wait for a successor, as a multiple of the longest election timeout.

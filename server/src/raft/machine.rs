@@ -15,13 +15,16 @@ use parking_lot::Mutex;
 
 use super::types::{
     TypeConfig,
-    alias::{LogId, RaftSnapshot, SnapshotMeta, StoredMembership},
+    alias::{LogId, SnapshotMeta, StoredMembership},
 };
 use crate::store::{
     poison::Poison,
-    snapshot::{self, SnapshotFile, SnapshotHeader, StateSnapshot},
-    state::{RowChange, StateStore, StateView},
+    snapshot::{self, RaftSnapshot, SnapshotFile, SnapshotHeader, StateSnapshot, StateView},
+    state::{RowChange, StateStore},
 };
+
+/// Raft, as this server instantiates it.
+pub(super) type Raft = openraft::Raft<TypeConfig, StateMachine>;
 
 /// The replicated state, as Raft uses it: in log order, from one task.
 pub trait Machine: Send + Sync + 'static {

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use openraft::{BasicNode, ChangeMembers, ReadPolicy, ServerState, async_runtime::WatchReceiver};
 
 use super::{
-    bootstrap::ask,
+    link::ask,
+    machine::Raft,
     node::ReplicaNode,
     peer::{Admitted, Joining, MembershipRefusal, PeerReport, ReplicaStage},
-    types::alias::{Raft, StoredMembership, Vote},
+    types::alias::{StoredMembership, Vote},
 };
 use crate::store::store_identity::{ClusterId, StoreIdentity};
 

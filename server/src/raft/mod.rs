@@ -18,16 +18,20 @@
 pub mod bootstrap;
 mod compaction;
 mod config;
+mod error;
 mod heard;
 mod identity;
 mod incoming;
+mod leadership;
 mod leadership_transfer;
+mod link;
 pub mod machine;
 mod membership;
 mod network;
 mod node;
 mod notice;
 pub mod peer;
+mod peer_server;
 mod quorum;
 mod reach;
 mod removal;
@@ -39,11 +43,10 @@ pub use self::{
     config::{
         RETAINED_BYTES, RETAINED_ENTRIES, ReplicaConfig, SNAPSHOT_BYTES, SNAPSHOT_ENTRIES, SNAPSHOT_STALL, Timings,
     },
+    error::{LeadershipError, MembershipError, ProposeError, ReplicaStartError},
+    leadership::RaftLeadership,
     leadership_transfer::TransferError,
     machine::Machine,
-    peer::PeerServer,
-    replica::{
-        LeadershipError, MembershipError, PROPOSAL_MAX_BYTES, ProposeError, ProposedEntry, RaftLeadership, Replica,
-        ReplicaInfo, ReplicaStartError,
-    },
+    peer_server::PeerServer,
+    replica::{PROPOSAL_MAX_BYTES, ProposedEntry, Replica, ReplicaInfo},
 };

@@ -20,19 +20,20 @@ use openraft::{
         TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use tarpc::{client::RpcError, context};
 
 use super::{
+    link::{CallError, PeerLink, until},
     peer::{Installation, PeerClient, PeerRefusal},
     reach::{PeerReach, PeersReach},
     types::{
         TypeConfig,
-        alias::{LogId, RaftSnapshot, Vote},
+        alias::{LogId, Vote},
     },
 };
 use crate::store::{
-    snapshot::{StateSnapshot, pieces},
+    snapshot::{RaftSnapshot, StateSnapshot, pieces},
     store_identity::{ClusterId, StoreIdentity},
 };
 
@@ -41,100 +42,8 @@ use crate::store::{
 /// number, messages would be smaller and more. The log's reads bound the bytes of each message, so
 /// this bounds memory too.
 const PIPELINE: usize = 2;
-/// The longest time to open a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause before a snapshot call is repeated, after its connection broke.
 const SNAPSHOT_RETRY: Duration = Duration::from_millis(100);
-/// After this many timeouts in a row, the connection is dropped. After a partition, a new
-/// connection works long before the retransmissions of the old one.
-const SILENT_CALLS_MAX: u32 = 3;
-
-/// Why a call to a peer failed.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// The connection could not be opened.
-    #[error(transparent)]
-    Connect(#[from] leasehold_wire::DialError),
-    /// The connection broke, or no answer came in time.
-    #[error(transparent)]
-    Rpc(#[from] RpcError),
-    /// The peer refused.
-    #[error(transparent)]
-    Refused(#[from] PeerRefusal),
-}
-
-/// A connection to one address.
-#[derive(Clone)]
-pub(super) struct PeerLink {
-    address: Arc<str>,
-    current: Arc<Mutex<Current>>,
-}
-
-#[derive(Default)]
-struct Current {
-    client: Option<PeerClient>,
-    silent: u32,
-}
-
-impl PeerLink {
-    pub(super) fn new(address: &str) -> Self {
-        Self { address: address.into(), current: Arc::default() }
-    }
-
-    async fn client(&self) -> Result<PeerClient, CallError> {
-        if let Some(client) = self.current.lock().client.clone() {
-            return Ok(client);
-        }
-        let stream = leasehold_wire::connect(&self.address, leasehold_wire::Role::Peer, CONNECT_TIMEOUT).await?.stream;
-        let transport = leasehold_wire::peer_transport(stream);
-        let tarpc::client::NewClient { client, dispatch } =
-            PeerClient::new(tarpc::client::Config::default(), transport);
-        tokio::spawn(dispatch.map(|ended| {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "the connection to a peer broke");
-            }
-        }));
-        *self.current.lock() = Current { client: Some(client.clone()), silent: 0 };
-        Ok(client)
-    }
-
-    /// Records how a call ended. Drops the connection if it broke, or is silent.
-    fn note<T>(&self, result: Result<T, RpcError>) -> Result<T, RpcError> {
-        let mut current = self.current.lock();
-        match &result {
-            Ok(_) | Err(RpcError::Server(_)) => current.silent = 0,
-            Err(RpcError::DeadlineExceeded) => {
-                current.silent += 1;
-                if current.silent >= SILENT_CALLS_MAX {
-                    *current = Current::default();
-                }
-            }
-            Err(_) => *current = Current::default(),
-        }
-        drop(current);
-        result
-    }
-
-    /// Calls the peer.
-    pub(super) async fn call<T, F>(
-        &self,
-        within: Duration,
-        call: impl FnOnce(PeerClient, context::Context) -> F,
-    ) -> Result<T, CallError>
-    where
-        F: Future<Output = Result<T, RpcError>>,
-    {
-        let client = self.client().await?;
-        Ok(self.note(call(client, until(within)).await)?)
-    }
-}
-
-fn until(within: Duration) -> context::Context {
-    let mut context = context::current();
-    context.deadline = Instant::now() + within;
-    context
-}
-
 /// Opens connections when Raft requests them.
 #[derive(Clone)]
 pub struct PeerNetworks {

@@ -19,16 +19,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     config::ReplicaConfig,
+    error::ReplicaStartError,
     heard::Heard,
     incoming::{Incoming, Installing},
-    machine::{Machine, StateMachine},
+    leadership::RaftLeadership,
+    machine::{Machine, Raft, StateMachine},
     network::PeerNetworks,
     peer::{KnownMembers, PeerRefusal, PeerReport, ReplicaStage},
     quorum::Quorum,
     reach::PeersReach,
-    removal,
-    replica::{RaftLeadership, ReplicaStartError},
-    types::alias::{Raft, StoredMembership},
+    types::alias::StoredMembership,
 };
 use crate::store::{
     directory::{self, DirectoryLock, DirectoryLockError},
@@ -232,7 +232,7 @@ impl ReplicaNode {
         let stage = match self.identity() {
             None => ReplicaStage::Empty { store_id: self.store_id },
             Some(standing) if self.has_participated() => {
-                let known = self.raft().map(|raft| removal::known(&raft)).unwrap_or_default();
+                let known = self.raft().map(|raft| self::known(&raft)).unwrap_or_default();
                 let leader = self.leadership.borrow().leader.clone();
                 ReplicaStage::Started { cluster: standing.cluster, leader, known }
             }
@@ -408,4 +408,9 @@ fn remove_incoming(dir: &std::path::Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The committed members, and the index of their entry.
+pub(super) fn known(raft: &Raft) -> KnownMembers {
+    KnownMembers::of(&raft.metrics().borrow_watched().committed_membership_config)
 }

@@ -1,39 +1,23 @@
-//! The messages between replicas, and the side that serves them.
+//! The messages between replicas. [`PeerServer`](super::PeerServer) serves them.
 //!
 //! Raft's own messages are openraft's types. Each names the cluster. So a replica of another
 //! cluster (a folder that was restored or mixed up) is refused, and gets the reason.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::Ordering},
-};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use leasehold_protocol::volume::VolumeSettings;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
     VoteRequest, VoteResponse,
 };
 use serde::{Deserialize, Serialize};
-use tarpc::{
-    context::Context,
-    server::{BaseChannel, Channel},
-};
 
-use super::{
-    node::ReplicaNode,
-    types::{
-        TypeConfig,
-        alias::{Raft, Vote},
-    },
+use super::types::{
+    TypeConfig,
+    alias::{StoredMembership, Vote},
 };
-use crate::clock;
 use crate::store::store_identity::ClusterId;
-
-/// The most calls of one peer that run at once. Further calls wait in its connection. Our own peers
-/// have a handful.
-const CALLS_MAX: usize = 256;
 
 /// Calls from one replica to another. A failed call may or may not have been executed.
 #[tarpc::service]
@@ -197,6 +181,15 @@ pub struct KnownMembers {
     pub members: BTreeMap<u64, String>,
 }
 
+impl KnownMembers {
+    pub(super) fn of(membership: &StoredMembership) -> Self {
+        Self {
+            entry: membership.log_id().map(|log_id| log_id.index),
+            members: membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
+        }
+    }
+}
+
 /// A cluster that is being bootstrapped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bootstrap {
@@ -260,150 +253,4 @@ pub enum Installation {
     UnderWay,
     /// It is installed, or Raft rejected it.
     Done(SnapshotResponse<TypeConfig>),
-}
-
-/// The side that serves peers' calls. Clones are the same server.
-#[derive(Clone)]
-pub struct PeerServer {
-    pub(super) node: Arc<ReplicaNode>,
-}
-
-impl PeerServer {
-    pub(super) fn new(node: Arc<ReplicaNode>) -> Self {
-        Self { node }
-    }
-
-    /// Serves one connection until it ends.
-    ///
-    /// Requests begin in the order of their arrival, which keeps a leader's stream of entries in
-    /// order. They run concurrently.
-    pub async fn serve_connection(
-        self,
-        stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-    ) {
-        let transport = leasehold_wire::peer_transport(stream);
-        let requests = BaseChannel::with_defaults(transport).execute(self.serve());
-        requests.for_each_concurrent(CALLS_MAX, |request| request).await;
-    }
-
-    pub(super) fn raft(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
-        self.node.raft_of(cluster)
-    }
-
-    pub(super) fn stopped(&self, error: impl std::fmt::Display) -> PeerRefusal {
-        PeerRefusal::Stopped { replica: self.node.config.id, reason: error.to_string() }
-    }
-}
-
-impl Peer for PeerServer {
-    async fn append(
-        self,
-        _: Context,
-        cluster: ClusterId,
-        request: AppendEntriesRequest<TypeConfig>,
-    ) -> Result<AppendEntriesResponse<TypeConfig>, PeerRefusal> {
-        let _part = self.node.cluster_switch_lock.read().await;
-        let raft = self.raft(cluster)?;
-        self.node.messages.fetch_add(1, Ordering::Relaxed);
-        let message = self.node.heard.lock().arrived(&request, clock::now());
-        let response = raft.append_entries(request).await.map_err(|error| self.stopped(error))?;
-        self.node.heard.lock().answered(message, &response);
-        Ok(response)
-    }
-
-    async fn vote(
-        self,
-        _: Context,
-        cluster: ClusterId,
-        request: VoteRequest<TypeConfig>,
-    ) -> Result<VoteResponse<TypeConfig>, PeerRefusal> {
-        let _part = self.node.cluster_switch_lock.read().await;
-        self.raft(cluster)?.vote(request).await.map_err(|error| self.stopped(error))
-    }
-
-    async fn pre_vote(
-        self,
-        _: Context,
-        cluster: ClusterId,
-        request: VoteRequest<TypeConfig>,
-    ) -> Result<VoteResponse<TypeConfig>, PeerRefusal> {
-        self.raft(cluster)?.pre_vote(request).await.map_err(|error| self.stopped(error))
-    }
-
-    async fn transfer_leader(
-        self,
-        _: Context,
-        cluster: ClusterId,
-        request: TransferLeaderRequest<TypeConfig>,
-    ) -> Result<TransferLeaderResponse<TypeConfig>, PeerRefusal> {
-        self.raft(cluster)?.handle_transfer_leader(request).await.map_err(|error| self.stopped(error))
-    }
-
-    async fn snapshot_piece(
-        self,
-        _: Context,
-        cluster: ClusterId,
-        transfer: u64,
-        offset: u64,
-        piece: Bytes,
-    ) -> Result<(), PeerRefusal> {
-        self.raft(cluster)?;
-        let this = self.clone();
-        let received = tokio::task::spawn_blocking(move || this.receive(transfer, offset, &piece)).await;
-        received.map_err(|error| self.stopped(error))?
-    }
-
-    async fn snapshot_install(
-        self,
-        _: Context,
-        cluster: ClusterId,
-        vote: Vote,
-        transfer: u64,
-        length: u64,
-    ) -> Result<Installation, PeerRefusal> {
-        self.raft(cluster)?;
-        self.installation(cluster, vote, transfer, length).await
-    }
-
-    async fn bootstrap_state(self, _: Context) -> PeerReport {
-        self.node.report()
-    }
-
-    async fn bootstrap(self, _: Context, founding: Bootstrap) -> Result<(), PeerRefusal> {
-        // In a task of its own, so that it is completed even if the founder disconnects.
-        let node = Arc::clone(&self.node);
-        let accepted = tokio::spawn(async move { node.accept_bootstrap(founding).await }).await;
-        accepted.map_err(|error| self.stopped(error))?
-    }
-
-    async fn rejoin(
-        self,
-        _: Context,
-        newcomer: u64,
-        address: String,
-        life: u64,
-    ) -> Result<Admitted, MembershipRefusal> {
-        let node = Arc::clone(&self.node);
-        let answer = tokio::spawn(async move { node.rejoin(newcomer, address, life).await }).await;
-        answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))
-    }
-
-    async fn replace(self, _: Context, replica: u64, address: String) -> Result<(), MembershipRefusal> {
-        // In a task of its own, so that it is completed even if the operator disconnects.
-        let node = Arc::clone(&self.node);
-        let answer = tokio::spawn(async move { node.replace(replica, address).await }).await;
-        answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))
-    }
-
-    async fn join(
-        self,
-        _: Context,
-        cluster: ClusterId,
-        newcomer: u64,
-        address: String,
-    ) -> Result<Joining, MembershipRefusal> {
-        let node = Arc::clone(&self.node);
-        let answer = tokio::spawn(async move { node.join(cluster, newcomer, address).await }).await;
-        answer.unwrap_or_else(|error| Err(MembershipRefusal::Retry { reason: error.to_string() }))
-    }
 }

@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    network::CallError,
+    link::CallError,
     notice::{Notice, gist},
     peer::PeerRefusal,
 };

@@ -10,33 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use openraft::async_runtime::WatchReceiver;
-
 use super::{
-    bootstrap::ask,
-    node::ReplicaNode,
+    link::ask,
+    machine::Raft,
+    node::{ReplicaNode, known},
     notice::Notice,
     peer::{KnownMembers, ReplicaStage},
-    types::alias::{Raft, StoredMembership},
 };
 use crate::store::store_identity::{ClusterId, Participation};
 
 /// How often a replica without a leader asks the others.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-
-/// The committed members, and the index of their entry.
-pub(super) fn known(raft: &Raft) -> KnownMembers {
-    let metrics = raft.metrics();
-    let metrics = metrics.borrow_watched();
-    of(&metrics.committed_membership_config)
-}
-
-fn of(membership: &StoredMembership) -> KnownMembers {
-    KnownMembers {
-        entry: membership.log_id().map(|log_id| log_id.index),
-        members: membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect(),
-    }
-}
 
 impl ReplicaNode {
     /// Checks whether this replica was removed, until it is closed.

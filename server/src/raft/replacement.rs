@@ -24,9 +24,8 @@ use std::{collections::BTreeMap, time::Duration};
 use openraft::async_runtime::WatchReceiver;
 
 use super::{
-    bootstrap::ask,
+    link::{PeerLink, ask},
     membership::add_anew,
-    network::PeerLink,
     node::ReplicaNode,
     peer::{MembershipRefusal, PeerClient, PeerReport, ReplicaStage},
 };

@@ -96,8 +96,6 @@ pub(crate) mod alias {
     pub(crate) type Vote = generic::VoteOf<TypeConfig>;
     pub(crate) type StoredMembership = generic::StoredMembershipOf<TypeConfig>;
     pub(crate) type SnapshotMeta = generic::SnapshotMetaOf<TypeConfig>;
-    pub(crate) type RaftSnapshot = generic::SnapshotOf<TypeConfig, crate::store::snapshot::StateSnapshot>;
-    pub(crate) type Raft = openraft::Raft<TypeConfig, crate::raft::machine::StateMachine>;
 }
 
 #[cfg(test)]

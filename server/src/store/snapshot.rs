@@ -7,8 +7,7 @@
 //! end       0, row count u64, crc32 of everything before the crc
 //! ```
 //!
-//! Numbers are little-endian. The count and the crc are at the end. So a view can be sent in one
-//! pass, while the database is being written.
+//! Numbers are little-endian. The count and the crc are last, so a view is sent in one pass.
 //!
 //! **Guarantees.** [`SnapshotFile::check`] reads a received file completely before anything of it
 //! is used: its format, the order and number of its rows, and its checksum. It has one row in
@@ -17,17 +16,22 @@
 //! panic. Beyond the rows' own size, they allocate no more than the bound of one row.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use fjall::{Keyspace, Readable, UserKey, UserValue};
 use leasehold_protocol::state::{RowError, State};
 use serde::{Deserialize, Serialize};
 
-use super::{poison::Poison, state::StateView};
-use crate::raft::types::alias::{LogId, SnapshotMeta, StoredMembership};
+use super::poison::Poison;
+use crate::raft::types::{
+    TypeConfig,
+    alias::{LogId, SnapshotMeta, StoredMembership},
+};
 
 const MAGIC: &[u8; 7] = b"LSHSNAP";
 /// The format of a snapshot, its rows included. Raise it when its bytes change, together with that
@@ -143,6 +147,35 @@ impl SnapshotHeader {
     }
 }
 
+/// The state at one moment, unaffected by later writes.
+pub struct StateView {
+    header: SnapshotHeader,
+    rows: Keyspace,
+    at: fjall::Snapshot,
+}
+
+impl fmt::Debug for StateView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateView").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+impl StateView {
+    pub(super) fn new(header: SnapshotHeader, rows: Keyspace, at: fjall::Snapshot) -> Self {
+        Self { header, rows, at }
+    }
+
+    /// The last applied entry, and the membership then.
+    pub fn header(&self) -> &SnapshotHeader {
+        &self.header
+    }
+
+    /// The rows, in the order of their keys.
+    pub fn rows(&self) -> impl Iterator<Item = io::Result<(UserKey, UserValue)>> + use<> {
+        self.at.iter(&self.rows).map(|item| item.into_inner().map_err(io::Error::other))
+    }
+}
+
 /// A snapshot that Raft sends or installs.
 #[derive(Debug)]
 pub enum StateSnapshot {
@@ -151,6 +184,9 @@ pub enum StateSnapshot {
     /// A received snapshot, checked.
     Received(Box<CheckedSnapshot>),
 }
+
+/// A [`StateSnapshot`] with its position in the log.
+pub(crate) type RaftSnapshot = openraft::type_config::alias::SnapshotOf<TypeConfig, StateSnapshot>;
 
 /// A received snapshot that has been read and checked completely.
 #[derive(Debug)]

@@ -16,12 +16,12 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, UserKey, UserValue};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, UserValue};
 use leasehold_protocol::state::{RowError, State};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
@@ -31,7 +31,7 @@ use super::{
     database,
     journal::Synced,
     poison::Poison,
-    snapshot::{SnapshotFile, SnapshotFileError, SnapshotHeader, SnapshotRow},
+    snapshot::{SnapshotFile, SnapshotFileError, SnapshotHeader, SnapshotRow, StateView},
 };
 use crate::raft::types::alias::{LogId, StoredMembership};
 
@@ -244,31 +244,6 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the state's store is closed")
 }
 
-/// The state at one moment, unaffected by later writes.
-pub struct StateView {
-    header: SnapshotHeader,
-    rows: Keyspace,
-    at: fjall::Snapshot,
-}
-
-impl fmt::Debug for StateView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StateView").field("header", &self.header).finish_non_exhaustive()
-    }
-}
-
-impl StateView {
-    /// The last applied entry, and the membership then.
-    pub fn header(&self) -> &SnapshotHeader {
-        &self.header
-    }
-
-    /// The rows, in the order of their keys.
-    pub fn rows(&self) -> impl Iterator<Item = io::Result<(UserKey, UserValue)>> + use<> {
-        self.at.iter(&self.rows).map(|item| item.into_inner().map_err(io::Error::other))
-    }
-}
-
 struct StateDisk {
     dir: PathBuf,
     database: Database,
@@ -368,7 +343,7 @@ impl StateDisk {
         if persist {
             self.database.persist(PersistMode::SyncAll).map_err(io::Error::other)?;
         }
-        Ok(StateView { header: self.header(&at)?, rows: self.rows.clone(), at })
+        Ok(StateView::new(self.header(&at)?, self.rows.clone(), at))
     }
 
     /// Writes a whole state into a new keyspace, then makes it current.
