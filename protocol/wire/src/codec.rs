@@ -23,6 +23,13 @@ use tarpc::{
 
 pub use crate::error::CodecError;
 
+/// The longest frame, without its length prefix. It is four times the longest value that can be
+/// configured (`Limits::VALUE_MAX_BYTES`). So a value always fits with all that surrounds it. One
+/// frame delays the next by at most 0.14 s on a gigabit link.
+pub const FRAME_MAX_BYTES: usize = 16 << 20;
+
+const _: () = assert!(FRAME_MAX_BYTES >= 2 * leasehold_protocol::limits::Limits::VALUE_MAX_BYTES);
+
 /// The longest time to a request's deadline when it arrives. Longer ones are cut: a write ends
 /// within a volume term, and tarpc's timer has a limit.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(3600);
@@ -197,7 +204,7 @@ fn put<T: Serialize>(message: &T, out: &mut BytesMut, end: usize) -> Result<(), 
     let bounded = BoundedWriter { out, room, needed: &mut needed };
     postcard::serialize_with_flavor(message, bounded).map_err(CodecError::Encode)?;
     if needed > room {
-        let expected = crate::frame::FRAME_MAX_BYTES;
+        let expected = FRAME_MAX_BYTES;
         return Err(CodecError::TooLarge { got: expected + (needed - room), expected });
     }
     Ok(())
@@ -237,7 +244,7 @@ mod tests {
 
     fn encoded(message: &impl Encode) -> BytesMut {
         let mut out = BytesMut::new();
-        message.encode(&mut out, crate::frame::FRAME_MAX_BYTES).unwrap();
+        message.encode(&mut out, FRAME_MAX_BYTES).unwrap();
         out
     }
 
@@ -345,7 +352,7 @@ mod tests {
         let end = 100;
         let error = message.encode(&mut out, end).unwrap_err();
         // 1000 bytes of text and 4 others, with room for 100.
-        let expected = crate::frame::FRAME_MAX_BYTES;
+        let expected = FRAME_MAX_BYTES;
         assert_eq!(error, CodecError::TooLarge { got: expected + 904, expected });
         assert!(out.len() <= end);
     }

@@ -17,10 +17,7 @@ use crate::{
     warn,
 };
 
-/// The longest frame, without its length prefix. It is four times the longest value that can be
-/// configured (`Limits::VALUE_MAX_BYTES`). So a value always fits with all that surrounds it. One
-/// frame delays the next by at most 0.14 s on a gigabit link.
-pub const FRAME_MAX_BYTES: usize = 16 << 20;
+pub use crate::codec::FRAME_MAX_BYTES;
 
 /// The length of the length prefix.
 pub(crate) const PREFIX_BYTES: usize = 4;
@@ -28,8 +25,6 @@ pub(crate) const PREFIX_BYTES: usize = 4;
 /// A peer transport passes frames to the socket when it has this many bytes, or has nothing more to
 /// send.
 const PEER_BATCH_BYTES: usize = 256 << 10;
-
-const _: () = assert!(FRAME_MAX_BYTES >= 2 * leasehold_protocol::limits::Limits::VALUE_MAX_BYTES);
 
 /// Splits arriving bytes into frames.
 #[derive(Debug, Default)]
