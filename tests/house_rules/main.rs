@@ -4,6 +4,7 @@
 mod bounds;
 mod glossary;
 mod messages;
+mod mistakes;
 mod names;
 mod prose;
 mod tests_that_run;

@@ -24,7 +24,6 @@ use crate::{
     message::{AcquiredVolume, Body, CoveringLease, LastValid, Revival},
     object::{Object, ObjectSet},
     path::NodePath,
-    planted::Bug,
     time::Instant,
 };
 
@@ -56,7 +55,7 @@ impl Holder {
     /// Whether the volume is suspended, because the new lease may be on it.
     pub(super) fn is_suspended(&self, volume: &NodePath) -> bool {
         let mut sent = self.acquisitions.values().filter(|acquisition| acquisition.is_sent);
-        sent.any(|acquisition| volume.contains(&acquisition.path)) && !self.planted(Bug::ServeWhileAcquiring)
+        sent.any(|acquisition| volume.contains(&acquisition.path))
     }
 
     /// Asks for a lease on the object's volume, believed to be `volume`. One request at a time.

@@ -12,7 +12,6 @@ use crate::{
     message::{Body, CoveringLease, HolderReportPart, REPORT_PART_OBJECTS_MAX},
     object::Object,
     path::NodePath,
-    planted::Bug,
     time::Instant,
 };
 
@@ -59,7 +58,7 @@ impl Holder {
         if lease.incarnation != *incarnation {
             return;
         }
-        let since = if self.planted(Bug::ReportWithoutRevived) { lease.incarnation } else { lease.since };
+        let since = lease.since;
         let copies = self.copies.below(top).filter(|(_, copy)| {
             let validity = &copy.validity;
             validity.volume == *top && validity.incarnation >= since && now < validity.until

@@ -29,7 +29,6 @@ use crate::{
     lock::{LockGrant, LockMode, LockStatus},
     message::{AWAIT_LOCKS_BYTES_MAX, AWAIT_LOCKS_MAX, AwaitedLock, Body},
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     time::Instant,
 };
@@ -131,13 +130,9 @@ impl Holder {
     /// How long the lock certainly lasts without another promise. Zero if the session does not own
     /// the lock, or hands it over. After a refused hand-over, the session owns the lock again.
     pub fn lock_remaining(&self, id: LockId, now: Instant) -> Duration {
-        let by_answer = self.planted(Bug::HandedOverByAnswer);
         let is_held = |hold: &&OwnLock| matches!(hold.status, LockStatus::Granted { .. });
-        let held = self.locks.by_id.get(&id).filter(is_held).filter(|hold| !hold.is_handed_over || by_answer);
+        let held = self.locks.by_id.get(&id).filter(is_held).filter(|hold| !hold.is_handed_over);
         let Some(hold) = held else { return Duration::ZERO };
-        if self.planted(Bug::LockWithoutClock) {
-            return Duration::MAX;
-        }
         let lease = self.volumes.get(&hold.volume).and_then(|volume| volume.lease.as_ref());
         let lease = lease.filter(|lease| lease.incarnation == hold.incarnation);
         lease.map_or(Duration::ZERO, |lease| lease.until.since(now))
@@ -157,14 +152,13 @@ impl Holder {
             Write::TakeWriteLease { lock, .. } => return self.request_write_lease(*lock),
             _ => return true,
         };
-        let exclusive_meanwhile = self.planted(Bug::DowngradedByAnswer);
         let Some(own) = self.locks.by_id.get_mut(hold) else { return true };
         let is_asked = own.requested_mode.is_some() || own.is_handed_over || own.write_lease.is_some();
         if is_asked || own.status == LockStatus::Waiting {
             return false;
         }
         own.is_handed_over = mode.is_none();
-        own.requested_mode = mode.filter(|_| !exclusive_meanwhile);
+        own.requested_mode = mode;
         own.status = own.lowered(own.status);
         true
     }
@@ -204,7 +198,7 @@ impl Holder {
         if matches!(change, Write::ChangeLockMode { .. }) && !self.locks.by_id.contains_key(&lock) {
             return None;
         }
-        let is_held = token.is_some() && !self.planted(Bug::LockWithoutClock);
+        let is_held = token.is_some();
         if !self.may_be_current_lease(&volume, incarnation) || (is_held && !self.is_live(&volume, now)) {
             self.forget_lock(lock);
             return Some(lock);
@@ -263,7 +257,7 @@ impl Holder {
             return false;
         }
         let is_held = matches!(status, LockStatus::Granted { .. });
-        if is_held && !is_live && !self.planted(Bug::LockWithoutClock) {
+        if is_held && !is_live {
             // By this clock the lease has ended, so the holder ignores the grant. If the lease is
             // renewed, the leader reports the grant again. If not, the lock has ended too.
             return false;
@@ -300,7 +294,7 @@ impl Holder {
     pub(super) fn expire_locks(&mut self, now: Instant) {
         let has_lapsed =
             |(_, volume): (&NodePath, &KnownVolume)| !volume.locks.is_empty() && volume.live(now).is_none();
-        if !self.volumes.iter().any(has_lapsed) || self.planted(Bug::LockWithoutClock) {
+        if !self.volumes.iter().any(has_lapsed) {
             return;
         }
         let is_held = |own: &OwnLock| matches!(own.status, LockStatus::Granted { .. });

@@ -92,7 +92,7 @@ use self::{
 use crate::{
     command::Write,
     id::{Epoch, SessionId, Stamp},
-    object::{Object, ObjectSet},
+    object::Object,
     path::NodePath,
     planted::Bug,
     time::Instant,
@@ -128,8 +128,6 @@ pub struct Holder {
     write_leases: WriteLeases,
     watches: OwnWatches,
     drift: DriftSupervision,
-    /// Copies that a planted bug did not drop in time.
-    late_drops: Vec<ObjectSet>,
     /// Effects of the current step. Empty between steps.
     effects: Vec<HolderEffect>,
 }
@@ -160,7 +158,6 @@ impl Holder {
             write_leases: WriteLeases::default(),
             watches: OwnWatches::default(),
             drift: DriftSupervision::default(),
-            late_drops: Vec::new(),
             effects: Vec::new(),
             config,
         }
@@ -171,7 +168,6 @@ impl Holder {
     ///
     /// The driver reads `now` from this client's own clock just before. `now` never goes back.
     pub fn step(&mut self, input: HolderInput, now: Instant) -> Vec<HolderEffect> {
-        self.drop_late();
         if let HolderInput::Timeout { used } = &input {
             self.note_used(used);
         }
@@ -268,22 +264,8 @@ impl Holder {
     }
 
     fn may_use(&self, copy: &CopyValidity, now: Instant) -> bool {
-        let mut volume = self.validity_of(&copy.volume);
-        let mut lease = copy.lease();
-        if self.planted(Bug::ServeAfterExpiry) && volume.until > Instant::ZERO {
-            volume.until = now.after(Duration::from_secs(1));
-            lease.until = volume.until;
-        }
-        if self.planted(Bug::ReviveEndedObjectLease) && self.is_revived(copy) {
-            lease.until = volume.until;
-        }
-        may_use(lease, &volume, now)
-    }
-
-    /// Whether the copy is from an earlier incarnation than the present volume lease.
-    fn is_revived(&self, copy: &CopyValidity) -> bool {
-        let lease = self.volumes.get(&copy.volume).and_then(|volume| volume.lease.as_ref());
-        lease.is_some_and(|lease| copy.incarnation < lease.incarnation)
+        let now = if self.planted(Bug::ServeAfterExpiry) { Instant::ZERO } else { now };
+        may_use(copy.lease(), &self.validity_of(&copy.volume), now)
     }
 
     fn planted(&self, bug: Bug) -> bool {

@@ -32,8 +32,7 @@ impl Holder {
     /// The copy to cache, if the grant may be cached (S4).
     pub(super) fn judge(&mut self, object: &Object, arrival: ArrivedGrant<'_>, now: Instant) -> Option<CachedCopy> {
         let ArrivedGrant { grant, epoch, applied, sent } = arrival;
-        let is_of_epoch = epoch == self.epoch && grant.stamp.epoch == self.epoch;
-        if !is_of_epoch && !self.planted(Bug::GrantOfOldEpoch) {
+        if epoch != self.epoch || grant.stamp.epoch != self.epoch {
             return None;
         }
         self.stamp_seen = self.stamp_seen.max(grant.stamp);
@@ -43,10 +42,9 @@ impl Holder {
         }
         let until = self.ends_at(sent, grant.span, now);
         let newer = self.copies.get(object).is_some_and(|copy| copy.validity.stamp >= grant.stamp);
-        let takes_older = self.planted(Bug::GrantOfOldIncarnation);
         let lease = self.volumes.get_mut(&grant.volume)?.lease.as_mut()?;
         let is_ours = lease.incarnation == grant.incarnation && grant.stamp > lease.stamp;
-        if newer || !(is_ours || takes_older) || grant.generation < lease.generation {
+        if newer || !is_ours || grant.generation < lease.generation {
             return None;
         }
         lease.revision = lease.revision.max(applied);
@@ -83,31 +81,24 @@ impl Holder {
         self.heard_at = self.heard_at.max(now);
         self.stamp_seen = self.stamp_seen.max(recall.stamp);
         let everything = [ObjectSet::Subtree(NodePath::root())];
-        let has_gap = self.recalls.has_gap(recall) && !self.planted(Bug::RecallGapIgnored);
-        let sets = if has_gap { &everything[..] } else { &recall.sets };
+        let sets = if self.recalls.has_gap(recall) { &everything[..] } else { &recall.sets };
         if self.defer_consent(recall.stamp, sets) {
             return self.overtake(sets, recall.stamp);
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
         self.piggyback.consent(recall.stamp);
-        if self.planted(Bug::ConsentBeforeDrop) {
-            self.late_drops.extend_from_slice(sets);
-            self.effects.push(consent);
-            return;
+        if !self.planted(Bug::ConsentWithoutDrop) {
+            self.overtake(sets, recall.stamp);
         }
-        self.overtake(sets, recall.stamp);
         self.effects.push(consent);
     }
 
     /// Drops the copies of these sets. Refuses grants on them that are still in flight and stamped
     /// up to `through`.
     pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
-        let spares_lapsed = self.planted(Bug::RecallSparesLapsedCopies);
         let mut gone = Vec::new();
         for set in sets {
-            let has_lease =
-                |copy: &CachedCopy| self.volumes.get(&copy.validity.volume).is_some_and(|one| one.lease.is_some());
-            gone.extend(self.copies.remove_where(set, |copy| !spares_lapsed || has_lease(copy)));
+            gone.extend(self.copies.remove_where(set, |_| true));
             self.recalls.remember(set, through, self.in_flight.next());
         }
         self.dropped(gone);
@@ -117,14 +108,6 @@ impl Holder {
     pub(super) fn dropped(&mut self, objects: Vec<Object>) {
         if !objects.is_empty() {
             self.effects.push(HolderEffect::Drop(objects));
-        }
-    }
-
-    /// Drops the copies that a planted bug did not drop in time.
-    pub(super) fn drop_late(&mut self) {
-        let sets = std::mem::take(&mut self.late_drops);
-        if !sets.is_empty() {
-            self.overtake(&sets, self.stamp_seen);
         }
     }
 

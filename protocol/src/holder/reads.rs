@@ -241,10 +241,6 @@ impl Holder {
         let ReadAnswer { content, grant, volume, applied } = answer;
         let Some(named) = self.reads.fetches.get(&object).map(|fetch| fetch.named) else { return };
         if epoch == self.epoch {
-            let lease = self.volumes.get_mut(&volume).and_then(|volume| volume.lease.as_mut());
-            if let (Some(lease), true) = (lease, self.config.planted.has(Bug::RevisionFromAnyAnswer)) {
-                lease.revision = lease.revision.max(applied);
-            }
             self.learn_volume(&object.path, &volume);
             if grant.is_none() && self.repeats_with_lease(&object, now) {
                 return;

@@ -15,7 +15,6 @@ use super::{
 use crate::{
     id::{Epoch, Stamp},
     message::{Answer, Body, CONSENTS_MAX, RETURNS_MAX, Refusal, Request, RequestHeader, Response, Return},
-    planted::Bug,
     reached::{Bound, reached},
     time::Instant,
 };
@@ -84,11 +83,9 @@ impl Holder {
 
     /// Sends a request, with renewals, consents and returns in its header.
     pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: RenewalReason<'_>, now: Instant) -> SendId {
-        let is_quick = self.owes_at_once(&body);
+        let is_quick = body.is_nonblocking();
         let mut header = self.header(&purpose, is_quick, ride, now);
-        if let Purpose::Write(write) = &purpose
-            && !self.planted(Bug::NumberedWhenSent)
-        {
+        if let Purpose::Write(write) = &purpose {
             header.sequence = self.writes.sequence(*write).unwrap_or(header.sequence);
         }
         let (consents, returns) = (header.consents.clone(), header.returns.clone());
@@ -96,12 +93,6 @@ impl Holder {
         let send_id = self.in_flight.start(flight);
         self.effects.push(HolderEffect::Send { send_id, request: Request { header, body } });
         send_id
-    }
-
-    /// Whether the server counts as silent if it does not answer this request soon.
-    fn owes_at_once(&self, body: &Body) -> bool {
-        let is_mistaken = matches!(body, Body::AwaitRead { .. }) && self.planted(Bug::BlockedReadTakenForSilence);
-        body.is_nonblocking() || is_mistaken
     }
 
     fn header(&mut self, purpose: &Purpose, is_quick: bool, ride: RenewalReason<'_>, now: Instant) -> RequestHeader {
@@ -166,7 +157,7 @@ impl Holder {
                 | Refusal::SessionNotFound { .. }
                 | Refusal::Busy { .. })
         );
-        (response.epoch == self.epoch || self.planted(Bug::PromiseOfOtherEpoch)) && dealt_with
+        response.epoch == self.epoch && dealt_with
     }
 
     fn refused(&mut self, ticket: SendId, flight: RequestInFlight, (epoch, refusal): (Epoch, Refusal), now: Instant) {

@@ -304,7 +304,6 @@ impl Holder {
         self.acquisitions.clear();
         self.holder_reports.clear();
         self.write_leases.clear_pending_consents();
-        self.late_drops.clear();
     }
 
     /// Fails all operations, because the server refuses to open or register a session.

@@ -15,7 +15,6 @@ use crate::{
     change::{Changes, Watched},
     id::Revision,
     message::{Body, Refusal},
-    planted::Bug,
     time::Instant,
 };
 
@@ -40,8 +39,6 @@ struct OwnWatch {
     watched: Watched,
     /// All changes up to this revision are reported. `None` until the start of the watch is known.
     after: Option<Revision>,
-    /// The revision after which the application asked to begin.
-    began_after: Option<Revision>,
     bytes_max: u32,
     /// An answer without changes has come: all changes were reported at that time.
     is_caught_up: bool,
@@ -71,7 +68,7 @@ impl Holder {
             return self.effects.push(HolderEffect::WatchLost { watch: id, error: WatchFailure::Closed });
         }
         let stage = WatchStage::Queued;
-        let watch = OwnWatch { watched, after, began_after: after, bytes_max, is_caught_up: false, stage };
+        let watch = OwnWatch { watched, after, bytes_max, is_caught_up: false, stage };
         self.watches.watches.insert(id, watch);
         self.send_queue.push(Purpose::Watch(id));
     }
@@ -94,12 +91,10 @@ impl Holder {
 
     /// Sends the request for the next changes, unless the watch was cancelled while it was queued.
     pub(super) fn send_watch(&mut self, id: WatchId, now: Instant) {
-        let from_start = self.planted(Bug::WatchResumesFromStart);
         let Some(watch) = self.watches.watches.get(&id).filter(|watch| watch.stage == WatchStage::Queued) else {
             return;
         };
-        let after = if from_start { watch.began_after.or(watch.after) } else { watch.after };
-        let (watched, bytes_max) = (watch.watched.clone(), watch.bytes_max);
+        let (watched, after, bytes_max) = (watch.watched.clone(), watch.after, watch.bytes_max);
         // A new watch must learn when it has reported everything up to now.
         let wait = if watch.is_caught_up { WATCH_WAIT } else { Duration::ZERO };
         let body = Body::Watch { watched, after, wait, bytes_max };
@@ -110,15 +105,14 @@ impl Holder {
     }
 
     pub(super) fn watch_answered(&mut self, id: WatchId, changes: Changes, now: Instant) {
-        let skips = u64::from(self.planted(Bug::WatchResumesPastNext) && !changes.changes.is_empty());
         let Some(watch) = self.watches.watches.get_mut(&id) else { return };
-        if !goes_on(watch.after.unwrap_or_default(), &changes) && !self.config.planted.has(Bug::WatchResumesFromStart) {
+        if !goes_on(watch.after.unwrap_or_default(), &changes) {
             // These changes do not follow the last ones: ask again.
             return self.wants_again(Purpose::Watch(id), now);
         }
         watch.stage = WatchStage::Told;
         watch.is_caught_up |= changes.changes.is_empty() && watch.after.is_some();
-        watch.after = Some(Revision(changes.through.0.saturating_add(skips)));
+        watch.after = Some(changes.through);
         self.effects.push(HolderEffect::Changes { watch: id, changes });
     }
 
@@ -142,11 +136,7 @@ impl Holder {
     /// Queues all watches for the next session, after the expired session's queue was cleared.
     pub(super) fn watch_on(&mut self) {
         self.watches.unsend_all();
-        let forgets = self.planted(Bug::WatchEndsWithSession);
-        for (id, watch) in &mut self.watches.watches {
-            if forgets {
-                watch.after = None;
-            }
+        for (id, watch) in &self.watches.watches {
             if watch.stage == WatchStage::Queued {
                 self.send_queue.push(Purpose::Watch(*id));
             }

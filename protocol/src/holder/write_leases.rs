@@ -123,8 +123,7 @@ impl Holder {
     pub fn write_lease_value(&self, id: LockId, now: Instant) -> Option<&Value> {
         let own = self.locks.by_id.get(&id)?;
         let caching = own.write_lease.as_ref().filter(|caching| caching.stage == WriteLeaseStage::Open)?;
-        let is_certain = (!self.lock_remaining(id, now).is_zero() && !self.is_clock_beyond())
-            || self.planted(Bug::WriteLeaseWithoutClock);
+        let is_certain = !self.lock_remaining(id, now).is_zero() && !self.is_clock_beyond();
         is_certain.then_some(&caching.value)
     }
 
@@ -219,11 +218,6 @@ impl Holder {
             return false;
         }
         for id in &kept {
-            if self.planted(Bug::RecallDropsDirty)
-                && let Some(caching) = self.write_lease_mut(*id)
-            {
-                caching.status.flushed_count = caching.status.set_count;
-            }
             self.release_write_lease(*id);
         }
         self.write_leases.pending_consents.insert(stamp, kept);

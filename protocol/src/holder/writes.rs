@@ -24,7 +24,6 @@ use crate::{
     message::{Body, Grant, Refusal},
     object::{Content, Data, Object, ObjectSet},
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     time::Instant,
     transaction::Operation,
@@ -316,13 +315,10 @@ impl Holder {
             pending.dropped = may_change(&pending.change, is_known_to_exist);
         }
         pending.sendings += 1;
-        let is_first = pending.sendings == 1;
         let (change, dropped) = (pending.change.clone(), pending.dropped.clone());
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
-        if is_first || !self.planted(Bug::ResendKeepsCopy) {
-            self.overtake(&dropped, self.stamp_seen.max(floor));
-        }
+        self.overtake(&dropped, self.stamp_seen.max(floor));
         let path = change.path().cloned();
         let ride = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);
         let body = Body::Write { write: change, dropped, seen };
@@ -414,7 +410,7 @@ impl Holder {
         if let Some(ticket) = pending.ticket {
             self.in_flight.end(ticket);
         }
-        let was_sent = pending.sendings > 0 && !self.planted(Bug::UnknownReportedAsNotSent);
+        let was_sent = pending.sendings > 0;
         if !was_sent {
             self.undo_hand_over(&pending.change);
         }

@@ -39,13 +39,6 @@ impl ConsentWaits {
         }
     }
 
-    /// The writes that wait for the session.
-    pub(super) fn of(&self, session: SessionId) -> Vec<PendingWriteId> {
-        let (first, last) = (Stamp::default(), Stamp { epoch: crate::id::Epoch(u64::MAX), sequence: u64::MAX });
-        let found = self.by_stamp.range((session, first, 0)..=(session, last, PendingWriteId::MAX)).counted();
-        found.map(|(_, _, write_id)| *write_id).collect()
-    }
-
     /// The writes that wait for the session's consent to this recall.
     pub(super) fn of_stamp(&self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
         let found = self.by_stamp.range((session, stamp, 0)..=(session, stamp, PendingWriteId::MAX)).counted();

@@ -31,8 +31,10 @@ impl Lessor {
     /// is never fast (T3, T5). A session ends only after its volume leases.
     fn propose_expiries(&mut self, cx: &StepContext<'_>) {
         let (state, ending) = (cx.state, self.clock.expiry_time());
-        let unclamped = self.clock.promise_time(cx.now).filter(|_| self.planted(Bug::PauseEndsLeases));
-        let now = unclamped.unwrap_or(ending);
+        let now = match self.planted(Bug::PauseEndsLeases) {
+            true => self.clock.promise_time(cx.now).unwrap_or(ending),
+            false => ending,
+        };
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
         let drift = self.config.drift;
         let standing = |key: &LeaseKey| {
@@ -49,9 +51,6 @@ impl Lessor {
             && let Some((lease, incarnation, horizon)) =
                 self.lease_ends.next_expired(now, &mut looks, standing, may_end, state.tick())
         {
-            if let Some(session) = lease.session().filter(|_| self.planted(Bug::EndedBeforeApplied)) {
-                self.end_waits(session, |_| true);
-            }
             self.propose_expiry(lease, incarnation, horizon);
         }
         if looks == 0 {

@@ -95,7 +95,10 @@ impl Lessor {
         let writer = |asked: &ClientWrite| WriterCopies {
             session: asked.session,
             dropped: asked.dropped.clone(),
-            seen: asked.seen,
+            seen: match self.config.planted.has(Bug::ExemptWriterWithoutStamp) {
+                true => Stamp { sequence: u64::MAX, ..asked.seen },
+                false => asked.seen,
+            },
         };
         let mut claims = Claims { writer: pending.client_write().map(writer), ..Claims::default() };
         if let Some(asked) = pending.client_write() {
@@ -117,8 +120,7 @@ impl Lessor {
     /// Collects the sets of the write, and the objects of the nodes attached to these leases.
     fn changed_with(&self, covers: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> ChangedSets {
         let mut changed = ChangedSets { sets: covers, ..ChangedSets::default() };
-        let spares_nodes = self.planted(Bug::RemovalSparesNodes);
-        for lease in leases.iter().filter(|_| !spares_nodes) {
+        for lease in leases {
             let nodes: Vec<&NodePath> = state.attached_nodes(*lease).take(FEW_NODES + 1).collect();
             if nodes.len() <= FEW_NODES {
                 changed.sets.extend(nodes.into_iter().flat_map(objects_of).map(ObjectSet::One));
@@ -254,8 +256,7 @@ impl Lessor {
             && holder == *session
             && self.is_exempt(holder, volume, set, dropped, *seen)
         {
-            let planted = self.planted(Bug::ExemptWriterWithoutStamp);
-            return self.object_leases.drop_through(set, holder, if planted { u64::MAX } else { seen.sequence });
+            return self.object_leases.drop_through(set, holder, seen.sequence);
         }
         let Some(track) = self.object_leases.track(volume, holder) else { return };
         let claim = claims.by_session.entry(holder).or_default();
@@ -297,11 +298,8 @@ impl Lessor {
         if !dropped.iter().any(|one| one.includes(set)) {
             return false;
         }
-        if self.planted(Bug::ExemptWriterWithoutStamp) {
-            return true;
-        }
         let is_covering = self.object_leases.track(volume, writer).is_some_and(|track| track.is_covering());
-        let last_grant = if is_covering && !self.planted(Bug::ExemptCoveringWriter) {
+        let last_grant = if is_covering {
             self.recall_channels.get(&writer).map_or(0, |channel| channel.last_grant())
         } else {
             self.object_leases.newest_of(set, writer)

@@ -39,9 +39,7 @@ impl Lessor {
         cx: &StepContext<'_>,
     ) -> KeyLeasePromise {
         let key = LeaseKey::Key(id);
-        let is_meant = |found: Incarnation| {
-            incarnation.is_none_or(|meant| meant == found) || self.planted(Bug::RenewalWithoutIncarnation)
-        };
+        let is_meant = |found: Incarnation| incarnation.is_none_or(|meant| meant == found);
         let found = cx.state.lease(&key).filter(|lease| is_meant(lease.incarnation));
         let ttl = found.map(|lease| lease.term()).unwrap_or_default();
         let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();

@@ -11,7 +11,6 @@ use crate::{
     command::{LeaseKey, Renewal},
     id::{Incarnation, SessionId},
     path::NodePath,
-    planted::{Bug, Planted},
     reached::{self, reached},
     state::{LeaseRecord, State},
     time::ClusterTime,
@@ -170,26 +169,24 @@ pub(super) struct LeaseEnds {
     departed: Diagnostic<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
     /// The most entries in `departed`.
     departed_max: usize,
-    planted: Planted,
 }
 
 impl LeaseEnds {
     /// No leases yet. The last renewals of `departed_max` ended leases will be remembered.
-    pub(super) fn new(departed_max: usize, planted: Planted) -> Self {
-        Self { departed_max, planted, ..Self::default() }
+    pub(super) fn new(departed_max: usize) -> Self {
+        Self { departed_max, ..Self::default() }
     }
 
     /// Starts every lease of the state at its horizon, because no promise of the old leader reaches
     /// further (T6).
-    pub(super) fn from_horizons(state: &State, departed_max: usize, planted: Planted) -> Self {
+    pub(super) fn from_horizons(state: &State, departed_max: usize) -> Self {
         let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
-            let extra = if planted.has(Bug::EndsBeginAnew) { lease.term() } else { Duration::ZERO };
-            (key.clone(), LeaseEnd::new(lease.incarnation, lease.horizon.after(extra), load_of(key, lease.term())))
+            (key.clone(), LeaseEnd::new(lease.incarnation, lease.horizon, load_of(key, lease.term())))
         };
         let ends: BTreeMap<LeaseKey, LeaseEnd> = state.leases().map(at_horizon).collect();
         let queue = ends.iter().map(|(key, lease)| (lease.ends_at, key.clone())).collect();
         let load = ends.values().map(|lease| lease.load).sum();
-        Self { ends, queue, load, ..Self::new(departed_max, planted) }
+        Self { ends, queue, load, ..Self::new(departed_max) }
     }
 
     /// Adds a lease that ends at `end` and has this term. It replaces a lease of the same name.
@@ -277,8 +274,7 @@ impl LeaseEnds {
             let load = load_of(key, of.term);
             self.load = self.load - lease.load + load;
             lease.load = load;
-            let is_promised = !span.is_zero() || self.planted.has(Bug::EmptyPromiseMovesEnd);
-            if is_promised && (lease.ends_at < now.after(span) || self.planted.has(Bug::EndLowered)) {
+            if !span.is_zero() && lease.ends_at < now.after(span) {
                 lease.ends_at = now.after(span);
             }
             lease.renewed = now;

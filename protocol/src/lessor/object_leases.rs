@@ -22,7 +22,6 @@ use crate::{
     message::CoveringLease,
     object::{Object, ObjectKind, ObjectSet},
     path::NodePath,
-    planted::{Bug, Planted},
     reached::{self, reached},
     state::State,
     time::ClusterTime,
@@ -164,16 +163,11 @@ pub(super) struct ObjectLeases {
     dropping: BTreeMap<(SessionId, NodePath), PendingDrop>,
     /// Where the sweep for ended leases continues.
     swept: Option<(Object, SessionId)>,
-    planted: Planted,
 }
 
 const EVERYONE: (SessionId, SessionId) = (SessionId(0), SessionId(u64::MAX));
 
 impl ObjectLeases {
-    pub(super) fn new(planted: Planted) -> Self {
-        Self { planted, ..Self::default() }
-    }
-
     pub(super) fn track(&self, volume: &NodePath, session: SessionId) -> Option<&VolumeTrack> {
         self.tracks.get(&(volume.clone(), session))
     }
@@ -305,13 +299,6 @@ impl ObjectLeases {
         track.exact = 0;
         self.counting.remove(&track.incarnation);
         let (volume, session) = key.clone();
-        if self.planted.has(Bug::TooManyForgotten) {
-            let incarnation = track.incarnation;
-            self.forget(session, volume, None);
-            self.tidy_of(session, usize::MAX - 1);
-            self.counting.insert(incarnation, key.clone());
-            return;
-        }
         track.tracking = CopyTracking::Covering;
         self.coverings.insert(key.clone());
         self.forget(session, volume, None);
@@ -595,9 +582,7 @@ impl ObjectLeases {
             let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) else { continue };
             if let CopyTracking::AwaitingReport { number, pieces } = &mut track.tracking {
                 *number = next();
-                if !self.planted.has(Bug::ReportPartsMixed) {
-                    pieces.clear();
-                }
+                pieces.clear();
                 coverings.push(CoveringLease {
                     volume: volume.clone(),
                     incarnation: track.incarnation,

@@ -11,7 +11,7 @@ use crate::{
     path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
-    state::{LeaseRecord, State},
+    state::State,
     time::Instant,
     volume::Tracking,
     work::CountVisits,
@@ -78,7 +78,7 @@ impl Lessor {
         // proposes the first tick at once, which logs it.
         self.last_tick = None;
         self.orphans = state.orphans().counted().collect();
-        self.lease_ends = LeaseEnds::from_horizons(state, self.config.bounds.departed_max, self.config.planted);
+        self.lease_ends = LeaseEnds::from_horizons(state, self.config.bounds.departed_max);
         for (key, lease) in state.leases() {
             if let LeaseKey::Volume(session, volume) = key {
                 let mode = if self.planted(Bug::ForgetOldHolders) {
@@ -220,9 +220,8 @@ impl Lessor {
     /// would be too long. The search stops when the list is too long.
     fn changed(&self, since: Revision, volume: &NodePath, state: &State) -> Option<Vec<ObjectSet>> {
         let within = ObjectSet::Subtree(volume.clone());
-        let written = (!self.planted(Bug::OmitPendingWrites)).then(|| self.writes.covers_within(&within));
-        let kept = (!self.planted(Bug::ReviveUnderWriteLease)).then(|| state.write_leased_in(&within));
-        let kept = kept.into_iter().flatten().map(|path| ObjectSet::One(Object::data(path.clone())));
+        let written = self.writes.covers_within(&within);
+        let kept = state.write_leased_in(&within).map(|path| ObjectSet::One(Object::data(path.clone())));
         let mut bytes = 0;
         let mut tell = |set: ObjectSet| {
             bytes += set.path().as_str().len() + 1;
@@ -237,14 +236,12 @@ impl Lessor {
             state.changed_in_volume(volume, since)?.cloned().map(&mut tell).collect::<Option<_>>()?;
         changed.sort_unstable();
         changed.dedup();
-        let others = written.into_iter().flatten().chain(kept).map(tell).collect::<Option<Vec<_>>>()?;
+        let others = written.chain(kept).map(tell).collect::<Option<Vec<_>>>()?;
         changed.extend(others);
         Some(changed)
     }
 
     fn handle_expired(&mut self, key: LeaseKey, incarnation: Incarnation, outcome: &Outcome, cx: &mut StepContext<'_>) {
-        let ends_any = self.planted(Bug::ExpiryEndsReplacement);
-        let is_meant = |lease: &LeaseRecord| lease.incarnation == incarnation || ends_any;
         match outcome {
             Outcome::Expired => match &key {
                 LeaseKey::Session(session) => self.forget_session(*session, cx),
@@ -259,7 +256,7 @@ impl Lessor {
                 if let LeaseKey::Session(_) = &key {
                     let end = self.clock.expiry_time().after(State::SESSION_TERM);
                     self.lease_ends.insert(key, incarnation, end, State::SESSION_TERM);
-                } else if let Some(lease) = cx.state.lease(&key).filter(|lease| is_meant(lease)) {
+                } else if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
                     self.propose_expiry(key, incarnation, lease.horizon);
                 }
             }
@@ -354,9 +351,6 @@ impl Lessor {
         let covers = self.covers_again(asked, cx.state);
         let ready = self.writes.cover(waiting, covers);
         self.propose_ready(ready);
-        if self.planted(Bug::CoverWithoutGathering) {
-            return self.propose_ready(vec![waiting]);
-        }
         self.gather(waiting, cx);
     }
 
@@ -396,10 +390,9 @@ impl Lessor {
         outcome: Result<Written, WriteRefusal>,
         cx: &mut StepContext<'_>,
     ) {
-        let grants = self.planted(Bug::LeaseWithReplayedAnswer);
         let answer = match outcome {
             Err(refusal) => Err(Refusal::Write(refusal)),
-            Ok(written) => Ok(self.written_answer(asker.session, write, &written, grants, cx)),
+            Ok(written) => Ok(self.written_answer(asker.session, write, &written, false, cx)),
         };
         self.reply(asker, answer, cx);
     }
@@ -421,16 +414,12 @@ impl Lessor {
         // order only writes, so they do not prevent that.
         let is_there =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
-        let is_careless = self.planted(Bug::GrantOfRemovedNode) || self.planted(Bug::LeaseWithReplayedAnswer);
         let grant = match write {
-            Write::Put { path, .. } if grants && (is_there(path) || is_careless) => {
-                self.grant(session, &Object::data(path.clone()), cx)
-            }
+            Write::Put { path, .. } if grants && is_there(path) => self.grant(session, &Object::data(path.clone()), cx),
             _ => None,
         };
-        let is_any = self.planted(Bug::GrantAnsweredWithReplacement);
         let granted = written.lease.map(|GrantedKeyLease { id, incarnation }| {
-            let incarnation = (!is_any).then_some(incarnation);
+            let incarnation = (!self.planted(Bug::GrantAnsweredWithReplacement)).then_some(incarnation);
             KeyLeaseRenewal { id, incarnation }
         });
         let key_lease = granted.map(|lease| self.renew_key_lease(lease, cx));

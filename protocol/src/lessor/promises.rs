@@ -48,10 +48,8 @@ impl Lessor {
     fn renew(&mut self, session: SessionId, renew: Renew, cx: &StepContext<'_>) -> RenewedLease {
         let Renew { volume, incarnation } = &renew;
         let key = LeaseKey::Volume(session, volume.clone());
-        let is_live = self.lease_ends.get(&key).is_some_and(|end| {
-            let is_meant = end.incarnation == *incarnation || self.planted(Bug::RenewalWithoutIncarnation);
-            is_meant && (!end.is_end_proposed || self.planted(Bug::EndingLeaseRenewed))
-        });
+        let is_live =
+            self.lease_ends.get(&key).is_some_and(|end| end.incarnation == *incarnation && !end.is_end_proposed);
         let promised = is_live.then(|| self.promise(&key, volume, cx)).flatten();
         let (promise, wanted) = promised.map_or((None, Duration::ZERO), |(promise, wanted)| (Some(promise), wanted));
         RenewedLease { renew, promise, wanted }
@@ -135,11 +133,10 @@ impl Lessor {
         let (volume, settings) = cx.state.volume_of(&object.path);
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
-        let is_removed = self.is_removed(&object.path, cx.state) && !self.planted(Bug::GrantDuringRemoval);
-        let is_written = (self.writes.covers(object) || is_removed) && !self.planted(Bug::GrantDuringWrite);
+        let is_changing = self.writes.covers(object) || self.is_removed(&object.path, cx.state);
+        let is_written = is_changing && !self.planted(Bug::GrantDuringWrite);
         let is_kept = object.kind == ObjectKind::Data && cx.state.write_leased_lock(&object.path).is_some();
-        let is_written = is_written || is_kept;
-        if end.is_end_proposed || end.incarnation != track.incarnation || is_written {
+        if end.is_end_proposed || end.incarnation != track.incarnation || is_written || is_kept {
             return None;
         }
         let is_full = self.object_leases.len() >= self.config.bounds.object_leases_max;

@@ -15,7 +15,6 @@ use crate::{
     id::Incarnation,
     object::{Object, ObjectSet},
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     state::State,
     work::visit,
@@ -40,9 +39,7 @@ impl Lessor {
         if leases.is_empty() {
             return;
         }
-        let spares = self.planted(Bug::RemovalSparesLists);
-        let lists =
-            if spares { BTreeSet::new() } else { lists_of_all(&leases, self.config.bounds.purge_sets_max, cx.state) };
+        let lists = lists_of_all(&leases, self.config.bounds.purge_sets_max, cx.state);
         let pending = PendingWrite::new(WriteKind::Purge(leases), lists.into_iter().collect(), cx.now);
         let entered = self.writes.enter(pending);
         self.gather(entered, cx);

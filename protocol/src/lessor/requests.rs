@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{
     change::Changes,
     command::{Command, LeaseKey},
-    id::{CoveringNumber, Epoch, RequestId, Sequence, SessionId, Stamp},
+    id::{Epoch, RequestId, Sequence, SessionId, Stamp},
     message::{
         Answer, Body, Consent, HolderReportPart, Inspect, LIST_NODES_MAX, ListPage, ReadAnswer, Refusal, Request,
         RequestHeader,
@@ -33,10 +33,6 @@ impl Lessor {
         let is_sessionless = header.is_sessionless();
         let mut requester = Requester { id, session: header.session, renewed: Vec::new() };
         let Some(epoch) = self.epoch.filter(|epoch| *epoch == cx.state.epoch()) else {
-            if let (Body::Read { object, known }, true) = (body, self.planted(Bug::ReadBeforeFirstEntry)) {
-                let wanted = ReadTarget::Object { object, known, waits: false };
-                return self.answer_read(&WaitingRead { requester, wanted }, cx);
-            }
             return self.reply_without_promises(&requester, Err(Refusal::Retry), cx);
         };
         if let Err(error) = lengths {
@@ -218,9 +214,6 @@ impl Lessor {
         for set in &recall.sets {
             self.drop_older(session, set, stamp);
         }
-        if self.planted(Bug::ConsentWithoutStamp) {
-            return self.end_waits(session, |_| true);
-        }
         self.end_waits_consented(session, stamp);
     }
 
@@ -228,9 +221,8 @@ impl Lessor {
     /// valid (S2). The stamp is that of a recall that the session consents to, or of a grant that
     /// it returns.
     fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp) {
-        let through = if self.planted(Bug::OlderReturnTaken) { u64::MAX } else { stamp.sequence };
         if Some(stamp.epoch) == self.epoch {
-            self.object_leases.drop_through(set, session, through);
+            self.object_leases.drop_through(set, session, stamp.sequence);
         }
     }
 
@@ -243,14 +235,10 @@ impl Lessor {
             return;
         }
         let Some(track) = self.object_leases.track(volume, session) else { return };
-        let is_of = |number: &CoveringNumber| number == covering || self.planted(Bug::ReportOfOldCovering);
-        let is_current = (track.incarnation == *incarnation || self.planted(Bug::ReportOfOldIncarnation))
-            && matches!(&track.tracking, CopyTracking::AwaitingReport { number, .. } if is_of(number));
+        let is_current = track.incarnation == *incarnation
+            && matches!(&track.tracking, CopyTracking::AwaitingReport { number, .. } if number == covering);
         let Some((_, settings)) = is_current.then(|| cx.state.volume_of(volume)) else { return };
         let over = self.clock.expiry_time().after(settings.settings.object_wait(self.config.drift));
-        if self.planted(Bug::ReportReplaces) {
-            self.object_leases.drop_through(&ObjectSet::Subtree(volume.clone()), session, u64::MAX);
-        }
         // The report does not name the grant of each copy. The last grant to the session is an
         // upper bound (S2, S2w).
         let sequence = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
@@ -291,13 +279,10 @@ impl Lessor {
             let refusal = Refusal::Busy { what: "reads".to_owned(), got, most };
             return self.reply_without_promises(&read.requester, Err(refusal), cx);
         }
-        let is_list = matches!(read.wanted, ReadTarget::List { .. });
-        if self.planted(Bug::ReadWithoutProof) || (is_list && self.planted(Bug::ListWithoutProof)) {
+        if self.planted(Bug::ReadWithoutProof) {
             return self.answer_read(&read, cx);
         }
-        let joins = !self.round_reads.is_empty() && self.planted(Bug::JoinRoundUnderWay);
-        let round = if joins { &mut self.round_reads } else { &mut self.next_round_reads };
-        round.push(read);
+        self.next_round_reads.push(read);
         self.begin_round(cx);
     }
 

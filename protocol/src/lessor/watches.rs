@@ -34,7 +34,6 @@ use crate::{
     message::{Answer, CHANGES_BYTES_MAX, Refusal, Response, WATCH_WAIT_MAX},
     object::ObjectSet,
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     state::{HistoryScan, ScanBounds, State},
     time::Instant,
@@ -241,10 +240,7 @@ impl Lessor {
                 watch.after = found.through;
                 Some(watch)
             }
-            HistoryScan::Found(mut found) => {
-                if self.planted(Bug::ProgressBeyondReported) {
-                    found.through = revision;
-                }
+            HistoryScan::Found(found) => {
                 self.reply(&watch.requester, Ok(Answer::Changes(found)), cx);
                 None
             }
@@ -299,9 +295,6 @@ impl Lessor {
         let mut last = from;
         for (revision, events) in changes {
             let ids = match events {
-                Some([first, ..]) if self.planted(Bug::WatcherWokenByFirstEvent) => {
-                    self.watches.concerned(std::slice::from_ref(first))
-                }
                 Some(events) => self.watches.concerned(events),
                 // The history has no events of this large change: the watchers start over.
                 None => self.watches.concerned_by(state.sets_changed_by(revision)),

@@ -21,7 +21,6 @@ use crate::{
     message::{Answer, Consent, ListPage, Refusal},
     object::{Object, ObjectKind, ObjectSet},
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     state::State,
     time::Instant,
@@ -173,7 +172,7 @@ impl Lessor {
     }
 
     fn has_write_lease(&self, path: &NodePath, state: &State) -> bool {
-        state.write_leased_lock(path).is_some() && !self.planted(Bug::ReadPastWriteLease)
+        state.write_leased_lock(path).is_some()
     }
 
     /// Handles a read of an object under a write lease: recalls the write lease. Then it answers

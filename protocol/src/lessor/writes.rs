@@ -13,7 +13,6 @@ use crate::{
     id::{Incarnation, Revision, Sequence, SessionId, Stamp},
     object::{Object, ObjectSet},
     path::NodePath,
-    planted::{Bug, Planted},
     time::{ClusterTime, Instant},
     work::CountVisits,
 };
@@ -123,7 +122,6 @@ pub(super) struct PendingWrites {
     held_up: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
     /// The number of purges.
     purges: usize,
-    planted: Planted,
 }
 
 impl PendingWrite {
@@ -204,10 +202,6 @@ impl PendingWrite {
 }
 
 impl PendingWrites {
-    pub(super) fn new(planted: Planted) -> Self {
-        Self { planted, ..Self::default() }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.pending.len()
     }
@@ -341,23 +335,14 @@ impl PendingWrites {
         }
     }
 
-    /// Ends the waits for one session for which the condition holds. Returns the writes that became
-    /// ready.
-    pub(super) fn end_waits(
-        &mut self,
-        session: SessionId,
-        is_over: impl Fn(&ConsentWait) -> bool,
-    ) -> Vec<PendingWriteId> {
-        self.end_waits_of(self.waits.of(session), session, is_over)
-    }
-
     /// Ends the waits for the session's consent to this recall. Returns the writes that became
     /// ready.
     pub(super) fn consented(&mut self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
         self.end_waits_of(self.waits.of_stamp(session, stamp), session, |_| true)
     }
 
-    /// Like `end_waits`, but only for waits for copies under the session's leases on a volume.
+    /// Ends the waits for copies under the session's leases on a volume, if the condition holds for
+    /// the wait. Returns the writes that became ready.
     pub(super) fn end_waits_under(
         &mut self,
         session: SessionId,
@@ -472,9 +457,6 @@ impl PendingWrites {
     }
 
     fn block_on_revocation(&mut self, write_id: PendingWriteId, other: PendingWriteId) {
-        if self.planted.has(Bug::AttachmentsPassRevocation) {
-            return;
-        }
         if let Some(pending) = self.pending.get_mut(&write_id) {
             pending.revoking.insert(other);
             self.held_up.entry(other).or_default().insert(write_id);
@@ -583,8 +565,6 @@ impl PendingWrites {
             }
             let mut revocations = pending.attached().iter().filter_map(|lease| self.last_revocation(*lease, *write_id));
             let passes = |other: &PendingWriteId| !pending.is_proposed && !pending.revoking.contains(other);
-            // With this bug planted, the simulation must find the consequences instead.
-            let passes = |other: &PendingWriteId| passes(other) && !self.planted.has(Bug::AttachmentsPassRevocation);
             if let Some(other) = revocations.find(passes) {
                 return Err(format!("write {write_id} attaches nodes to a lease that {other} revokes, and passes it"));
             }

@@ -9,7 +9,6 @@ use crate::{
     message::Refusal,
     object::{Object, ObjectSet, compact_sets},
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     state::{RequestStatus, State},
     transaction::{Operation, Transaction, index_of},
@@ -38,11 +37,6 @@ impl Lessor {
         }
         if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, cx) {
             return self.reply(&asker, Err(refusal), cx);
-        }
-        if self.planted(Bug::ConditionBeforeOutcome)
-            && let Err(refusal) = cx.state.footprint(session, &write, &cx.state.intended(session, &write))
-        {
-            return self.reply(&asker, Err(Refusal::Write(refusal)), cx);
         }
         if let Some(RequestStatus::Outcome(outcome)) = cx.state.request_status_given(session, sequence, unanswered_from)
         {
@@ -233,13 +227,6 @@ impl Lessor {
         refusals.next()
     }
 
-    /// Ends a session's waits for which the condition holds, and proposes the writes that became
-    /// ready.
-    pub(super) fn end_waits(&mut self, session: SessionId, is_over: impl Fn(&ConsentWait) -> bool) {
-        let ready = self.writes.end_waits(session, is_over);
-        self.propose_ready(ready);
-    }
-
     /// Ends the waits for a session's consent to this recall, and proposes the writes that became
     /// ready.
     pub(super) fn end_waits_consented(&mut self, session: SessionId, stamp: Stamp) {
@@ -255,11 +242,7 @@ impl Lessor {
             let key = LeaseKey::Volume(session, volume.clone());
             ends.get(&key).is_some_and(|end| end.incarnation == *incarnation)
         };
-        let one_is_enough = self.planted(Bug::AnyEndFreesWrite);
-        let are_left = |wait: &ConsentWait| match one_is_enough {
-            true => wait.leases.iter().all(is_left),
-            false => wait.leases.iter().any(is_left),
-        };
+        let are_left = |wait: &ConsentWait| wait.leases.iter().any(is_left);
         let ready = self.writes.end_waits_under(session, volume, |wait| !are_left(wait));
         self.propose_ready(ready);
     }

@@ -2,7 +2,7 @@
 //!
 //! This binary runs itself. `LEASEHOLD_PLANT` names the mistake, and libtest's `--exact` the test.
 //! To see by hand all tests that find one:
-//! `LEASEHOLD_PLANT=EndLowered cargo test -p leasehold-protocol --lib`.
+//! `LEASEHOLD_PLANT=NoProbe cargo test -p leasehold-protocol --lib`.
 
 use std::{sync::LazyLock, thread};
 
@@ -47,6 +47,6 @@ fn each_mistake_is_found_by_the_test_that_it_names() {
 #[test]
 fn a_test_that_does_not_exist_finds_nothing() {
     if chosen().is_none() {
-        assert!(matches!(with("planted::tests::nobody_wrote_this", Bug::EndLowered), TestResult::Nothing(_)));
+        assert!(matches!(with("planted::tests::nobody_wrote_this", Bug::NoProbe), TestResult::Nothing(_)));
     }
 }

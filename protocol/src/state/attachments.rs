@@ -34,7 +34,6 @@ use crate::{
     id::{Incarnation, LeaseId, Revision, SessionId},
     object::{NodeOwner, Object, ObjectSet},
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     work::CountVisits,
 };
@@ -319,7 +318,7 @@ impl State {
     pub(super) fn consents_cover_attached(&self, id: LeaseId, carried: Revision) -> bool {
         let lease = LeaseKey::Key(id);
         let is_known = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= carried);
-        is_known || !self.has_dependents(&lease) || self.mistake.is(Bug::AttachedUnasked)
+        is_known || !self.has_dependents(&lease)
     }
 
     /// The lists of children that contain the nodes of a lease, with the number of these nodes in

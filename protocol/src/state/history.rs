@@ -181,7 +181,7 @@ impl State {
     /// The watched events after a revision. It stops at the bounds, but scans at least one change,
     /// if there is one. So a caller that scans repeatedly makes progress.
     pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
-        let start = if self.mistake.is(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
+        let start = if self.planted.has(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
         let Some(remembered) = self.entries_after(start) else {
             return HistoryScan::Compacted(self.meta.history_start);
         };
@@ -202,14 +202,10 @@ impl State {
                         HistoryScan::Found(found)
                     };
                 };
-                let mut events: Vec<Event> =
-                    events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
+                let events: Vec<Event> = events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
                 bytes += CHANGE_BYTES + weight_of(&events);
                 if !found.changes.is_empty() && bytes > bounds.bytes {
-                    match self.mistake.is(Bug::ChangeCutByBound) {
-                        true => events.truncate(1),
-                        false => break,
-                    }
+                    break;
                 }
                 found.changes.push(Change { revision, events });
             }
@@ -231,10 +227,7 @@ impl State {
     }
 
     /// Stores the change that was just made. Compacts the oldest changes beyond the bounds.
-    pub(super) fn note_change(&mut self, mut sets: Vec<ObjectSet>, touched: &mut Touched) {
-        if self.mistake.is(Bug::ChangeHalfRemembered) {
-            sets.truncate(1);
-        }
+    pub(super) fn note_change(&mut self, sets: Vec<ObjectSet>, touched: &mut Touched) {
         let events = std::mem::take(&mut self.history.pending_events);
         let events = Some(events).filter(|events| weight_of(events) <= Self::CHANGE_BYTES_MAX);
         if events.is_none() {

@@ -74,14 +74,15 @@ impl State {
 
     /// Whether a lease with this name exists and is intended.
     pub(super) fn is_intended(&self, key: &LeaseKey, meant: &IntendedLeases) -> bool {
-        let any = self.mistake.is(Bug::ReplacementTakenForIntended);
-        self.lease(key).is_some_and(|lease| meant.leases.contains(&lease.incarnation) || any)
+        let lease = self.lease(key);
+        lease.is_some_and(|lease| {
+            meant.leases.contains(&lease.incarnation) || self.planted.has(Bug::ReplacementTakenForIntended)
+        })
     }
 
     /// Whether a volume with this top exists and is intended.
     pub(super) fn is_volume_intended(&self, top: &NodePath, meant: &IntendedLeases) -> bool {
-        let any = self.mistake.is(Bug::ReplacementTakenForIntended);
-        self.volume(top).is_some_and(|volume| meant.volume == Some(volume.create_generation) || any)
+        self.volume(top).is_some_and(|volume| meant.volume == Some(volume.create_generation))
     }
 }
 

@@ -18,7 +18,6 @@ use crate::{
     command::{GrantedKeyLease, LeaseKey, Outcome, Renewal, Written},
     id::{Incarnation, LeaseId, Revision, SessionId},
     path::NodePath,
-    planted::Bug,
     time::{ClusterTime, Span},
     work::CountVisits,
 };
@@ -92,10 +91,10 @@ impl State {
     /// After a change of the volume's settings, gives each lease on it the greater of the old and
     /// the new margin.
     pub(super) fn widen_margins(&mut self, top: &NodePath, margin: Duration, touched: &mut Touched) {
-        let (narrows, margin) = (self.mistake.is(Bug::MarginMadeSmaller), Span::from(margin));
+        let margin = Span::from(margin);
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
             let key = LeaseKey::Volume(session, top.clone());
-            if let Some(lease) = self.leases.get_mut(&key).filter(|lease| lease.margin < margin || narrows) {
+            if let Some(lease) = self.leases.get_mut(&key).filter(|lease| lease.margin < margin) {
                 lease.margin = margin;
                 touched.insert(RowKey::Lease(key));
             }
@@ -146,7 +145,7 @@ impl State {
         let (top, volume) = self.volume_of(path);
         let (top, generation, term) = (top.clone(), volume.generation, volume.settings.term());
         let key = LeaseKey::Volume(id, top.clone());
-        let lease = match self.has_dependents(&key) && !self.mistake.is(Bug::NodesLostWithNewLease) {
+        let lease = match self.has_dependents(&key) {
             true => self.extend_lease(&key, term, touched),
             false => self.end_and_grant(key, term, touched),
         };
@@ -177,15 +176,11 @@ impl State {
     pub(super) fn move_horizons(&mut self, renewals: &[Renewal], touched: &mut Touched) -> Outcome {
         for Renewal { lease: key, incarnation, renewed_at } in renewals {
             let term = self.current_term(key);
-            let mut bound = self.horizon_from_now(term);
-            if !self.mistake.is(Bug::TickWithoutLesserBound) {
-                bound = bound.min(renewed_at.after(term).after(self.tick * 2));
-            }
-            let goes_back = self.mistake.is(Bug::HorizonMovedBack);
+            let bound = self.horizon_from_now(term).min(renewed_at.after(term).after(self.tick * 2));
             let Some(lease) = self.leases.get_mut(key).filter(|lease| lease.incarnation == *incarnation) else {
                 continue;
             };
-            let horizon = if goes_back { bound } else { lease.horizon.max(bound) };
+            let horizon = lease.horizon.max(bound);
             let moved = LeaseRecord { term: term.into(), horizon, ..*lease };
             if *lease != moved {
                 *lease = moved;
@@ -215,12 +210,10 @@ impl State {
         horizon: ClusterTime,
         touched: &mut Touched,
     ) -> Outcome {
-        let is_meant =
-            |lease: &&LeaseRecord| lease.incarnation == incarnation || self.mistake.is(Bug::ExpiryEndsReplacement);
-        let Some(lease) = self.leases.get(key).filter(is_meant) else {
+        let Some(lease) = self.leases.get(key).filter(|lease| lease.incarnation == incarnation) else {
             return Outcome::LeaseNotFound;
         };
-        if lease.horizon != horizon && !self.mistake.is(Bug::ExpireThoughHorizonMoved) {
+        if lease.horizon != horizon {
             return Outcome::HorizonMoved { horizon: lease.horizon };
         }
         match key {

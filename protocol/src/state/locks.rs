@@ -125,11 +125,9 @@ impl State {
 
     /// Whether a new lock is granted at once.
     fn is_grantable(&self, path: &NodePath, mode: LockMode) -> bool {
-        let overtakes = self.mistake.is(Bug::SharedLockOvertakes);
-        self.locks.on(path).all(|(_, hold)| match hold.token {
-            Some(_) => hold.mode.is_compatible_with(mode) && (!hold.is_upgrading || overtakes),
-            None => overtakes && mode == LockMode::Shared,
-        })
+        let lets_in =
+            |hold: &LockRecord| hold.token.is_some() && hold.mode.is_compatible_with(mode) && !hold.is_upgrading;
+        self.locks.on(path).all(|(_, hold)| lets_in(hold))
     }
 
     /// The refusal that names a current owner. It ignores the lock `but`.
@@ -151,7 +149,7 @@ impl State {
         id: LockId,
     ) -> Result<&LockRecord, WriteRefusal> {
         let found = self.locks.rows.get(&id).filter(|(at, hold)| {
-            let is_own = hold.lease.session() == Some(session) || self.mistake.is(Bug::LockReleasedByAnyone);
+            let is_own = hold.lease.session() == Some(session);
             at == path && is_own
         });
         found.map(|(_, hold)| hold).ok_or_else(|| WriteRefusal::LockNotFound { path: path.clone(), lock: id })
@@ -266,15 +264,12 @@ impl State {
     /// Hands a lock over to a waiter. No other session gets the node in between. Waiters that can
     /// share the node with the successor get it too.
     pub(super) fn hand_over(&mut self, id: LockId, to: LockId, touched: &mut Touched) -> Written {
-        let Some((path, given)) = self.locks.remove(id) else { return self.unchanged() };
+        let Some((path, _)) = self.locks.remove(id) else { return self.unchanged() };
         touched.insert(RowKey::Lock(id, path.clone()));
-        if !self.mistake.is(Bug::SuccessorPassedOver) {
-            let number = Token(self.next_lock_number());
-            let token = if self.mistake.is(Bug::SuccessorKeepsToken) { given.token } else { Some(number) };
-            if let Some((_, next)) = self.locks.remove(to) {
-                self.locks.insert(to, path.clone(), LockRecord { token, is_handed_over: true, ..next });
-                touched.insert(RowKey::Lock(to, path.clone()));
-            }
+        let token = Some(Token(self.next_lock_number()));
+        if let Some((_, next)) = self.locks.remove(to) {
+            self.locks.insert(to, path.clone(), LockRecord { token, is_handed_over: true, ..next });
+            touched.insert(RowKey::Lock(to, path.clone()));
         }
         self.grant_locks(&path, touched);
         self.unchanged()
@@ -309,7 +304,7 @@ impl State {
     fn grant_locks(&mut self, path: &NodePath, touched: &mut Touched) {
         while let Some(id) = self.next_grantable(path) {
             let token = match self.locks.rows.get(&id).and_then(|(_, hold)| hold.token) {
-                Some(old) if self.mistake.is(Bug::TokenKeptByUpgrade) => old,
+                Some(old) if self.planted.has(Bug::TokenKeptByUpgrade) => old,
                 _ => Token(self.next_lock_number()),
             };
             let Some((_, mut hold)) = self.locks.remove(id) else { return };
@@ -351,14 +346,9 @@ impl State {
         delay: impl Fn(&LockRecord) -> Option<Duration>,
         touched: &mut Touched,
     ) {
-        let spares_waiting = self.mistake.is(Bug::DeadWaiterStays);
         let ids: Vec<LockId> = self.locks.of_lease(incarnation).collect();
         let mut paths = BTreeSet::new();
         for id in ids {
-            let is_waiting = self.locks.rows.get(&id).is_some_and(|(_, hold)| hold.token.is_none());
-            if is_waiting && spares_waiting {
-                continue;
-            }
             let Some((path, mut hold)) = self.locks.remove(id) else { continue };
             touched.insert(RowKey::Lock(id, path.clone()));
             if let Some(delay) = delay(&hold) {

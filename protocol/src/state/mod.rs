@@ -42,7 +42,6 @@ mod intended;
 mod invariant;
 mod leases;
 mod locks;
-mod mistake;
 mod nodes;
 mod row;
 mod sessions;
@@ -74,7 +73,7 @@ pub use self::{
     sessions::{RequestStatus, SessionRecord},
     volumes::VolumeRecord,
 };
-use self::{attachments::Attachments, history::History, locks::LockTable, mistake::Mistake, touched::Touched};
+use self::{attachments::Attachments, history::History, locks::LockTable, touched::Touched};
 pub(crate) use self::{
     attachments::FEW_NODES,
     history::{HistoryScan, ScanBounds},
@@ -83,7 +82,7 @@ use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
     id::{Epoch, Incarnation, LockId, Revision, SessionId, WriteLeaseId},
     path::NodePath,
-    planted::Bug,
+    planted::{Bug, Planted},
     time::ClusterTime,
     volume::VolumeSettings,
 };
@@ -109,7 +108,7 @@ pub struct State {
     tick_counts: BTreeMap<Duration, usize>,
     /// The shortest of these ticks. Stored because every promise reads it.
     tick: Duration,
-    mistake: Mistake,
+    planted: Planted,
 }
 
 /// The counters, the epoch and the cluster time.
@@ -207,10 +206,16 @@ impl State {
             volume_lease_holders: BTreeSet::new(),
             tick_counts: BTreeMap::new(),
             tick: Duration::ZERO,
-            mistake: Mistake::default(),
+            planted: Planted::default(),
         };
         state.index_volumes();
         state
+    }
+
+    /// Plants a mistake, to show that the tests find it.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     /// Limits the history to this many changes, from 1 to [`HISTORY_MAX`](Self::HISTORY_MAX). Every
@@ -235,7 +240,7 @@ impl State {
         );
         self.meta.applied_index = index;
         let begins = proposal.commands.iter().any(|command| matches!(command, Command::BeginEpoch { .. }));
-        if begins || proposal.epoch == self.meta.epoch || self.mistake.is(Bug::ClockOfDeposedLeader) {
+        if begins || proposal.epoch == self.meta.epoch {
             self.meta.cluster_time = self.meta.cluster_time.max(proposal.time);
         }
         let mut touched = Touched::default();
@@ -256,8 +261,7 @@ impl State {
             return Outcome::EpochBegun { epoch: self.meta.epoch };
         }
         let is_write = matches!(command, Command::Write { .. });
-        let is_let_through = is_write && self.mistake.is(Bug::ConsentsOfEarlierEpoch);
-        if epoch != self.meta.epoch && !is_let_through {
+        if epoch != self.meta.epoch && !(is_write && self.planted.has(Bug::ConsentsOfEarlierEpoch)) {
             return Outcome::EpochEnded;
         }
         match command {
@@ -277,14 +281,7 @@ impl State {
     }
 
     fn begin_epoch(&mut self, epoch: Epoch) {
-        let has_begun = self.meta.epoch > Epoch(0);
-        if !(has_begun && self.mistake.is(Bug::EpochOfLastLeader)) {
-            self.meta.epoch = epoch;
-        }
-        if self.mistake.is(Bug::OutcomesForgottenByNextLeader) {
-            self.sessions.values_mut().for_each(|session| session.answers.clear());
-            self.result_count = 0;
-        }
+        self.meta.epoch = epoch;
     }
 
     /// The log index of the last applied entry.

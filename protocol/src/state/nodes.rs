@@ -15,7 +15,6 @@ use crate::{
     limits::LimitError,
     object::{Children, Content, Data, Object, ObjectKind, Stat, Value},
     path::NodePath,
-    planted::Bug,
     work::{CountVisits, visit},
 };
 
@@ -224,8 +223,8 @@ impl State {
     /// The revision of an object's last change. `None` if the node does not exist.
     pub fn modify_revision(&self, object: &Object) -> Option<Revision> {
         self.node(&object.path).map(|node| match object.kind {
-            ObjectKind::Children if !self.mistake.is(Bug::ValidatedByOtherRevision) => node.children_revision(),
-            ObjectKind::Data | ObjectKind::Children => node.modify_revision,
+            ObjectKind::Data => node.modify_revision,
+            ObjectKind::Children => node.children_revision(),
         })
     }
 
@@ -339,9 +338,7 @@ impl State {
             if let Some(node) = self.nodes.remove(&path) {
                 if self.is_live(&node) {
                     removed += 1;
-                    if path == *top || !self.mistake.is(Bug::DescendantsNotReported) {
-                        self.note_event(path.clone(), EventKind::Delete, ChangeReason::Request);
-                    }
+                    self.note_event(path.clone(), EventKind::Delete, ChangeReason::Request);
                 }
                 self.attachments.remove(&path, &node, touched);
             }

@@ -212,7 +212,7 @@ impl State {
         let nodes = self.nodes.iter().map(|(path, node)| (RowKey::Node(path.clone()).encode(), encode(node)));
         let volumes = self.volumes.iter().map(|(top, volume)| (RowKey::Volume(top.clone()).encode(), encode(volume)));
         let sessions = self.sessions.iter().map(|(id, session)| (RowKey::Session(*id).encode(), encode(session)));
-        let remembered = self.sessions.iter().filter(|_| !self.mistake.is(Bug::OutcomesNotInSnapshots));
+        let remembered = self.sessions.iter().filter(|_| !self.planted.has(Bug::OutcomesNotInSnapshots));
         let answers = remembered.flat_map(|(id, session)| {
             session.answers.iter().map(|(sequence, answer)| (RowKey::Answer(*id, *sequence).encode(), encode(answer)))
         });
@@ -313,7 +313,7 @@ impl RowReader {
             volume_lease_holders: Default::default(),
             tick_counts: Default::default(),
             tick: Default::default(),
-            mistake: Default::default(),
+            planted: Default::default(),
         };
         if !state.volumes.contains_key(&crate::path::NodePath::root()) {
             return Err(RowError::Inconsistent { what: "the root is not a volume".to_owned() });

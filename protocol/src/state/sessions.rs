@@ -189,21 +189,10 @@ impl State {
             return Outcome::MissingConsents;
         }
         let result = match self.footprint(session, write, meant) {
-            Err(refusal) => {
-                if self.mistake.is(Bug::TransactionHalfDone) {
-                    self.transact_half(session, write, meant, touched);
-                }
-                Err(refusal)
-            }
+            Err(refusal) => Err(refusal),
             Ok(sets) if !self.blocking_write_leases(write, &sets).is_empty() => return Outcome::MissingConsents,
-            Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.mistake.is(Bug::WriteBeyondConsents) => {
+            Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.planted.has(Bug::WriteBeyondConsents) => {
                 Ok(self.write(session, write, sets, touched))
-            }
-            Ok(_) if self.mistake.is(Bug::BranchOfProposal) => {
-                let Some(written) = self.transact_as_proposed(session, write, (covers, meant), touched) else {
-                    return Outcome::MissingConsents;
-                };
-                Ok(written)
             }
             Ok(_) => return Outcome::MissingConsents,
         };

@@ -13,11 +13,10 @@ use std::collections::BTreeSet;
 
 use super::{State, touched::Touched, writes::too_many_to_remove};
 use crate::{
-    command::{Condition, IntendedLeases, Write, WriteRefusal, Written},
+    command::{Condition, IntendedLeases, WriteRefusal, Written},
     id::{Revision, SessionId},
     object::{Object, ObjectSet, SETS_MAX},
     path::NodePath,
-    planted::Bug,
     reached::{Bound, reached},
     transaction::{Branch, FailedCompare, Operation, OperationResult, Transacted, Transaction, index_of},
 };
@@ -30,9 +29,7 @@ const OPERATION_SETS_MAX: usize = 3;
 impl State {
     /// The first comparison that does not hold. `None` if all hold, which chooses [`Branch::Then`].
     fn failed_compare(&self, transaction: &Transaction) -> Option<FailedCompare> {
-        let judged = if self.mistake.is(Bug::FirstCompareOnly) { 1 } else { Transaction::COMPARES_MAX };
-        let compares = transaction.compares.iter().take(judged);
-        let mut failed = compares.enumerate().filter(|(_, compare)| {
+        let mut failed = transaction.compares.iter().enumerate().filter(|(_, compare)| {
             !compare.matches(self.data(&compare.path).as_ref(), |token| self.is_locked_under(&compare.path, token))
         });
         let (place, compare) = failed.next()?;
@@ -89,9 +86,6 @@ impl State {
                     let refusal = Box::new(too_many_to_remove(path, removed));
                     return Err(WriteRefusal::Operation { branch, index: index_of(place), refusal });
                 }
-            }
-            if self.mistake.is(Bug::TransactionRecallsFirst) {
-                break;
             }
         }
         Ok(sets)
@@ -203,48 +197,6 @@ impl State {
                 Some(OperationResult::Deleted(self.remove_nodes(path, revision, touched)))
             }
         }
-    }
-
-    /// A planted mistake: the operations before the refused one are applied.
-    pub(super) fn transact_half(
-        &mut self,
-        writer: SessionId,
-        write: &Write,
-        meant: &IntendedLeases,
-        touched: &mut Touched,
-    ) {
-        let Write::Transaction(transaction) = write else { return };
-        let operations = transaction.branch(self.branch(transaction)).iter();
-        let half: Vec<&Operation> =
-            operations.take_while(|operation| self.operation_footprint(writer, operation, meant).is_ok()).collect();
-        if transaction.check_overlaps().is_ok() {
-            self.apply_operations(writer, &half, vec![ObjectSet::Subtree(NodePath::root())], touched);
-        }
-    }
-
-    /// A planted mistake: the branch with consents is applied, though the comparisons now choose
-    /// the other.
-    pub(super) fn transact_as_proposed(
-        &mut self,
-        writer: SessionId,
-        write: &Write,
-        (covers, meant): (&[ObjectSet], &IntendedLeases),
-        touched: &mut Touched,
-    ) -> Option<Written> {
-        let Write::Transaction(transaction) = write else { return None };
-        let (branch, failed) = match self.failed_compare(transaction) {
-            Some(_) => (Branch::Then, None),
-            None => (Branch::Otherwise, Some(FailedCompare { index: 0, found: None })),
-        };
-        let sets = self.branch_footprint(writer, (transaction, branch), meant).ok()?;
-        let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
-        if !sets.iter().all(is_covered) {
-            return None;
-        }
-        let operations: Vec<&Operation> = transaction.branch(branch).iter().collect();
-        let results = self.apply_operations(writer, &operations, sets, touched);
-        let transaction = Some(Box::new(Transacted { failed, results }));
-        Some(Written { revision: self.meta.revision, transaction, ..Written::default() })
     }
 }
 

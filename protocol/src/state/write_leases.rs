@@ -63,14 +63,12 @@ impl State {
     /// write compares it.
     pub fn blocking_write_leases(&self, write: &Write, sets: &[ObjectSet]) -> BTreeSet<NodePath> {
         let is_holders = matches!(write, Write::TakeWriteLease { .. } | Write::Flush { .. });
-        if self.locks.write_leases.is_empty() || is_holders || self.mistake.is(Bug::WritePastWriteLease) {
+        if self.locks.write_leases.is_empty() || is_holders || self.planted.has(Bug::WritePastWriteLease) {
             return BTreeSet::new();
         }
         let changed = sets.iter().flat_map(|set| self.write_leased_in(set));
         let compares = match write {
-            Write::Transaction(transaction) if !self.mistake.is(Bug::ComparePastWriteLease) => {
-                &transaction.compares[..]
-            }
+            Write::Transaction(transaction) => &transaction.compares[..],
             _ => &[],
         };
         let of_data = compares.iter().filter(|compare| !matches!(compare.target, CompareTarget::Locked(..)));
@@ -98,7 +96,6 @@ impl State {
             None => Err(WriteRefusal::NotFound { path: path.clone() }),
             // The end of the node's lease removes the node, and waits for no flush.
             Some(node) if node.attachment.is_some() => Err(WriteRefusal::Attached { path: path.clone() }),
-            Some(_) if self.mistake.is(Bug::WriteLeaseWithoutRecall) => Ok(Vec::new()),
             Some(_) => Ok(vec![ObjectSet::One(Object::data(path.clone()))]),
         }
     }

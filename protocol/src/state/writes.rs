@@ -47,16 +47,6 @@ impl State {
         write: &Write,
         meant: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
-        let sets = self.whole_footprint(writer, write, meant)?;
-        Ok(self.mistake.narrow(write, sets))
-    }
-
-    fn whole_footprint(
-        &self,
-        writer: SessionId,
-        write: &Write,
-        meant: &IntendedLeases,
-    ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
             Write::Put { path, condition, attach, .. } => {
                 self.put_footprint(writer, (path, *attach), *condition, meant)
@@ -145,7 +135,7 @@ impl State {
             return Err(too_many_to_remove(path, got));
         }
         let siblings = ObjectSet::One(Object::children(parent));
-        if node.child_count() > 0 {
+        if node.child_count() > 0 && !self.planted.has(Bug::DeleteSparesDescendants) {
             return Ok(vec![ObjectSet::Subtree(path.clone()), siblings]);
         }
         let own = [Object::data(path.clone()), Object::children(path.clone())].map(ObjectSet::One);
@@ -314,8 +304,7 @@ impl State {
     ) {
         let before = match settings {
             Some(settings) => {
-                let is_again = self.mistake.is(Bug::GenerationUsedAgain);
-                let mut volume = VolumeRecord::new(settings, if is_again { Revision(0) } else { revision });
+                let mut volume = VolumeRecord::new(settings, revision);
                 volume.create_generation =
                     self.volumes.get(top).map_or(volume.create_generation, |before| before.create_generation);
                 self.volumes.insert(top.clone(), volume)

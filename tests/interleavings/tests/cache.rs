@@ -46,8 +46,8 @@ fn no_read_is_served_after_the_session_is_over() {
 }
 
 #[test]
-fn consenting_before_dropping_is_found() {
-    is_found(|| models::a_recall_and_a_hit(Planted::one(Bug::ConsentBeforeDrop)));
+fn consenting_without_dropping_is_found() {
+    is_found(|| models::a_recall_and_a_hit(Planted::one(Bug::ConsentWithoutDrop)));
 }
 
 #[test]

@@ -174,11 +174,11 @@ fn both_judges_accept_what_clients_of_sound_rules_were_told() {
 fn both_judges_refuse_what_clients_of_broken_rules_were_told() {
     let mistakes = [
         Bug::ServeAfterExpiry,
-        Bug::ConsentBeforeDrop,
+        Bug::ConsentWithoutDrop,
         Bug::CacheOvertakenGrant,
         Bug::GrantDuringWrite,
         Bug::ForgetOldHolders,
-        Bug::CreateSparesAbsence,
+        Bug::ExemptWriterWithoutStamp,
         Bug::DeleteSparesDescendants,
         Bug::WriteBeyondConsents,
     ];

@@ -29,7 +29,7 @@ use crate::{
         AcquiredVolume, Answer, Body, Consent, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response,
         Revival,
     },
-    object::{Content, Data, Stat},
+    object::{Content, Data, ObjectSet, Stat},
     time::DriftAllowance,
 };
 

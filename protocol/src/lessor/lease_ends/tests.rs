@@ -109,7 +109,7 @@ fn renewals_with_the_nearest_horizons_are_told_of_first() {
 fn leases_that_are_gone_leave_nothing_in_the_queues() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
-    let mut ends = LeaseEnds::new(9, Planted::default());
+    let mut ends = LeaseEnds::new(9);
     for session in 1..=100 {
         // The same name several times, and other names; ending or not, renewed or not.
         for _ in 0..3 {

@@ -3,12 +3,12 @@
 
 use super::super::writes::{ClientWrite, PendingWrite, PendingWriteId, PendingWrites, WriteKind};
 use super::*;
+use crate::message::KeepAliveResult;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
     transaction::{Operation, Transaction},
 };
-use crate::{message::KeepAliveResult, planted::Planted};
 
 const ONE: LeaseId = LeaseId(9);
 const TTL: Duration = Duration::from_secs(4);
@@ -253,7 +253,7 @@ fn attachment_waits_for_the_revocation_that_is_left() {
     let lease = Incarnation(7);
     let ready = |left: Option<(PendingWrite, Vec<PendingWriteId>)>| left.expect("it waits").1;
     for is_last_found_first in [false, true] {
-        let mut writes = PendingWrites::new(Planted::default());
+        let mut writes = PendingWrites::default();
         let revocation = || PendingWrite::new(WriteKind::Purge(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
         let [first, second] = [revocation(), revocation()].map(|pending| writes.enter(pending));
         for write_id in [first, second] {

@@ -2,7 +2,7 @@
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Attach, Command, IntendedLeases, LeaseKey, Outcome},
+    command::{Attach, Command, IntendedLeases, LeaseKey, Outcome, Write},
     id::{LeaseId, Sequence},
     object::{Stat, Value},
     transaction::{Compare, Relation},
