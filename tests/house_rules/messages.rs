@@ -34,7 +34,7 @@ const KIND: [&str; 1] = ["kind"];
 
 /// The commands name kinds of failures. The demonstration and the benchmark do not.
 const COMMANDS: &str = "src/";
-const NO_COMMANDS: [&str; 2] = ["src/bench/", "src/demo/"];
+const NO_COMMANDS: [&str; 2] = ["benches/load/", "examples/demo/"];
 
 /// Errors that no operator sees: the file, a part that only this error has, and the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[

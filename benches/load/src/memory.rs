@@ -11,7 +11,7 @@ use std::{
 
 use leasehold_client_cache::NodePath;
 
-use super::{Bench, cached::fetch, close, expiry::Carrier, line::LoadLine, load::Until, result::BenchRow};
+use super::{Bench, cached::fetch, close, closed_loop::Until, expiry::Carrier, line::LoadLine, result::BenchRow};
 use crate::{demo::replicas::Replicas, exit::CommandFailure};
 
 /// How often the memory is sampled.

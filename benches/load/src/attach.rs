@@ -14,8 +14,8 @@ use leasehold_client_cache::{Attach, LeaseId, LeaseOptions, PutOptions};
 
 use super::{
     Bench, close,
+    closed_loop::{Until, histogram, measured, nanos},
     expiry::Carrier,
-    load::{Until, histogram, measured, nanos},
     result::BenchRow,
 };
 use crate::{commands::write_failure, exit::CommandFailure};

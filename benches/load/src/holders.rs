@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 
 use super::{
     Bench, close,
-    load::{Load, histogram, nanos},
+    closed_loop::{Load, histogram, nanos},
     result::BenchRow,
     server::value,
 };

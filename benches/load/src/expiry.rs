@@ -21,8 +21,8 @@ use tokio::task::JoinSet;
 
 use super::{
     Bench, close,
+    closed_loop::{Until, histogram, nanos},
     line::LoadLine,
-    load::{Until, histogram, nanos},
     result::BenchRow,
     server::value,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_client_cache::LeaseOptions;
 
-use super::{Bench, close, load::Until, result::BenchRow};
+use super::{Bench, close, closed_loop::Until, result::BenchRow};
 use crate::{commands::write_failure, exit::CommandFailure};
 
 /// Long enough that no lease expires.

@@ -23,9 +23,9 @@ use leasehold_protocol::{
 
 use super::{
     Bench, close,
+    closed_loop::{Until, histogram, nanos},
     expiry::{AT_ONCE, BEFORE, FIRST, LEASES_PER_SECOND, TOLD_WITHIN, VALUE, row},
     line::LoadLine,
-    load::{Until, histogram, nanos},
     result::BenchRow,
 };
 use crate::{

@@ -9,7 +9,7 @@ use leasehold_client_cache::{Client, LockOptions, NodePath};
 
 use super::{
     Bench, close,
-    load::{Load, Until, histogram, measured, nanos},
+    closed_loop::{Load, Until, histogram, measured, nanos},
     result::BenchRow,
 };
 use crate::{commands::lock::lock_failure, exit::CommandFailure};

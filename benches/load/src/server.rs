@@ -7,8 +7,8 @@ use leasehold_client_cache::Value;
 
 use super::{
     Bench, VALUE_BYTES, close,
+    closed_loop::{Load, Until},
     line::LoadLine,
-    load::{Load, Until},
     result::BenchRow,
 };
 use crate::{

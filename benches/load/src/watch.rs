@@ -7,7 +7,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     Bench, close,
-    load::{Load, histogram, nanos},
+    closed_loop::{Load, histogram, nanos},
     result::BenchRow,
     server::value,
 };

@@ -10,11 +10,11 @@
 
 mod attach;
 mod cached;
+mod closed_loop;
 mod expiry;
 mod holders;
 mod leases;
 mod line;
-mod load;
 mod locks;
 mod memory;
 mod renewals;
@@ -29,7 +29,7 @@ use clap::ValueEnum;
 use leasehold_client_cache::{Client, DeleteOptions, NodePath, Options, Refusal, WriteError, WriteRefusal};
 
 use self::{
-    load::Meter,
+    closed_loop::Meter,
     result::{BenchRow, Results},
 };
 use crate::{
