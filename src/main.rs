@@ -9,10 +9,10 @@ mod child;
 mod cli;
 mod commands;
 mod context;
-#[path = "../examples/demo/src/lib.rs"]
-mod demo;
 mod duration;
 mod exit;
+mod interrupt;
+mod live_line;
 mod output;
 mod serve;
 mod shell;

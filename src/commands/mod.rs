@@ -3,6 +3,7 @@
 
 pub(crate) mod background;
 pub(crate) mod cluster;
+pub(crate) mod demo;
 pub(crate) mod edit;
 pub(crate) mod elect;
 pub(crate) mod inspect;

@@ -17,6 +17,7 @@ mod leases;
 mod line;
 mod locks;
 mod memory;
+mod process;
 mod renewals;
 mod result;
 mod server;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use leasehold_client_cache::{Client, DeleteOptions, NodePath, Options, Refusal, WriteError, WriteRefusal};
+use leasehold_demo::Replicas;
 
 use self::{
     closed_loop::Meter,
@@ -34,9 +36,9 @@ use self::{
 };
 use crate::{
     cli::Global,
-    commands::{read_failure, write_failure},
-    demo::{replicas::Replicas, unless_interrupted},
+    commands::{demo::replica, read_failure, write_failure},
     exit::{CliStatus, CommandFailure},
+    interrupt::unless_interrupted,
     output::Output,
 };
 
@@ -181,7 +183,7 @@ async fn measure(args: BenchArgs, global: &Global, output: Output) -> Result<Res
 
 /// Measures a cluster that ends with the measurement.
 async fn on_its_own(args: BenchArgs, count: u64, meter: Meter, top: NodePath) -> Result<Results, CommandFailure> {
-    let mut replicas = Replicas::start(count as usize).await?;
+    let mut replicas = Replicas::start(count as usize, replica()?).await?;
     let bench = Bench { endpoints: replicas.endpoints().to_vec(), meter, top, args };
     let mut rows = bench.all(Some(&mut replicas)).await?;
     if bench.args.kind == BenchKind::All {
@@ -250,7 +252,7 @@ impl Bench {
 
     /// Measures a new server.
     async fn memory_alone(&self) -> Result<Vec<BenchRow>, CommandFailure> {
-        let replicas = Replicas::start(1).await?;
+        let replicas = Replicas::start(1, replica()?).await?;
         let endpoints = replicas.endpoints().to_vec();
         let (args, meter, top) = (self.args.clone(), self.meter.clone(), self.top.clone());
         Bench { args, endpoints, meter, top }.memory(&replicas).await

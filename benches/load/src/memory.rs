@@ -10,9 +10,13 @@ use std::{
 };
 
 use leasehold_client_cache::NodePath;
+use leasehold_demo::Replicas;
 
-use super::{Bench, cached::fetch, close, closed_loop::Until, expiry::Carrier, line::LoadLine, result::BenchRow};
-use crate::{demo::replicas::Replicas, exit::CommandFailure};
+use super::{
+    Bench, cached::fetch, close, closed_loop::Until, expiry::Carrier, line::LoadLine, process::resident_bytes,
+    result::BenchRow,
+};
+use crate::exit::CommandFailure;
 
 /// How often the memory is sampled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -98,7 +102,7 @@ impl Bench {
     async fn at_rest(&self, replicas: &Replicas) -> Result<u64, CommandFailure> {
         let mut looks: Vec<u64> = Vec::new();
         loop {
-            looks.push(replicas.resident_bytes(1)?);
+            looks.push(resident_bytes(replicas.process_id(1)?)?);
             let last = &looks[looks.len().saturating_sub(LOOKS)..];
             let (least, most) = (last.iter().min().copied().unwrap_or(0), last.iter().max().copied().unwrap_or(0));
             if (last.len() == LOOKS && most - least < most / 100) || looks.len() == LOOKS_MAX {

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{Client, RegisterOptions, Registration};
+use leasehold_demo::Replicas;
 
-use super::{Bench, TIMEOUT, close, result::BenchRow};
-use crate::{commands::write_failure, demo::replicas::Replicas, exit::CommandFailure};
+use super::{Bench, TIMEOUT, close, process::processor_time, result::BenchRow};
+use crate::{commands::write_failure, exit::CommandFailure};
 
 /// Sessions that are opened or closed at one time.
 const AT_ONCE: usize = 64;
@@ -53,9 +54,10 @@ impl Bench {
 
     /// The process's share of a core, and the measured time.
     async fn core_of(&self, replicas: &Replicas, id: usize) -> Result<(f64, Duration), CommandFailure> {
-        let (began, before) = (Instant::now(), replicas.processor_time(id)?);
+        let process = replicas.process_id(id)?;
+        let (began, before) = (Instant::now(), processor_time(process)?);
         tokio::time::sleep(self.seconds().max(SPAN_MIN)).await;
-        let (spent, span) = (replicas.processor_time(id)?.saturating_sub(before), began.elapsed());
+        let (spent, span) = (processor_time(process)?.saturating_sub(before), began.elapsed());
         Ok((spent.as_secs_f64() / span.as_secs_f64(), span))
     }
 }

@@ -1,10 +1,11 @@
-//! `demo-client`: one client of the demo. It is a process of its own, so that the demo can kill it
-//! as a whole.
+//! One client of the demo. It is a process of its own, so that the demo can kill it as a whole.
 //!
 //! It reads orders from standard input and reports on standard output. It exits when its input
 //! ends, because the demo may have been killed.
 
 use std::{
+    error::Error,
+    iter::successors,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -14,47 +15,56 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, NodePath, Options};
+use leasehold_client_cache::{Client, ConnectError, NodePath, Options};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin},
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
     task,
 };
 
-use super::{
+use crate::{
+    error::ClientError,
     reader::Reader,
     talk::{Task, Word, WorkerOrder},
     writer::DemoWriter,
-};
-use crate::{
-    commands::read_failure,
-    exit::{CliStatus, CommandFailure},
 };
 
 /// The cache capacity: enough for all files of the demo.
 const CAPACITY_BYTES: u64 = 256 << 20;
 
 /// Time limit of one operation: longer than any outage that the demo causes.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads in flight before the start.
 const READS_AT_ONCE: usize = 16;
 
-/// Runs until it is ordered to stop, or killed.
-pub(crate) async fn run() -> Result<CliStatus, CommandFailure> {
+/// Is a client of the demo that has started this process with [`DemoOptions::client`]. Takes
+/// orders on standard input and reports on standard output, until it is ordered to stop.
+///
+/// An error means that no demo has started this process. A client that fails later reports that to
+/// the demo.
+///
+/// [`DemoOptions::client`]: crate::DemoOptions::client
+pub async fn run_client() -> Result<(), ClientError> {
     let mut orders = Orders(BufReader::new(tokio::io::stdin()).lines());
     let Some(WorkerOrder::Task(task)) = orders.next().await? else {
-        return Err(CommandFailure::usage("this command is the demo's own: expected its orders on standard input"));
+        return Err(ClientError::NoTask);
     };
     let (words, said) = mpsc::unbounded_channel();
     let printer = task::spawn(print_all(said));
-    if let Err(failure) = work(&mut orders, task, &words).await {
-        let _ = words.send(Word::Failed { message: failure.message });
+    if let Err(error) = work(&mut orders, task, &words).await {
+        let _ = words.send(Word::Failed { message: with_causes(&error) });
     }
     drop(words);
     // The printer ends with the last message, or when nobody reads it.
     let _ = printer.await;
-    Ok(CliStatus::Done)
+    Ok(())
+}
+
+/// The error and its causes, in one line.
+fn with_causes(error: &ClientError) -> String {
+    let causes = successors(Some(error as &dyn Error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The orders of the demo.
@@ -62,10 +72,9 @@ struct Orders(Lines<BufReader<Stdin>>);
 
 impl Orders {
     /// `None` when the demo has ended.
-    async fn next(&mut self) -> Result<Option<WorkerOrder>, CommandFailure> {
-        let line = self.0.next_line().await.map_err(|error| CommandFailure::io("standard input", &error))?;
-        let order = line.map(|line| serde_json::from_str(&line)).transpose();
-        order.map_err(|error| CommandFailure::usage(format!("an order that is none: {error}")))
+    async fn next(&mut self) -> Result<Option<WorkerOrder>, ClientError> {
+        let line = self.0.next_line().await.map_err(ClientError::Input)?;
+        line.map(|line| serde_json::from_str(&line)).transpose().map_err(ClientError::Order)
     }
 }
 
@@ -98,9 +107,9 @@ impl Worker {
     }
 }
 
-async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) -> Result<(), CommandFailure> {
+async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) -> Result<(), ClientError> {
     let files: Result<Arc<[NodePath]>, _> = task.files.iter().map(|file| NodePath::parse(file)).collect();
-    let files = files.map_err(CommandFailure::usage)?;
+    let files = files?;
     let client = connect(&task.endpoints, &task.name).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let (words, seed) = (words.clone(), task.seed);
@@ -126,7 +135,7 @@ async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) ->
             worker.end().await;
         }
         let Some(WorkerOrder::Hold { file }) = order else { break };
-        let path = files.get(file as usize).ok_or_else(|| CommandFailure::usage(format!("there is no file {file}")))?;
+        let path = files.get(file as usize).ok_or(ClientError::NoFile(file))?;
         hold(&client, path, &words).await?;
     }
     client.close().await;
@@ -134,9 +143,9 @@ async fn work(orders: &mut Orders, task: Task, words: &UnboundedSender<Word>) ->
 }
 
 /// Gets a valid cached copy of the file, and reports it.
-async fn hold(client: &Client, path: &NodePath, words: &UnboundedSender<Word>) -> Result<(), CommandFailure> {
+async fn hold(client: &Client, path: &NodePath, words: &UnboundedSender<Word>) -> Result<(), ClientError> {
     loop {
-        let read = client.read(path).await.map_err(|error| read_failure(&error))?;
+        let read = client.read(path).await?;
         if let Some(certain) = read.valid_for {
             let certain_ms = u64::try_from(certain.as_millis()).unwrap_or(u64::MAX);
             let _ = words.send(Word::Holding { certain_ms });
@@ -148,13 +157,13 @@ async fn hold(client: &Client, path: &NodePath, words: &UnboundedSender<Word>) -
 }
 
 /// Opens a session.
-pub(super) async fn connect(endpoints: &[String], name: &str) -> Result<Client, CommandFailure> {
+pub(crate) async fn connect(endpoints: &[String], name: &str) -> Result<Client, ConnectError> {
     let options = Options::new(endpoints).name(name).timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
-    Client::connect(options).await.map_err(CommandFailure::unavailable)
+    Client::connect(options).await
 }
 
 /// Reads each file once.
-async fn warm(client: &Client, files: &[NodePath]) -> Result<(), CommandFailure> {
+async fn warm(client: &Client, files: &[NodePath]) -> Result<(), ClientError> {
     let reads = stream::iter(files).map(|file| client.get(file)).buffer_unordered(READS_AT_ONCE);
-    reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
+    Ok(reads.try_for_each(|_| async { Ok(()) }).await?)
 }

@@ -1,7 +1,6 @@
 //! The demo's view of its clients: processes that take orders and report.
 
 use std::{
-    path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -13,12 +12,13 @@ use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
 };
 
-use super::{
+use crate::{
+    error::DemoError,
+    launch::Launch,
     oracle::{Ack, Run},
     reader::histogram,
     talk::{Task, Word, WorkerOrder, WorkerReport},
 };
-use crate::exit::CommandFailure;
 
 /// Time limit of a client's work between two orders, apart from its waits for servers.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ const DEATH: Duration = Duration::from_secs(1);
 /// All clients.
 #[derive(Debug)]
 pub(crate) struct Crowd {
-    program: Option<PathBuf>,
+    launch: Launch,
     members: Vec<CrowdMember>,
     events: UnboundedReceiver<(usize, CrowdEvent)>,
     sender: UnboundedSender<(usize, CrowdEvent)>,
@@ -95,6 +95,8 @@ pub(crate) struct CrowdPart {
     pub(crate) acks: Vec<Ack>,
     /// The longest intervals between consecutive cached reads.
     pub(crate) gaps: Vec<(u64, u64)>,
+    /// Until when its lease on the files certainly lasts.
+    pub(crate) lease_until: u64,
     /// Messages that it has sent.
     pub(crate) messages_sent: u64,
 }
@@ -122,7 +124,13 @@ impl Tally {
         let part = &mut self.members[member];
         part.acks.extend(report.acks);
         part.gaps.extend(report.gaps);
+        part.lease_until = report.lease_until;
         part.messages_sent = report.messages_sent;
+    }
+
+    /// Until when all readers' leases certainly last, as far as they have reported.
+    pub(crate) fn leases_until(&self) -> u64 {
+        self.members.iter().filter(|part| part.reads).map(|part| part.lease_until).min().unwrap_or(0)
     }
 
     /// The number of acknowledged writes.
@@ -132,20 +140,18 @@ impl Tally {
 }
 
 impl Crowd {
-    /// No clients yet. They run `program`, or else this program.
-    pub(crate) fn new(program: Option<PathBuf>) -> Self {
+    /// No clients yet. `launch` starts them.
+    pub(crate) fn new(launch: Launch) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
-        Self { program, members: Vec::new(), events, sender, tally: Tally::new() }
+        Self { launch, members: Vec::new(), events, sender, tally: Tally::new() }
     }
 
     /// Starts a client. Returns its number.
-    pub(crate) async fn add(&mut self, task: Task) -> Result<usize, CommandFailure> {
-        let cannot = |error: std::io::Error| CommandFailure::io("cannot start a client", &error);
+    pub(crate) async fn add(&mut self, task: Task) -> Result<usize, DemoError> {
         let member = self.members.len();
-        let this = || std::env::current_exe().map_err(cannot);
-        let mut command = Command::new(self.program.clone().map_or_else(this, Ok)?);
-        command.arg("demo-client").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true);
-        let mut child = command.spawn().map_err(cannot)?;
+        let mut command = Command::from(self.launch.command());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(DemoError::io("cannot start a client"))?;
         let (orders, said) = (child.stdin.take(), child.stdout.take());
         self.members.push(CrowdMember {
             child,
@@ -163,19 +169,17 @@ impl Crowd {
         Ok(member)
     }
 
-    async fn order(&mut self, member: usize, order: &WorkerOrder) -> Result<(), CommandFailure> {
-        let mut line = serde_json::to_vec(order).map_err(|error| CommandFailure::refused("client", error))?;
+    async fn order(&mut self, member: usize, order: &WorkerOrder) -> Result<(), DemoError> {
+        let mut line = serde_json::to_vec(order).expect("each of our messages can be encoded as JSON");
         line.push(b'\n');
         match &mut self.members[member].orders {
-            Some(orders) => {
-                orders.write_all(&line).await.map_err(|error| CommandFailure::io("a client is gone", &error))
-            }
+            Some(orders) => orders.write_all(&line).await.map_err(DemoError::io("a client is gone")),
             None => Ok(()),
         }
     }
 
     /// Waits until all are ready, then lets them begin.
-    pub(crate) async fn begin(&mut self) -> Result<(), CommandFailure> {
+    pub(crate) async fn begin(&mut self) -> Result<(), DemoError> {
         self.until("clients to be ready", |crowd| crowd.members.iter().all(|member| member.is_ready)).await?;
         for member in 0..self.members.len() {
             self.order(member, &WorkerOrder::Go).await?;
@@ -185,25 +189,25 @@ impl Crowd {
 
     /// Makes a client cache a file and do nothing else. Returns how long the copy is certainly
     /// valid.
-    pub(crate) async fn hold(&mut self, member: usize, file: u32) -> Result<Duration, CommandFailure> {
+    pub(crate) async fn hold(&mut self, member: usize, file: u32) -> Result<Duration, DemoError> {
         self.order(member, &WorkerOrder::Hold { file }).await?;
         self.until("a client to hold a lease", |crowd| crowd.members[member].holding_ms.is_some()).await?;
         Ok(Duration::from_millis(self.members[member].holding_ms.unwrap_or_default()))
     }
 
     /// Kills a client with SIGKILL and waits until it has ended.
-    pub(crate) async fn kill(&mut self, member: usize) -> Result<(), CommandFailure> {
+    pub(crate) async fn kill(&mut self, member: usize) -> Result<(), DemoError> {
         let killed = &mut self.members[member];
         killed.may_end = true;
         // The pipe closes after the kill: a client whose orders end closes its session and returns
         // its leases.
-        killed.child.kill().await.map_err(|error| CommandFailure::io("cannot kill a client", &error))?;
+        killed.child.kill().await.map_err(DemoError::io("cannot kill a client"))?;
         killed.orders = None;
         Ok(())
     }
 
     /// Orders all to stop and waits for their last reports.
-    pub(crate) async fn end(&mut self) -> Result<(), CommandFailure> {
+    pub(crate) async fn end(&mut self) -> Result<(), DemoError> {
         for member in 0..self.members.len() {
             if !self.members[member].may_end {
                 self.members[member].may_end = true;
@@ -214,19 +218,23 @@ impl Crowd {
     }
 
     /// Handles messages until a condition holds.
-    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), CommandFailure> {
+    pub(crate) async fn until(
+        &mut self,
+        awaited: &'static str,
+        holds: impl Fn(&Self) -> bool,
+    ) -> Result<(), DemoError> {
         let until = Instant::now() + PATIENCE;
         while !holds(self) {
             match tokio::time::timeout_at(until.into(), self.listen()).await {
                 Ok(heard) => heard?,
-                Err(_) => return Err(CommandFailure::unknown(format!("waited {PATIENCE:?} for {what}, in vain"))),
+                Err(_) => return Err(DemoError::Overdue { after: PATIENCE, awaited }),
             }
         }
         Ok(())
     }
 
     /// Handles the next message of any client. Cancel safe.
-    pub(crate) async fn listen(&mut self) -> Result<(), CommandFailure> {
+    pub(crate) async fn listen(&mut self) -> Result<(), DemoError> {
         let event = self.events.recv().await;
         // A sender always exists: `self.sender`.
         let Some((from, event)) = event else { return Ok(()) };
@@ -235,11 +243,9 @@ impl Crowd {
             CrowdEvent::Word(Word::Ready) => member.is_ready = true,
             CrowdEvent::Word(Word::Holding { certain_ms }) => member.holding_ms = Some(certain_ms),
             CrowdEvent::Word(Word::Report(report)) => self.tally.take(from, report),
-            CrowdEvent::Word(Word::Failed { message }) => return Err(CommandFailure::refused("client", message)),
+            CrowdEvent::Word(Word::Failed { message }) => return Err(DemoError::ClientFailed { message }),
             CrowdEvent::Ended(_) if member.may_end => member.has_ended = true,
-            CrowdEvent::Ended(how) => {
-                return Err(CommandFailure::refused("client", format!("client {from} is gone: {how}")));
-            }
+            CrowdEvent::Ended(how) => return Err(DemoError::ClientGone { client: from, how }),
         }
         Ok(())
     }

@@ -11,11 +11,11 @@ use std::{
 
 use leasehold_protocol::{limits::Limits, path::NodePath};
 
-use crate::exit::CommandFailure;
+use crate::error::DemoError;
 
 /// The minimum number of files. While there is no leader, readers need a second file: a file that
 /// is being written has no cached copies.
-const FILES_MIN: usize = 2;
+pub(crate) const FILES_MIN: usize = 2;
 
 /// The maximum number of files. More would show nothing new.
 const FILES_MAX: usize = 10_000;
@@ -43,10 +43,10 @@ pub(crate) struct Found {
 }
 
 /// Finds the files of a directory, to be put below `top`.
-pub(crate) fn find(dir: &FilePath, top: &NodePath) -> Result<Found, CommandFailure> {
+pub(crate) fn find(dir: &FilePath, top: &NodePath) -> Result<Found, DemoError> {
     let what = format!("cannot read {}", dir.display());
     // Reports the system's error rather than git's.
-    fs::read_dir(dir).map_err(|error| CommandFailure::io(&what, &error))?;
+    fs::read_dir(dir).map_err(DemoError::io(what))?;
     let mut found = Found::default();
     match tracked(dir) {
         Some(names) => names.iter().for_each(|name| found.take(dir, name, top, &mut Vec::new())),
@@ -54,11 +54,7 @@ pub(crate) fn find(dir: &FilePath, top: &NodePath) -> Result<Found, CommandFailu
     }
     let count = found.files.len();
     if count < FILES_MIN {
-        let (at, skipped) = (dir.display(), found.skipped.join("; "));
-        let but = if skipped.is_empty() { "" } else { "; " };
-        return Err(CommandFailure::usage(format!(
-            "files to import in {at}: {count}: expected {FILES_MIN} at least, one that is written and one that is not{but}{skipped}"
-        )));
+        return Err(DemoError::TooFewFiles { dir: dir.to_owned(), count, skipped: found.skipped });
     }
     Ok(found)
 }
@@ -169,15 +165,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let top = NodePath::parse("/demo").expect("valid");
         for (count, name) in ["one", "two"].into_iter().enumerate() {
-            let failure = find(dir.path(), &top).expect_err("too few are there");
+            let error = find(dir.path(), &top).expect_err("too few are there").to_string();
             let expected = format!("files to import in {}: {count}: expected 2 at least", dir.path().display());
-            assert!(failure.message.starts_with(&expected), "{}", failure.message);
+            assert!(error.starts_with(&expected), "{error}");
             fs::write(dir.path().join(name), "").expect("written");
         }
         assert_eq!(find(dir.path(), &top).expect("enough").files.len(), 2);
         fs::write(dir.path().join("two"), vec![0; (1 << 20) + 1]).expect("written");
-        let failure = find(dir.path(), &top).expect_err("one is left out");
-        assert!(failure.message.contains("; two is left out: it has 1048577 bytes"), "{}", failure.message);
+        let error = find(dir.path(), &top).expect_err("one is left out").to_string();
+        assert!(error.contains("; two is left out: it has 1048577 bytes"), "{error}");
         assert!(find(FilePath::new("/nowhere/at/all"), &top).is_err());
     }
 }

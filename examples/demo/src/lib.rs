@@ -1,124 +1,131 @@
-//! `leasehold demo`: the main uses on real files, with real processes, in about half a minute.
+//! The demo of Leasehold: its main uses on real files, with real processes, in about half a minute.
 //!
-//! Replicas, readers and writers are processes of their own. This one starts them, kills some with
-//! SIGKILL, collects their reports, and judges all reads at the end ([`oracle`]). Even if it is
-//! killed itself, no process and no file of it remains ([`replica`]), except with `--keep`.
+//! [`run`] starts replicas, readers and writers, each a process of its own. It kills the leader and
+//! a client with SIGKILL, collects the clients' reports, and judges all reads at the end.
+//!
+//! What it guarantees:
+//!
+//! - It misses no stale read: `oracle` argues why.
+//! - Dropping the future of [`run`] ends all processes and removes all files. If the demo itself is
+//!   killed, its processes notice that, and do the same. With [`DemoOptions::keep`] the cluster
+//!   stays.
+//!
+//! It does not know which program its processes run: it is given [`Launch`]es, and a program calls
+//! [`run_client`] or [`when_abandoned`] for them. It prints nothing: it tells a [`Narrator`] what
+//! happens, and returns a [`DemoReport`].
 //!
 //! It does not show that data survive a power failure, nor the behaviour of several machines.
 
-pub(crate) mod client;
-pub(crate) mod clock;
+mod client;
+mod clock;
 mod crowd;
+mod error;
 mod files;
+mod launch;
 mod oracle;
 mod play;
 mod reader;
-pub(crate) mod replica;
-pub(crate) mod replicas;
+mod replica;
+mod replicas;
 mod report;
-mod story;
 mod talk;
 mod writer;
 mod zipf;
 
-use std::path::PathBuf;
+use std::{fmt, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use tokio::signal::unix::{SignalKind, signal};
-
-use self::{play::Play, report::DemoReport, story::Story};
-use crate::{
-    exit::{CliStatus, CommandFailure},
-    output::Output,
+use self::play::Play;
+pub use self::{
+    client::run_client,
+    error::{ClientError, DemoError, ReplicasError},
+    launch::Launch,
+    replica::when_abandoned,
+    replicas::Replicas,
+    report::DemoReport,
 };
 
-/// `demo [DIR]`
-#[derive(Debug, clap::Args)]
-pub(crate) struct DemoArgs {
-    /// Directory whose files are used: those that git tracks, else all
-    #[arg(value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
-    /// How long clients read and write, approximately
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
-    /// Replicas: at least three, so that one can be killed
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = servers)]
-    servers: usize,
-    /// Clients that read with a cache: at least two, so that one can be killed
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clients)]
-    clients: usize,
-    /// Leave the cluster running, and print its endpoints
-    #[arg(long)]
-    keep: bool,
-    /// Program that starts the clients instead of this one; a test supplies one that lies
-    #[arg(long, value_name = "FILE", hide = true)]
-    client_program: Option<PathBuf>,
+/// How many replicas a demo can have: at least three, so that one can be killed.
+pub const REPLICAS: RangeInclusive<usize> = 3..=9;
+
+/// How many reading clients a demo can have: at least two, so that one can be killed.
+pub const CLIENTS: RangeInclusive<usize> = 2..=64;
+
+/// What a demo does, and with which programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DemoOptions {
+    /// The directory whose files are used: those that git tracks, else all.
+    pub dir: PathBuf,
+    /// How long clients read and write, approximately.
+    pub length: Duration,
+    /// The number of replicas, one of [`REPLICAS`].
+    pub replicas: usize,
+    /// The number of clients that read with a cache, one of [`CLIENTS`].
+    pub clients: usize,
+    /// Leave the cluster running at the end.
+    pub keep: bool,
+    /// Starts a replica; see [`Replicas::start`].
+    pub replica: Launch,
+    /// Starts a client: a program that calls [`run_client`].
+    pub client: Launch,
 }
 
-fn servers(text: &str) -> Result<usize, String> {
-    between(text, 3, 9)
+/// Hears what happens while the demo runs.
+pub trait Narrator {
+    /// An event, in one line. Names of files in it may contain any character.
+    fn tell(&self, event: &str);
+
+    /// The counts so far, in one line. It replaces the last one.
+    fn live(&self, counts: fmt::Arguments<'_>);
 }
 
-fn clients(text: &str) -> Result<usize, String> {
-    between(text, 2, 64)
-}
-
-fn between(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("{text:?}: expected a number from {least} to {most}"))
-}
-
-/// Runs the demo. Done only if no read was stale and no bound was exceeded.
-pub(crate) async fn run(args: DemoArgs, output: Output) -> Result<CliStatus, CommandFailure> {
-    let report = unless_interrupted(demonstrate(&args, output)).await?;
-    output.answer(&report);
-    let broken = report.broken();
-    for bound in &broken {
-        Output::notice(&format!("demo: {bound}"));
-    }
-    Ok(if broken.is_empty() { CliStatus::Done } else { CliStatus::Refused })
-}
-
-async fn demonstrate(args: &DemoArgs, output: Output) -> Result<DemoReport, CommandFailure> {
-    let story = Story::new(output);
-    let found = files::find(&args.dir, &play::top())?;
+/// Runs the demo. The report says whether each read was fresh and each bound kept:
+/// [`DemoReport::broken`].
+pub async fn run(options: &DemoOptions, narrator: &dyn Narrator) -> Result<DemoReport, DemoError> {
+    within("replicas", options.replicas, REPLICAS)?;
+    within("clients", options.clients, CLIENTS)?;
+    let found = files::find(&options.dir, &play::top())?;
     for skipped in &found.skipped {
-        story.tell(skipped);
+        narrator.tell(skipped);
     }
-    let mut play = Play::begin(args, &story, found.files).await?;
+    let mut play = Play::begin(options, narrator, found.files).await?;
     let mut report = play.perform().await?;
     report.endpoints = play.end().await;
     Ok(report)
 }
 
-/// Runs `work`, which owns processes and folders. On SIGINT, SIGTERM or SIGHUP it drops `work`, and
-/// so ends and removes them.
-pub(crate) async fn unless_interrupted<T>(
-    work: impl Future<Output = Result<T, CommandFailure>>,
-) -> Result<T, CommandFailure> {
-    let listen = |kind| signal(kind).map_err(|error| CommandFailure::io("cannot listen for signals", &error));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut hangup = listen(SignalKind::hangup())?;
-    tokio::select! {
-        outcome = work => outcome,
-        _ = interrupt.recv() => Err(CommandFailure::refused("interrupted", "it was interrupted")),
-        _ = terminate.recv() => Err(CommandFailure::refused("interrupted", "it was told to end")),
-        _ = hangup.recv() => Err(CommandFailure::refused("interrupted", "its terminal is gone")),
-    }
+fn within(what: &'static str, got: usize, expected: RangeInclusive<usize>) -> Result<(), DemoError> {
+    if expected.contains(&got) { Ok(()) } else { Err(DemoError::Count { what, got, expected }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn too_few_to_kill_one_are_refused() {
-        assert_eq!(servers("3"), Ok(3));
-        assert!(servers("2").is_err() && servers("x").is_err() && clients("1").is_err());
+    struct Silent;
+
+    impl Narrator for Silent {
+        fn tell(&self, _: &str) {}
+
+        fn live(&self, _: fmt::Arguments<'_>) {}
     }
 
     #[tokio::test]
-    async fn what_is_not_interrupted_ends_by_itself() {
-        assert_eq!(unless_interrupted(async { Ok(7) }).await, Ok(7));
+    async fn too_few_to_kill_one_are_refused() {
+        let nothing = Launch { program: "nothing".into(), args: Vec::new() };
+        let options = DemoOptions {
+            dir: "/nowhere/at/all".into(),
+            length: Duration::from_secs(1),
+            replicas: 3,
+            clients: 2,
+            keep: false,
+            replica: nothing.clone(),
+            client: nothing,
+        };
+        let error = run(&options, &Silent).await.expect_err("no directory");
+        assert!(matches!(error, DemoError::Io { .. }), "{error}");
+        for options in [DemoOptions { replicas: 2, ..options.clone() }, DemoOptions { clients: 1, ..options }] {
+            let error = run(&options, &Silent).await.expect_err("too few");
+            assert!(matches!(error, DemoError::Count { .. }), "{error}");
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! The course of the demo.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt, io,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{Client, DriftAllowance, NodePath, PutOptions, Tracking, VolumeSettings};
@@ -8,23 +11,22 @@ use leasehold_protocol::volume::{TICK_MAX, TICKS_PER_TERM};
 use leasehold_server::RaftConfig;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
-use super::{
-    DemoArgs,
+use crate::{
+    DemoOptions, Narrator,
     client::{TIMEOUT, connect},
     clock::now_ns,
-    crowd::{Crowd, CrowdPart},
+    crowd::{Crowd, CrowdPart, Tally},
+    error::DemoError,
     files::File,
     oracle::{self, Ack},
     replicas::Replicas,
     report::{DemoReport, Outage, millis, percentile},
-    story::Story,
     talk::Task,
 };
-use crate::{commands::write_failure, exit::CommandFailure};
 
-/// The term of the files' volume. Requests piggyback a renewal a third of the term after the last
-/// one. So two thirds remain when the leader dies, longer than the outage bound. The demo can wait
-/// for its end.
+/// The term of the files' volume. A client renews its lease when half of it remains, or earlier
+/// with another request. So at least half remains when the leader dies, longer than most outages.
+/// The clients report how much it is. The demo can wait for the end of the term.
 const TERM: Duration = Duration::from_secs(4);
 
 /// The object term. Copies stay valid for it while the volume lease is renewed.
@@ -53,8 +55,8 @@ const SEED: u64 = 0x1ea5e;
 
 /// All participants.
 pub(crate) struct Play<'a> {
-    args: &'a DemoArgs,
-    story: &'a Story,
+    options: &'a DemoOptions,
+    narrator: &'a dyn Narrator,
     /// Most popular first.
     files: Vec<File>,
     replicas: Replicas,
@@ -73,26 +75,27 @@ pub(crate) fn top() -> NodePath {
 impl<'a> Play<'a> {
     /// Starts the cluster, imports the files, and starts the clients.
     pub(crate) async fn begin(
-        args: &'a DemoArgs,
-        story: &'a Story,
+        options: &'a DemoOptions,
+        narrator: &'a dyn Narrator,
         mut files: Vec<File>,
-    ) -> Result<Self, CommandFailure> {
+    ) -> Result<Self, DemoError> {
         files.shuffle(&mut StdRng::seed_from_u64(SEED));
-        let mut replicas = Replicas::start(args.servers).await?;
+        let mut replicas = Replicas::start(options.replicas, options.replica.clone()).await?;
         let leader = replicas.leader(None).await?;
-        story.tell(&format!("{} replicas run, replica {leader} leads", args.servers));
+        narrator.tell(&format!("{} replicas run, replica {leader} leads", options.replicas));
         let client = connect(replicas.endpoints(), "demo").await?;
-        let crowd = Crowd::new(args.client_program.clone());
-        let mut play = Self { args, story, files, replicas, client, crowd, own: Vec::new(), began: Instant::now() };
+        let crowd = Crowd::new(options.client.clone());
+        let (own, began) = (Vec::new(), Instant::now());
+        let mut play = Self { options, narrator, files, replicas, client, crowd, own, began };
         play.import().await?;
         play.invite().await?;
         Ok(play)
     }
 
-    async fn import(&mut self) -> Result<(), CommandFailure> {
+    async fn import(&mut self) -> Result<(), DemoError> {
         let settings = VolumeSettings::new(TERM, OBJECT_TERM, SKEW_MARGIN, Tracking::Objects, DriftAllowance::DEFAULT);
-        let settings = settings.map_err(CommandFailure::usage)?;
-        self.client.create_volume(&top(), settings).await.map_err(|error| write_failure(&error))?;
+        let settings = settings.expect("constant settings that are valid");
+        self.client.create_volume(&top(), settings).await?;
         let began = Instant::now();
         let client = &self.client;
         let puts = self.files.iter().enumerate().map(|(place, file)| import(client, place as u32, file));
@@ -100,15 +103,15 @@ impl<'a> Play<'a> {
         self.own.extend(acks);
         let bytes: u64 = self.files.iter().map(|file| file.bytes).sum();
         let took = began.elapsed().as_secs_f64();
-        self.story.tell(&format!("{} files with {bytes} bytes imported in {took:.2} s", self.files.len()));
+        self.narrator.tell(&format!("{} files with {bytes} bytes imported in {took:.2} s", self.files.len()));
         Ok(())
     }
 
-    async fn invite(&mut self) -> Result<(), CommandFailure> {
+    async fn invite(&mut self) -> Result<(), DemoError> {
         let written = written(&self.files);
-        for number in 0..self.args.clients + WRITERS {
+        for number in 0..self.options.clients + WRITERS {
             let (kind, writes) =
-                if number < self.args.clients { ("reader", Vec::new()) } else { ("writer", written.clone()) };
+                if number < self.options.clients { ("reader", Vec::new()) } else { ("writer", written.clone()) };
             let task = Task {
                 endpoints: self.replicas.endpoints().to_vec(),
                 name: format!("demo-{kind}-{number}"),
@@ -120,27 +123,27 @@ impl<'a> Play<'a> {
         }
         self.crowd.begin().await?;
         self.began = Instant::now();
-        let (clients, written) = (self.args.clients, written.len());
-        self.story.tell(&format!("{clients} clients read, {WRITERS} write {written} of the files, each a process"));
+        let (clients, written) = (self.options.clients, written.len());
+        self.narrator.tell(&format!("{clients} clients read, {WRITERS} write {written} of the files, each a process"));
         Ok(())
     }
 
     /// Performs the demo.
-    pub(crate) async fn perform(&mut self) -> Result<DemoReport, CommandFailure> {
-        let length = Duration::from_secs(self.args.seconds);
+    pub(crate) async fn perform(&mut self) -> Result<DemoReport, DemoError> {
+        let length = self.options.length;
         self.run_until(length.mul_f64(0.2)).await?;
         let commit_ms = self.commit_ms();
         let (leader, outage) = self.kill_leader().await?;
         self.run_for(length.mul_f64(0.1)).await?;
         self.replicas.restart(leader)?;
-        self.story.tell(&format!("replica {leader} starts again"));
+        self.narrator.tell(&format!("replica {leader} starts again"));
         self.replicas.rejoined(leader).await?;
-        self.story.tell(&format!("replica {leader} follows"));
+        self.narrator.tell(&format!("replica {leader} follows"));
         self.run_until(length.mul_f64(0.55)).await?;
         let (waited, left) = self.kill_client().await?;
         self.run_until(length).await?;
         self.crowd.end().await?;
-        self.story.tell("all clients have stopped; each read is held against what was known when it began");
+        self.narrator.tell("all clients have stopped; each read is held against what was known when it began");
         let mut report = self.judge(outage);
         report.dead_client_wait_ms = millis(waited);
         report.dead_client_left_ms = millis(left);
@@ -154,22 +157,23 @@ impl<'a> Play<'a> {
     /// Ends the cluster, or keeps it running and prints its endpoints.
     pub(crate) async fn end(self) -> Vec<String> {
         self.client.close().await;
-        if !self.args.keep {
+        if !self.options.keep {
             return Vec::new();
         }
         let endpoints = self.replicas.endpoints().to_vec();
         let (dir, ids) = self.replicas.keep();
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
         let (at, dir) = (endpoints.join(","), dir.display());
-        self.story.tell(&format!("the cluster runs on: endpoints {at}, processes {}, data in {dir}", ids.join(" ")));
+        self.narrator.tell(&format!("the cluster runs on: endpoints {at}, processes {}, data in {dir}", ids.join(" ")));
         endpoints
     }
 
     /// Handles messages until this time since the clients began.
-    async fn run_until(&mut self, elapsed: Duration) -> Result<(), CommandFailure> {
+    async fn run_until(&mut self, elapsed: Duration) -> Result<(), DemoError> {
         let until = self.began + elapsed;
         loop {
-            self.story.live(|| standing(&self.crowd, self.began));
+            let standing = Standing { tally: &self.crowd.tally, elapsed: self.began.elapsed() };
+            self.narrator.live(format_args!("{standing}"));
             match tokio::time::timeout_at(until.into(), self.crowd.listen()).await {
                 Ok(heard) => heard?,
                 Err(_) => return Ok(()),
@@ -177,7 +181,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    async fn run_for(&mut self, span: Duration) -> Result<(), CommandFailure> {
+    async fn run_for(&mut self, span: Duration) -> Result<(), DemoError> {
         self.run_until(self.began.elapsed() + span).await
     }
 
@@ -190,11 +194,14 @@ impl<'a> Play<'a> {
     }
 
     /// Returns the killed leader and the outage of writes.
-    async fn kill_leader(&mut self) -> Result<(usize, Outage), CommandFailure> {
+    async fn kill_leader(&mut self) -> Result<(usize, Outage), DemoError> {
+        self.crowd.until("readers to report", |crowd| crowd.tally.leases_until() > 0).await?;
         let leader = self.replicas.leader(None).await?;
-        let from = now_ns();
+        let (from, leases_until) = (now_ns(), self.crowd.tally.leases_until());
         self.replicas.kill(leader)?;
-        self.story.tell(&format!("replica {leader} led and was killed"));
+        let left = millis(leases_until.saturating_sub(from)) / 1e3;
+        self.narrator
+            .tell(&format!("replica {leader} led and was killed; the readers' leases last for {left:.1} s more"));
         let has_gone_on = |part: &CrowdPart| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
         self.crowd.until("writes to go on", |crowd| crowd.tally.members.iter().all(has_gone_on)).await?;
         // A write in flight at the kill may have been acknowledged before it and reported after it.
@@ -203,22 +210,22 @@ impl<'a> Play<'a> {
         let to = self.crowd.tally.members.iter().filter_map(first).max().unwrap_or(from);
         let next = self.replicas.leader(Some(leader)).await?;
         let out = millis(to - from);
-        self.story.tell(&format!("replica {next} leads; all writers had gone on {out:.0} ms after the kill"));
-        Ok((leader, Outage { from, to }))
+        self.narrator.tell(&format!("replica {next} leads; all writers had gone on {out:.0} ms after the kill"));
+        Ok((leader, Outage { from, to, leases_until }))
     }
 
     /// Returns how long the write waited, and how long the killed client's copy was still valid,
     /// both in nanoseconds.
-    async fn kill_client(&mut self) -> Result<(u64, u64), CommandFailure> {
+    async fn kill_client(&mut self) -> Result<(u64, u64), DemoError> {
         let written = written(&self.files);
         let left = (0..self.files.len() as u32).find(|place| !written.contains(place));
-        let file = left.ok_or_else(|| CommandFailure::usage("all files are written: expected one that is not"))?;
+        let file = left.ok_or(DemoError::AllAreWritten)?;
         // The client counts from its own read, which came after this request.
         let asked = now_ns();
         let certain = self.crowd.hold(0, file).await?;
         self.crowd.kill(0).await?;
         let node = self.files[file as usize].node.clone();
-        self.story.tell(&format!("client 0 was killed; it had {node} for {:.1} s more", certain.as_secs_f64()));
+        self.narrator.tell(&format!("client 0 was killed; it had {node} for {:.1} s more", certain.as_secs_f64()));
         let options = PutOptions { timeout: Some(TIMEOUT), ..PutOptions::default() };
         let client = self.client.clone();
         let begin = now_ns();
@@ -226,13 +233,13 @@ impl<'a> Play<'a> {
         tokio::pin!(put);
         let written = loop {
             tokio::select! {
-                outcome = &mut put => break outcome.map_err(|error| write_failure(&error))?,
+                outcome = &mut put => break outcome?,
                 heard = self.crowd.listen() => heard?,
             }
         };
         let end = now_ns();
         self.own.push(Ack { file, revision: written.revision.0, begin, end });
-        self.story.tell(&format!("the write of {node} waited for {:.1} s", millis(end - begin) / 1e3));
+        self.narrator.tell(&format!("the write of {node} waited for {:.1} s", millis(end - begin) / 1e3));
         let left = asked.saturating_add(certain.as_nanos() as u64).saturating_sub(begin);
         Ok((end - begin, left))
     }
@@ -244,7 +251,7 @@ impl<'a> Play<'a> {
         report.files = self.files.len() as u64;
         report.bytes = self.files.iter().map(|file| file.bytes).sum();
         for failure in tally.failures.iter().take(3) {
-            self.story.tell(&format!("something failed: {failure}"));
+            self.narrator.tell(&format!("something failed: {failure}"));
         }
         report
     }
@@ -256,14 +263,14 @@ fn outage_bound() -> Duration {
     Duration::from_millis(RaftConfig::default().election_max_ms) * 2 + Duration::from_secs(1)
 }
 
-async fn import(client: &Client, place: u32, file: &File) -> Result<Ack, CommandFailure> {
+async fn import(client: &Client, place: u32, file: &File) -> Result<Ack, DemoError> {
     let source = file.source.clone();
     let value = tokio::task::spawn_blocking(move || std::fs::read(source)).await;
-    let value = value.map_err(|error| CommandFailure::refused("read", error))?;
-    let value = value.map_err(|error| CommandFailure::io(file.source.display(), &error))?;
+    let value = value.unwrap_or_else(|error| Err(io::Error::other(error)));
+    let value = value.map_err(DemoError::io(file.source.display()))?;
     let begin = now_ns();
     let written = client.put(&file.node, value).await;
-    let written = written.map_err(|error| write_failure(&error).with_subject(&file.source.display().to_string()))?;
+    let written = written.map_err(|source| DemoError::Import { file: file.source.clone(), source })?;
     Ok(Ack { file: place, revision: written.revision.0, begin, end: now_ns() })
 }
 
@@ -279,12 +286,20 @@ fn written(files: &[File]) -> Vec<u32> {
     places.into_iter().map(|place| place as u32).collect()
 }
 
-fn standing(crowd: &Crowd, began: Instant) -> String {
-    let tally = &crowd.tally;
-    let reads = tally.from_memory + tally.from_server;
-    let share = 100.0 * tally.from_memory as f64 / reads.max(1) as f64;
-    let (seconds, writes) = (began.elapsed().as_secs_f64(), tally.writes());
-    format!("{reads} reads, {share:.2} % from memory, {:.0}/s; {writes} writes", reads as f64 / seconds.max(0.001))
+/// The counts so far.
+struct Standing<'a> {
+    tally: &'a Tally,
+    elapsed: Duration,
+}
+
+impl fmt::Display for Standing<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tally, elapsed } = self;
+        let reads = tally.from_memory + tally.from_server;
+        let share = 100.0 * tally.from_memory as f64 / reads.max(1) as f64;
+        let rate = reads as f64 / elapsed.as_secs_f64().max(0.001);
+        write!(out, "{reads} reads, {share:.2} % from memory, {rate:.0}/s; {} writes", tally.writes())
+    }
 }
 
 #[cfg(test)]
@@ -308,10 +323,5 @@ mod tests {
         let many = written(&files(&[1; 1000]));
         assert!(many.len() <= WRITTEN_MAX && many.len() > WRITTEN_MAX / 2);
         assert_eq!(many[0], 0, "the most popular too");
-    }
-
-    #[test]
-    fn the_volume_outlives_an_outage_that_keeps_its_bound() {
-        assert!(TERM * 2 / 3 >= outage_bound());
     }
 }

@@ -19,7 +19,7 @@ use leasehold_client_cache::{Client, Content, NodePath, ReadError, ReadSource};
 use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, sync::mpsc::UnboundedSender};
 
-use super::{
+use crate::{
     clock::{now_ns, timer_cost_ns},
     oracle::Run,
     talk::{Word, WorkerReport},
@@ -118,7 +118,7 @@ impl ReadLog {
         }
     }
 
-    fn take(&mut self, messages_sent: u64) -> WorkerReport {
+    fn take(&mut self, lease_until: u64, messages_sent: u64) -> WorkerReport {
         let slots = self.slots.iter_mut().filter_map(Option::take);
         self.report.runs.extend(slots);
         if self.gap.1 > 0 {
@@ -126,6 +126,7 @@ impl ReadLog {
         }
         self.report.cached_ns = recorded(&self.cached_ns);
         self.cached_ns.reset();
+        self.report.lease_until = lease_until;
         self.report.messages_sent = messages_sent;
         std::mem::take(&mut self.report)
     }
@@ -237,8 +238,12 @@ impl Reader {
     }
 
     fn report(&mut self) {
+        // The clock is read first, so that the result is not too late. All files are in one volume.
+        let now = now_ns();
+        let remaining = self.files.first().map_or(Duration::ZERO, |file| self.client.volume_remaining(file));
+        let lease_until = now.saturating_add(u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX));
         // If the receiver has gone, this process ends too.
-        let _ = self.words.send(Word::Report(self.log.take(self.client.stats().messages_sent)));
+        let _ = self.words.send(Word::Report(self.log.take(lease_until, self.client.stats().messages_sent)));
     }
 }
 
@@ -276,8 +281,8 @@ mod tests {
             first_end,
             last_begin,
         };
-        assert_eq!(log.take(0).runs, [run(0, 5, 2, 10, 11, 20), run(0, 6, 1, 30, 31, 30), run(1, 0, 1, 32, 33, 32)]);
-        assert!(log.take(0).runs.is_empty(), "each is told once");
+        assert_eq!(log.take(0, 0).runs, [run(0, 5, 2, 10, 11, 20), run(0, 6, 1, 30, 31, 30), run(1, 0, 1, 32, 33, 32)]);
+        assert!(log.take(0, 0).runs.is_empty(), "each is told once");
     }
 
     #[test]
@@ -286,7 +291,7 @@ mod tests {
         for begin in [1_000, 2_000, 9_000, 10_000, 10_000 + 3 * GAP_SPAN_NS, 20_000 + 3 * GAP_SPAN_NS] {
             log.cached(begin);
         }
-        let gaps = log.take(0).gaps;
+        let gaps = log.take(0, 0).gaps;
         assert_eq!(gaps.iter().map(|(from, to)| to - from).max(), Some(3 * GAP_SPAN_NS));
         assert!(gaps.contains(&(10_000, 10_000 + 3 * GAP_SPAN_NS)));
     }

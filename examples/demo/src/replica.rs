@@ -1,39 +1,35 @@
-//! `demo-replica`: one replica of the demo, a process that does not outlive the demo.
+//! One replica of the demo, a process that does not outlive the demo.
 //!
 //! Its standard input is a pipe whose other end only the demo has. When the pipe closes, the demo
 //! has ended or died. Then the replica removes its files and exits at once, unless it was ordered
 //! to stay.
 
-use std::{io::Read, path::Path};
-
-use crate::{
-    exit::{CliStatus, CommandFailure},
-    output::Output,
-    serve,
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
 };
 
 /// The order to a replica to outlive the demo.
-pub(super) const STAY: &[u8] = b"stay\n";
+pub(crate) const STAY: &[u8] = b"stay\n";
 
-/// Runs a replica until a stop signal or until the demo ends.
-pub(crate) async fn run(args: serve::ServeArgs, output: Output) -> Result<CliStatus, CommandFailure> {
-    if let Some(data) = args.data.clone() {
-        // A thread, as a task that waits for input would keep the process from exiting.
-        std::thread::spawn(move || {
-            let mut said = Vec::new();
-            // An error ends the input too.
-            let _ = std::io::stdin().read_to_end(&mut said);
-            if said != STAY {
-                remove(&data);
-                std::process::exit(CliStatus::Refused.code().into());
-            }
-        });
-    }
-    serve::run(args, output).await
+/// For a replica with its data here, in a process that [`Replicas`](crate::Replicas) has started:
+/// if the process that has started it ends without keeping it, removes the data and calls `end`,
+/// which is to exit.
+pub fn when_abandoned(data: PathBuf, end: impl FnOnce() + Send + 'static) {
+    // A thread, as a task that waits for input would keep the process from exiting.
+    std::thread::spawn(move || {
+        let mut said = Vec::new();
+        // An error ends the input too.
+        let _ = std::io::stdin().read_to_end(&mut said);
+        if said != STAY {
+            remove(&data);
+            end();
+        }
+    });
 }
 
 /// The path of a replica's log, next to its data.
-pub(super) fn log_of(data: &Path) -> std::path::PathBuf {
+pub(crate) fn log_of(data: &Path) -> std::path::PathBuf {
     data.with_extension("log")
 }
 

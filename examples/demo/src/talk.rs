@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::oracle::{Ack, Run};
+use crate::oracle::{Ack, Run};
 
 /// From the demo to a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -76,6 +76,8 @@ pub(crate) struct WorkerReport {
     /// The longest intervals between consecutive cached reads, from and to in nanoseconds, one for
     /// each tenth of a second.
     pub(crate) gaps: Vec<(u64, u64)>,
+    /// Until when the client's lease on the files certainly lasts, in nanoseconds.
+    pub(crate) lease_until: u64,
     /// Requests and consents sent since the client was created.
     pub(crate) messages_sent: u64,
 }

@@ -13,13 +13,13 @@ use leasehold_client_cache::{Client, NodePath, PutOptions, Value};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{
+use crate::{
     client::TIMEOUT,
     clock::now_ns,
+    error::ClientError,
     oracle::Ack,
     talk::{Word, WorkerReport},
 };
-use crate::{commands::read_failure, exit::CommandFailure};
 
 /// The pause between two writes: some hundred writes per second, which leave the machine to the
 /// readers.
@@ -54,12 +54,11 @@ impl DemoWriter {
         writes: &[u32],
         words: UnboundedSender<Word>,
         stop: Arc<AtomicBool>,
-    ) -> Result<Self, CommandFailure> {
+    ) -> Result<Self, ClientError> {
         let mut known = Vec::new();
         for place in writes {
-            let path =
-                files.get(*place as usize).ok_or_else(|| CommandFailure::usage(format!("there is no file {place}")))?;
-            let entry = client.get(path).await.map_err(|error| read_failure(&error))?;
+            let path = files.get(*place as usize).ok_or(ClientError::NoFile(*place))?;
+            let entry = client.get(path).await?;
             let value = entry.map(|entry| entry.value.clone()).unwrap_or_default();
             known.push((*place, path.clone(), value));
         }

@@ -1,25 +1,28 @@
-//! Prints the events of the demo as they happen. On a terminal a live status line stands below
-//! them.
+//! What long commands say on standard error while they run. On a terminal a live status line stands
+//! below their events.
 
 use std::{
+    fmt,
     io::Write,
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use leasehold_demo::Narrator;
 
 use crate::output::{Output, visible};
 
 /// How often the live line is redrawn.
 const TICK: Duration = Duration::from_millis(100);
 
+/// The live line, if standard error is a terminal.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub(crate) struct LiveLine {
     began: Instant,
     line: Option<ProgressBar>,
 }
 
-impl Story {
+impl LiveLine {
     pub(crate) fn new(output: Output) -> Self {
         let line = output.is_watched().then(|| {
             let line = ProgressBar::new_spinner();
@@ -32,9 +35,17 @@ impl Story {
         Self { began: Instant::now(), line }
     }
 
-    /// Prints an event.
-    pub(crate) fn tell(&self, text: &str) {
-        let text = format!("{:6.2} s  {}", self.began.elapsed().as_secs_f64(), visible(text));
+    /// Updates the live line, if there is one.
+    fn show(&self, text: fmt::Arguments<'_>) {
+        if let Some(line) = &self.line {
+            line.set_message(text.to_string());
+        }
+    }
+}
+
+impl Narrator for LiveLine {
+    fn tell(&self, event: &str) {
+        let text = format!("{:6.2} s  {}", self.began.elapsed().as_secs_f64(), visible(event));
         match &self.line {
             Some(line) => line.println(text),
             // A closed pipe is no error: the reader has stopped reading.
@@ -42,15 +53,12 @@ impl Story {
         }
     }
 
-    /// Updates the live line, if there is one.
-    pub(crate) fn live(&self, text: impl FnOnce() -> String) {
-        if let Some(line) = &self.line {
-            line.set_message(text());
-        }
+    fn live(&self, counts: fmt::Arguments<'_>) {
+        self.show(counts);
     }
 }
 
-impl Drop for Story {
+impl Drop for LiveLine {
     fn drop(&mut self) {
         if let Some(line) = &self.line {
             line.finish_and_clear();
