@@ -9,12 +9,11 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind
 use leasehold_protocol::path::{NodePath, PathError};
 
 use crate::{
-    bench,
     child::guard,
     commands::{
         self, CommandRequest,
         background::{self, StopSignal},
-        demo,
+        bench, demo,
     },
     context::Context,
     duration,

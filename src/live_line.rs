@@ -8,6 +8,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use leasehold_bench::Progress;
 use leasehold_demo::Narrator;
 
 use crate::output::{Output, visible};
@@ -36,7 +37,7 @@ impl LiveLine {
     }
 
     /// Updates the live line, if there is one.
-    fn show(&self, text: fmt::Arguments<'_>) {
+    fn draw(&self, text: fmt::Arguments<'_>) {
         if let Some(line) = &self.line {
             line.set_message(text.to_string());
         }
@@ -54,7 +55,13 @@ impl Narrator for LiveLine {
     }
 
     fn live(&self, counts: fmt::Arguments<'_>) {
-        self.show(counts);
+        self.draw(counts);
+    }
+}
+
+impl Progress for LiveLine {
+    fn show(&self, state: fmt::Arguments<'_>) {
+        self.draw(state);
     }
 }
 

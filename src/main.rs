@@ -3,8 +3,6 @@
 //! It parses arguments and prints tables or JSON. It decides nothing: the rules are in
 //! `leasehold-protocol`, and `leasehold-server` and `leasehold-client-cache` execute them.
 
-#[path = "../benches/load/src/lib.rs"]
-mod bench;
 mod child;
 mod cli;
 mod commands;

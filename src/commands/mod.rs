@@ -2,6 +2,7 @@
 //! answer.
 
 pub(crate) mod background;
+pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod demo;
 pub(crate) mod edit;

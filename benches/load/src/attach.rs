@@ -12,13 +12,13 @@ use std::{
 use hdrhistogram::Histogram;
 use leasehold_client_cache::{Attach, LeaseId, LeaseOptions, PutOptions};
 
-use super::{
+use crate::{
     Bench, close,
     closed_loop::{Until, histogram, measured, nanos},
+    error::LoadError,
     expiry::Carrier,
     result::BenchRow,
 };
-use crate::{commands::write_failure, exit::CommandFailure};
 
 /// So long that no lease expires.
 const TERM: Duration = Duration::from_secs(3600);
@@ -35,7 +35,7 @@ struct Carrying {
 
 impl Carrying {
     /// p50 and p99 of both, in milliseconds. Resets the histograms.
-    fn take(&self) -> Result<Vec<(&'static str, f64)>, CommandFailure> {
+    fn take(&self) -> Result<Vec<(&'static str, f64)>, LoadError> {
         let take = |times: &Mutex<Histogram<u64>>| {
             std::mem::replace(&mut *times.lock().unwrap_or_else(PoisonError::into_inner), histogram())
         };
@@ -52,15 +52,15 @@ impl Carrying {
     }
 }
 
-impl Bench {
+impl Bench<'_> {
     /// For each number in flight: a row for each lease, and a row of the last lease's figures
     /// divided by the first's.
-    pub(super) async fn attach(&self) -> Result<Vec<BenchRow>, CommandFailure> {
+    pub async fn attach(&self) -> Result<Vec<BenchRow>, LoadError> {
         let client = self.client("attach").await?;
         let mut leases = Vec::new();
-        for carried in self.args.carried.iter().map(|carried| *carried as u64) {
+        for carried in self.options.carried.iter().map(|carried| *carried as u64) {
             let lease = client.grant_lease(TERM, LeaseOptions::default()).await;
-            let lease = lease.map_err(|error| write_failure(&error))?;
+            let lease = lease?;
             self.make(&format!("carried-{carried}"), carried, Carrier::One(lease)).await?;
             let (attach, detach) = (Mutex::new(histogram()), Mutex::new(histogram()));
             leases.push(Carrying { lease, carried, attach, detach });
@@ -68,7 +68,7 @@ impl Bench {
         let leases: Arc<[Carrying]> = leases.into();
         let mut rows = Vec::new();
         let mut quotients = Vec::new();
-        for &inflight in &self.args.inflight {
+        for &inflight in &self.options.inflight {
             self.attach_and_detach(&leases, inflight).await?;
             let figures = leases.iter().map(Carrying::take).collect::<Result<Vec<_>, _>>()?;
             if let ([first, .., last], [least, .., most]) = (&figures[..], &leases[..]) {
@@ -82,7 +82,7 @@ impl Bench {
             }));
         }
         for lease in leases.iter() {
-            client.revoke_lease(lease.lease).await.map_err(|error| write_failure(&error))?;
+            client.revoke_lease(lease.lease).await?;
         }
         close(vec![client]).await;
         rows.extend(quotients);
@@ -90,8 +90,8 @@ impl Bench {
     }
 
     /// Puts a new node with a lease, then puts it again without one.
-    async fn attach_and_detach(&self, leases: &Arc<[Carrying]>, inflight: usize) -> Result<(), CommandFailure> {
-        let clients = self.clients("attach", inflight.min(self.args.clients)).await?;
+    async fn attach_and_detach(&self, leases: &Arc<[Carrying]>, inflight: usize) -> Result<(), LoadError> {
+        let clients = self.clients("attach", inflight.min(self.options.clients)).await?;
         let (top, shared, leases) = (self.top.clone(), clients.clone(), Arc::clone(leases));
         let op = move |worker: usize, number: u64| {
             let (client, leases, top) = (shared[worker % shared.len()].clone(), Arc::clone(&leases), top.clone());
@@ -99,11 +99,11 @@ impl Bench {
                 let turn = (number % leases.len() as u64) as usize;
                 let (lease, node) = (&leases[turn], number / leases.len() as u64);
                 let path = format!("{top}/attached-{turn}-{inflight}/{}/{}", node / 1000, node % 1000);
-                let path = path.parse().map_err(CommandFailure::usage)?;
+                let path = path.parse()?;
                 for (attach, times) in [(Attach::Lease(lease.lease), &lease.attach), (Attach::Nothing, &lease.detach)] {
                     let begin = Instant::now();
                     let put = client.put_with(&path, "here", PutOptions { attach, ..PutOptions::default() }).await;
-                    put.map_err(|error| write_failure(&error))?;
+                    put?;
                     let took = nanos(begin.elapsed());
                     times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(took);
                 }
@@ -111,7 +111,7 @@ impl Bench {
             }
         };
         let what = format!("attach and detach, {inflight} in flight");
-        self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+        self.closed_loop(&what, inflight, Until::Elapsed(self.options.span), op).await?;
         close(clients).await;
         Ok(())
     }

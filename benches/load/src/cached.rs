@@ -15,8 +15,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{Client, NodePath};
 use rand::{SeedableRng, rngs::SmallRng, seq::SliceRandom};
 
-use super::{Bench, VALUE_BYTES, close, result::BenchRow};
-use crate::{commands::read_failure, exit::CommandFailure};
+use crate::{Bench, VALUE_BYTES, close, error::LoadError, result::BenchRow};
 
 /// Reads between two readings of the clock.
 const BATCH: usize = 1000;
@@ -26,22 +25,22 @@ const FETCH_AT_ONCE: usize = 256;
 
 type BenchContent = Arc<Vec<u8>>;
 
-impl Bench {
-    /// Nanoseconds per read.
-    pub(super) async fn cached(&self) -> Result<Vec<BenchRow>, CommandFailure> {
+impl Bench<'_> {
+    /// Nanoseconds per cached read, and per read of plain maps.
+    pub async fn cached(&self) -> Result<Vec<BenchRow>, LoadError> {
         let mut rows = Vec::new();
-        for &objects in &self.args.objects {
+        for &objects in &self.options.objects {
             let set = format!("cached-{objects}");
             self.fill(&set, objects as u64).await?;
             let client = self.client("cached").await?;
             let paths: Arc<[NodePath]> = (0..objects as u64).map(|number| self.node(&set, number)).collect();
-            self.meter.say(|| format!("fetching {objects} copies"));
+            self.say(format_args!("fetching {objects} copies"));
             fetch(&client, &paths).await?;
-            for &threads in &self.args.threads {
-                self.meter.say(|| format!("cached reads, {objects} nodes, {threads} threads"));
-                let (client, paths, span) = (client.clone(), Arc::clone(&paths), self.seconds() / 5);
+            for &threads in &self.options.threads {
+                self.say(format_args!("cached reads, {objects} nodes, {threads} threads"));
+                let (client, paths, span) = (client.clone(), Arc::clone(&paths), self.options.span / 5);
                 let figures = tokio::task::spawn_blocking(move || compare(&client, &paths, threads, span)).await;
-                let figures = figures.map_err(|error| CommandFailure::refused("bench", error))??;
+                let figures = figures??;
                 let settings = vec![("objects", objects as u64), ("threads", threads as u64)];
                 rows.push(BenchRow { bench: "cached read, ns", settings, figures });
             }
@@ -52,9 +51,9 @@ impl Bench {
 }
 
 /// Caches a copy of each node.
-pub(super) async fn fetch(client: &Client, paths: &[NodePath]) -> Result<(), CommandFailure> {
+pub(crate) async fn fetch(client: &Client, paths: &[NodePath]) -> Result<(), LoadError> {
     let reads = stream::iter(paths).map(|path| client.get(path)).buffer_unordered(FETCH_AT_ONCE);
-    reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
+    Ok(reads.try_for_each(|_| async { Ok(()) }).await?)
 }
 
 /// Reads each map for `span`.
@@ -63,11 +62,11 @@ fn compare(
     paths: &[NodePath],
     threads: usize,
     span: Duration,
-) -> Result<Vec<(&'static str, f64)>, CommandFailure> {
+) -> Result<Vec<(&'static str, f64)>, LoadError> {
     let before = client.stats();
     let missing = paths.iter().filter(|path| client.cached(path).is_none()).count();
     if missing > 0 {
-        return Err(CommandFailure::refused("cache", format!("{missing} of {} copies are not in memory", paths.len())));
+        return Err(LoadError::NotCached { missing, of: paths.len() });
     }
     let content: BenchContent = Arc::new(vec![b'.'; VALUE_BYTES]);
     let names: Vec<String> = paths.iter().map(ToString::to_string).collect();
@@ -93,7 +92,7 @@ fn compare(
     ];
     let after = client.stats();
     if after.server_reads != before.server_reads {
-        return Err(CommandFailure::refused("cache", "a read went to a server: expected all from memory"));
+        return Err(LoadError::ServerRead);
     }
     Ok(figures)
 }

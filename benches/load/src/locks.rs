@@ -7,48 +7,48 @@ use std::{
 
 use leasehold_client_cache::{Client, LockOptions, NodePath};
 
-use super::{
+use crate::{
     Bench, close,
     closed_loop::{Load, Until, histogram, measured, nanos},
+    error::LoadError,
     result::BenchRow,
 };
-use crate::{commands::lock::lock_failure, exit::CommandFailure};
 
-impl Bench {
+impl Bench<'_> {
     /// Uncontended lock and unlock pairs, and passing a lock on.
-    pub(super) async fn locks(&self) -> Result<Vec<BenchRow>, CommandFailure> {
+    pub async fn locks(&self) -> Result<Vec<BenchRow>, LoadError> {
         let mut rows = Vec::new();
-        for &inflight in &self.args.inflight {
+        for &inflight in &self.options.inflight {
             rows.push(self.uncontended(inflight).await?);
         }
-        for &contenders in self.args.contenders.iter().filter(|count| **count > 1) {
+        for &contenders in self.options.contenders.iter().filter(|count| **count > 1) {
             rows.push(self.handed_over(contenders).await?);
         }
         Ok(rows)
     }
 
     /// Each worker locks a node of its own.
-    async fn uncontended(&self, inflight: usize) -> Result<BenchRow, CommandFailure> {
-        let clients = self.clients("locks", inflight.min(self.args.clients)).await?;
+    async fn uncontended(&self, inflight: usize) -> Result<BenchRow, LoadError> {
+        let clients = self.clients("locks", inflight.min(self.options.clients)).await?;
         let shared = clients.clone();
         let paths: Arc<[NodePath]> = (0..inflight as u64).map(|worker| self.node("locks", worker)).collect();
         let op = move |worker: usize, _| {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
             async move {
                 let hold = client.lock(&paths[worker], LockOptions::default()).await;
-                let hold = hold.map_err(|error| lock_failure(&error))?;
-                hold.release().await.map_err(|error| lock_failure(&error))
+                let hold = hold?;
+                Ok(hold.release().await?)
             }
         };
         let what = format!("locks, {inflight} in flight");
-        let load = self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+        let load = self.closed_loop(&what, inflight, Until::Elapsed(self.options.span), op).await?;
         close(clients).await;
         Ok(load.row("lock and unlock, pairs, uncontended", vec![("inflight", inflight as u64)]))
     }
 
     /// Contending clients acquire one lock over and over, and release it at once. Measured is the
     /// time from a release until the next client has the lock.
-    async fn handed_over(&self, contenders: usize) -> Result<BenchRow, CommandFailure> {
+    async fn handed_over(&self, contenders: usize) -> Result<BenchRow, LoadError> {
         let clients = self.clients("contender", contenders).await?;
         let path = self.node("contended", 0);
         // When the lock was last released.
@@ -64,7 +64,7 @@ impl Bench {
             }
         };
         let what = format!("one lock, {contenders} clients");
-        let load = self.meter.run(&what, contenders, Until::Elapsed(self.seconds()), op).await?;
+        let load = self.closed_loop(&what, contenders, Until::Elapsed(self.options.span), op).await?;
         close(clients).await;
         let latency = latency.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Includes the first tenth, as no warm-up is needed here.
@@ -82,11 +82,11 @@ async fn take_once(
     since: impl Fn() -> Option<Instant>,
     times: &Mutex<hdrhistogram::Histogram<u64>>,
     given: &Mutex<Option<Instant>>,
-) -> Result<(), CommandFailure> {
-    let hold = client.lock(path, LockOptions::default()).await.map_err(|error| lock_failure(&error))?;
+) -> Result<(), LoadError> {
+    let hold = client.lock(path, LockOptions::default()).await?;
     if let Some(at) = since() {
         times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(at.elapsed()));
     }
     *given.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-    hold.release().await.map_err(|error| lock_failure(&error))
+    Ok(hold.release().await?)
 }

@@ -1,27 +1,49 @@
 //! What the operating system says about a process: its memory and its processor time.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::exit::CommandFailure;
+/// Why a process could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// A file of `/proc` cannot be read, probably because the process has ended.
+    #[error("{file}")]
+    Io {
+        /// The file.
+        file: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The file does not have the expected content.
+    #[error("{file}: expected {expected}")]
+    Content {
+        /// The file.
+        file: String,
+        /// What it should have.
+        expected: &'static str,
+    },
+}
 
 /// The resident memory of a process in bytes: VmRSS.
-pub(crate) fn resident_bytes(process: u32) -> Result<u64, CommandFailure> {
+pub fn resident_bytes(process: u32) -> Result<u64, ProcessError> {
     let file = format!("/proc/{process}/status");
-    let status = std::fs::read_to_string(&file).map_err(|error| CommandFailure::io(&file, &error))?;
-    vm_rss(&status).ok_or_else(|| CommandFailure::refused("proc", format!("{file} has no VmRSS: expected one")))
+    vm_rss(&read(&file)?).ok_or(ProcessError::Content { file, expected: "VmRSS, in kB" })
 }
 
 /// The processor time that a process has used.
-pub(crate) fn processor_time(process: u32) -> Result<Duration, CommandFailure> {
+pub fn processor_time(process: u32) -> Result<Duration, ProcessError> {
     let file = format!("/proc/{process}/stat");
-    let stat = std::fs::read_to_string(&file).map_err(|error| CommandFailure::io(&file, &error))?;
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
-    match (processor_ticks(&stat), per_second) {
+    match (processor_ticks(&read(&file)?), per_second) {
         (Some(ticks), Some(per_second)) => Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64)),
-        _ => Err(CommandFailure::refused("proc", format!("{file}: expected user and system time, in clock ticks"))),
+        _ => Err(ProcessError::Content { file, expected: "user and system time, in clock ticks" }),
     }
+}
+
+fn read(file: &str) -> Result<String, ProcessError> {
+    std::fs::read_to_string(file).map_err(|source| ProcessError::Io { file: file.to_owned(), source })
 }
 
 fn vm_rss(status: &str) -> Option<u64> {

@@ -3,11 +3,9 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, RegisterOptions, Registration};
-use leasehold_demo::Replicas;
+use leasehold_client_cache::{Client, RegisterOptions, Registration, server_status};
 
-use super::{Bench, TIMEOUT, close, process::processor_time, result::BenchRow};
-use crate::{commands::write_failure, exit::CommandFailure};
+use crate::{Bench, TIMEOUT, close, error::LoadError, process::processor_time, result::BenchRow};
 
 /// Sessions that are opened or closed at one time.
 const AT_ONCE: usize = 64;
@@ -15,26 +13,28 @@ const AT_ONCE: usize = 64;
 /// The minimum measured time: the term of the root volume. Each lease is renewed about twice in it.
 const SPAN_MIN: Duration = Duration::from_secs(10);
 
-impl Bench {
+/// Time limit of a replica's answer who leads.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Bench<'_> {
     /// Each session registers a service, so it renews its lease on the volume as long as it lives.
-    pub(super) async fn renewals(&self, replicas: &mut Replicas) -> Result<Vec<BenchRow>, CommandFailure> {
-        let leader = replicas.leader(None).await?;
-        let idle = self.core_of(replicas, leader).await?.0;
-        let count = self.args.renewing as u64;
-        self.meter.say(|| format!("opening {count} sessions"));
+    /// Replica `leader` leads, and has this process id.
+    pub async fn renewals(&self, leader: u64, process: u32) -> Result<Vec<BenchRow>, LoadError> {
+        let idle = self.core_of(process).await?.0;
+        let count = self.options.renewing as u64;
+        self.say(format_args!("opening {count} sessions"));
         let opening = (0..count).map(|number| self.registered(number));
         let all: Vec<(Client, Registration)> = stream::iter(opening).buffer_unordered(AT_ONCE).try_collect().await?;
-        self.meter.say(|| format!("{count} sessions renew their leases"));
+        self.say(format_args!("{count} sessions renew their leases"));
         // Waits until the load of opening has passed and the renewals are spread over a term.
         tokio::time::sleep(SPAN_MIN).await;
         let sent = || all.iter().map(|(client, _)| client.stats().messages_sent).sum::<u64>();
         let before = sent();
-        let (cores, span) = self.core_of(replicas, leader).await?;
+        let (cores, span) = self.core_of(process).await?;
         let messages = (sent() - before) as f64 / span.as_secs_f64();
         let lost = all.iter().filter(|(_, registration)| registration.on_lost().is_cancelled()).count();
-        if lost > 0 || replicas.leader(None).await? != leader {
-            let text = format!("{lost} of {count} leases were lost: expected none, and replica {leader} to lead on");
-            return Err(CommandFailure::refused("renewals", text));
+        if lost > 0 || self.leader().await != Some(leader) {
+            return Err(LoadError::LeasesLost { lost, leases: all.len(), leader });
         }
         let row = BenchRow {
             bench: "renewals",
@@ -45,18 +45,29 @@ impl Bench {
         Ok(vec![row])
     }
 
-    async fn registered(&self, number: u64) -> Result<(Client, Registration), CommandFailure> {
+    async fn registered(&self, number: u64) -> Result<(Client, Registration), LoadError> {
         let client = self.client("renewing").await?;
         let options = RegisterOptions { timeout: Some(TIMEOUT), ..RegisterOptions::default() };
         let registered = client.register(&self.node("renewals", number), "here", options).await;
-        registered.map(|registration| (client, registration)).map_err(|error| write_failure(&error))
+        Ok((client, registered?))
+    }
+
+    /// The leader, if a replica knows it.
+    async fn leader(&self) -> Option<u64> {
+        for endpoint in &self.endpoints {
+            if let Ok(status) = server_status(endpoint, ANSWER_TIMEOUT).await
+                && status.info.leader.is_some()
+            {
+                return status.info.leader;
+            }
+        }
+        None
     }
 
     /// The process's share of a core, and the measured time.
-    async fn core_of(&self, replicas: &Replicas, id: usize) -> Result<(f64, Duration), CommandFailure> {
-        let process = replicas.process_id(id)?;
+    async fn core_of(&self, process: u32) -> Result<(f64, Duration), LoadError> {
         let (began, before) = (Instant::now(), processor_time(process)?);
-        tokio::time::sleep(self.seconds().max(SPAN_MIN)).await;
+        tokio::time::sleep(self.options.span.max(SPAN_MIN)).await;
         let (spent, span) = (processor_time(process)?.saturating_sub(before), began.elapsed());
         Ok((spent.as_secs_f64() / span.as_secs_f64(), span))
     }

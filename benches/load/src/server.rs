@@ -5,15 +5,12 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use leasehold_client_cache::Value;
 
-use super::{
+use crate::{
     Bench, VALUE_BYTES, close,
     closed_loop::{Load, Until},
+    error::LoadError,
     line::LoadLine,
     result::BenchRow,
-};
-use crate::{
-    commands::{read_failure, write_failure},
-    exit::CommandFailure,
 };
 
 /// Nodes that are written over and over.
@@ -29,19 +26,19 @@ const MISSED: u64 = 20_000;
 const FILL_AT_ONCE: usize = 256;
 
 /// The value of this number.
-pub(super) fn value(number: u64) -> Value {
+pub(crate) fn value(number: u64) -> Value {
     let mut bytes = vec![b'.'; VALUE_BYTES];
     bytes[..8].copy_from_slice(&number.to_be_bytes());
     bytes.into()
 }
 
-impl Bench {
-    /// Durable writes.
-    pub(super) async fn put(&self, overwrite: bool) -> Result<Vec<BenchRow>, CommandFailure> {
+impl Bench<'_> {
+    /// Durable writes of new nodes, or of a thousand nodes over and over.
+    pub async fn put(&self, overwrite: bool) -> Result<Vec<BenchRow>, LoadError> {
         let bench = if overwrite { "put, overwriting" } else { "put, new nodes" };
         let mut rows = Vec::new();
-        for &inflight in &self.args.inflight {
-            let clients = self.clients("put", inflight.min(self.args.clients)).await?;
+        for &inflight in &self.options.inflight {
+            let clients = self.clients("put", inflight.min(self.options.clients)).await?;
             let set = format!("put-{overwrite}-{inflight}");
             // Workers write different nodes, so that they do not wait for each other.
             let slots = (OVERWRITTEN / inflight as u64).max(1);
@@ -53,12 +50,12 @@ impl Bench {
             let op = move |worker: usize, number: u64| {
                 let (client, path) = (shared[worker % shared.len()].clone(), nodes(worker, number));
                 async move {
-                    let path = path.parse().map_err(CommandFailure::usage)?;
-                    client.put(&path, value(number)).await.map(drop).map_err(|error| write_failure(&error))
+                    let path = path.parse()?;
+                    Ok(client.put(&path, value(number)).await.map(drop)?)
                 }
             };
             let what = format!("{bench}, {inflight} in flight");
-            let load = self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+            let load = self.closed_loop(&what, inflight, Until::Elapsed(self.options.span), op).await?;
             rows.push(row(bench, inflight, &load));
             close(clients).await;
         }
@@ -66,11 +63,11 @@ impl Bench {
     }
 
     /// Linearizable reads without a lease.
-    pub(super) async fn read(&self) -> Result<Vec<BenchRow>, CommandFailure> {
+    pub async fn read(&self) -> Result<Vec<BenchRow>, LoadError> {
         self.fill("read", READ).await?;
         let mut rows = Vec::new();
-        for &inflight in &self.args.inflight {
-            let count = inflight.min(self.args.clients);
+        for &inflight in &self.options.inflight {
+            let count = inflight.min(self.options.clients);
             let lines = (0..count).map(|_| LoadLine::open(&self.endpoints, "bench-read"));
             let lines: Arc<[LoadLine]> = try_join_all(lines).await?.into();
             let paths: Arc<[_]> = (0..READ).map(|number| self.node("read", number)).collect();
@@ -79,33 +76,30 @@ impl Bench {
                 async move { lines[worker % lines.len()].read(&paths[(number % READ) as usize]).await }
             };
             let what = format!("read, {inflight} in flight");
-            let load = self.meter.run(&what, inflight, Until::Elapsed(self.seconds()), op).await?;
+            let load = self.closed_loop(&what, inflight, Until::Elapsed(self.options.span), op).await?;
             rows.push(row("read from the server", inflight, &load));
         }
         Ok(rows)
     }
 
-    /// First reads.
-    pub(super) async fn miss(&self) -> Result<Vec<BenchRow>, CommandFailure> {
+    /// First reads through the cache, each of which is granted a lease.
+    pub async fn miss(&self) -> Result<Vec<BenchRow>, LoadError> {
         self.fill("miss", MISSED).await?;
         let mut rows = Vec::new();
-        for &inflight in &self.args.inflight {
-            let clients = self.clients("miss", inflight.min(self.args.clients)).await?;
+        for &inflight in &self.options.inflight {
+            let clients = self.clients("miss", inflight.min(self.options.clients)).await?;
             for client in &clients {
                 // Gets the volume lease once, so that no measured read includes it.
-                client.get(&self.top).await.map_err(|error| read_failure(&error))?;
+                client.get(&self.top).await?;
             }
             let paths: Arc<[_]> = (0..MISSED).map(|number| self.node("miss", number)).collect();
             let shared = clients.clone();
             let op = move |worker: usize, number: u64| {
                 let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
-                async move {
-                    let read = client.get(&paths[number as usize]).await;
-                    read.map(drop).map_err(|error| read_failure(&error))
-                }
+                async move { Ok(client.get(&paths[number as usize]).await.map(drop)?) }
             };
             let what = format!("miss, {inflight} in flight");
-            let load = self.meter.run(&what, inflight, Until::Count(MISSED), op).await?;
+            let load = self.closed_loop(&what, inflight, Until::Count(MISSED), op).await?;
             rows.push(row("miss, with a lease", inflight, &load));
             close(clients).await;
         }
@@ -113,19 +107,16 @@ impl Bench {
     }
 
     /// Creates the nodes to read.
-    pub(super) async fn fill(&self, set: &str, count: u64) -> Result<(), CommandFailure> {
-        let clients = self.clients("fill", self.args.clients).await?;
+    pub(crate) async fn fill(&self, set: &str, count: u64) -> Result<(), LoadError> {
+        let clients = self.clients("fill", self.options.clients).await?;
         let shared = clients.clone();
         let paths: Arc<[_]> = (0..count).map(|number| self.node(set, number)).collect();
         let op = move |worker: usize, number: u64| {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
-            async move {
-                let put = client.put(&paths[number as usize], value(number)).await;
-                put.map(drop).map_err(|error| write_failure(&error))
-            }
+            async move { Ok(client.put(&paths[number as usize], value(number)).await.map(drop)?) }
         };
         let what = format!("making {count} nodes");
-        let filled = self.meter.run(&what, FILL_AT_ONCE.min(count as usize), Until::Count(count), op).await;
+        let filled = self.closed_loop(&what, FILL_AT_ONCE.min(count as usize), Until::Count(count), op).await;
         close(clients).await;
         filled.map(drop)
     }

@@ -21,16 +21,13 @@ use leasehold_protocol::{
     message::{KEEP_ALIVES_MAX, KeepAliveResult, KeyLeaseRenewal},
 };
 
-use super::{
+use crate::{
     Bench, close,
     closed_loop::{Until, histogram, nanos},
+    error::LoadError,
     expiry::{AT_ONCE, BEFORE, FIRST, LEASES_PER_SECOND, TOLD_WITHIN, VALUE, row},
     line::LoadLine,
     result::BenchRow,
-};
-use crate::{
-    commands::{watch::watch_failure, write_failure},
-    exit::CommandFailure,
 };
 
 /// The parent of the nodes.
@@ -70,9 +67,9 @@ impl Schedule {
     }
 }
 
-impl Bench {
+impl Bench<'_> {
     /// Leases with a node each that expire evenly over `spread`.
-    pub(super) async fn one_after_the_other(&self, leases: u64, spread: Duration) -> Result<BenchRow, CommandFailure> {
+    pub(crate) async fn one_after_the_other(&self, leases: u64, spread: Duration) -> Result<BenchRow, LoadError> {
         let seconds = leases / LEASES_PER_SECOND + leases / RENEWED_PER_SECOND;
         let first = Duration::from_secs(seconds) + BEFORE * 3;
         let (mut schedule, began) = (Schedule { leases, first, spread, renewed: Vec::new() }, Instant::now());
@@ -80,17 +77,15 @@ impl Bench {
         let (client, writers) = (self.client("spread").await?, self.writers().await?);
         self.renew_all(&mut schedule).await?;
         if began.elapsed() + Duration::from_secs(leases / RENEWED_PER_SECOND) > first {
-            let text =
-                format!("{leases} leases could not be granted in time: expected {LEASES_PER_SECOND} in a second");
-            return Err(CommandFailure::refused("expiry", text));
+            return Err(LoadError::TooSlow { leases, per_second: LEASES_PER_SECOND });
         }
         let due = schedule.over(0).unwrap_or(began) + schedule.margin(0);
-        self.meter.say(|| format!("{leases} leases are about to end, over {spread:?}"));
+        self.say(format_args!("{leases} leases are about to end, over {spread:?}"));
         let timing = async {
             tokio::time::sleep_until((due - BEFORE).into()).await;
             drop(writers.take());
             tokio::time::sleep_until(due.into()).await;
-            Ok::<_, CommandFailure>(writers.take())
+            Ok::<_, LoadError>(writers.take())
         };
         let (lags, before) = tokio::try_join!(self.lags(self.watch_of(&client, SET).await?, &schedule), timing)?;
         let meanwhile = writers.end().await?;
@@ -101,12 +96,12 @@ impl Bench {
             ("lag_p99_ms", ms(lags.value_at_quantile(0.99))),
             ("lag_max_ms", ms(lags.max())),
         ];
-        let settings = vec![("leases", leases), ("spread_ms", crate::duration::millis(spread))];
+        let settings = vec![("leases", leases), ("spread_ms", millis(spread))];
         Ok(row("leases that end one after the other, a node each", settings, late, &before, &meanwhile))
     }
 
-    async fn make_named(&self, schedule: &Schedule) -> Result<(), CommandFailure> {
-        let clients = self.clients("spread", self.args.clients).await?;
+    async fn make_named(&self, schedule: &Schedule) -> Result<(), LoadError> {
+        let clients = self.clients("spread", self.options.clients).await?;
         let leases = schedule.leases;
         let nodes: Arc<[(NodePath, Duration)]> =
             (0..leases).map(|number| (self.node(SET, number), schedule.term(number))).collect();
@@ -119,13 +114,13 @@ impl Bench {
             }
         };
         let what = format!("making {leases} nodes that go with leases");
-        let made = self.meter.run(&what, AT_ONCE.min(leases as usize), Until::Count(leases), op).await;
+        let made = self.closed_loop(&what, AT_ONCE.min(leases as usize), Until::Count(leases), op).await;
         close(clients).await;
         made.map(drop)
     }
 
     /// Begins the terms of all leases, and records when.
-    async fn renew_all(&self, schedule: &mut Schedule) -> Result<(), CommandFailure> {
+    async fn renew_all(&self, schedule: &mut Schedule) -> Result<(), LoadError> {
         let line = LoadLine::open(&self.endpoints, "bench-spread").await?;
         for first in (0..schedule.leases).step_by(RENEWED_AT_ONCE as usize) {
             let numbers = first..schedule.leases.min(first + RENEWED_AT_ONCE);
@@ -135,52 +130,47 @@ impl Bench {
             if let Some(gone) =
                 line.keep(leases).await?.into_iter().find(|kept| kept.result == KeepAliveResult::NotFound)
             {
-                return Err(CommandFailure::refused(
-                    "expiry",
-                    format!("lease {} is gone before its term is over", gone.id),
-                ));
+                return Err(LoadError::LeaseGone(gone.id));
             }
         }
         line.close().await
     }
 
     /// Waits until the watch has returned all deletions. Returns the lags in nanoseconds.
-    async fn lags(&self, mut watch: Watch, schedule: &Schedule) -> Result<Histogram<u64>, CommandFailure> {
+    async fn lags(&self, mut watch: Watch, schedule: &Schedule) -> Result<Histogram<u64>, LoadError> {
         let mut lags = histogram();
         let within = schedule.first + TOLD_WITHIN;
         while lags.len() < schedule.leases {
             let (gone, leases) = (lags.len(), schedule.leases);
             let told = tokio::time::timeout(within, watch.next()).await;
-            let told = told.map_err(|_| {
-                CommandFailure::refused("watch", format!("{gone} of {leases} nodes went: expected all"))
-            })?;
+            let told = told.map_err(|_| LoadError::NotGone { gone, nodes: leases })?;
             let told_at = Instant::now();
-            let WatchItem::Change(change) = told.map_err(|error| watch_failure(&error))? else { continue };
+            let WatchItem::Change(change) = told? else { continue };
             for event in change.events.iter().filter(|event| matches!(event.kind, EventKind::Delete)) {
                 let number = number_of(&event.path);
                 let Some((number, over)) = number.and_then(|number| Some((number, schedule.over(number)?))) else {
-                    return Err(CommandFailure::refused(
-                        "watch",
-                        format!("{} went: expected a node of ours", event.path),
-                    ));
+                    return Err(LoadError::Stranger(event.path.clone()));
                 };
                 if told_at < over {
-                    let early = over - told_at;
-                    return Err(CommandFailure::refused("expiry", format!("{} went {early:?} too early", event.path)));
+                    return Err(LoadError::TooEarly { path: event.path.clone(), early: over - told_at });
                 }
                 lags.saturating_record(nanos(told_at.saturating_duration_since(over + schedule.margin(number))));
             }
-            self.meter.say(|| format!("{gone} of {leases} nodes are gone"));
+            self.say(format_args!("{gone} of {leases} nodes are gone"));
         }
         Ok(lags)
     }
 }
 
-async fn make_one(client: &Client, path: &NodePath, id: LeaseId, term: Duration) -> Result<(), CommandFailure> {
+async fn make_one(client: &Client, path: &NodePath, id: LeaseId, term: Duration) -> Result<(), LoadError> {
     let options = LeaseOptions { id: Some(id), ..LeaseOptions::default() };
-    let lease = client.grant_lease(term, options).await.map_err(|error| write_failure(&error))?;
+    let lease = client.grant_lease(term, options).await?;
     let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
-    client.put_with(path, VALUE, options).await.map(drop).map_err(|error| write_failure(&error))
+    Ok(client.put_with(path, VALUE, options).await.map(drop)?)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The number that [`Bench::node`] made the path from.

@@ -5,25 +5,22 @@ use std::time::{Duration, Instant};
 use leasehold_client_cache::{Client, NodePath, WatchItem, WatchOptions};
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{
+use crate::{
     Bench, close,
     closed_loop::{Load, histogram, nanos},
+    error::LoadError,
     result::BenchRow,
     server::value,
-};
-use crate::{
-    commands::{watch::watch_failure, write_failure},
-    exit::CommandFailure,
 };
 
 /// Time limit of a watcher for one event.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
-impl Bench {
+impl Bench<'_> {
     /// For each number of watchers: all at one client, and each at a client of its own.
-    pub(super) async fn watch(&self) -> Result<Vec<BenchRow>, CommandFailure> {
+    pub async fn watch(&self) -> Result<Vec<BenchRow>, LoadError> {
         let mut rows = Vec::new();
-        for &watchers in &self.args.watchers {
+        for &watchers in &self.options.watchers {
             rows.push(self.fan_out(watchers, 1).await?);
             if watchers > 1 {
                 rows.push(self.fan_out(watchers, watchers).await?);
@@ -33,17 +30,17 @@ impl Bench {
     }
 
     /// One write at a time. The next begins when all watchers have seen the last.
-    async fn fan_out(&self, watchers: usize, clients: usize) -> Result<BenchRow, CommandFailure> {
+    async fn fan_out(&self, watchers: usize, clients: usize) -> Result<BenchRow, LoadError> {
         let path = self.node(&format!("watch-{watchers}-{clients}"), 0);
         let writer = self.client("writer").await?;
-        writer.put(&path, value(0)).await.map_err(|error| write_failure(&error))?;
+        writer.put(&path, value(0)).await?;
         let watching = self.clients("watcher", clients).await?;
         let (sender, mut told) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
         for number in 0..watchers {
             let options = WatchOptions { recursive: false, ..WatchOptions::default() };
             let watch = watching[number % clients].watch(&path, options).await;
-            let watch = watch.map_err(|error| watch_failure(&error))?;
+            let watch = watch?;
             tasks.spawn(tell(watch, sender.clone()));
         }
         drop(sender);
@@ -61,24 +58,23 @@ impl Bench {
         path: &NodePath,
         watchers: usize,
         told: &mut mpsc::UnboundedReceiver<Instant>,
-    ) -> Result<Load, CommandFailure> {
+    ) -> Result<Load, LoadError> {
         let mut latency = histogram();
         let began = Instant::now();
-        while began.elapsed() < self.seconds() {
-            writer.put(path, value(latency.len())).await.map_err(|error| write_failure(&error))?;
+        while began.elapsed() < self.options.span {
+            writer.put(path, value(latency.len())).await?;
             let acknowledged = Instant::now();
             let mut last = acknowledged;
             for _ in 0..watchers {
                 let one = tokio::time::timeout(TOLD_WITHIN, told.recv()).await;
                 let Ok(Some(at)) = one else {
-                    let text = format!("a watcher was not told: expected all {watchers} to be within {TOLD_WITHIN:?}");
-                    return Err(CommandFailure::refused("watch", text));
+                    return Err(LoadError::NotTold { watchers, within: TOLD_WITHIN });
                 };
                 last = last.max(at);
             }
             // A watcher that sees the write before its acknowledgement counts as zero.
             latency.saturating_record(nanos(last - acknowledged));
-            self.meter.say(|| format!("writes with {watchers} watchers: {}", latency.len()));
+            self.say(format_args!("writes with {watchers} watchers: {}", latency.len()));
         }
         Ok(Load { count: latency.len(), elapsed: began.elapsed(), latency })
     }
