@@ -9,14 +9,14 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind
 use leasehold_protocol::path::{NodePath, PathError};
 
 use crate::{
-    bench,
     child::guard,
     commands::{
         self, CommandRequest,
         background::{self, StopSignal},
+        bench, demo,
     },
     context::Context,
-    demo, duration,
+    duration,
     exit::{CliStatus, CommandFailure},
     output::{CommandAnswer, Output},
     serve, shell,
@@ -177,8 +177,8 @@ impl CliCommand {
             Self::Bench(args) => {
                 bench::run(args, global, output).await.map_err(|failure| failure.with_subject("bench"))
             }
-            Self::DemoClient => demo::client::run().await,
-            Self::DemoReplica(args) => demo::replica::run(args, output).await,
+            Self::DemoClient => demo::run_client().await,
+            Self::DemoReplica(args) => demo::run_replica(args, output).await,
             Self::Shell => shell::run(global, output).await.map_err(|failure| failure.with_subject("shell")),
             Self::Guard { .. } | Self::RunTied { .. } => unreachable!("they run without threads"),
             Self::Request(CommandRequest::Lock(lock)) if lock.wait_args.has_command() => {

@@ -3,14 +3,14 @@
 //! It parses arguments and prints tables or JSON. It decides nothing: the rules are in
 //! `leasehold-protocol`, and `leasehold-server` and `leasehold-client-cache` execute them.
 
-mod bench;
 mod child;
 mod cli;
 mod commands;
 mod context;
-mod demo;
 mod duration;
 mod exit;
+mod interrupt;
+mod live_line;
 mod output;
 mod serve;
 mod shell;

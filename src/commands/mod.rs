@@ -2,7 +2,9 @@
 //! answer.
 
 pub(crate) mod background;
+pub(crate) mod bench;
 pub(crate) mod cluster;
+pub(crate) mod demo;
 pub(crate) mod edit;
 pub(crate) mod elect;
 pub(crate) mod inspect;

@@ -32,9 +32,8 @@ const HEADS: [&str; 2] = ["line", "error"];
 /// The heading of first columns that list kinds of failures.
 const KIND: [&str; 1] = ["kind"];
 
-/// The commands name kinds of failures. The demonstration and the benchmark do not.
+/// The commands name kinds of failures.
 const COMMANDS: &str = "src/";
-const NO_COMMANDS: [&str; 2] = ["src/bench/", "src/demo/"];
 
 /// Errors that no operator sees: the file, a part that only this error has, and the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
@@ -213,9 +212,7 @@ fn kinds(source: &str) -> BTreeSet<String> {
 
 #[test]
 fn each_kind_of_failure_is_explained_to_operators() {
-    let is_command = |file: &File| {
-        file.is_rust() && file.name.starts_with(COMMANDS) && !NO_COMMANDS.iter().any(|no| file.name.starts_with(no))
-    };
+    let is_command = |file: &File| file.is_rust() && file.name.starts_with(COMMANDS);
     let named: BTreeSet<String> =
         files().iter().filter(|file| is_command(file)).flat_map(|file| kinds(&file.text)).collect();
     assert!(named.len() > 40, "the kinds were not found: {named:?}");

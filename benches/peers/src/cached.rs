@@ -12,12 +12,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Handle;
 
+use crate::closed_loop::STRIDE;
+
 /// Reads between two readings of the clock.
 const BATCH: u64 = 1_000;
-
-/// The step between keys. It is prime, so the reads visit all keys, unless their number is a
-/// multiple of it.
-const STRIDE: u64 = 7_919;
 
 /// The mean over all threads of nanoseconds per read. `reader` makes the function of a thread that
 /// reads a key by its number and returns whether it has a value.

@@ -1,31 +1,20 @@
-//! The closed loop of all systems: a fixed number of tasks with one request in flight each. The
-//! next request begins when the previous one has ended.
+//! What the closed loop of all systems does: which request each task sends to which connection. The
+//! loop itself is that of `leasehold bench`.
 //!
-//! Tasks are spread evenly over the connections. A tenth of the measured time comes first as a
-//! warm-up that is not counted.
+//! Tasks are spread evenly over the connections.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use futures::future::BoxFuture;
-use hdrhistogram::Histogram;
-use tokio::task::JoinSet;
-
-/// The longest latency that is distinguished from longer ones.
-const LATENCY_MAX_NS: u64 = 120_000_000_000;
+use leasehold_bench::{Silent, Until};
 
 /// Time limit of a request: slow requests are measured, not aborted.
 const REQUEST_MAX: Duration = Duration::from_secs(60);
 
 /// The step between keys. It is prime, so the reads visit all keys, unless their number is a
 /// multiple of it.
-const STRIDE: u64 = 7_919;
+pub(crate) const STRIDE: u64 = 7_919;
 
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,63 +46,23 @@ pub(crate) trait Line: Send + Sync {
 
 pub(crate) type Lines = Vec<Arc<dyn Line>>;
 
-/// When a loop ends.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Until {
-    /// After a warm-up of a tenth of this time, and then this time.
-    Elapsed(Duration),
-    /// After one request for each node.
-    EachNode,
-}
-
-/// The result of a loop.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Outcome {
-    pub(crate) per_second: f64,
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-}
-
-impl Outcome {
-    fn new(latency: &Histogram<u64>, elapsed: Duration) -> Self {
-        let ms = |quantile| latency.value_at_quantile(quantile) as f64 / 1e6;
-        Self { per_second: latency.len() as f64 / elapsed.as_secs_f64(), p50_ms: ms(0.5), p99_ms: ms(0.99) }
-    }
-}
-
 /// Runs a load with `inflight` requests in flight, over `nodes` nodes.
-pub(crate) async fn run(lines: &Lines, load: Load, inflight: usize, nodes: u64, until: Until) -> Result<Outcome> {
-    let next = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
-    let (from, to) = match until {
-        Until::Elapsed(span) => (began + span / 10, Some(began + span / 10 + span)),
-        Until::EachNode => (began, None),
+pub(crate) async fn run(
+    lines: &Lines,
+    load: Load,
+    inflight: usize,
+    nodes: u64,
+    until: Until,
+) -> Result<leasehold_bench::Load> {
+    let lines = lines.clone();
+    let request = move |task: usize, number: u64| {
+        let (line, node) = (Arc::clone(&lines[task % lines.len()]), node(load, task, inflight, number, nodes));
+        async move {
+            let answer = tokio::time::timeout(REQUEST_MAX, line.request(load, node)).await;
+            answer.with_context(|| format!("no answer in {REQUEST_MAX:?}"))?
+        }
     };
-    let mut tasks = JoinSet::new();
-    for task in 0..inflight {
-        let (line, next) = (Arc::clone(&lines[task % lines.len()]), Arc::clone(&next));
-        tasks.spawn(async move {
-            let mut latency = histogram();
-            loop {
-                let (number, begin) = (next.fetch_add(1, Relaxed), Instant::now());
-                if to.map_or(number >= nodes, |to| begin >= to) {
-                    return Ok::<_, anyhow::Error>(latency);
-                }
-                let node = node(load, task, inflight, number, nodes);
-                let answer = tokio::time::timeout(REQUEST_MAX, line.request(load, node)).await;
-                answer.with_context(|| format!("no answer in {REQUEST_MAX:?}"))??;
-                let end = Instant::now();
-                if end >= from && to.is_none_or(|to| end < to) {
-                    latency.saturating_record(u64::try_from((end - begin).as_nanos()).unwrap_or(u64::MAX));
-                }
-            }
-        });
-    }
-    let mut latency = histogram();
-    while let Some(task) = tasks.join_next().await {
-        latency.add(task??)?;
-    }
-    Ok(Outcome::new(&latency, to.map_or_else(|| began.elapsed(), |to| to - from)))
+    leasehold_bench::closed_loop(&Silent, "load", inflight, until, request).await
 }
 
 /// The node of a request. Tasks that write or lock use different nodes, so that they do not wait
@@ -127,11 +76,6 @@ fn node(load: Load, task: usize, inflight: usize, number: u64, nodes: u64) -> u6
         }
         Load::Read | Load::LocalRead => number.wrapping_mul(STRIDE) % nodes,
     }
-}
-
-/// Records nanoseconds to three digits.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds that hdrhistogram accepts")
 }
 
 #[cfg(test)]
@@ -158,7 +102,7 @@ mod tests {
     async fn a_fill_makes_each_node_once_over_all_connections() {
         let (one, other) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
         let lines: Lines = vec![one.clone(), other.clone()];
-        run(&lines, Load::Fill, 7, 100, Until::EachNode).await.expect("done");
+        run(&lines, Load::Fill, 7, 100, Until::Count(100)).await.expect("done");
         let mut seen = [one, other].map(|line| line.0.lock().expect("no panic").clone()).concat();
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());
@@ -167,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_fails_ends_the_loop_with_its_reason() {
         let lines: Lines = vec![Arc::new(Seen::default())];
-        let error = run(&lines, Load::Fill, 3, 2_000, Until::EachNode).await.expect_err("failed");
+        let error = run(&lines, Load::Fill, 3, 2_000, Until::Count(2_000)).await.expect_err("failed");
         assert_eq!(error.to_string(), "the disk is full");
     }
 
@@ -183,17 +127,5 @@ mod tests {
     fn reads_go_through_all_nodes() {
         let read: BTreeSet<_> = (0..1_000).map(|number| node(Load::Read, 0, 1, number, 1_000)).collect();
         assert_eq!(read.len(), 1_000);
-    }
-
-    #[test]
-    fn percentiles_are_in_milliseconds_and_rates_in_seconds() {
-        let mut latency = histogram();
-        for ms in 1..=100_u64 {
-            latency.record(ms * 1_000_000).expect("in bounds");
-        }
-        let outcome = Outcome::new(&latency, Duration::from_secs(4));
-        assert!((outcome.per_second - 25.0).abs() < 1e-9);
-        assert!((outcome.p50_ms - 50.0).abs() < 0.1, "{outcome:?}");
-        assert!((outcome.p99_ms - 99.0).abs() < 0.1, "{outcome:?}");
     }
 }

@@ -11,17 +11,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
+use leasehold_bench::LoadLine;
 use leasehold_client_cache::{Client, LeaseOptions, LockOptions, NodePath, Options, WatchItem, WatchOptions};
-use leasehold_protocol::{
-    id::{Epoch, SessionId},
-    message::{Answer, Body, Request, RequestHeader, Response},
-    object::Object,
-};
-use leasehold_wire::{CallbackTransport, LeaseholdClient, Role, client_connection, connect};
-use tokio::{
-    sync::mpsc,
-    task::{JoinHandle, JoinSet},
-};
+use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
     cached,
@@ -62,7 +54,7 @@ pub(crate) async fn is_leader(endpoint: &str, number: usize) -> Result<bool> {
 pub(crate) async fn line(endpoints: &[String], leader: &str, load: Load) -> Result<Arc<dyn Line>> {
     Ok(match load {
         Load::Fill | Load::Write | Load::Lease | Load::Lock => Arc::new(Writer(client(endpoints).await?)),
-        Load::Read | Load::LocalRead => Arc::new(Reader::open(leader).await?),
+        Load::Read | Load::LocalRead => Arc::new(LoadLine::open(&[leader.to_owned()], "peers").await?),
     })
 }
 
@@ -97,58 +89,9 @@ impl Line for Writer {
     }
 }
 
-/// A session without a volume lease.
-struct Reader {
-    client: LeaseholdClient,
-    session: SessionId,
-    epoch: Epoch,
-    driver: JoinHandle<()>,
-    /// Dropping it closes the connection.
-    _recalls: CallbackTransport,
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
-
-impl Reader {
-    async fn open(leader: &str) -> Result<Self> {
-        let (client, recalls, work) = client_connection(connect(leader, Role::Client, TIMEOUT).await?.stream);
-        let driver = tokio::spawn(async move {
-            // The calls that fail report how it ended.
-            let _ = work.await;
-        });
-        let mut line = Self { client, session: SessionId(0), epoch: Epoch(0), driver, _recalls: recalls };
-        let (epoch, answer) = line.ask(Body::Open { name: "peers".to_owned() }).await?;
-        let Answer::Opened { session, .. } = answer else { bail!("no session was opened: {answer:?}") };
-        (line.session, line.epoch) = (session, epoch);
-        line.ask(Body::Register).await?;
-        Ok(line)
-    }
-
-    async fn ask(&self, body: Body) -> Result<(Epoch, Answer)> {
-        let header = RequestHeader { session: self.session, epoch: self.epoch, ..RequestHeader::default() };
-        let mut context = tarpc::context::current();
-        context.deadline = Instant::now() + TIMEOUT;
-        let Response { epoch, result, .. } = self.client.call(context, Request { header, body }).await?;
-        match result {
-            Ok(answer) => Ok((epoch, answer)),
-            Err(refusal) => bail!("refused: {refusal:?}"),
-        }
-    }
-}
-
-impl Line for Reader {
+impl Line for LoadLine {
     fn request(&self, _: Load, node: u64) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let body = Body::Read { object: Object::data(path_of(node).parse()?), known: None };
-            match self.ask(body).await?.1 {
-                Answer::Read(answer) if answer.content.is_some() && answer.grant.is_none() => Ok(()),
-                other => bail!("expected a value without a lease, got {other:?}"),
-            }
-        })
+        Box::pin(async move { Ok(self.read(&path_of(node).parse()?).await?) })
     }
 }
 

@@ -8,12 +8,12 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use leasehold_bench::{Until, process};
 use tempfile::TempDir;
 
 use crate::{
-    closed_loop::{self, Lines, Load, Outcome, Until},
+    closed_loop::{self, Lines, Load},
     disk, failover,
-    process::processor_time,
     report::{Extra, Report, Sample},
     system::{Cluster, System},
     watched,
@@ -120,7 +120,7 @@ impl Run<'_> {
         report.extra(system, Extra::MemoryEmpty, megabytes(&cluster)?);
         cluster.make_parents(self.args.nodes).await?;
         let lines = cluster.lines(Load::Fill, self.args.connections).await?;
-        closed_loop::run(&lines, Load::Fill, FILL_INFLIGHT, self.args.nodes, Until::EachNode)
+        closed_loop::run(&lines, Load::Fill, FILL_INFLIGHT, self.args.nodes, Until::Count(self.args.nodes))
             .await
             .context("filling")?;
         close(&lines).await;
@@ -158,14 +158,24 @@ impl Run<'_> {
         let lines = cluster.lines(load, inflight.min(self.args.connections)).await?;
         let (began, generator, servers) = (Instant::now(), own_time()?, processor_time(cluster.ids())?);
         let until = Until::Elapsed(self.args.seconds);
-        let outcome = closed_loop::run(&lines, load, inflight, self.args.nodes, until).await?;
+        let measured = closed_loop::run(&lines, load, inflight, self.args.nodes, until).await?;
         let cores = |spent: Duration| spent.as_secs_f64() / began.elapsed().as_secs_f64();
         let generator_cores = cores(own_time()?.saturating_sub(generator));
         let server_cores = cores(processor_time(cluster.ids())?.saturating_sub(servers));
         close(&lines).await;
-        let Outcome { per_second, p50_ms, p99_ms } = outcome;
-        Ok(Sample { per_second, p50_ms, p99_ms, generator_cores, server_cores })
+        Ok(Sample {
+            per_second: measured.per_second(),
+            p50_ms: measured.quantile_ms(0.5),
+            p99_ms: measured.quantile_ms(0.99),
+            generator_cores,
+            server_cores,
+        })
     }
+}
+
+/// The processor time that these processes have used so far.
+fn processor_time(ids: impl IntoIterator<Item = u32>) -> Result<Duration> {
+    Ok(ids.into_iter().map(process::processor_time).sum::<Result<Duration, _>>()?)
 }
 
 fn own_time() -> Result<Duration> {

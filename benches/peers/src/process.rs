@@ -1,5 +1,4 @@
-//! Server processes: starts them, observes them from outside, and stops them by their ids, never by
-//! a name.
+//! Server processes: starts them, and stops them by their ids, never by a name.
 //!
 //! A process is killed when its [`Process`] is dropped. Its log goes to a file.
 
@@ -9,11 +8,9 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
-use nix::unistd::{SysconfVar, sysconf};
 
 /// The number of last log lines to show when a server fails.
 const LOG_TAIL: usize = 5;
@@ -65,37 +62,6 @@ impl Process {
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
-
-    /// Its resident memory in bytes: VmRSS.
-    pub(crate) fn resident_bytes(&self) -> Result<u64> {
-        let file = format!("/proc/{}/status", self.id());
-        let status = std::fs::read_to_string(&file).context(file)?;
-        resident_bytes(&status).context("no VmRSS: expected the status of a running process")
-    }
-}
-
-/// The processor time that these processes have used so far.
-pub(crate) fn processor_time(ids: impl IntoIterator<Item = u32>) -> Result<Duration> {
-    let ticks_per_second = sysconf(SysconfVar::CLK_TCK)?.context("no CLK_TCK: expected Linux")?;
-    let mut ticks = 0;
-    for id in ids {
-        let file = format!("/proc/{id}/stat");
-        let stat = std::fs::read_to_string(&file).with_context(|| file.clone())?;
-        ticks += processor_ticks(&stat).with_context(|| format!("{file}: expected numbers of ticks"))?;
-    }
-    Ok(Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64))
-}
-
-/// User and system time. The process name in parentheses can contain anything.
-fn processor_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(user + system)
-}
-
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 /// Currently free ports. All listeners stay open until the last is bound, so that the ports differ.
@@ -140,19 +106,6 @@ mod tests {
         process.child.wait().expect("ends");
         let text = process.check().expect_err("has ended").to_string();
         assert!(text.contains("exit status: 7") && text.contains("no such disk"), "{text}");
-    }
-
-    #[test]
-    fn processor_time_is_found_behind_any_name() {
-        let stat = "17 (a) b) R 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1";
-        assert_eq!(processor_ticks(stat), Some(300));
-        assert_eq!(processor_ticks("17 (a"), None);
-    }
-
-    #[test]
-    fn resident_memory_is_read_from_the_line_that_has_it() {
-        assert_eq!(resident_bytes("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    5124 kB\n"), Some(5124 * 1024));
-        assert_eq!(resident_bytes("Name:\tx\n"), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use leasehold_bench::process::resident_bytes;
 use tempfile::TempDir;
 
 use crate::{
@@ -223,7 +224,8 @@ impl Cluster {
     }
 
     pub(crate) fn leader_resident_bytes(&self) -> Result<u64> {
-        self.processes[self.leader].as_ref().context("the leader was killed")?.resident_bytes()
+        let leader = self.processes[self.leader].as_ref().context("the leader was killed")?;
+        Ok(resident_bytes(leader.id())?)
     }
 
     /// Connections for writes to the servers that do not lead.

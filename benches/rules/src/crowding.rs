@@ -9,11 +9,13 @@ use leasehold_protocol::{
     message::{Answer, Body, HolderReportPart},
     path::NodePath,
     state::State,
-    time::DriftAllowance,
-    volume::{Tracking, VolumeSettings},
 };
 
-use crate::{Figures, leader::Leader, spans::Spans};
+use crate::{
+    Figures,
+    leader::{Leader, settings},
+    spans::Spans,
+};
 
 /// Measured writes.
 const WRITES: u64 = 2000;
@@ -23,7 +25,7 @@ const WRITES: u64 = 2000;
 pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
     let mut leader = Leader::elected(State::new(settings()), commit);
     leader.begin();
-    let sessions: Vec<SessionId> = (0..sessions).map(|_| joined(&mut leader)).collect();
+    let sessions: Vec<SessionId> = (0..sessions).map(|_| leader.join()).collect();
     // The writer's session has no volume lease. With one, it would cache the nodes that it writes.
     leader.open();
     let mut writes = Spans::default();
@@ -44,20 +46,6 @@ pub(crate) fn measure(sessions: u64, commit: Duration) -> Figures {
         (format!("a write, {count} sessions in its volume: p50 · p99 · max"), writes.told()),
         (format!("one of {count} sessions finds a new leader, and tells what it holds: p50 · p99 · max"), found.told()),
     ]
-}
-
-/// Terms so long that no lease needs a renewal during the measurement.
-fn settings() -> VolumeSettings {
-    let (term, margin) = (Duration::from_secs(3600), Duration::from_secs(8));
-    VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
-}
-
-/// A session with a lease on the root.
-fn joined(leader: &mut Leader) -> SessionId {
-    let session = leader.open();
-    let acquired = leader.ask(Body::Acquire { path: NodePath::root(), last_valid: None });
-    assert!(matches!(acquired, Ok(Answer::Acquired(_))), "{acquired:?}");
-    session
 }
 
 /// Registers the session and sends the holder reports that the leader asks for.

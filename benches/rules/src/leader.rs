@@ -11,11 +11,12 @@ use leasehold_protocol::{
     id::{Epoch, LeaseId, RequestId, Revision, Sequence, SessionId, Stamp},
     lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
-    message::{Answer, Body, Refusal, Request, RequestHeader},
+    message::{AcquiredVolume, Answer, Body, LastValid, Refusal, Request, RequestHeader},
+    path::NodePath,
     planted::Planted,
     state::State,
     time::{ClusterTime, DriftAllowance, Instant},
-    volume::VolumeSettings,
+    volume::{Tracking, VolumeSettings},
 };
 
 /// Grants that share an entry while leases are created.
@@ -37,6 +38,12 @@ impl Leases {
         let rank = u128::from(number) * u128::from(STRIDE) % u128::from(self.count);
         self.first + self.spread.mul_f64(rank as f64 / self.count as f64)
     }
+}
+
+/// Terms so long that no lease needs a renewal during the measurement.
+pub(crate) fn settings() -> VolumeSettings {
+    let (term, margin) = (Duration::from_secs(3600), Duration::from_secs(8));
+    VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
 }
 
 /// The replicated state with these leases, all granted at its beginning, as a replica has it when
@@ -206,6 +213,20 @@ impl Leader {
         let registered = self.ask(Body::Register);
         assert!(matches!(registered, Ok(Answer::Registered { .. })), "{registered:?}");
         session
+    }
+
+    /// Opens a session with a lease on the root.
+    pub(crate) fn join(&mut self) -> SessionId {
+        let session = self.open();
+        self.acquire(None);
+        session
+    }
+
+    /// Acquires a lease on the root for the session. Returns it with the time of all steps.
+    pub(crate) fn acquire(&mut self, last_valid: Option<LastValid>) -> (AcquiredVolume, Duration) {
+        let (acquired, took) = self.time(Body::Acquire { path: NodePath::root(), last_valid });
+        let Ok(Answer::Acquired(acquired)) = acquired else { panic!("a lease is granted: {acquired:?}") };
+        (acquired, took)
     }
 
     /// Makes the next requests come from this session.

@@ -11,17 +11,15 @@ use leasehold_protocol::{
     id::{LeaseId, SessionId, Stamp},
     lessor::{LessorBounds, LessorEffect, LessorInput},
     limits::Limits,
-    message::{AcquiredVolume, Answer, Body, Consent, KEEP_ALIVES_MAX, KeyLeaseRenewal, LastValid, Recall},
+    message::{Answer, Body, Consent, KEEP_ALIVES_MAX, KeyLeaseRenewal, LastValid, Recall},
     object::Object,
     path::NodePath,
     state::State,
-    time::DriftAllowance,
-    volume::{Tracking, VolumeSettings},
 };
 
 use crate::{
     Figures,
-    leader::{Leader, Leases, state_with},
+    leader::{Leader, Leases, settings, state_with},
     spans::{Spans, shown},
 };
 
@@ -49,12 +47,6 @@ pub(crate) fn measure(count: u64, commit: Duration) -> Figures {
     figures
 }
 
-/// Terms so long that no lease needs a renewal during the measurement.
-fn settings() -> VolumeSettings {
-    let (term, margin) = (Duration::from_secs(3600), Duration::from_secs(8));
-    VolumeSettings::new(term, term, margin, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid settings")
-}
-
 fn path(text: &str) -> NodePath {
     NodePath::parse(text).expect("a valid path")
 }
@@ -76,18 +68,6 @@ fn leading(state: State, commit: Duration) -> Leader {
     let mut leader = Leader::elected_with(state, commit, bounds, limits);
     leader.begin();
     leader
-}
-
-fn joined(leader: &mut Leader) -> SessionId {
-    let session = leader.open();
-    acquire(leader, None);
-    session
-}
-
-fn acquire(leader: &mut Leader, last_valid: Option<LastValid>) -> (AcquiredVolume, Duration) {
-    let (acquired, took) = leader.time(Body::Acquire { path: NodePath::root(), last_valid });
-    let Ok(Answer::Acquired(acquired)) = acquired else { panic!("a lease is granted: {acquired:?}") };
-    (acquired, took)
 }
 
 fn put(at: &str) -> Write {
@@ -125,7 +105,7 @@ fn settle(leader: &mut Leader) {
 /// Writes recall one covering session, which then consents to one recall after another.
 fn consents(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
-    let holder = joined(&mut leader);
+    let holder = leader.join();
     let mut leader = leading(leader.state, commit);
     register(&mut leader, holder);
     leader.open();
@@ -165,7 +145,7 @@ fn read(leader: &mut Leader, object: Object) {
 fn subtree(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     for _ in 0..count / OBJECTS_EACH {
-        joined(&mut leader);
+        leader.join();
         read_all(&mut leader, OBJECTS_EACH);
     }
     leader.open();
@@ -182,7 +162,7 @@ fn subtree(count: u64, commit: Duration) -> Figures {
 fn timeouts(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     for _ in 0..SILENT {
-        joined(&mut leader);
+        leader.join();
     }
     let mut leader = leading(leader.state, commit);
     leader.open();
@@ -203,12 +183,12 @@ fn changes(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let writer = leader.open();
     leader.write(Write::CreateVolume { path: path("/other"), settings: settings() });
-    let session = joined(&mut leader);
+    let session = leader.join();
     let missed = count.min(State::HISTORY_MAX as u64) / 10 * 9;
     let mut figures = Figures::new();
     for (place, what) in [("/other", "of another volume"), ("", "of 1,000 nodes of its own")] {
         leader.act_for(session);
-        let (acquired, _) = acquire(&mut leader, None);
+        let (acquired, _) = leader.acquire(None);
         leader.act_for(writer);
         for number in 0..missed {
             leader.write(put(&format!("{place}/{}", number % 1000)));
@@ -216,7 +196,7 @@ fn changes(count: u64, commit: Duration) -> Figures {
         let (incarnation, generation) = (acquired.promise.incarnation, acquired.promise.generation);
         let valid_at = LastValid { incarnation, generation, revision: acquired.promise.revision };
         leader.act_for(session);
-        let (_, took) = acquire(&mut leader, Some(valid_at));
+        let (_, took) = leader.acquire(Some(valid_at));
         figures.push((format!("c4: a session returns that missed {missed} changes {what}"), shown(took)));
     }
     figures
@@ -226,7 +206,7 @@ fn changes(count: u64, commit: Duration) -> Figures {
 fn endings(count: u64, commit: Duration) -> Figures {
     let mut leader = leading(State::new(settings()), commit);
     let writer = leader.open();
-    let holder = joined(&mut leader);
+    let holder = leader.join();
     read_all(&mut leader, 2 * count);
     leader.act_for(writer);
     let made = leader.write(Write::CreateVolume { path: path("/new"), settings: settings() });
@@ -246,8 +226,8 @@ fn endings(count: u64, commit: Duration) -> Figures {
 fn closed(count: u64) -> Figures {
     // With slower commits, the first sessions would expire before all have joined.
     let mut leader = leading(State::new(settings()), Duration::ZERO);
-    let holder = joined(&mut leader);
-    let sessions: Vec<SessionId> = (0..count).map(|_| joined(&mut leader)).collect();
+    let holder = leader.join();
+    let sessions: Vec<SessionId> = (0..count).map(|_| leader.join()).collect();
     for session in &sessions {
         leader.act_for(*session);
         let (path, value) = (path(&format!("/list-{}/{}", session.0 / LIST_NODES, session.0)), "here".into());
