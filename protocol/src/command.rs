@@ -12,6 +12,7 @@ pub use refusal::WriteRefusal;
 use serde::{Deserialize, Serialize};
 pub(crate) use size::encoded_bytes_of_sets;
 
+pub use crate::attach::Attach;
 use crate::{
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Token, VolumeGeneration},
     lock::{LockGrant, LockMode},
@@ -299,21 +300,6 @@ pub enum Write {
         /// The waiter that gets the node.
         successor: LockId,
     },
-}
-
-/// The lease to which a put attaches its node. A node is attached to one lease at most. A lease has
-/// at most [`REMOVED_NODES_MAX`](crate::state::State::REMOVED_NODES_MAX) nodes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Attach {
-    /// No lease: the node exists until a write removes it. This is the default, as in etcd.
-    #[default]
-    Nothing,
-    /// The node's attachment does not change.
-    Unchanged,
-    /// This key lease.
-    Lease(LeaseId),
-    /// The writer's lease on the node's volume: the node shows that its session is alive.
-    Session,
 }
 
 impl Write {

@@ -117,13 +117,16 @@ impl fmt::LowerHex for LeaseId {
 }
 
 impl Sequence {
+    /// The most requests of a session with remembered outcomes (S9).
+    pub const WINDOW: u64 = 1024;
+
     /// The highest number in the window of remembered outcomes that begins at this number (S9).
     pub(crate) fn window_end(self) -> Self {
-        Self(self.0.saturating_add(crate::state::State::ANSWERS_MAX - 1))
+        Self(self.0.saturating_add(Self::WINDOW - 1))
     }
 
     /// The lowest number in the window of remembered outcomes that ends at this number (S9).
     pub(crate) fn window_start(self) -> Self {
-        Self(self.0.saturating_sub(crate::state::State::ANSWERS_MAX - 1))
+        Self(self.0.saturating_sub(Self::WINDOW - 1))
     }
 }

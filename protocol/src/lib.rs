@@ -15,6 +15,7 @@
 //! [volumes](volume), [ids and stamps](id), [time], [messages](message), [commands](command) and
 //! [transactions](transaction).
 
+mod attach;
 pub mod change;
 pub mod command;
 pub mod drift;

@@ -255,7 +255,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ChangesBytes, "lessor::tests::bounds::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ListNodes, "lessor::tests::bounds::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ClockInfos, "lessor::tests::drift::clients_beyond_are_all_counted_and_some_of_them_shown"),
-    (Bound::Candidates, "lessor::recall_channel::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
+    (Bound::Candidates, "lessor::recalls::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
     (Bound::AwaitLocksBytes, "holder::tests::locks::holds_with_long_paths_are_asked_after_in_turn"),
     (Bound::Heartbeats, "holder::in_flight::tests::of_too_many_keep_alives_the_oldest_is_abandoned"),
     (Bound::RemovalsRemembered, "holder::attachments::tests::of_too_many_removals_the_earliest_is_forgotten"),

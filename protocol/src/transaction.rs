@@ -25,7 +25,7 @@ use std::{cmp::Ordering, fmt};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    command::{Attach, WriteRefusal},
+    attach::Attach,
     id::{Revision, Token},
     object::{Data, Stat, Value},
     path::NodePath,
@@ -63,6 +63,19 @@ pub enum Branch {
     Then,
     /// The branch if a comparison does not hold.
     Otherwise,
+}
+
+/// Two operations of one branch that are not independent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overlap {
+    /// The branch.
+    pub branch: Branch,
+    /// The index of the first operation, from 0.
+    pub first: u32,
+    /// The index of the second operation, from 0.
+    pub second: u32,
+    /// The node of the second operation.
+    pub path: NodePath,
 }
 
 /// A comparison with a stored node.
@@ -238,18 +251,18 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`WriteRefusal::Overlap`] names two operations that are not independent.
-    pub fn check_overlaps(&self) -> Result<(), WriteRefusal> {
+    /// [`Overlap`] names two operations that are not independent.
+    pub fn check_overlaps(&self) -> Result<(), Overlap> {
         [Branch::Then, Branch::Otherwise].into_iter().try_for_each(|branch| self.check_overlaps_of(branch))
     }
 
-    fn check_overlaps_of(&self, branch: Branch) -> Result<(), WriteRefusal> {
+    fn check_overlaps_of(&self, branch: Branch) -> Result<(), Overlap> {
         let operations = self.branch(branch);
         for (place, one) in operations.iter().enumerate() {
             let other = operations[..place].iter().position(|other| one.excludes(other) || other.excludes(one));
             if let Some(other) = other {
                 let (first, second, path) = (index_of(other), index_of(place), one.path().clone());
-                return Err(WriteRefusal::Overlap { branch, first, second, path });
+                return Err(Overlap { branch, first, second, path });
             }
         }
         Ok(())

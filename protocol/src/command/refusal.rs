@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::{LeaseId, LockId, Revision, SessionId, Token},
     path::NodePath,
-    transaction::Branch,
+    transaction::{Branch, Overlap},
 };
 
 /// The reason for which a write was refused. A refused write changed nothing.
@@ -246,4 +246,10 @@ pub enum WriteRefusal {
         /// The named successor.
         successor: LockId,
     },
+}
+
+impl From<Overlap> for WriteRefusal {
+    fn from(Overlap { branch, first, second, path }: Overlap) -> Self {
+        Self::Overlap { branch, first, second, path }
+    }
 }

@@ -13,23 +13,17 @@ use std::{
     ops::Bound::{Included, Unbounded},
 };
 
-use super::{Holder, HolderEffect, volume_leases::KnownVolume, writes::attached_to_session};
+use super::{
+    Holder, HolderEffect,
+    volume_leases::{AttachedNode, KnownVolume},
+};
 use crate::{
     command::{Attach, Write, Written},
-    id::{Incarnation, Revision},
+    id::Revision,
     path::NodePath,
     reached::{Bound, reached},
     transaction::Operation,
 };
-
-/// The holder's record of an attached node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct AttachedNode {
-    /// The incarnation of the lease.
-    incarnation: Incarnation,
-    /// The revision of the put that attached the node.
-    revision: Revision,
-}
 
 /// The most remembered removals. A put may take effect before a removal and be answered after it.
 /// Beyond the bound, the earliest removal is forgotten. A node that it removed may then count as
@@ -57,6 +51,20 @@ impl OwnRemovals {
         let mut later = self.all.iter().rev().take_while(|(at, ..)| *at > revision);
         later.any(|(_, removed, is_subtree)| removed == path || (*is_subtree && removed.contains(path)))
     }
+}
+
+/// The nodes that a write attaches to, or locks under, leases of the writer's session.
+pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodePath> {
+    let (own, operations) = match change {
+        Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
+        Write::Transaction(transaction) => (None, Some(transaction.operations())),
+        _ => (None, None),
+    };
+    let attached = operations.into_iter().flatten().filter_map(|operation| match operation {
+        Operation::Put { path, attach: Attach::Session, .. } => Some(path),
+        _ => None,
+    });
+    own.into_iter().chain(attached)
 }
 
 impl KnownVolume {

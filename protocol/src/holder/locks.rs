@@ -19,9 +19,9 @@ use std::{
 use super::{
     Holder, HolderEffect, SendId,
     in_flight::Purpose,
+    own_write_lease::OwnWriteLease,
     session::LinkState,
     volume_leases::{KnownVolume, RenewalReason},
-    write_leases::OwnWriteLease,
 };
 use crate::{
     command::{Write, Written},

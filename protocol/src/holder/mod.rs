@@ -46,6 +46,7 @@ mod input;
 mod key_leases;
 mod locks;
 mod object_leases;
+mod own_write_lease;
 mod pace;
 mod reads;
 mod recalls;

@@ -1,4 +1,4 @@
-//! Object leases and recalls: decides which copies to install, to refuse and to drop.
+//! Object leases: decides which copies to install, to refuse and to drop.
 //!
 //! `judge` implements S4. It accepts a grant only from the leader that the session has registered
 //! with, and only under the present volume lease. It refuses a grant that was overtaken. A recall,
@@ -9,9 +9,8 @@ use std::sync::Arc;
 use super::{Holder, HolderEffect, copies::CachedCopy, validity::CopyValidity};
 use crate::{
     id::{Epoch, Revision, Stamp},
-    message::{Consent, Grant, Recall, Return},
+    message::{Grant, Return},
     object::{Content, Object, ObjectSet},
-    path::NodePath,
     planted::Bug,
     time::Instant,
 };
@@ -70,38 +69,6 @@ impl Holder {
         let valid_until = self.valid_until(&validity, now);
         self.effects.push(HolderEffect::Install { object: object.clone(), content: Arc::clone(content), validity });
         valid_until
-    }
-
-    /// Handles a recall: drops the copies, valid or not, and then consents.
-    pub(super) fn recalled(&mut self, recall: &Recall, now: Instant) {
-        let Some(session) = self.session() else { return };
-        if recall.session != session {
-            return;
-        }
-        self.heard_at = self.heard_at.max(now);
-        self.stamp_seen = self.stamp_seen.max(recall.stamp);
-        let everything = [ObjectSet::Subtree(NodePath::root())];
-        let sets = if self.recalls.has_gap(recall) { &everything[..] } else { &recall.sets };
-        if self.defer_consent(recall.stamp, sets) {
-            return self.overtake(sets, recall.stamp);
-        }
-        let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
-        self.piggyback.consent(recall.stamp);
-        if !self.planted(Bug::ConsentWithoutDrop) {
-            self.overtake(sets, recall.stamp);
-        }
-        self.effects.push(consent);
-    }
-
-    /// Drops the copies of these sets. Refuses grants on them that are still in flight and stamped
-    /// up to `through`.
-    pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
-        let mut gone = Vec::new();
-        for set in sets {
-            gone.extend(self.copies.remove_where(set, |_| true));
-            self.recalls.remember(set, through, self.in_flight.next());
-        }
-        self.dropped(gone);
     }
 
     /// Asks the cache to drop these objects.

@@ -1,4 +1,5 @@
-//! Remembers the recalls that can still overtake a grant, and counts recalls.
+//! Handles recalls: drops copies, consents, remembers the recalls that can still overtake a grant,
+//! and counts recalls.
 //!
 //! S4: a recall that overtakes a grant still wins. In the hard case, the answer to a read is
 //! delayed, and the recall arrives first. The client has no copy and consents. The write takes
@@ -11,20 +12,23 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{HolderBounds, input::SendId, volume_leases::at_and_above};
+use super::{Holder, HolderBounds, HolderEffect, input::SendId, volume_leases::at_and_above};
 use crate::{
     id::{Epoch, Stamp},
-    message::Recall,
+    message::{Consent, Recall},
     object::{Object, ObjectSet},
     path::NodePath,
+    planted::Bug,
     reached::{Bound, reached},
+    time::Instant,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct RememberedRecall {
     /// The holder caches no grant that is stamped at or before this.
     through: Stamp,
-    /// Needed while a request with a lower send id may still bring such a grant.
+    /// The first send id after the recall. While an earlier request may still bring such a grant,
+    /// the recall is remembered.
     mark: SendId,
 }
 
@@ -138,6 +142,40 @@ impl RecallMemory {
             return Err("a recall is remembered that nothing will forget".to_owned());
         }
         Ok(())
+    }
+}
+
+impl Holder {
+    /// Handles a recall: drops the copies, valid or not, and then consents.
+    pub(super) fn recalled(&mut self, recall: &Recall, now: Instant) {
+        let Some(session) = self.session() else { return };
+        if recall.session != session {
+            return;
+        }
+        self.heard_at = self.heard_at.max(now);
+        self.stamp_seen = self.stamp_seen.max(recall.stamp);
+        let everything = [ObjectSet::Subtree(NodePath::root())];
+        let sets = if self.recalls.has_gap(recall) { &everything[..] } else { &recall.sets };
+        if self.defer_consent(recall.stamp, sets) {
+            return self.overtake(sets, recall.stamp);
+        }
+        let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
+        self.piggyback.consent(recall.stamp);
+        if !self.planted(Bug::ConsentWithoutDrop) {
+            self.overtake(sets, recall.stamp);
+        }
+        self.effects.push(consent);
+    }
+
+    /// Drops the copies of these sets. Refuses grants on them that are still in flight and stamped
+    /// up to `through`.
+    pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
+        let mut gone = Vec::new();
+        for set in sets {
+            gone.extend(self.copies.remove_where(set, |_| true));
+            self.recalls.remember(set, through, self.in_flight.next());
+        }
+        self.dropped(gone);
     }
 }
 

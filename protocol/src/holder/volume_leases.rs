@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{HolderBounds, attachments::AttachedNode, pace::Pace, validity::VolumeValidity};
+use super::{HolderBounds, pace::Pace, validity::VolumeValidity};
 use crate::{
     id::{Incarnation, LockId, Revision, Stamp, VolumeGeneration},
     message::{LastValid, Promise, RENEWALS_MAX, Renew},
@@ -43,6 +43,15 @@ pub(super) struct OwnVolumeLease {
 pub(super) struct EndedLease {
     pub(super) last: LastValid,
     pub(super) since: Incarnation,
+}
+
+/// The holder's record of an attached node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct AttachedNode {
+    /// The incarnation of the lease.
+    pub(super) incarnation: Incarnation,
+    /// The revision of the put that attached the node.
+    pub(super) revision: Revision,
 }
 
 /// A volume, with or without a lease.

@@ -17,7 +17,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Holder, HolderEffect, WriteFailure, WriteId, in_flight::Purpose, locks::OwnLock, session::LinkState,
+    Holder, HolderEffect, WriteFailure, WriteId,
+    in_flight::Purpose,
+    locks::OwnLock,
+    own_write_lease::{FlushInFlight, OwnWriteLease, WriteLeaseStage},
+    session::LinkState,
     volume_leases::RenewalReason,
 };
 use crate::{
@@ -33,37 +37,6 @@ use crate::{
 /// The holder flushes a dirty value when less than the lease's term divided by this remains,
 /// because the renewal is late then.
 const LATE_PART: u32 = 3;
-
-/// The stage of a write lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum WriteLeaseStage {
-    /// The client has requested it.
-    Requested,
-    /// The application reads and writes in memory.
-    Open,
-    /// It ends: the holder flushes the value, and the application can no longer set it.
-    Ending,
-}
-
-/// The session's write lease on one node.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct OwnWriteLease {
-    stage: WriteLeaseStage,
-    /// The value that was set last, or else the value on the servers.
-    value: Value,
-    status: WriteLeaseStatus,
-    flush_in_flight: Option<FlushInFlight>,
-    /// A flush with a value was sent, and its outcome is unknown: the servers may have that value.
-    is_outcome_unknown: bool,
-}
-
-/// A flush in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct FlushInFlight {
-    through: u64,
-    has_value: bool,
-    ends: bool,
-}
 
 /// The write leases of the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -83,22 +56,6 @@ impl WriteLeases {
     /// Removes all waiting consents, because the session has ended.
     pub(super) fn clear_pending_consents(&mut self) {
         self.pending_consents.clear();
-    }
-}
-
-impl OwnWriteLease {
-    fn asked() -> Self {
-        Self {
-            stage: WriteLeaseStage::Requested,
-            value: Value::new(),
-            status: WriteLeaseStatus::default(),
-            flush_in_flight: None,
-            is_outcome_unknown: false,
-        }
-    }
-
-    fn is_dirty(&self) -> bool {
-        self.status.set_count > self.status.flushed_count
     }
 }
 

@@ -14,8 +14,8 @@ use std::{
 };
 
 use super::{
-    Holder, HolderBounds, HolderEffect, SendId, WriteFailure, WriteId, in_flight::Purpose, object_leases::ArrivedGrant,
-    volume_leases::RenewalReason,
+    Holder, HolderBounds, HolderEffect, SendId, WriteFailure, WriteId, attachments::attached_to_session,
+    in_flight::Purpose, object_leases::ArrivedGrant, volume_leases::RenewalReason,
 };
 use crate::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
@@ -258,20 +258,6 @@ fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
         Operation::Delete { recursive, .. } => Write::Delete { path, recursive: *recursive, condition: Condition::Any },
     };
     may_change(&alone, false)
-}
-
-/// The nodes that a write attaches to, or locks under, leases of the writer's session.
-pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodePath> {
-    let (own, operations) = match change {
-        Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
-        Write::Transaction(transaction) => (None, Some(transaction.operations())),
-        _ => (None, None),
-    };
-    let attached = operations.into_iter().flatten().filter_map(|operation| match operation {
-        Operation::Put { path, attach: Attach::Session, .. } => Some(path),
-        _ => None,
-    });
-    own.into_iter().chain(attached)
 }
 
 impl Holder {

@@ -10,7 +10,7 @@ use crate::{
 use super::{
     Lessor, ProposalReason,
     load::results_of_write,
-    recall_channel::RecallChannel,
+    recalls::RecallChannel,
     writes::{ConsentWait, PendingWrite, PendingWriteId},
 };
 

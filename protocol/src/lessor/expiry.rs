@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::{Command, LeaseKey},
+    command::{Command, LeaseKey, Outcome},
     id::{Incarnation, SessionId},
     planted::Bug,
     reached::{Bound, reached},
@@ -13,7 +13,7 @@ use crate::{
 
 use super::{
     Lessor, ProposalReason, StepContext,
-    lease_ends::{RenewalPlan, ReplicatedLease},
+    leases::{RenewalPlan, ReplicatedLease},
 };
 
 impl Lessor {
@@ -94,6 +94,45 @@ impl Lessor {
         let left = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
         if left < State::SESSION_TERM / 4 * 3 {
             self.lease_ends.renew(&key, now, State::SESSION_TERM, RenewalPlan { horizon, term: State::SESSION_TERM });
+        }
+    }
+
+    pub(super) fn handle_expired(
+        &mut self,
+        key: LeaseKey,
+        incarnation: Incarnation,
+        outcome: &Outcome,
+        cx: &mut StepContext<'_>,
+    ) {
+        match outcome {
+            Outcome::Expired => match &key {
+                LeaseKey::Session(session) => self.forget_session(*session, cx),
+                LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
+            },
+            // A tick in flight moved the horizon. The lessor still refuses to renew the lease, and
+            // proposes its end again (T5). A new lease from the same entry is not affected.
+            //
+            // A session lease promises nothing: a sign of life, such as a new volume lease, renews
+            // it.
+            Outcome::HorizonMoved { .. } => {
+                if let LeaseKey::Session(_) = &key {
+                    let end = self.clock.expiry_time().after(State::SESSION_TERM);
+                    self.lease_ends.insert(key, incarnation, end, State::SESSION_TERM);
+                } else if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
+                    self.propose_expiry(key, incarnation, lease.horizon);
+                }
+            }
+            // Another incarnation has taken its place.
+            _ => {}
+        }
+    }
+
+    /// Forgets a lease that the replicated state no longer has.
+    pub(super) fn forget_lease(&mut self, key: &LeaseKey) {
+        self.lease_ends.remove(key);
+        if let LeaseKey::Volume(session, volume) = key {
+            self.object_leases.end_tracking(volume, *session);
+            self.end_waits_without_lease(*session, volume);
         }
     }
 }

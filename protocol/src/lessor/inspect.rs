@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     command::LeaseKey,
     id::SessionId,
-    message::{BlockedReadInfo, CoveringInfo, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo},
+    message::{Answer, BlockedReadInfo, CoveringInfo, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo},
     object::Object,
     path::NodePath,
     reached::{Bound, reached},
@@ -22,6 +22,20 @@ use super::{
 };
 
 impl Lessor {
+    pub(super) fn answer_inspect(&self, inspect: &Inspect, cx: &StepContext<'_>) -> Option<Answer> {
+        match inspect {
+            Inspect::Holders { path } => Some(Answer::Holders(self.holder_infos(path, cx))),
+            Inspect::PendingWrites { path } => Some(Answer::PendingWrites(self.wait_infos(path, cx))),
+            Inspect::BlockedReads { path } => Some(Answer::BlockedReads(self.blocked_read_infos(path, cx))),
+            Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, cx))),
+            Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), cx))),
+            Inspect::Locks { path } => Some(Answer::LockInfos(self.lock_infos(path, cx))),
+            Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, cx))),
+            Inspect::Services { path, after } => Some(Answer::Services(self.services(path, after.as_ref(), cx))),
+            Inspect::Cluster => None,
+        }
+    }
+
     pub(super) fn inspect(&self, asker: &Requester, inspect: &Inspect, cx: &mut StepContext<'_>) {
         match self.answer_inspect(inspect, cx) {
             Some(answer) => self.reply_without_promises(asker, Ok(answer), cx),

@@ -12,7 +12,7 @@ use crate::{
     state::LeaseRecord,
 };
 
-use super::{Lessor, Requester, StepContext, lease_ends::RenewalPlan, promises::PromiseReach, renewals::RenewalAnswer};
+use super::{Lessor, Requester, StepContext, leases::RenewalPlan, promises::PromiseReach, renewals::RenewalAnswer};
 
 impl Lessor {
     /// The grant of a key lease is committed. Nothing is promised yet.

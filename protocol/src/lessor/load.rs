@@ -19,7 +19,7 @@ use crate::{
 
 use super::{
     Lessor,
-    lease_ends::{LOAD_PER_RENEWAL_A_SECOND, load_of_term},
+    leases::{LOAD_PER_RENEWAL_A_SECOND, load_of_term},
 };
 
 impl Lessor {

@@ -24,34 +24,36 @@
 
 pub mod clock;
 
+mod attachments;
 mod bounds;
 mod check;
-mod consent_waits;
 mod drift;
 mod effect;
+mod epoch;
 mod expiry;
-mod gathering;
+mod holder_reports;
 mod input;
 mod inspect;
 mod key_leases;
-mod lease_ends;
+mod leases;
 mod load;
 mod locks;
 mod object_leases;
 mod outcomes;
 mod promises;
 mod proposal_queue;
-mod purges;
-mod recall_channel;
+mod reads;
+mod recalls;
 mod renewals;
 mod requests;
 mod services;
+mod sessions;
 #[cfg(test)]
 mod tests;
+mod volume_leases;
 mod watches;
 mod write_leases;
 mod writes;
-mod writing;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -72,11 +74,11 @@ use crate::{
 
 use clock::ClusterClock;
 use drift::DriftReports;
-use lease_ends::LeaseEnds;
+use leases::LeaseEnds;
 use locks::AwaitedLocks;
 use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
-use recall_channel::RecallChannel;
+use recalls::RecallChannel;
 use renewals::Renewals;
 use watches::WaitingWatches;
 use write_leases::BlockedReads;

@@ -17,9 +17,9 @@ use crate::{
 
 use super::{
     Lessor, RenewedLease, StepContext,
-    lease_ends::RenewalPlan,
+    leases::RenewalPlan,
     object_leases::{CopyTracking, GrantSource, ObjectLease},
-    recall_channel::RecallChannel,
+    recalls::RecallChannel,
 };
 
 /// The length of a promise, counted from the arrival of its request.

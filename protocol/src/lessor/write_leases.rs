@@ -27,7 +27,7 @@ use crate::{
     work::CountVisits,
 };
 
-use super::{Lessor, LessorEffect, ReadTarget, StepContext, WaitingRead, gathering::Claims};
+use super::{Lessor, LessorEffect, ReadTarget, StepContext, WaitingRead, writes::gathering::Claims};
 
 /// The blocked reads, by node, then by session and request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -24,15 +24,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
 use self::nodes::Nodes;
-use super::{LeaseRecord, NodeRecord, RowKey, State, touched::Touched, volumes::volume_lease_holder};
+use super::{Attachment, LeaseRecord, NodeRecord, RowKey, State, touched::Touched, volumes::volume_lease_holder};
 use crate::{
     change::{ChangeReason, EventKind},
     command::{Attach, LeaseKey, Outcome, VolumeLease, WriteRefusal},
     id::{Incarnation, LeaseId, Revision, SessionId},
-    object::{NodeOwner, Object, ObjectSet},
+    object::{Object, ObjectSet},
     path::NodePath,
     reached::{Bound, reached},
     work::CountVisits,
@@ -48,26 +46,6 @@ pub(crate) const FEW_NODES: usize = 16;
 /// The most nodes of several leases that share one change. Even with the longest paths, such a
 /// change fits into an answer to a watcher.
 const NODES_PER_CHANGE: usize = 1024;
-
-/// The lease that a node is attached to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Attachment {
-    /// The lease.
-    pub lease: LeaseKey,
-    /// Its incarnation. The node does not belong to later leases of the same name.
-    pub incarnation: Incarnation,
-}
-
-impl Attachment {
-    /// The lease as clients see it.
-    pub fn owner(&self) -> Option<NodeOwner> {
-        match &self.lease {
-            LeaseKey::Key(id) => Some(NodeOwner::Lease(*id)),
-            LeaseKey::Volume(session, _) => Some(NodeOwner::Session(*session)),
-            LeaseKey::Session(_) | LeaseKey::LockDelay(_) => None,
-        }
-    }
-}
 
 /// The attached nodes by lease. This table is derived from the nodes and the leases. It exists
 /// because the end of a lease must not scan all nodes.

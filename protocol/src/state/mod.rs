@@ -44,6 +44,7 @@ mod leases;
 mod locks;
 mod nodes;
 mod row;
+mod row_key;
 mod sessions;
 mod touched;
 mod transactions;
@@ -64,23 +65,22 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::{
-    attachments::Attachment,
-    leases::LeaseRecord,
-    locks::{LOCKS_PER_NODE_MAX, LockRecord},
-    nodes::NodeRecord,
-    row::{RowError, RowKey},
-    sessions::{RequestStatus, SessionRecord},
-    volumes::VolumeRecord,
-};
 use self::{attachments::Attachments, history::History, locks::LockTable, touched::Touched};
 pub(crate) use self::{
     attachments::FEW_NODES,
     history::{HistoryScan, ScanBounds},
 };
+pub use self::{
+    leases::LeaseRecord,
+    locks::{LOCKS_PER_NODE_MAX, LockRecord},
+    nodes::{Attachment, NodeRecord},
+    row_key::{RowError, RowKey},
+    sessions::{RequestStatus, SessionRecord},
+    volumes::VolumeRecord,
+};
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
-    id::{Epoch, Incarnation, LockId, Revision, SessionId, WriteLeaseId},
+    id::{Epoch, Incarnation, LockId, Revision, Sequence, SessionId, WriteLeaseId},
     path::NodePath,
     planted::{Bug, Planted},
     time::ClusterTime,
@@ -161,7 +161,7 @@ impl State {
     /// The most requests of one session with remembered outcomes (S9). It is the size of the window
     /// of sequences that a session may use. It is more than a client usually has in flight, and
     /// takes little memory for each session.
-    pub const ANSWERS_MAX: u64 = 1024;
+    pub const ANSWERS_MAX: u64 = Sequence::WINDOW;
 
     /// The most changes in the history: about a minute of a busy cluster. A client that missed no
     /// more changes can still revive its copies or resume a watch.

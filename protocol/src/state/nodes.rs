@@ -8,12 +8,13 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attachment, RowKey, State, after_all_below, below, touched::Touched};
+use super::{State, after_all_below, below, row_key::RowKey, touched::Touched};
 use crate::{
     change::{ChangeReason, EventKind},
-    id::Revision,
+    command::LeaseKey,
+    id::{Incarnation, Revision},
     limits::LimitError,
-    object::{Children, Content, Data, Object, ObjectKind, Stat, Value},
+    object::{Children, Content, Data, NodeOwner, Object, ObjectKind, Stat, Value},
     path::NodePath,
     work::{CountVisits, visit},
 };
@@ -33,6 +34,26 @@ pub struct NodeRecord {
     children: Option<Box<ChildList>>,
     /// The lease that the node is attached to, if any.
     pub attachment: Option<Box<Attachment>>,
+}
+
+/// The lease that a node is attached to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The lease.
+    pub lease: LeaseKey,
+    /// Its incarnation. The node does not belong to later leases of the same name.
+    pub incarnation: Incarnation,
+}
+
+impl Attachment {
+    /// The lease as clients see it.
+    pub fn owner(&self) -> Option<NodeOwner> {
+        match &self.lease {
+            LeaseKey::Key(id) => Some(NodeOwner::Lease(*id)),
+            LeaseKey::Volume(session, _) => Some(NodeOwner::Session(*session)),
+            LeaseKey::Session(_) | LeaseKey::LockDelay(_) => None,
+        }
+    }
 }
 
 /// The list of a node's children, without the names. Most nodes never have children.

@@ -1,6 +1,6 @@
 //! The rows and leases that an entry has changed.
 
-use super::RowKey;
+use super::row_key::RowKey;
 use crate::id::Incarnation;
 
 /// Rows to write or to remove. Each change adds a row. The list is sorted and deduplicated once, at

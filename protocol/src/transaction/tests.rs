@@ -69,9 +69,7 @@ fn operations_of_one_branch_must_not_overlap() {
         (attach("/a"), put("/a/b")),
         (attach("/a"), delete("/a/b")),
     ] {
-        let overlap = |path: &NodePath| {
-            Err(WriteRefusal::Overlap { branch: Branch::Then, first: 1, second: 2, path: path.clone() })
-        };
+        let overlap = |path: &NodePath| Err(Overlap { branch: Branch::Then, first: 1, second: 2, path: path.clone() });
         assert_eq!(of(&one, &other), overlap(other.path()), "{one:?} {other:?}");
         assert_eq!(of(&other, &one), overlap(one.path()), "{other:?} {one:?}");
     }
@@ -87,10 +85,10 @@ fn operations_of_one_branch_must_not_overlap() {
     let either = Transaction::new().then(put("/a")).otherwise(delete("/a"));
     assert_eq!(either.check_overlaps(), Ok(()));
     let twice = Transaction::new().otherwise(put("/a")).otherwise(put("/a"));
-    let overlap = WriteRefusal::Overlap { branch: Branch::Otherwise, first: 0, second: 1, path: path("/a") };
+    let overlap = Overlap { branch: Branch::Otherwise, first: 0, second: 1, path: path("/a") };
     assert_eq!(twice.check_overlaps(), Err(overlap.clone()));
     assert_eq!(
-        overlap.to_string(),
+        crate::command::WriteRefusal::from(overlap).to_string(),
         "operations 1 and 2 of branch otherwise: both affect /a; operations of one branch must be independent"
     );
 }

@@ -1,7 +1,7 @@
 //! Writes, and the consents that they wait for (S2).
 
 use super::*;
-use crate::{lessor::recall_channel::RECALL_RESEND_INTERVAL, message::Return};
+use crate::{lessor::recalls::RECALL_RESEND_INTERVAL, message::Return};
 
 #[test]
 fn a_write_waits_for_consent_and_no_longer() {

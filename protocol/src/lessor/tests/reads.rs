@@ -223,11 +223,11 @@ fn page_of_a_list_has_as_many_bytes_as_its_bound() {
     }
     for (most, last) in [(153, "/a"), (154, "/a/x"), (155, "/a/x"), (231, "/a/x")] {
         let bounds = LessorBounds { list_bytes_max: most, ..LessorBounds::DEFAULT };
-        let page = super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state);
+        let page = super::super::reads::list(&path("/a"), None, 9, &bounds, &world.state);
         assert_eq!(page.through, Some(path(last)), "{most} bytes");
     }
     let bounds = LessorBounds { list_bytes_max: 232, ..LessorBounds::DEFAULT };
-    assert_eq!(super::super::requests::list(&path("/a"), None, 9, &bounds, &world.state).through, None);
+    assert_eq!(super::super::reads::list(&path("/a"), None, 9, &bounds, &world.state).through, None);
 }
 
 /// Each page has one node with one byte. Two pages have as much content as one step answers with.

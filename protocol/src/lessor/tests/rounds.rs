@@ -342,7 +342,7 @@ fn lists_of_a_lease_are_named_one_by_one_up_to_a_bound() {
     let mut world = World::new();
     world.lease(&["/s/a/1", "/s/b/1", "/s/c/1"]);
     let lease = world.state.lease(&LeaseKey::Key(LeaseId(9))).expect("granted").incarnation;
-    let lists = |sets_max| super::super::purges::lists_of(lease, sets_max, &world.state);
+    let lists = |sets_max| super::super::attachments::lists_of(lease, sets_max, &world.state);
     let named = ["/s/a", "/s/b", "/s/c"].map(|list| ObjectSet::One(Object::children(path(list))));
     assert_eq!((lists(4), lists(3)), (named.to_vec(), named.to_vec()));
     assert_eq!(lists(2), [ObjectSet::Subtree(path("/s"))]);

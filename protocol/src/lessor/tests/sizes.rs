@@ -154,9 +154,9 @@ fn covers_too_long_for_a_command_become_one_subtree() {
 
     let sets = |count| (0..count).map(|number| ObjectSet::One(Object::data(long(number)))).collect::<Vec<_>>();
     let fits = sets(570);
-    assert_eq!(writing::within_a_command(fits.clone()), fits);
+    assert_eq!(super::super::writes::arrival::within_a_command(fits.clone()), fits);
     let top = long(0).parent().expect("a parent");
-    assert_eq!(writing::within_a_command(sets(600)), [ObjectSet::Subtree(top)]);
+    assert_eq!(super::super::writes::arrival::within_a_command(sets(600)), [ObjectSet::Subtree(top)]);
 }
 
 fn write_body(write: Write) -> Body {

@@ -9,7 +9,7 @@ use super::{super::fixture::*, *};
 use crate::{
     command::{Command, Condition, Outcome, Proposal, Write, Written},
     id::{LeaseId, Sequence},
-    object::Value,
+    object::{NodeOwner, Value},
     transaction::{Operation, Transaction},
 };
 

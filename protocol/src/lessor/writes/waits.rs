@@ -10,25 +10,25 @@ use crate::{
     work::{CountVisits, visit},
 };
 
-use super::writes::{ConsentWait, PendingWriteId};
+use super::{ConsentWait, PendingWriteId};
 
 /// All waits. A write has at most one wait for each session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct ConsentWaits {
+pub(in crate::lessor) struct ConsentWaits {
     by_stamp: BTreeSet<(SessionId, Stamp, PendingWriteId)>,
     by_lease: BTreeSet<(SessionId, NodePath, Incarnation, PendingWriteId)>,
     by_expiry: BTreeSet<(ClusterTime, SessionId, PendingWriteId)>,
 }
 
 impl ConsentWaits {
-    pub(super) fn insert(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
+    pub(in crate::lessor) fn insert(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
         visit(1 + wait.leases.len());
         self.by_stamp.insert((session, wait.stamp, write_id));
         self.by_lease.extend(wait.leases.iter().map(|(volume, lease)| (session, volume.clone(), *lease, write_id)));
         self.by_expiry.extend(wait.expires_at.map(|over| (over, session, write_id)));
     }
 
-    pub(super) fn remove(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
+    pub(in crate::lessor) fn remove(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
         visit(1 + wait.leases.len());
         self.by_stamp.remove(&(session, wait.stamp, write_id));
         for (volume, lease) in &wait.leases {
@@ -40,26 +40,26 @@ impl ConsentWaits {
     }
 
     /// The writes that wait for the session's consent to this recall.
-    pub(super) fn of_stamp(&self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
+    pub(in crate::lessor) fn of_stamp(&self, session: SessionId, stamp: Stamp) -> Vec<PendingWriteId> {
         let found = self.by_stamp.range((session, stamp, 0)..=(session, stamp, PendingWriteId::MAX)).counted();
         found.map(|(_, _, write_id)| *write_id).collect()
     }
 
     /// The writes that wait for copies under the session's present or earlier leases on the volume.
-    pub(super) fn of_volume(&self, session: SessionId, volume: &NodePath) -> Vec<PendingWriteId> {
+    pub(in crate::lessor) fn of_volume(&self, session: SessionId, volume: &NodePath) -> Vec<PendingWriteId> {
         let first = (session, volume.clone(), Incarnation(0), 0);
         let last = (session, volume.clone(), Incarnation(u64::MAX), PendingWriteId::MAX);
         self.by_lease.range(first..=last).counted().map(|(_, _, _, write_id)| *write_id).collect()
     }
 
     /// The waits for object leases that have ended.
-    pub(super) fn expired(&self, now: ClusterTime) -> Vec<(SessionId, PendingWriteId)> {
+    pub(in crate::lessor) fn expired(&self, now: ClusterTime) -> Vec<(SessionId, PendingWriteId)> {
         let over = self.by_expiry.iter().take_while(|(over, ..)| *over <= now).counted();
         over.map(|(_, session, write_id)| (*session, *write_id)).collect()
     }
 
     #[cfg(test)]
-    pub(super) fn size(&self) -> usize {
+    pub(in crate::lessor) fn size(&self) -> usize {
         self.by_stamp.len() + self.by_lease.len() + self.by_expiry.len()
     }
 }

@@ -1,13 +1,15 @@
-//! The recall channel of one session: its stamps, and its numbered recalls in order (S4, S5).
+//! Recalls: the channel of each session with its stamps and numbered recalls, and the consents to
+//! them (S2, S4, S5).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
+use super::{Lessor, LessorEffect, StepContext};
 use crate::{
     id::{Epoch, SessionId, Stamp, WriteLeaseId},
-    message::Recall,
+    message::{Consent, Recall},
     object::ObjectSet,
     reached::{Bound, reached},
     time::Instant,
@@ -210,6 +212,58 @@ impl RecallChannel {
             );
         }
         Ok(())
+    }
+}
+
+impl Lessor {
+    /// Sends unanswered recalls again: those last sent at least `after` ago, a bounded number of
+    /// them.
+    pub(super) fn resend_recalls(&mut self, session: SessionId, after: Duration, cx: &mut StepContext<'_>) {
+        let (channel, most) = (self.recall_channels.entry(session).or_default(), self.config.bounds.recalls_again_max);
+        let again = channel.resend_overdue(cx.now, after, most);
+        if again.len() == most {
+            reached(Bound::RecallsAgain);
+        }
+        cx.effects.extend(again.into_iter().map(LessorEffect::Recall));
+    }
+
+    /// Handles a consent: the session has dropped the sets of the recall with this stamp (S2). If
+    /// there is no such unanswered recall, the consent has no effect.
+    pub(super) fn consent(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
+        let Consent { session, stamp } = consent;
+        if let Some(kept) = self.write_leased_node(session, stamp, cx.state) {
+            return self.note_early(kept, consent, cx);
+        }
+        let Some(recall) = self.recall_channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else {
+            return;
+        };
+        for set in &recall.sets {
+            self.drop_older(session, set, stamp);
+        }
+        self.end_waits_consented(session, stamp);
+    }
+
+    /// Forgets the session's leases in the set with stamps up to this one. A later grant stays
+    /// valid (S2). The stamp is that of a recall that the session consents to, or of a grant that
+    /// it returns.
+    pub(super) fn drop_older(&mut self, session: SessionId, set: &ObjectSet, stamp: Stamp) {
+        if Some(stamp.epoch) == self.epoch {
+            self.object_leases.drop_through(set, session, stamp.sequence);
+        }
+    }
+
+    pub(super) fn channel(&mut self, session: SessionId) -> &mut RecallChannel {
+        self.recall_channels.entry(session).or_default()
+    }
+
+    pub(super) fn stamp(&mut self, session: SessionId) -> Stamp {
+        let epoch = self.epoch.unwrap_or(Epoch(0));
+        self.channel(session).stamp(epoch)
+    }
+
+    pub(super) fn grant_stamp(&mut self, session: SessionId) -> Stamp {
+        let epoch = self.epoch.unwrap_or(Epoch(0));
+        self.channel(session).stamp_grant(epoch)
     }
 }
 

@@ -27,15 +27,14 @@ use crate::{
 };
 
 use super::{
-    Lessor, LessorEffect, StepContext,
-    object_leases::volumes_of,
-    writes::{ClientWrite, ConsentWait, PendingWriteId},
+    super::{Lessor, LessorEffect, StepContext, object_leases::volumes_of},
+    ClientWrite, ConsentWait, PendingWriteId,
 };
 
 /// The sets to recall from one session for one write.
 #[derive(Default)]
-pub(super) struct Claim {
-    pub(super) sets: BTreeSet<ObjectSet>,
+pub(in crate::lessor) struct Claim {
+    pub(in crate::lessor) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<NodePath, Incarnation>,
     /// When the last known object lease ends. Not used for a covering holder: only the ends of its
     /// volume leases bound the wait.
@@ -46,7 +45,7 @@ pub(super) struct Claim {
 impl Claim {
     /// Adds a volume lease under which the session may have copies. `over` is when the last known
     /// object lease ends; `None` for a covering holder.
-    pub(super) fn add(&mut self, volume: NodePath, incarnation: Incarnation, over: Option<ClusterTime>) {
+    pub(in crate::lessor) fn add(&mut self, volume: NodePath, incarnation: Incarnation, over: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
         self.is_covering |= over.is_none();
         self.expires_at = self.expires_at.max(over);
@@ -55,8 +54,8 @@ impl Claim {
 
 /// The sets to recall from all sessions for one write.
 #[derive(Default)]
-pub(super) struct Claims {
-    pub(super) by_session: BTreeMap<SessionId, Claim>,
+pub(in crate::lessor) struct Claims {
+    pub(in crate::lessor) by_session: BTreeMap<SessionId, Claim>,
     writer: Option<WriterCopies>,
 }
 
@@ -88,7 +87,7 @@ impl Lessor {
     /// Asks each session that may hold an object of the write for its consent (S2), and proposes
     /// the write if it need not wait. A flush needs no consents: no other session has had a copy
     /// since the write lease was applied (S10).
-    pub(super) fn gather(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
+    pub(in crate::lessor) fn gather(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
         pending.gathered_at = cx.state.revision();
         let (covers, leases) = (pending.covers.clone(), pending.purged_leases().clone());

@@ -16,14 +16,12 @@ use crate::{
 };
 
 use super::{
-    Lessor, ProposalReason, Requester, StepContext,
-    load::results_of_write,
-    purges::lists_of,
-    writes::{ClientWrite, ConsentWait, PendingWrite, PendingWriteId, WriteKind},
+    super::{Lessor, ProposalReason, Requester, StepContext, attachments::lists_of, load::results_of_write},
+    ClientWrite, ConsentWait, PendingWrite, PendingWriteId, WriteKind,
 };
 
 impl Lessor {
-    pub(super) fn write(
+    pub(in crate::lessor) fn write(
         &mut self,
         asker: Requester,
         (sequence, unanswered_from): (Sequence, Sequence),
@@ -73,7 +71,7 @@ impl Lessor {
     /// The objects for which to gather consents again, after a write was found uncovered. Writes of
     /// the nodes that a transaction compares could switch its branch again and again. So from now
     /// on the lessor gathers consents for both branches.
-    pub(super) fn covers_again(&self, asked: &ClientWrite, state: &State) -> Vec<ObjectSet> {
+    pub(in crate::lessor) fn covers_again(&self, asked: &ClientWrite, state: &State) -> Vec<ObjectSet> {
         let ClientWrite { session: writer, write, intended, .. } = asked;
         within_a_command(match write {
             Write::Transaction(transaction) => {
@@ -159,7 +157,7 @@ impl Lessor {
             Write::Transaction(transaction) => {
                 let beyond = limits.check_transaction(transaction).err().map(Refusal::from);
                 let made = || limits.check_nodes_made(cx.state.nodes_made(transaction)).err().map(Refusal::from);
-                let overlap = || transaction.check_overlaps().err().map(Refusal::Write);
+                let overlap = || transaction.check_overlaps().err().map(|overlap| Refusal::Write(overlap.into()));
                 beyond
                     .or_else(overlap)
                     .or_else(made)
@@ -229,14 +227,14 @@ impl Lessor {
 
     /// Ends the waits for a session's consent to this recall, and proposes the writes that became
     /// ready.
-    pub(super) fn end_waits_consented(&mut self, session: SessionId, stamp: Stamp) {
+    pub(in crate::lessor) fn end_waits_consented(&mut self, session: SessionId, stamp: Stamp) {
         let ready = self.writes.consented(session, stamp);
         self.propose_ready(ready);
     }
 
     /// Ends the waits for copies that the session can no longer use, because all volume leases that
     /// protect them have ended in the replicated state (T5).
-    pub(super) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
+    pub(in crate::lessor) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
         let ends = &self.lease_ends;
         let is_left = |(volume, incarnation): (&NodePath, &Incarnation)| {
             let key = LeaseKey::Volume(session, volume.clone());
@@ -248,13 +246,13 @@ impl Lessor {
     }
 
     /// Ends the waits for object leases that have ended (T3).
-    pub(super) fn end_expired_waits(&mut self) {
+    pub(in crate::lessor) fn end_expired_waits(&mut self) {
         let ready = self.writes.end_expired_waits(self.clock.expiry_time());
         self.propose_ready(ready);
     }
 
     /// Proposes the writes that are ready, in their order, and those that become ready then.
-    pub(super) fn propose_ready(&mut self, ready: Vec<PendingWriteId>) {
+    pub(in crate::lessor) fn propose_ready(&mut self, ready: Vec<PendingWriteId>) {
         let mut ready: BTreeSet<PendingWriteId> = ready.into_iter().collect();
         while let Some(next) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
@@ -283,7 +281,7 @@ impl Lessor {
 
 /// These sets, or their common subtree if their encoding is too long for a command. A write's
 /// covers may grow each time that it gathers, and must not make its command too long for an entry.
-pub(super) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
+pub(in crate::lessor) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
     if encoded_bytes_of_sets(&covers) <= Write::CONSENTED_BYTES_MAX {
         return covers;
     }

@@ -6,6 +6,13 @@
 //! that shares an object is proposed. The log preserves the order, so the next write need not wait
 //! for the commit.
 
+pub(super) mod arrival;
+mod check;
+pub(super) mod gathering;
+mod outcome;
+mod queues;
+mod waits;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
@@ -17,8 +24,8 @@ use crate::{
     work::CountVisits,
 };
 
-use self::queues::WriteQueues;
-use super::{Requester, consent_waits::ConsentWaits};
+use self::{queues::WriteQueues, waits::ConsentWaits};
+use super::Requester;
 
 /// Numbers pending writes in the order of arrival.
 pub(super) type PendingWriteId = u64;
@@ -629,6 +636,3 @@ fn leave(
         }
     }
 }
-
-mod check;
-mod queues;

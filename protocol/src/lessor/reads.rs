@@ -1,0 +1,162 @@
+//! Reads: each waits for a quorum round that begins after its arrival (S6).
+
+use crate::{
+    change::Changes,
+    message::{Answer, LIST_NODES_MAX, ListPage, ReadAnswer, Refusal},
+    object::{Content, Data},
+    path::NodePath,
+    planted::Bug,
+    reached::{Bound, reached},
+    state::State,
+};
+
+use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead};
+
+impl Lessor {
+    /// Lets a read wait for a quorum round that begins after its arrival. If a round is in flight,
+    /// the read waits for the next (S6).
+    pub(super) fn read(&mut self, read: WaitingRead, cx: &mut StepContext<'_>) {
+        let path = match &read.wanted {
+            ReadTarget::Object { object, .. } => Some(&object.path),
+            ReadTarget::List { path, .. } => Some(path),
+            ReadTarget::CurrentRevision => None,
+        };
+        if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
+            return self.reply(&read.requester, Err(error.into()), cx);
+        }
+        let got = self.proven_reads.len() + self.round_reads.len() + self.next_round_reads.len();
+        let most = self.config.bounds.reads_max;
+        if got >= most {
+            reached(Bound::Reads);
+            let refusal = Refusal::Busy { what: "reads".to_owned(), got, most };
+            return self.reply_without_promises(&read.requester, Err(refusal), cx);
+        }
+        if self.planted(Bug::ReadWithoutProof) {
+            return self.answer_read(&read, cx);
+        }
+        self.next_round_reads.push(read);
+        self.begin_round(cx);
+    }
+
+    pub(super) fn begin_round(&mut self, cx: &mut StepContext<'_>) {
+        if self.round_reads.is_empty() && !self.next_round_reads.is_empty() {
+            self.round = self.round.wrapping_add(1);
+            self.round_reads = std::mem::take(&mut self.next_round_reads);
+            cx.effects.push(LessorEffect::Prove { round: self.round });
+        }
+    }
+
+    pub(super) fn handle_proof(&mut self, round: u64, cx: &mut StepContext<'_>) {
+        if round == self.round {
+            self.proven_reads.extend(std::mem::take(&mut self.round_reads));
+            self.answer_proven(cx);
+            self.begin_round(cx);
+        }
+    }
+
+    /// Answers reads whose round has succeeded, up to the bounds of one step. The next steps answer
+    /// the others from the state as applied by then. The round began after all of them arrived, so
+    /// it proves leadership for all.
+    pub(super) fn answer_proven(&mut self, cx: &mut StepContext<'_>) {
+        let LessorBounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
+        for _ in 0..reads_per_step.max(1) {
+            let Some(read) = self.proven_reads.pop_front() else { return };
+            self.answer_read(&read, cx);
+            if cx.read_bytes >= content_bytes_max {
+                return;
+            }
+        }
+        if !self.proven_reads.is_empty() {
+            reached(Bound::ReadsPerStep);
+        }
+    }
+
+    pub(super) fn handle_proof_failure(&mut self, round: u64, cx: &mut StepContext<'_>) {
+        if round == self.round {
+            for read in std::mem::take(&mut self.round_reads) {
+                self.reply_without_promises(&read.requester, Err(Refusal::Retry), cx);
+            }
+            self.begin_round(cx);
+        }
+    }
+
+    pub(super) fn answer_read(&mut self, read: &WaitingRead, cx: &mut StepContext<'_>) {
+        self.answer_freed(read, None, cx);
+    }
+
+    /// Answers a read. `freed` is the node whose write lease has ended, if the read waited for one.
+    pub(super) fn answer_freed(&mut self, read: &WaitingRead, freed: Option<&NodePath>, cx: &mut StepContext<'_>) {
+        let WaitingRead { requester, wanted } = read;
+        let (object, known) = match wanted {
+            ReadTarget::Object { object, .. }
+                if freed != Some(&object.path) && self.is_under_write_lease(object, cx.state) =>
+            {
+                return self.defer_read(read, object, cx);
+            }
+            ReadTarget::Object { object, known, .. } => (object, known),
+            ReadTarget::List { path, after, nodes_max } => {
+                let page = list(path, after.as_ref(), *nodes_max, &self.config.bounds, cx.state);
+                cx.read_bytes += page.nodes.iter().map(|(_, data)| NODE_BYTES + data.value.len()).sum::<usize>();
+                return self.answer_list(read, (page, freed), cx);
+            }
+            ReadTarget::CurrentRevision => {
+                let changes = Changes { changes: Vec::new(), through: cx.state.revision() };
+                return self.reply(requester, Ok(Answer::Changes(changes)), cx);
+            }
+        };
+        let is_unchanged = known.is_some() && *known == cx.state.modify_revision(object);
+        let content = match is_unchanged {
+            true => Ok(None),
+            false => cx.state.content_within(object, self.config.bounds.content_bytes_max).map(Some),
+        };
+        let content = match content {
+            Ok(content) => content,
+            Err(error) => {
+                reached(Bound::ContentBytes);
+                return self.reply(requester, Err(error.into()), cx);
+            }
+        };
+        cx.read_bytes += content.as_ref().map_or(0, Content::weight);
+        let grant = self.grant(requester.session, object, cx);
+        let volume = cx.state.volume_of(&object.path).0.clone();
+        let answer = ReadAnswer { content, grant, volume, applied: cx.state.revision() };
+        self.reply(requester, Ok(Answer::Read(answer)), cx);
+    }
+}
+
+/// A page of the nodes at and below a path: the first nodes, up to the bounds of a page.
+pub(super) fn list(
+    path: &NodePath,
+    after: Option<&NodePath>,
+    nodes_max: u32,
+    bounds: &LessorBounds,
+    state: &State,
+) -> ListPage {
+    if nodes_max > LIST_NODES_MAX {
+        reached(Bound::ListNodes);
+    }
+    let most = nodes_max.clamp(1, LIST_NODES_MAX) as usize;
+    let mut page = ListPage { nodes: Vec::new(), revision: state.revision(), through: None };
+    let (mut bytes, mut through): (usize, Option<&NodePath>) = (0, None);
+    // Tombstones count too, because examining them takes time.
+    for (looked_at, (path, node)) in state.nodes_and_tombstones_in(path, after).enumerate() {
+        bytes += node.map_or(0, |node| path.as_str().len() + node.value.len() + NODE_BYTES);
+        let is_long = page.nodes.len() == most;
+        let is_full = is_long || (bytes > bounds.list_bytes_max && !page.nodes.is_empty());
+        if is_full || looked_at == bounds.scan_max {
+            if !is_long {
+                reached(if is_full { Bound::ListBytes } else { Bound::Scan });
+            }
+            page.through = through.cloned();
+            break;
+        }
+        if let Some(node) = node {
+            page.nodes.push((path.clone(), Data { value: node.value.clone(), stat: node.stat() }));
+        }
+        through = Some(path);
+    }
+    page
+}
+
+/// About how many bytes a node takes in a list in addition to its path and value.
+const NODE_BYTES: usize = 64;

@@ -1,0 +1,167 @@
+//! New leases on volumes, and which copies of a returning session are valid again (S7, T5).
+
+use crate::{
+    command::{LeaseKey, Outcome},
+    id::{Incarnation, Revision, SessionId},
+    message::{AcquiredVolume, Answer, LastValid, Refusal, Revival},
+    object::{Object, ObjectSet},
+    path::NodePath,
+    planted::Bug,
+    reached::{Bound, reached},
+    state::State,
+    volume::Tracking,
+};
+
+use super::{Lessor, Requester, StepContext, epoch::tracking, object_leases::CopyTracking, recalls::RecallChannel};
+
+impl Lessor {
+    /// Whether acquiring a volume lease could extend a lease whose end is proposed: one with nodes
+    /// or locks, which an acquisition does not replace. A stream of such requests would move the
+    /// horizon before each proposed end, and the lease would never end (T5). It checks all volumes
+    /// at and above the path, because the path's own may be removed first.
+    pub(super) fn may_extend_ending(&self, session: SessionId, path: &NodePath, state: &State) -> bool {
+        let tops = std::iter::once(path.clone()).chain(path.ancestors());
+        let keys = tops.map(|top| LeaseKey::Volume(session, top));
+        let mut ending = keys.filter(|key| self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed));
+        ending.any(|key| state.has_dependents(&key))
+    }
+
+    /// Handles a session's new lease on a volume. The earlier lease ended with the same entry.
+    pub(super) fn handle_volume_acquired(
+        &mut self,
+        asker: &Requester,
+        valid_at: Option<LastValid>,
+        outcome: &Outcome,
+        cx: &mut StepContext<'_>,
+    ) {
+        let session = asker.session;
+        let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
+            let refusal = match outcome {
+                Outcome::SessionNotFound => Refusal::SessionNotFound { session },
+                _ => Refusal::Retry,
+            };
+            return self.reply_without_promises(asker, Err(refusal), cx);
+        };
+        let key = LeaseKey::Volume(session, volume.clone());
+        let Some(lease) = cx.state.lease(&key) else {
+            return self.reply_without_promises(asker, Err(Refusal::Retry), cx);
+        };
+        // True if another acquisition in the same entry has replaced this request's lease. Under
+        // the present lease the leader tracks no copies, so this answer must revive none.
+        let is_overtaken = lease.incarnation != *incarnation;
+        let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
+        if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
+            return self.answer_already_acquired(asker, &key, volume, cx);
+        }
+        let valid_at = valid_at.filter(|_| !is_overtaken);
+        let revival = self.revival(volume, incarnation, valid_at, cx);
+        let mode = match (&revival, tracking(volume, cx.state)) {
+            (_, Tracking::Covering) => CopyTracking::Covering,
+            (Revival::AllExcept { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
+                CopyTracking::AwaitingReport { number: *covering, pieces: Default::default() }
+            }
+            (_, Tracking::Objects) => CopyTracking::Exact,
+        };
+        self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
+        // If the commit took long, the horizon may have passed already.
+        self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), term);
+        self.end_waits_without_lease(session, volume);
+        let Some(epoch) = self.epoch else { return };
+        let stamp = self.channel(session).stamp(epoch);
+        match self.promise(&key, volume, cx) {
+            Some((promise, _)) => {
+                self.reply(asker, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival })), cx)
+            }
+            None => self.reply(asker, Err(Refusal::Retry), cx),
+        }
+    }
+
+    /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
+    /// on it. The leader still tracks its copies, and the client validates each before use. If the
+    /// end of the lease is proposed, the client must ask again.
+    pub(super) fn answer_already_acquired(
+        &mut self,
+        asker: &Requester,
+        key: &LeaseKey,
+        volume: &NodePath,
+        cx: &mut StepContext<'_>,
+    ) {
+        let Some(epoch) = self.epoch else { return };
+        let is_ending = self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed);
+        let stamp = self.channel(asker.session).stamp(epoch);
+        let promise = if is_ending { None } else { self.promise(key, volume, cx) };
+        match promise {
+            Some((promise, _)) => {
+                let acquired = AcquiredVolume { promise, stamp, revival: Revival::None };
+                self.reply(asker, Ok(Answer::Acquired(acquired)), cx);
+            }
+            None => self.reply(asker, Err(Refusal::Retry), cx),
+        }
+    }
+
+    /// Which copies of a returning session are valid again: those of objects without a change since
+    /// its last lease, and without a pending write. This is Yin's delayed invalidation, without a
+    /// list for each client.
+    pub(super) fn revival(
+        &mut self,
+        volume: &NodePath,
+        incarnation: Incarnation,
+        valid_at: Option<LastValid>,
+        cx: &StepContext<'_>,
+    ) -> Revival {
+        let state = cx.state;
+        let known = valid_at.filter(|valid_at| {
+            valid_at.incarnation < incarnation
+                && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
+        });
+        let changed = known.and_then(|known| self.changed(known.revision, volume, state));
+        match changed {
+            Some(changed) => Revival::AllExcept { changed, covering: self.next_covering() },
+            None => Revival::None,
+        }
+    }
+
+    /// The objects of the volume that have changed since the revision, that pending writes cover,
+    /// or that are under a write lease. `None` if the history does not reach back, or if the list
+    /// would be too long. The search stops when the list is too long.
+    pub(super) fn changed(&self, since: Revision, volume: &NodePath, state: &State) -> Option<Vec<ObjectSet>> {
+        let within = ObjectSet::Subtree(volume.clone());
+        let written = self.writes.covers_within(&within);
+        let kept = state.write_leased_in(&within).map(|path| ObjectSet::One(Object::data(path.clone())));
+        let mut bytes = 0;
+        let mut tell = |set: ObjectSet| {
+            bytes += set.path().as_str().len() + 1;
+            let fits = bytes <= self.config.bounds.revival_bytes_max;
+            if !fits {
+                reached(Bound::RevivalBytes);
+            }
+            fits.then_some(set)
+        };
+        // First the changed sets, sorted, each once, then those of pending writes and write leases.
+        let mut changed: Vec<ObjectSet> =
+            state.changed_in_volume(volume, since)?.cloned().map(&mut tell).collect::<Option<_>>()?;
+        changed.sort_unstable();
+        changed.dedup();
+        let others = written.chain(kept).map(tell).collect::<Option<Vec<_>>>()?;
+        changed.extend(others);
+        Some(changed)
+    }
+
+    /// Forgets the object leases in a volume whose borders or settings have changed, because the
+    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended.
+    pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
+        let all = ObjectSet::Subtree(top.clone());
+        for session in self.object_leases.sessions_in(&all, self.clock.expiry_time()) {
+            let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
+            self.object_leases.drop_through(&all, session, granted);
+        }
+        if state.volume(top).is_some() {
+            return;
+        }
+        for session in self.object_leases.sessions_on(top) {
+            self.lease_ends.remove(&LeaseKey::Volume(session, top.clone()));
+            self.object_leases.end_tracking(top, session);
+            self.end_waits_without_lease(session, top);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The outcome of a write: the answers to its requesters, and what its end changes for others (S2,
+//! S7b, S9).
+
+use crate::{
+    command::{GrantedKeyLease, LeaseKey, Outcome, Write, WriteRefusal, Written},
+    id::SessionId,
+    message::{Answer, KeyLeaseRenewal, Refusal},
+    object::Object,
+    path::NodePath,
+    planted::Bug,
+};
+
+use super::{
+    super::{Lessor, Requester, StepContext, load::results_of_write},
+    ClientWrite, PendingWrite, PendingWriteId, WriteKind,
+};
+
+impl Lessor {
+    pub(in crate::lessor) fn handle_written(
+        &mut self,
+        waiting: PendingWriteId,
+        outcome: Outcome,
+        cx: &mut StepContext<'_>,
+    ) {
+        let result = match outcome {
+            Outcome::MissingConsents => return self.gather_again(waiting, cx),
+            Outcome::Written(result) => Ok(result),
+            Outcome::BelowWindow { lowest } => Err((lowest, lowest.window_end())),
+            Outcome::BeyondWindow { highest } => Err((highest.window_start(), highest)),
+            Outcome::SessionNotFound => {
+                return self.write_refused(waiting, |session, _| Refusal::SessionNotFound { session }, cx);
+            }
+            _ => return self.write_refused(waiting, |_, _| Refusal::Retry, cx),
+        };
+        let result = match result {
+            Ok(result) => result,
+            Err((lowest, highest)) => {
+                return self.write_refused(waiting, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
+            }
+        };
+        let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
+        match (&result, &asked.write) {
+            (Err(_), _)
+            | (
+                Ok(_),
+                Write::Put { .. }
+                | Write::Delete { .. }
+                | Write::Transaction(_)
+                | Write::Lock { .. }
+                | Write::ChangeLockMode { .. }
+                | Write::Unlock { .. }
+                | Write::TakeWriteLease { .. }
+                | Write::Flush { .. }
+                | Write::HandOver { .. },
+            ) => {}
+            (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, cx),
+            (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id)),
+            (
+                Ok(_),
+                Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
+            ) => self.reset_volume_copies(path, cx.state),
+        }
+        self.answer_write(asked, &result, cx);
+        self.propose_ready(ready);
+    }
+
+    pub(in crate::lessor) fn finish_client_write(
+        &mut self,
+        waiting: PendingWriteId,
+    ) -> Option<(ClientWrite, Vec<PendingWriteId>)> {
+        match self.writes.leave(waiting)? {
+            (PendingWrite { work: WriteKind::Client(asked), .. }, ready) => {
+                self.load_to_come -= asked.load;
+                self.results_to_come -= results_of_write(&asked.write);
+                Some((asked, ready))
+            }
+            _ => None,
+        }
+    }
+
+    /// Gathers consents again for a write that would have changed objects that no consent covers
+    /// (S2). The write stays at its position in the queues.
+    pub(in crate::lessor) fn gather_again(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
+        let Some(asked) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
+        let covers = self.covers_again(asked, cx.state);
+        let ready = self.writes.cover(waiting, covers);
+        self.propose_ready(ready);
+        self.gather(waiting, cx);
+    }
+
+    pub(in crate::lessor) fn write_refused(
+        &mut self,
+        waiting: PendingWriteId,
+        refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
+        cx: &mut StepContext<'_>,
+    ) {
+        let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
+        for asker in &asked.requesters {
+            self.reply(asker, Err(refusal(asked.session, asked.sequence)), cx);
+        }
+        self.propose_ready(ready);
+    }
+
+    /// Answers all requesters. After a put, the last requester gets a lease on the node's data, so
+    /// that its next read is a hit. After a transaction it gets none, because the lessor does not
+    /// know which objects the writer will read.
+    pub(in crate::lessor) fn answer_write(
+        &mut self,
+        asked: ClientWrite,
+        result: &Result<Written, WriteRefusal>,
+        cx: &mut StepContext<'_>,
+    ) {
+        let ClientWrite { requesters, write, .. } = asked;
+        let last = requesters.len().saturating_sub(1);
+        for (place, asker) in requesters.iter().enumerate() {
+            let answer = match result {
+                Err(refusal) => Err(Refusal::Write(refusal.clone())),
+                Ok(written) => Ok(self.written_answer(asker.session, &write, written, place == last, cx)),
+            };
+            self.reply(asker, answer, cx);
+        }
+    }
+
+    /// Answers with a remembered outcome, without object leases. Promises are computed afresh (S9).
+    pub(in crate::lessor) fn answer_again(
+        &mut self,
+        asker: &Requester,
+        write: &Write,
+        outcome: Result<Written, WriteRefusal>,
+        cx: &mut StepContext<'_>,
+    ) {
+        let answer = match outcome {
+            Err(refusal) => Err(Refusal::Write(refusal)),
+            Ok(written) => Ok(self.written_answer(asker.session, write, &written, false, cx)),
+        };
+        self.reply(asker, answer, cx);
+    }
+
+    /// The answer to a write that took effect. If `grants`, a put's writer gets a lease on the
+    /// node.
+    pub(in crate::lessor) fn written_answer(
+        &mut self,
+        session: SessionId,
+        write: &Write,
+        written: &Written,
+        grants: bool,
+        cx: &StepContext<'_>,
+    ) -> Answer {
+        // A write lease counts as a grant, so that its stamp is later than all earlier recalls.
+        let is_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
+        let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
+        // The end of a lease in the same entry may have removed the written node again. The queues
+        // order only writes, so they do not prevent that.
+        let is_there =
+            |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
+        let grant = match write {
+            Write::Put { path, .. } if grants && is_there(path) => self.grant(session, &Object::data(path.clone()), cx),
+            _ => None,
+        };
+        let granted = written.lease.map(|GrantedKeyLease { id, incarnation }| {
+            let incarnation = (!self.planted(Bug::GrantAnsweredWithReplacement)).then_some(incarnation);
+            KeyLeaseRenewal { id, incarnation }
+        });
+        let key_lease = granted.map(|lease| self.renew_key_lease(lease, cx));
+        let write_lease_data = match write {
+            Write::TakeWriteLease { path, lock }
+                if cx.state.write_leased_lock(path).is_some_and(|(id, _)| id == *lock) =>
+            {
+                cx.state.data(path).map(Box::new)
+            }
+            _ => None,
+        };
+        Answer::Written {
+            written: written.clone(),
+            stamp,
+            grant,
+            applied: cx.state.revision(),
+            key_lease,
+            write_lease_data,
+        }
+    }
+}
