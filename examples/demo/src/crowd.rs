@@ -266,3 +266,24 @@ async fn hear(member: usize, said: ChildStdout, events: UnboundedSender<(usize, 
     };
     let _ = events.send((member, CrowdEvent::Ended(how)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_last_as_long_as_that_of_any_reader() {
+        let mut tally = Tally::new();
+        for reads in [true, true, false] {
+            tally.members.push(CrowdPart { reads, ..CrowdPart::default() });
+        }
+        let report = |lease_until| WorkerReport { lease_until, ..WorkerReport::default() };
+        tally.take(0, report(900));
+        assert_eq!(tally.leases_until(), 0, "one has not reported");
+        tally.take(1, report(700));
+        tally.take(2, report(0));
+        assert_eq!(tally.leases_until(), 700, "a writer does not count");
+        tally.take(1, report(1_200));
+        assert_eq!(tally.leases_until(), 900, "the latest report counts");
+    }
+}

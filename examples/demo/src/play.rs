@@ -25,8 +25,8 @@ use crate::{
 };
 
 /// The term of the files' volume. A client renews its lease when half of it remains, or earlier
-/// with another request. So at least half remains when the leader dies, longer than most outages.
-/// The clients report how much it is. The demo can wait for the end of the term.
+/// with another request. So about half remains at least when the leader dies, which is longer than
+/// most outages. The readers report how much it is. The demo can wait for the end of a term.
 const TERM: Duration = Duration::from_secs(4);
 
 /// The object term. Copies stay valid for it while the volume lease is renewed.
@@ -201,7 +201,7 @@ impl<'a> Play<'a> {
         self.replicas.kill(leader)?;
         let left = millis(leases_until.saturating_sub(from)) / 1e3;
         self.narrator
-            .tell(&format!("replica {leader} led and was killed; the readers' leases last for {left:.1} s more"));
+            .tell(&format!("replica {leader} led and was killed; each reader's lease lasts for {left:.1} s at least"));
         let has_gone_on = |part: &CrowdPart| part.reads || part.acks.last().is_some_and(|ack| ack.begin > from);
         self.crowd.until("writes to go on", |crowd| crowd.tally.members.iter().all(has_gone_on)).await?;
         // A write in flight at the kill may have been acknowledged before it and reported after it.
