@@ -1,7 +1,8 @@
 //! Writes to standard output and standard error.
 //!
 //! An answer is text for people, or one JSON document on a line and nothing else. An error is one
-//! line on standard error; with JSON it is also a document on standard output.
+//! line on standard error, except those that clap and toml print over several lines. With JSON it
+//! is always one line, and also a document on standard output.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -67,7 +68,8 @@ impl Output {
         if self.json {
             print(format!("{}\n", error_json(failure.kind, &failure.message)).as_bytes());
         }
-        eprint(&format!("leasehold: {}\n", failure.message));
+        let text = if self.json { &failure.message } else { failure.text() };
+        eprint(&format!("leasehold: {text}\n"));
     }
 
     /// Prints a notice that is neither an answer nor an error.

@@ -84,7 +84,10 @@ pub(crate) async fn run(args: ServeArgs, output: Output) -> Result<CliStatus, Co
             Ok(CliStatus::Done)
         }
         // No graceful stop: a failed replica cannot persist anything.
-        Some(reason) => Err(CommandFailure::refused("failed", format!("replica {id} cannot go on: {reason}"))),
+        Some(reason) => {
+            let text = format!("cannot go on: {reason}");
+            Err(CommandFailure::refused("failed", text).with_subject(&format!("replica {id}")))
+        }
     }
 }
 
@@ -121,10 +124,12 @@ impl ServeArgs {
 
 /// The configuration of a file, and whether it has a listen address.
 fn read(file: &std::path::Path) -> Result<(ServerConfig, bool), CommandFailure> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| CommandFailure::usage(format!("cannot read the configuration {}: {error}", file.display())))?;
-    let wrong =
-        |error: toml::de::Error| CommandFailure::usage(format!("the configuration {}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        CommandFailure::usage(format!("cannot be read: {error}")).with_subject(&file.display().to_string())
+    })?;
+    let wrong = |error: toml::de::Error| {
+        CommandFailure::usage_lines(&error.to_string()).with_subject(&file.display().to_string())
+    };
     let table: toml::Table = toml::from_str(&text).map_err(wrong)?;
     Ok((toml::from_str(&text).map_err(wrong)?, table.contains_key("listen")))
 }
@@ -132,14 +137,14 @@ fn read(file: &std::path::Path) -> Result<(ServerConfig, bool), CommandFailure> 
 fn member(text: &str) -> Result<(u64, String), String> {
     let parsed =
         text.split_once('=').and_then(|(id, address)| Some((id.trim().parse().ok()?, address.trim().to_owned())));
-    parsed.ok_or_else(|| format!("{text:?} is not a replica: expected N=HOST:PORT"))
+    parsed.ok_or_else(|| format!("replica {text:?}: not N=HOST:PORT"))
 }
 
 fn members(list: Vec<(u64, String)>) -> Result<BTreeMap<u64, String>, CommandFailure> {
     let mut members = BTreeMap::new();
     for (id, address) in list {
         if let Some(other) = members.insert(id, address.clone()) {
-            let text = format!("replica {id} is given two addresses, {other} and {address}: expected one");
+            let text = format!("replica {id}: two addresses in --cluster, {other} and {address}");
             return Err(CommandFailure::usage(text));
         }
     }

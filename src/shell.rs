@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Parser, error::ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 use leasehold_client_cache::Stats;
 use serde::Serialize;
 use tokio::{
@@ -119,13 +119,28 @@ async fn serve(
     Ok(status)
 }
 
+/// The commands of the shell. Its help lists only those that it can run.
+fn command() -> Command {
+    let not_here = |name: &str| CommandRequest::NOT_IN_SHELL.contains(&name);
+    ShellLine::command().mut_subcommands(|command| {
+        let is_hidden = not_here(command.get_name());
+        command.hide(is_hidden)
+    })
+}
+
+fn parse(words: &[String]) -> Result<ShellLine, clap::Error> {
+    let mut command = command();
+    let parsed = command.try_get_matches_from_mut(words).and_then(|matches| ShellLine::from_arg_matches(&matches));
+    parsed.map_err(|error| cli::with_suggestions(error, &command, words.iter().cloned()))
+}
+
 async fn run_line(context: &Context, line: &str) -> ShellOutcome {
     let words = match words::split(line) {
         Ok(words) if words.is_empty() => return ShellOutcome::Nothing,
         Ok(words) => words,
         Err(error) => return ShellOutcome::Failed(CommandFailure::usage(error)),
     };
-    let command = match ShellLine::try_parse_from(words) {
+    let command = match parse(&words) {
         Ok(line) => line.command,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             return ShellOutcome::Answer(Box::new(Help { help: error.to_string() }));
@@ -134,12 +149,12 @@ async fn run_line(context: &Context, line: &str) -> ShellOutcome {
     };
     let answer = match command {
         ShellCommand::Request(request) if request.reads_standard_input() => {
-            let expected =
-                if let CommandRequest::Txn(_) = request { "--when, --then, --otherwise" } else { "the value itself" };
-            let what = request.name();
-            Err(CommandFailure::usage(format!(
-                "{what}: standard input is where commands come from: expected {expected}"
-            )))
+            let remedy = match request {
+                CommandRequest::Txn(_) => "use --when, --then and --otherwise",
+                _ => "write the value on the line",
+            };
+            let failure = CommandFailure::usage("standard input has the shell's commands");
+            Err(failure.and(remedy).with_subject(request.name()))
         }
         ShellCommand::Request(request) => commands::run(request, context).await,
         ShellCommand::Stats => {
@@ -296,18 +311,16 @@ impl Text for StatsAnswer {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_lines_arguments_are_consistent() {
-        ShellLine::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn lines_are_parsed_like_the_command_line() {
-        let parse = |line: &str| ShellLine::try_parse_from(words::split(line).expect("words")).map(|line| line.command);
+        let parse = |line: &str| parse(&words::split(line).expect("words")).map(|line| line.command);
         assert!(matches!(parse("get /a"), Ok(ShellCommand::Request(CommandRequest::Get(_)))));
         assert!(
             matches!(parse("sleep 10ms"), Ok(ShellCommand::Sleep { duration }) if duration == Duration::from_millis(10))
@@ -325,7 +338,7 @@ mod tests {
         let inputs = std::fs::read_dir(corpus).expect("the corpus").map(|input| input.expect("a file").path());
         let inputs: Vec<_> = inputs.map(|input| std::fs::read(input).expect("a file")).collect();
         assert!(!inputs.is_empty());
-        let line = ShellLine::command();
+        let line = command();
         let mut begins = vec![String::new()];
         for command in line.get_subcommands() {
             let below = command.get_subcommands().map(|below| format!("{} {} ", command.get_name(), below.get_name()));
@@ -334,7 +347,7 @@ mod tests {
         let texts: Vec<_> = inputs.iter().map(|input| String::from_utf8_lossy(input)).collect();
         for (begin, typed) in begins.iter().flat_map(|begin| texts.iter().map(move |typed| (begin, typed))) {
             let Ok(words) = words::split(&format!("{begin}{typed}")) else { continue };
-            if let Err(error) = ShellLine::try_parse_from(words)
+            if let Err(error) = parse(&words)
                 && error.kind() != ErrorKind::DisplayHelp
             {
                 let message = cli::usage(&error).message;

@@ -106,9 +106,9 @@ impl RegisteredNode {
         let over = self.on_lost();
         let text = tokio::select! {
             biased;
-            () = over.cancelled() => "the lease is over that the node went with: expected to be heard of in time".to_owned(),
+            () = over.cancelled() => "lease expired; no server renewed it in time".to_owned(),
             () = self.changed(client) => {
-                format!("somebody removed or changed the node: expected it as put at revision {}", self.revision())
+                format!("removed or written by another client; it was registered at revision {}", self.revision())
             }
             () = self.report_jeopardy(client) => "the client is closed".to_owned(),
         };
@@ -123,7 +123,7 @@ impl RegisteredNode {
             match events.next().await {
                 Ok(ConnectionState::Jeopardy) => {
                     let path = visible(self.path().as_str());
-                    Output::notice(&format!("register {path}: no server is heard of, it may be lost"));
+                    Output::notice(&format!("{path}: registration in jeopardy; no server answered in time"));
                 }
                 Ok(_) | Err(EventsError::Missed { .. }) => {}
                 Err(EventsError::Ended) => return,
@@ -160,13 +160,14 @@ impl RegisteredNode {
     }
 }
 
+/// The subject of the task's failures.
 impl fmt::Display for BackgroundTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lease { lease, .. } => write!(f, "lease keep-alive {}", hex(lease.id())),
-            Self::Registration(node) => write!(f, "register {}", node.path()),
-            Self::Lock(hold) => write!(f, "lock {}", hold.path()),
-            Self::Leadership(leadership, _) => write!(f, "elect {}", leadership.path()),
+            Self::Lease { lease, .. } => write!(f, "lease {}", hex(lease.id())),
+            Self::Registration(node) => write!(f, "{}", node.path()),
+            Self::Lock(lock) => write!(f, "{}", lock.path()),
+            Self::Leadership(leadership, _) => write!(f, "{}", leadership.path()),
         }
     }
 }
@@ -176,9 +177,9 @@ impl BackgroundTask {
     async fn wait_lost(&mut self, client: &Client, output: Option<Output>) -> CommandFailure {
         match self {
             Self::Registration(node) => node.wait_lost(client).await,
-            Self::Lock(hold) => {
-                hold.on_lost().cancelled().await;
-                lock::lost_failure(hold.path())
+            Self::Lock(lock) => {
+                lock.on_lost().cancelled().await;
+                lock::lost_failure(lock.path())
             }
             Self::Leadership(leadership, _) => {
                 leadership.on_lost().cancelled().await;
@@ -190,7 +191,7 @@ impl BackgroundTask {
                         output.answer(&KeepAliveAnswer::new(lease.id(), *ttl, remaining));
                     }
                 }
-                CommandFailure::refused("lease_lost", format!("lease {} expired or revoked", hex(lease.id())))
+                CommandFailure::refused("lease_lost", "expired or revoked")
             }
         }
     }
@@ -200,7 +201,7 @@ impl BackgroundTask {
         match self {
             Self::Lease { .. } => Ok(()),
             Self::Registration(node) => node.leave(client).await,
-            Self::Lock(hold) => hold.release().await.map_err(|error| lock::lock_failure(&error)),
+            Self::Lock(lock) => lock.release().await.map_err(|error| lock::lock_failure(&error)),
             Self::Leadership(leadership, to) => elect::resign(leadership, to.as_deref()).await,
         }
     }
@@ -239,12 +240,12 @@ pub(crate) async fn run_until_stopped(
     stop: impl Future<Output = ()>,
     output: Option<Output>,
 ) -> Result<(), CommandFailure> {
-    let asked = kept.to_string();
+    let subject = kept.to_string();
     let ended = tokio::select! {
         () = stop => kept.end(client).await,
         failure = kept.wait_lost(client, output) => Err(failure),
     };
-    ended.map_err(|failure| failure.with_subject(&asked))
+    ended.map_err(|failure| failure.with_subject(&subject))
 }
 
 /// The background tasks of a shell.

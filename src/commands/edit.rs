@@ -26,14 +26,13 @@ use leasehold_client_cache::{
 };
 use leasehold_protocol::limits::Limits;
 
-use super::{lock, read_failure, write_failure};
+use super::{lock, read_failure, waits, write_failure};
 use crate::{
     child::{self, Child, ChildEnd},
     cli,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
-    output::visible,
 };
 
 /// How often to look for a save. A file that has not changed between two looks is a whole save.
@@ -63,14 +62,14 @@ pub(crate) struct EditArgs {
 impl EditArgs {
     /// Edits the node. Returns the editor's status.
     pub(crate) async fn run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
-        let asked = format!("edit {}", visible(self.path.as_str()));
-        self.edit(context).await.map_err(|failure| failure.with_subject(&asked))
+        let subject = self.path.to_string();
+        self.edit(context).await.map_err(|failure| failure.with_subject(&subject))
     }
 
     async fn edit(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let client = context.client().await?;
         let options = LockOptions { wait: lock::wait(self.tries, self.wait), ..LockOptions::default() };
-        let lock = client.lock(&self.path, options).await.map_err(|error| lock::lock_failure(&error))?;
+        let lock = waits::lock(context, &self.path, client.lock(&self.path, options)).await?;
         let there = client.get(&self.path).await.map_err(|error| read_failure(&error))?;
         if self.must_exist && there.is_none() {
             // If the release is lost, the lease expires by itself.
@@ -78,7 +77,7 @@ impl EditArgs {
             return Err(CommandFailure::not_found());
         }
 
-        let cannot = |error: io::Error| CommandFailure::io("cannot make a file to be edited", &error);
+        let cannot = |error: io::Error| CommandFailure::io("cannot create a temporary file", &error);
         let folder = tempfile::Builder::new().prefix("leasehold-").tempdir().map_err(cannot)?;
         // Editors choose a file type by the end of the name.
         let file = folder.path().join(self.path.name().unwrap_or("root"));
@@ -220,13 +219,7 @@ impl WorkingCopy<'_> {
                 self.is_there(found.value.clone(), found.stat.modify_revision);
                 Ok(())
             }
-            None => {
-                let (path, expected) = (visible(path.as_str()), "expected it as it was read, or saved last");
-                Err(CommandFailure::refused(
-                    "changed",
-                    format!("somebody else has written {path} meanwhile: {expected}"),
-                ))
-            }
+            None => Err(CommandFailure::refused("changed", "modified by another client since it was read or saved")),
         }
     }
 
@@ -236,25 +229,20 @@ impl WorkingCopy<'_> {
     }
 
     fn read(&self) -> Result<Value, CommandFailure> {
-        let cannot = |error: io::Error| CommandFailure::io("cannot read what was saved", &error);
+        let cannot = |error: io::Error| CommandFailure::io("cannot read the saved file", &error);
         let (got, expected) = (fs::metadata(&self.file).map_err(cannot)?.len(), Limits::VALUE_MAX_BYTES);
         if got > expected as u64 {
-            return Err(CommandFailure::refused(
-                "limit",
-                format!("the value has {got} bytes: expected at most {expected}"),
-            ));
+            let text = format!("value: {got} bytes exceed the limit of {expected}");
+            return Err(CommandFailure::refused("limit", text));
         }
         fs::read(&self.file).map(Value::from).map_err(cannot)
     }
 
     /// Writes the last save and releases the lock. If that fails, the error names the file.
     async fn finish(mut self) -> Result<(), CommandFailure> {
-        if let Err(mut failure) = self.save().await {
-            if self.file.exists() {
-                let (message, file) = (failure.message, self.file.display());
-                failure.message = format!("{message}; what was saved is kept in {file}");
-            }
-            return Err(failure);
+        if let Err(failure) = self.save().await {
+            let kept = format!("the last save is in {}", self.file.display());
+            return Err(if self.file.exists() { failure.and(&kept) } else { failure });
         }
         // Everything is written. If the release is lost, the lease expires by itself.
         let _ = self.lock.release().await;

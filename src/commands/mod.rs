@@ -14,6 +14,7 @@ pub(crate) mod services;
 pub(crate) mod tree;
 pub(crate) mod txn;
 pub(crate) mod volume;
+pub(crate) mod waits;
 pub(crate) mod watch;
 
 use clap::Subcommand;
@@ -74,7 +75,7 @@ pub(crate) enum CommandRequest {
 
 /// Executes a request. A failure names its subject.
 pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
-    let asked = request.subject();
+    let subject = request.subject();
     let answer: Result<Box<dyn CommandAnswer>, CommandFailure> = match request {
         CommandRequest::Put(put) => boxed(put.run(context).await),
         CommandRequest::Get(get) => boxed(get.run(context).await),
@@ -88,35 +89,25 @@ pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Bo
         CommandRequest::Volume(volume) => volume.run(context).await,
         CommandRequest::Lease(lease) => lease.run(context).await,
         CommandRequest::Register(register) => boxed(register.run(context).await),
-        CommandRequest::Lock(lock) if lock.wait_args.has_command() => Err(runs_a_command()),
-        CommandRequest::Elect(elect) if elect.wait_args.has_command() => Err(runs_a_command()),
-        CommandRequest::Edit(_) => Err(runs_an_editor()),
+        CommandRequest::Lock(lock) if lock.wait_args.has_command() => Err(not_in_shell("lock with a command")),
+        CommandRequest::Elect(elect) if elect.wait_args.has_command() => Err(not_in_shell("elect with a command")),
+        CommandRequest::Edit(_) => Err(not_in_shell("edit")),
         CommandRequest::Lock(lock) => boxed(lock.run(context).await),
-        CommandRequest::Elect(elect) if elect.observes() => Err(answers_more_than_once()),
+        CommandRequest::Elect(elect) if elect.observes() => Err(not_in_shell("elect --observe")),
         CommandRequest::Elect(elect) => boxed(elect.run(context).await),
         CommandRequest::Services(services) => boxed(services.run(context).await),
         CommandRequest::Holders(holders) => boxed(holders.run(context).await),
         CommandRequest::Why(why) => boxed(why.run(context).await),
         CommandRequest::Cluster(cluster::ClusterCommand::Status) => boxed(cluster::status(context).await),
         CommandRequest::Cluster(cluster::ClusterCommand::Replace(replace)) => boxed(replace.run(context).await),
-        CommandRequest::Watch(_) => Err(answers_more_than_once()),
+        CommandRequest::Watch(_) => Err(not_in_shell("watch")),
     };
-    answer.map_err(|failure| failure.with_subject(&asked))
+    answer.map_err(|failure| failure.with_subject(&subject))
 }
 
-/// A command that prints more than one answer runs on the command line only.
-fn answers_more_than_once() -> CommandFailure {
-    CommandFailure::usage("the shell answers each line once: expected it on the command line")
-}
-
-/// A command that runs another command runs on the command line only.
-fn runs_a_command() -> CommandFailure {
-    CommandFailure::usage("a command can be run on the command line only: expected none")
-}
-
-/// An editor runs on the command line only.
-fn runs_an_editor() -> CommandFailure {
-    CommandFailure::usage("an editor can be run on the command line only: expected put, which takes a value")
+/// A command that prints several answers, or runs another command.
+fn not_in_shell(command: &str) -> CommandFailure {
+    CommandFailure::usage("not available in the shell; run it on the command line").with_subject(command)
 }
 
 fn boxed<T: CommandAnswer + 'static>(
@@ -126,6 +117,9 @@ fn boxed<T: CommandAnswer + 'static>(
 }
 
 impl CommandRequest {
+    /// The commands that the shell cannot run: they print several answers, or run an editor.
+    pub(crate) const NOT_IN_SHELL: [&str; 2] = ["watch", "edit"];
+
     /// The command's name.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -161,9 +155,8 @@ impl CommandRequest {
         }
     }
 
-    /// The subject of this command's errors.
-    fn subject(&self) -> String {
-        let name = self.name();
+    /// The subject of this command's errors: a path, a lease, a directory or a replica.
+    pub(crate) fn subject(&self) -> String {
         match self {
             Self::Put(node::PutArgs { path, .. })
             | Self::Get(node::GetArgs { path, .. })
@@ -178,14 +171,14 @@ impl CommandRequest {
             | Self::Services(services::ServicesArgs { path })
             | Self::Holders(inspect::HoldersArgs { path })
             | Self::Why(inspect::WhyArgs { path })
-            | Self::Watch(watch::WatchArgs { path, .. }) => format!("{name} {path}"),
-            Self::Import(import) => format!("{name} {} {}", import.directory.display(), import.path),
-            Self::Export(export) => format!("{name} {} {}", export.path, export.directory.display()),
-            Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),
-            Self::Lease(lease) => format!("{name} {}", lease.subject()),
-            Self::Cluster(cluster::ClusterCommand::Status) => format!("{name} status"),
-            Self::Cluster(cluster::ClusterCommand::Replace(replace)) => format!("{name} {}", replace.subject()),
-            Self::Txn(_) => name.to_owned(),
+            | Self::Export(transfer::export::ExportArgs { path, .. })
+            | Self::Watch(watch::WatchArgs { path, .. }) => path.to_string(),
+            Self::Import(import) => import.directory.display().to_string(),
+            Self::Volume(volume) => volume.path().to_string(),
+            Self::Lease(lease) => lease.subject(),
+            Self::Cluster(cluster::ClusterCommand::Status) => "cluster".to_owned(),
+            Self::Cluster(cluster::ClusterCommand::Replace(replace)) => replace.subject(),
+            Self::Txn(_) => "txn".to_owned(),
         }
     }
 }

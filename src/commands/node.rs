@@ -11,12 +11,12 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Client, Compare, Condition, Content, DeleteOptions, LeaseId, NodeOwner, NodePath, Operation,
-    OperationResult, PutOptions, ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
+    Attach, Compare, Condition, Content, DeleteOptions, LeaseId, NodeOwner, NodePath, Operation, OperationResult,
+    PutOptions, ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
 };
 use serde::Serialize;
 
-use super::{lease, read_failure, write_failure};
+use super::{lease, read_failure, waits};
 use crate::{
     cli,
     context::Context,
@@ -80,10 +80,10 @@ impl PutArgs {
         let options = PutOptions { condition, attach, ..PutOptions::default() };
         let client = context.client().await?;
         let (revision, stat) = match self.token {
-            Some(token) => put_under(client, &self.path, Bytes::from(value), options, Token(token)).await?,
+            Some(token) => put_under(context, &self.path, Bytes::from(value), options, Token(token)).await?,
             None => {
-                let written = client.put_with(&self.path, Bytes::from(value), options).await;
-                let written = written.map_err(|error| write_failure(&error))?;
+                let put = client.put_with(&self.path, Bytes::from(value), options);
+                let written = waits::write(context, &[&self.path], put).await?;
                 (written.revision, written.stat)
             }
         };
@@ -98,7 +98,7 @@ impl PutArgs {
 
 /// Puts the node if the token is valid and the condition holds, atomically.
 async fn put_under(
-    client: &Client,
+    context: &Context,
     path: &NodePath,
     value: Bytes,
     options: PutOptions,
@@ -113,7 +113,7 @@ async fn put_under(
             transaction = transaction.when(Compare::modify_revision(path.clone(), Relation::Equal, revision));
         }
     }
-    let outcome = client.transaction(transaction).await.map_err(|error| write_failure(&error))?;
+    let outcome = waits::write(context, &[path], context.client().await?.transaction(transaction)).await?;
     let Some(failed) = outcome.failed else {
         let stat = outcome.results.first().and_then(|result| match result {
             OperationResult::Put(stat) => Some(*stat),
@@ -123,10 +123,10 @@ async fn put_under(
     };
     let path = path.clone();
     Err(match (failed.index, options.condition, failed.found) {
-        (0, ..) => CommandFailure::refused(
-            "token_not_held",
-            format!("nothing is held under token {token}: expected the token of a hold that is not over"),
-        ),
+        (0, ..) => {
+            let text = "no current lock has this token; the lock was released or lost";
+            CommandFailure::refused("token_not_held", text).with_subject(&format!("token {token}"))
+        }
         (_, Condition::Revision(expected), Some(found)) => {
             let got = found.modify_revision;
             CommandFailure::from_refusal(&WriteRefusal::RevisionDiffers { path, got, expected }.into())
@@ -383,8 +383,8 @@ impl RmArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<RmAnswer, CommandFailure> {
         let condition = self.if_revision.map_or(Condition::Any, |revision| Condition::Revision(Revision(revision)));
         let options = DeleteOptions { recursive: self.recursive, condition, ..DeleteOptions::default() };
-        let written = context.client().await?.delete(&self.path, options).await;
-        let written = written.map_err(|error| write_failure(&error))?;
+        let delete = context.client().await?.delete(&self.path, options);
+        let written = waits::write(context, &[&self.path], delete).await?;
         Ok(RmAnswer { path: self.path, revision: written.revision.0, removed: written.removed })
     }
 }

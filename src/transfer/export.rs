@@ -111,8 +111,8 @@ fn targets(lists: &Lists, top: &NodePath, directory: &File) -> Result<Vec<Export
             continue;
         }
         if !is_top && (name == DIRECTORY_MARK || name == VALUE_FILE) {
-            let text = format!("{path} has a name that exports give a meaning of its own: expected another");
-            return Err(CommandFailure::refused("name", text));
+            let text = format!("reserved name; exports give {DIRECTORY_MARK} and {VALUE_FILE} a meaning of their own");
+            return Err(CommandFailure::refused("name", text).with_subject(path.as_str()));
         }
         let below = path.as_str().strip_prefix(&top.prefix_below()).unwrap_or_default();
         let file = if below.is_empty() { directory.to_owned() } else { directory.join(below) };
@@ -129,8 +129,8 @@ async fn check_top(client: &Client, lists: &Lists, top: &NodePath) -> Result<(),
     let entry = client.get(top).await.map_err(|error| read_failure(&error))?;
     match entry.map(|entry| entry.value.len()) {
         Some(bytes) if bytes > 0 => {
-            let text = format!("{top} has a value of {bytes} bytes and no children: expected children; see get --raw");
-            Err(CommandFailure::refused("not_a_directory", text))
+            let text = format!("a value of {bytes} bytes and no children; read it with get --raw");
+            Err(CommandFailure::refused("not_a_directory", text).with_subject(top.as_str()))
         }
         _ => Ok(()),
     }
@@ -139,8 +139,8 @@ async fn check_top(client: &Client, lists: &Lists, top: &NodePath) -> Result<(),
 fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<(), CommandFailure> {
     match fs::read_dir(top).map(|mut entries| entries.next().is_some()) {
         Ok(true) if !force => {
-            let text = format!("{} is not empty: expected an empty directory, a new one, or --force", top.display());
-            return Err(CommandFailure::refused("not_empty", text));
+            let failure = CommandFailure::refused("not_empty", "not empty; name another directory, or use --force");
+            return Err(failure.with_subject(&top.display().to_string()));
         }
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -152,8 +152,8 @@ fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<
         match fs::symlink_metadata(directory) {
             Ok(metadata) if metadata.is_dir() => {}
             Ok(_) => {
-                let text = format!("{} is in the way: expected a directory, or nothing", directory.display());
-                return Err(CommandFailure::refused("in_the_way", text));
+                let failure = CommandFailure::refused("in_the_way", "not a directory; remove it first");
+                return Err(failure.with_subject(&directory.display().to_string()));
             }
             Err(_) => fs::create_dir(directory).map_err(|error| CommandFailure::io(directory.display(), &error))?,
         }

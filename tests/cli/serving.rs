@@ -40,15 +40,15 @@ fn a_server_that_cannot_start_says_why() {
     let taken = cluster.address(1);
     let (status, message) = serve(&["--listen", taken]);
     assert_eq!(status, Some(1));
-    assert!(message.contains(&format!("cannot listen on {taken}")), "{message}");
+    assert!(message.contains(taken), "{message}");
     let file = directory.path().join("leasehold.toml");
     fs::write(&file, "listen = \"127.0.0.1:0\"\nlisten_at = 1\n").expect("written");
     let (status, message) = serve(&["--config", file.to_str().expect("UTF-8")]);
     assert_eq!(status, Some(2));
-    assert!(message.contains("leasehold.toml") && message.contains("listen_at"), "{message}");
+    assert!(message.contains("leasehold.toml: ") && message.contains("listen_at"), "{message}");
     let (status, message) = serve(&["--id", "4", "--cluster", "1=a:1,2=b:1,3=c:1"]);
     assert_eq!(status, Some(2));
-    assert!(message.contains("replica 4 is not in the cluster [1, 2, 3]"), "{message}");
+    assert!(message.contains("replica 4") && message.contains("[1, 2, 3]"), "{message}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use leasehold_client_cache::{FailedCompare, Operation, OperationResult, Stat, Tr
 use serde::Serialize;
 
 use self::parse::Piece;
-use super::{node::standard_input, write_failure};
+use super::{node::standard_input, waits};
 use crate::{
     context::Context,
     exit::{CliStatus, CommandFailure},
@@ -106,16 +106,16 @@ impl TxnArgs {
 
     pub(crate) async fn run(self, context: &Context) -> Result<TxnAnswer, CommandFailure> {
         let transaction = self.transaction().await?;
-        let outcome = context.client().await?.transaction(transaction.clone()).await;
-        let outcome = outcome.map_err(|error| write_failure(&error))?;
+        let paths: Vec<_> = transaction.operations().map(Operation::path).collect();
+        let outcome = context.client().await?.transaction(transaction.clone());
+        let outcome = waits::write(context, &paths, outcome).await?;
         Ok(TxnAnswer::new(&transaction, outcome))
     }
 
     async fn transaction(self) -> Result<Transaction, CommandFailure> {
         if self.reads_standard_input() {
             let input = String::from_utf8(standard_input().await?);
-            let input =
-                input.map_err(|error| CommandFailure::usage(format!("standard input: {error}: expected UTF-8")))?;
+            let input = input.map_err(|error| CommandFailure::usage(format!("standard input: not UTF-8: {error}")))?;
             return parse::paragraphs(&input).and_then(parse::transaction).map_err(CommandFailure::usage);
         }
         let pieces = |option: &str, texts: Vec<String>| -> Vec<Piece> {
@@ -152,7 +152,7 @@ impl Text for TxnAnswer {
         let head = match &self.failed {
             None => format!("SUCCESS, revision {}\n", self.revision),
             Some(FailedAnswer { compare, found: None }) => {
-                format!("FAILURE: {}: there is no such node\n", visible(compare))
+                format!("FAILURE: {}: node not found\n", visible(compare))
             }
             Some(FailedAnswer { compare, found: Some(found) }) => {
                 let TxnStat { revision, create_revision, version } = found;
