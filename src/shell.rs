@@ -5,8 +5,12 @@
 //! and comments (`# …`) have no answer. In text mode, standard error also has the source of each
 //! value. The exit status is that of the last line that failed, 0 if none did.
 //!
+//! A pasted text is a line for each of its lines. [`terminal`] has the history.
+//!
 //! A thread of its own reads the lines. So the session renews leases and consents to recalls while
 //! the shell waits for the next line.
+
+mod terminal;
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -14,7 +18,7 @@ use std::{
 };
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
-use leasehold_client_cache::Stats;
+use leasehold_client_cache::{NodePath, Stats};
 use serde::Serialize;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -27,12 +31,10 @@ use crate::{
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
-    output::{CommandAnswer, Output, Text},
+    output::{CommandAnswer, Output, Text, visible},
     words,
 };
-
-/// The prompt.
-const PROMPT: &str = "leasehold> ";
+use terminal::Terminal;
 
 /// Run commands, one per line, in one session with its cache
 #[derive(Debug, Parser)]
@@ -53,6 +55,12 @@ enum ShellCommand {
         /// Duration: 500ms, 10s, 2m, 1h
         #[arg(value_parser = duration::parse)]
         duration: Duration,
+    },
+    /// Release a lock that this shell owns
+    Unlock {
+        /// Locked node
+        #[arg(value_parser = cli::path)]
+        path: NodePath,
     },
     /// End the shell
     #[command(alias = "quit")]
@@ -96,7 +104,7 @@ async fn serve(
     let mut status = CliStatus::Done;
     while let Some(typed) = lines.recv().await {
         let line = typed.line.map_err(|error| CommandFailure::io("cannot read standard input", &error))?;
-        match run_line(context, &line).await {
+        match run_line(context, background_tasks, &line).await {
             ShellOutcome::Nothing => {}
             ShellOutcome::Answer(answer) => {
                 context.output.answer(&*answer);
@@ -134,7 +142,7 @@ fn parse(words: &[String]) -> Result<ShellLine, clap::Error> {
     parsed.map_err(|error| cli::with_suggestions(error, &command, words.iter().cloned()))
 }
 
-async fn run_line(context: &Context, line: &str) -> ShellOutcome {
+async fn run_line(context: &Context, background_tasks: &mut BackgroundTasks, line: &str) -> ShellOutcome {
     let words = match words::split(line) {
         Ok(words) if words.is_empty() => return ShellOutcome::Nothing,
         Ok(words) => words,
@@ -164,6 +172,10 @@ async fn run_line(context: &Context, line: &str) -> ShellOutcome {
             tokio::time::sleep(duration).await;
             Ok(Box::new(Slept { slept_ms: duration::millis(duration) }) as Box<_>)
         }
+        ShellCommand::Unlock { path } => match background_tasks.unlock(&path).await {
+            Ok(()) => Ok(Box::new(Unlocked { path }) as Box<_>),
+            Err(failure) => Err(failure.with_subject(path.as_str())),
+        },
         ShellCommand::Exit => return ShellOutcome::Exit,
     };
     answer.map_or_else(ShellOutcome::Failed, ShellOutcome::Answer)
@@ -180,8 +192,8 @@ fn read_lines() -> Result<mpsc::Receiver<Typed>, CommandFailure> {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let (sender, receiver) = mpsc::channel(1);
     let read = move || {
-        let next: Box<dyn FnMut() -> Option<io::Result<String>>> = match is_terminal.then(editor) {
-            Some(Ok(next)) => Box::new(next),
+        let next: Box<dyn FnMut() -> Option<io::Result<String>>> = match is_terminal.then(Terminal::open) {
+            Some(Ok(mut terminal)) => Box::new(move || terminal.next()),
             Some(Err(error)) => Box::new({
                 let mut error = Some(error);
                 move || error.take().map(Err)
@@ -214,27 +226,6 @@ fn piped_line() -> Option<io::Result<String>> {
     }
 }
 
-/// Lines from a terminal, with a prompt and a history.
-fn editor() -> io::Result<impl FnMut() -> Option<io::Result<String>>> {
-    use rustyline::error::ReadlineError;
-    let mut editor = rustyline::DefaultEditor::new().map_err(io::Error::other)?;
-    Ok(move || {
-        loop {
-            match editor.readline(PROMPT) {
-                Ok(line) => {
-                    // A line that the history cannot store is no reason to stop.
-                    let _ = editor.add_history_entry(line.as_str());
-                    return Some(Ok(line));
-                }
-                // Ctrl-C discards this line and does not end the shell.
-                Err(ReadlineError::Interrupted) => {}
-                Err(ReadlineError::Eof) => return None,
-                Err(error) => return Some(Err(io::Error::other(error))),
-            }
-        }
-    })
-}
-
 /// The help text.
 #[derive(Debug, Serialize)]
 struct Help {
@@ -244,6 +235,18 @@ struct Help {
 impl Text for Help {
     fn text(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.help.as_bytes());
+    }
+}
+
+/// The result of `unlock`.
+#[derive(Debug, Serialize)]
+struct Unlocked {
+    path: NodePath,
+}
+
+impl Text for Unlocked {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("unlocked {}\n", visible(self.path.as_str())).as_bytes());
     }
 }
 

@@ -13,6 +13,7 @@ use leasehold_client_cache::{
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
     task::JoinSet,
 };
 
@@ -253,17 +254,59 @@ pub(crate) async fn run_until_stopped(
 pub(crate) struct BackgroundTasks {
     stop: CancellationToken,
     tasks: JoinSet<()>,
+    /// The tasks that own locks, in order.
+    locks: Vec<OwnedLock>,
+}
+
+/// A task of the shell that owns a lock.
+#[derive(Debug)]
+struct OwnedLock {
+    path: NodePath,
+    /// Tells the task to release the lock.
+    release: oneshot::Sender<()>,
+    /// How the task ended.
+    ended: oneshot::Receiver<Result<(), CommandFailure>>,
 }
 
 impl BackgroundTasks {
     /// Runs a task until it is lost, which is reported, or until the shell ends.
     pub(crate) fn add(&mut self, kept: BackgroundTask, client: &Client) {
         let (client, stop) = (client.clone(), self.stop.clone());
+        let (release, released) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        if let BackgroundTask::Lock(lock) = &kept {
+            self.locks.retain(|lock| !lock.release.is_closed());
+            self.locks.push(OwnedLock { path: lock.path().clone(), release, ended });
+        }
         self.tasks.spawn(async move {
-            if let Err(failure) = run_until_stopped(kept, &client, stop.cancelled_owned(), None).await {
-                Output::notice(&failure.message);
+            let stopped = async {
+                tokio::select! {
+                    () = stop.cancelled() => false,
+                    // The sender is dropped if nobody can ask for the release.
+                    Ok(()) = released => true,
+                }
+            };
+            let mut is_asked = false;
+            let asked = async { is_asked = stopped.await };
+            let result = run_until_stopped(kept, &client, asked, None).await;
+            match result {
+                Err(failure) if !is_asked => Output::notice(&failure.message),
+                // The shell waits for the answer, or ends.
+                result => drop(end.send(result)),
             }
         });
+    }
+
+    /// Releases the lock of a node that the shell took last.
+    pub(crate) async fn unlock(&mut self, path: &NodePath) -> Result<(), CommandFailure> {
+        self.locks.retain(|lock| !lock.release.is_closed());
+        let Some(at) = self.locks.iter().rposition(|lock| lock.path == *path) else {
+            return Err(CommandFailure::refused("lock_not_found", "not locked by this shell"));
+        };
+        let OwnedLock { release, ended, .. } = self.locks.remove(at);
+        // A task that has ended meanwhile has reported the loss.
+        let _ = release.send(());
+        ended.await.unwrap_or_else(|_| Err(lock::lost_failure(path)))
     }
 
     /// Ends all tasks. Waits no longer than their operations take.
