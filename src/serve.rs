@@ -68,23 +68,27 @@ pub(crate) async fn run(args: ServeArgs, output: Output) -> Result<CliStatus, Co
     let (mut terminate, mut interrupt) =
         signals.map_err(|error| CommandFailure::io("cannot listen for signals", &error))?;
     let (id, data) = (config.id, config.data.clone());
+    let (version, folder) = (env!("CARGO_PKG_VERSION"), data.display());
+    tracing::info!(version, replica = id, data = %folder, address = config.listen, "starting a replica");
     let server = Server::start(config).await.map_err(|error| match &error {
         StartError::Config(error) => CommandFailure::usage(error),
         error => CommandFailure::refused("start", error),
     })?;
     output.answer(&Listening { id, address: server.address().to_string(), data });
-    let failed = tokio::select! {
-        reason = server.failed() => Some(reason),
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
+    let ended = tokio::select! {
+        reason = server.failed() => Err(reason),
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
     };
-    match failed {
-        None => {
+    match ended {
+        Ok(signal) => {
+            tracing::info!(signal, replica = id, "stopping the replica");
             server.stop().await.map_err(|error| CommandFailure::refused("stop", error))?;
+            tracing::info!(replica = id, "the replica has stopped");
             Ok(CliStatus::Done)
         }
         // No graceful stop: a failed replica cannot persist anything.
-        Some(reason) => {
+        Err(reason) => {
             let text = format!("cannot go on: {reason}");
             Err(CommandFailure::refused("failed", text).with_subject(&format!("replica {id}")))
         }

@@ -25,6 +25,7 @@ use leasehold_client_cache::{
     Attach, Client, Compare, LockGuard, LockOptions, NodePath, Operation, Relation, Revision, Token, Transaction, Value,
 };
 use leasehold_protocol::limits::Limits;
+use serde::Serialize;
 
 use super::{lock, read_failure, waits, write_failure};
 use crate::{
@@ -33,6 +34,7 @@ use crate::{
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
+    output::{Text, visible},
 };
 
 /// How often to look for a save. A file that has not changed between two looks is a whole save.
@@ -93,13 +95,13 @@ impl EditArgs {
         let folder = folder.keep();
         let token = lock.token();
         let there = there.as_ref().map(|there| there.stat.modify_revision);
-        let mut copy = WorkingCopy { client, lock, token, file, text, there, sent: Vec::new(), seen: None };
+        let mut copy = WorkingCopy { client, lock, token, file, text, there, saves: 0, sent: Vec::new(), seen: None };
         let ended = tokio::select! {
             biased;
             ended = editor.wait(|| child::UNLIMITED) => ended,
             never = copy.follow() => match never {},
         };
-        copy.finish().await?;
+        context.output.answer(&copy.finish().await?);
         // The folder now has only a copy of the node's value.
         let _ = fs::remove_dir_all(folder);
         match ended? {
@@ -113,6 +115,27 @@ impl EditArgs {
         let mut command = if self.command.is_empty() { usual_editor() } else { self.command.clone() };
         command.push(file.into());
         command
+    }
+}
+
+/// What an edit did.
+#[derive(Debug, Serialize)]
+struct EditAnswer {
+    path: NodePath,
+    /// The number of saves that were written.
+    saves: u64,
+    /// The revision of the last one.
+    revision: Option<u64>,
+}
+
+impl Text for EditAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let path = visible(self.path.as_str());
+        let line = match self.revision {
+            Some(revision) => format!("saved {path} at revision {revision}\n"),
+            None => format!("{path} is unchanged\n"),
+        };
+        out.extend_from_slice(line.as_bytes());
     }
 }
 
@@ -135,6 +158,8 @@ struct WorkingCopy<'a> {
     text: Value,
     /// The revision of that value. `None` if the node did not exist.
     there: Option<Revision>,
+    /// The number of saves that were written.
+    saves: u64,
     /// Values sent since then that may have taken effect.
     sent: Vec<Value>,
     /// The state of the file at the last attempt to write it.
@@ -224,6 +249,7 @@ impl WorkingCopy<'_> {
     }
 
     fn is_there(&mut self, text: Value, revision: Revision) {
+        self.saves += 1;
         (self.text, self.there) = (text, Some(revision));
         self.sent.clear();
     }
@@ -239,13 +265,15 @@ impl WorkingCopy<'_> {
     }
 
     /// Writes the last save and releases the lock. If that fails, the error names the file.
-    async fn finish(mut self) -> Result<(), CommandFailure> {
+    async fn finish(mut self) -> Result<EditAnswer, CommandFailure> {
         if let Err(failure) = self.save().await {
             let kept = format!("the last save is in {}", self.file.display());
             return Err(if self.file.exists() { failure.and(&kept) } else { failure });
         }
         // Everything is written. If the release is lost, the lease expires by itself.
+        let revision = self.there.filter(|_| self.saves > 0).map(|revision| revision.0);
+        let answer = EditAnswer { path: self.lock.path().clone(), saves: self.saves, revision };
         let _ = self.lock.release().await;
-        Ok(())
+        Ok(answer)
     }
 }

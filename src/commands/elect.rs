@@ -25,7 +25,7 @@ use crate::{
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
-    output::{Text, visible},
+    output::{Text, reader_gone, visible},
 };
 
 /// How much of a candidate's name is in its session's name. Servers refuse long session names.
@@ -158,7 +158,7 @@ impl ElectArgs {
         waits::lock(context, &self.path, client.campaign(&self.path, self.name().as_bytes(), options)).await
     }
 
-    /// Prints each leader until a stop signal, which is no failure.
+    /// Prints each leader until a stop signal, or until the reader closes the pipe.
     pub(crate) async fn run_observe(self, context: &Context) -> Result<(), CommandFailure> {
         let stop = StopSignal::listen()?;
         let observing = async {
@@ -171,6 +171,7 @@ impl ElectArgs {
         tokio::select! {
             biased;
             () = stop.told() => Ok(()),
+            () = reader_gone() => Ok(()),
             failed = observing => failed,
         }
     }

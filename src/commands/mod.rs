@@ -10,6 +10,7 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod node;
 pub(crate) mod register;
+pub(crate) mod rm;
 pub(crate) mod services;
 pub(crate) mod tree;
 pub(crate) mod txn;
@@ -18,7 +19,7 @@ pub(crate) mod waits;
 pub(crate) mod watch;
 
 use clap::Subcommand;
-use leasehold_client_cache::{InspectError, ReadError, WriteError};
+use leasehold_client_cache::{InspectError, NodePath, ReadError, WriteError};
 
 use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, transfer};
 
@@ -27,7 +28,7 @@ use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, trans
 pub(crate) enum CommandRequest {
     /// Write a node's value; missing nodes above it are created
     Put(node::PutArgs),
-    /// Read a node's value through the cache
+    /// Read the values of nodes through the cache
     Get(node::GetArgs),
     /// Show a node's metadata
     Stat(node::StatArgs),
@@ -35,14 +36,20 @@ pub(crate) enum CommandRequest {
     Ls(node::LsArgs),
     /// Show a node and all nodes below it
     Tree(tree::TreeArgs),
-    /// Remove a node
-    Rm(node::RmArgs),
+    /// Remove nodes: all of them, or none
+    Rm(rm::RmArgs),
     /// Compare several nodes, then write several nodes, atomically; reads standard input as etcdctl
     /// does
     Txn(txn::TxnArgs),
     /// Write the files below a directory to the tree
+    ///
+    /// It writes names and values only. An import restores no volumes, no leases with their attached
+    /// nodes, and no revisions. Nodes that are not in the directory stay.
     Import(transfer::import::ImportArgs),
     /// Write a node and all nodes below it to a directory
+    ///
+    /// It writes names and values only: no volumes, no leases, no revisions. Nodes that are attached
+    /// to leases, such as registered services, are skipped.
     Export(transfer::export::ExportArgs),
     /// Volumes: subtrees with lease settings of their own
     #[command(subcommand)]
@@ -78,11 +85,11 @@ pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Bo
     let subject = request.subject();
     let answer: Result<Box<dyn CommandAnswer>, CommandFailure> = match request {
         CommandRequest::Put(put) => boxed(put.run(context).await),
-        CommandRequest::Get(get) => boxed(get.run(context).await),
+        CommandRequest::Get(get) => get.run(context).await,
         CommandRequest::Stat(stat) => boxed(stat.run(context).await),
         CommandRequest::Ls(ls) => boxed(ls.run(context).await),
         CommandRequest::Tree(tree) => boxed(tree.run(context).await),
-        CommandRequest::Rm(rm) => boxed(rm.run(context).await),
+        CommandRequest::Rm(rm) => rm.run(context).await,
         CommandRequest::Txn(txn) => boxed(txn.run(context).await),
         CommandRequest::Import(import) => boxed(import.run(context).await),
         CommandRequest::Export(export) => boxed(export.run(context).await),
@@ -158,12 +165,13 @@ impl CommandRequest {
     /// The subject of this command's errors: a path, a lease, a directory or a replica.
     pub(crate) fn subject(&self) -> String {
         match self {
+            Self::Get(node::GetArgs { paths, .. }) | Self::Rm(rm::RmArgs { paths, .. }) => {
+                paths.first().map_or_else(String::new, NodePath::to_string)
+            }
             Self::Put(node::PutArgs { path, .. })
-            | Self::Get(node::GetArgs { path, .. })
             | Self::Stat(node::StatArgs { path })
             | Self::Ls(node::LsArgs { path })
             | Self::Tree(tree::TreeArgs { path })
-            | Self::Rm(node::RmArgs { path, .. })
             | Self::Register(register::RegisterArgs { path, .. })
             | Self::Lock(lock::LockArgs { path, .. })
             | Self::Edit(edit::EditArgs { path, .. })

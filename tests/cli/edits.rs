@@ -82,11 +82,20 @@ fn edit_writes_changed_file_and_skips_unchanged_one() {
     let cli = cluster.cli();
     let script = r#"[ "$(cat "$1")" = one ] && [ "$1" = "$LEASEHOLD_FILE" ] && [ "$LEASEHOLD_TOKEN" -gt 0 ] && printf two > "$1.new" && mv "$1.new" "$1" && basename "$1""#;
     let ran = cli.run(edit(script));
-    assert_eq!((ran.status, ran.text()), (0, "a.txt\n"), "{ran:?}");
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let lines: Vec<&str> = ran.text().lines().collect();
+    assert!(lines[0] == "a.txt" && lines[1].starts_with("saved /docs/a.txt at revision "), "{lines:?}");
     assert_eq!((value(&cli).as_str(), version(&cli)), ("two", 2));
     let ran = cli.run(edit(r#"touch "$1"; dirname "$1""#));
     assert_eq!((ran.status, version(&cli)), (0, 2), "nothing was changed");
-    assert!(!Path::new(ran.text().trim_end()).exists(), "nothing is left behind");
+    let (directory, said) = ran.text().split_once('\n').expect("two lines");
+    assert_eq!(said, "/docs/a.txt is unchanged\n");
+    assert!(!Path::new(directory).exists(), "nothing is left behind");
+    let mut arguments = edit(r#"printf three > "$1""#);
+    arguments.insert(0, "--json".to_owned());
+    let said = cli.run(arguments).json();
+    assert_eq!((&said["path"], &said["saves"]), (&"/docs/a.txt".into(), &1.into()), "{said}");
+    assert_eq!(said["revision"], cli.done(["get", "/docs/a.txt"])["revision"]);
     assert_eq!(cli.done(["holders", "/docs/a.txt"])["locks"].as_array().map(Vec::len), Some(0));
 }
 
@@ -197,7 +206,7 @@ fn edit_without_server_saves_value_aside_and_editor_continues() {
     drop(there);
     let mut errors = running.errors();
     assert!(matches!(running.process.ended().code(), Some(3 | 4)), "no server, or it is not known");
-    assert_eq!(running.rest(), ["saved"]);
+    assert_eq!(running.rest(), ["saved"], "by the editor");
     let message = errors.next().expect("it says why").expect("text");
     assert!(message.starts_with("leasehold: /docs/a.txt: "), "{message}");
     assert_eq!(take(&kept(&message)), "mine");

@@ -26,6 +26,20 @@ fn stopped_server_exits_with_0_and_restarts_with_its_state() {
 }
 
 #[test]
+fn serve_logs_its_start_and_its_stop() {
+    let mut cluster = Cluster::start(1);
+    assert_eq!(cluster.stop(1, Signal::SIGTERM).code(), Some(0));
+    let log = cluster.log(1);
+    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
+    let start = line("starting a replica");
+    for field in [env!("CARGO_PKG_VERSION"), "replica=1", "data=", "address=", cluster.address(1)] {
+        assert!(start.contains(field), "{field}: {start}");
+    }
+    assert!(line("stopping the replica").contains("SIGTERM"), "{log}");
+    assert!(log.lines().last().is_some_and(|last| last.contains("the replica has stopped")), "{log}");
+}
+
+#[test]
 fn a_server_that_cannot_start_says_why() {
     let cluster = Cluster::start(1);
     let directory = tempfile::tempdir().expect("a directory");

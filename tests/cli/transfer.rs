@@ -83,6 +83,30 @@ fn a_node_with_a_value_and_children_survives_the_round() {
 }
 
 #[test]
+fn export_skips_attached_nodes_unless_asked_for_them() {
+    let cluster = Cluster::start(1);
+    let (cli, directory) = (cluster.cli(), tempfile::tempdir().expect("a directory"));
+    let id = cli.done(["lease", "grant", "1h"])["id"].as_str().expect("an id").to_owned();
+    cli.done(["put", "/t/kept", "1"]);
+    for path in ["/t/web", "/t/db"] {
+        cli.done(["put", path, "here", "--lease", &id]);
+    }
+    let at = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    let without = cli.run(["export", "/t", &at("without")]);
+    let said = format!(
+        "1 files, 0 directories, 1 bytes into {}\nskipped 2 nodes attached to leases; --attached includes them\n",
+        at("without")
+    );
+    assert_eq!((without.status, without.text()), (0, said.as_str()));
+    assert_eq!(contents(&directory.path().join("without")).len(), 1);
+    let with = cli.done(["export", "--attached", "/t", &at("with")]);
+    assert_eq!((&with["files"], &with["attached_skipped"]), (&3.into(), &0.into()));
+    assert_eq!(contents(&directory.path().join("with")).len(), 3);
+    let help = cli.run(["import", "--help"]);
+    assert!(["volumes", "leases", "revisions"].iter().all(|word| help.text().contains(word)), "{help:?}");
+}
+
+#[test]
 fn nothing_is_imported_if_anything_cannot_be() {
     let cluster = Cluster::start(1);
     let (cli, directory) = (cluster.cli(), tempfile::tempdir().expect("a directory"));
