@@ -62,7 +62,7 @@ const SYNONYMS: [(&str, &str); 14] = [
     ("write", "put"),
 ];
 
-/// Commands that do not ask a running cluster, so the options of clients mean nothing to them.
+/// Commands that ask no running cluster. Their help hides the options of clients.
 const NO_CLIENTS: [&str; 4] = ["serve", "demo", "demo-replica", "completions"];
 
 /// The options of clients.
@@ -217,8 +217,8 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     parsed.map_err(|error| with_suggestions(error, &command, args.iter().map(|arg| arg.to_string_lossy().into_owned())))
 }
 
-/// The error of an unknown command, with suggestions: no hidden command, and what other programs
-/// call it.
+/// The error of an unknown command, with suggestions. Synonyms of other programs lead to the
+/// command, and hidden commands are left out.
 pub(crate) fn with_suggestions(
     mut error: clap::Error,
     command: &Command,

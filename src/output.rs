@@ -117,7 +117,7 @@ pub(crate) async fn reader_gone() {
             match poll(&mut source, PollTimeout::NONE) {
                 Err(Errno::EINTR) => {}
                 Ok(_) if source[0].any() == Some(true) => {
-                    // Nobody waits if the command ends for another reason.
+                    // The receiver is dropped if the command ends for another reason.
                     let _ = sender.send(());
                     return;
                 }

@@ -368,9 +368,10 @@ fn sentence(info: &PendingWriteInfo) -> String {
         Some(holder) => {
             let (holder, at_most) = (session_text(holder, &info.holder_name), duration::rough(info.at_most));
             let assumed = info.covering.as_ref().map(assumed).unwrap_or_default();
-            format!("{write} for {holder}{assumed}, at most {at_most} longer")
+            let comma = if assumed.is_empty() { "," } else { "" };
+            format!("{write} for {holder}{assumed}{comma} at most {at_most} longer")
         }
-        None => format!("{write} for its turn, or to be committed"),
+        None => format!("{write} for earlier writes or for its commit"),
     }
 }
 
@@ -378,24 +379,20 @@ fn sentence(info: &PendingWriteInfo) -> String {
 fn assumed(covering: &CoveringInfo) -> String {
     let volume = visible(covering.volume.as_str());
     let why = match covering.is_unreported {
-        true => "it has not told this leader yet what it holds",
-        false => "its leases there are not tracked one by one",
+        true => "its holder report has not arrived",
+        false => "its object leases are not tracked",
     };
-    format!(", which may hold anything in {volume} ({why})")
+    format!(", a covering holder of volume {volume} ({why}),")
 }
 
 fn read_sentence(info: &BlockedReadInfo) -> String {
+    let (path, since) = (visible(info.path.as_str()), duration::rough(info.since));
     let reads = match info.reads {
-        1 => "1 read".to_owned(),
-        more => format!("{more} reads"),
+        1 => format!("1 read of {path} has waited {since}"),
+        more => format!("{more} reads of {path} have waited, the first {since}"),
     };
-    format!(
-        "{reads} of {}, the first for {}: waiting for {} to flush what it has under a write lease, at most {} longer",
-        visible(info.path.as_str()),
-        duration::rough(info.since),
-        session_text(info.holder, &info.holder_name),
-        duration::rough(info.at_most)
-    )
+    let owner = session_text(info.holder, &info.holder_name);
+    format!("{reads}, for {owner} to flush its write lease, at most {} longer", duration::rough(info.at_most))
 }
 
 #[cfg(test)]
@@ -414,9 +411,10 @@ mod tests {
             since: Duration::from_millis(3_200),
             at_most: Duration::from_millis(6_900),
         };
-        let expected = "3 reads of /a, the first for 3.2 s: waiting for edit@h:2 (session 3) to flush what it has under a write \
-                        lease, at most 6.9 s longer";
-        assert_eq!(read_sentence(&info), expected);
+        let flush = "for edit@h:2 (session 3) to flush its write lease, at most 6.9 s longer";
+        assert_eq!(read_sentence(&info), format!("3 reads of /a have waited, the first 3.2 s, {flush}"));
+        let one = BlockedReadInfo { reads: 1, ..info };
+        assert_eq!(read_sentence(&one), format!("1 read of /a has waited 3.2 s, {flush}"));
     }
 
     #[test]
@@ -462,9 +460,9 @@ mod tests {
             let covering = Some(CoveringInfo { volume: NodePath::root(), is_unreported });
             sentence(&PendingWriteInfo { covering, ..info.clone() })
         };
-        let unlisted = ", which may hold anything in / (it has not told this leader yet what it holds)";
-        assert_eq!(covered(true), format!("{write}{unlisted}, at most 6.9 s longer"));
-        let untracked = ", which may hold anything in / (its leases there are not tracked one by one)";
+        let unreported = ", a covering holder of volume / (its holder report has not arrived)";
+        assert_eq!(covered(true), format!("{write}{unreported}, at most 6.9 s longer"));
+        let untracked = ", a covering holder of volume / (its object leases are not tracked)";
         assert_eq!(covered(false), format!("{write}{untracked}, at most 6.9 s longer"));
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct GrantArgs {
     /// Term from its grant and from each renewal: seconds, or 500ms, 10s, 2m, 1h
     #[arg(value_parser = duration::seconds, allow_negative_numbers = true)]
     ttl: Duration,
-    /// Id in hexadecimal [default: one that no lease has had]
+    /// Id in hexadecimal [default: an unused id]
     #[arg(long, value_name = "ID", value_parser = id)]
     id: Option<LeaseId>,
 }

@@ -38,7 +38,7 @@ pub(crate) struct LockArgs {
     pub(crate) wait_args: LockWaitArgs,
 }
 
-/// How to wait for a lock, and what to run under it: for `lock` and `elect`.
+/// How to wait for a lock, and the command to run under it: for `lock` and `elect`.
 #[derive(Debug, Args)]
 pub(crate) struct LockWaitArgs {
     /// Fail if another session has the lock
@@ -50,7 +50,7 @@ pub(crate) struct LockWaitArgs {
     /// Lock delay: if the lock is lost, no other session gets it for this time; at most 1m
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     delay: Option<Duration>,
-    /// Command to run meanwhile; it gets the token in LEASEHOLD_TOKEN. Without a command, wait
+    /// Command to run under the lock; it gets the token in LEASEHOLD_TOKEN. Without a command, wait
     /// until stopped
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,

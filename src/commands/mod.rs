@@ -69,9 +69,9 @@ pub(crate) enum CommandRequest {
     Edit(edit::EditArgs),
     /// Campaign for an election and lead while a command runs or until stopped; or print who leads
     Elect(elect::ElectArgs),
-    /// Show which sessions hold leases on a node, and for how long
+    /// Show which sessions have leases or locks on a node, and for how long
     Holders(inspect::HoldersArgs),
-    /// Show what the reads and writes of a node wait for now
+    /// Show for whom the reads, writes and lock requests of a node wait now
     Why(inspect::WhyArgs),
     /// The replicas of the cluster
     #[command(subcommand)]

@@ -86,7 +86,7 @@ fn why_names_write_lease_owner_and_counts_blocked_reads() {
     assert!(wait["since_ms"].as_u64().is_some_and(|since| since > 0), "{wait}");
     let text = cli.run(["why", "/v/a"]).text().to_owned();
     assert!(
-        text.starts_with("3 reads of /v/a, the first for ") && text.contains("waiting for editor (session "),
+        text.starts_with("3 reads of /v/a have waited, the first ") && text.contains(", for editor (session "),
         "{text}"
     );
     for read in reads {

@@ -36,7 +36,7 @@ pub(crate) struct TxnArgs {
 }
 
 const INPUT: &str = "\
-Standard input: comparisons, an empty line, what is done if all hold, an empty line, what is done if one does not.
+Standard input: comparisons, an empty line, operations if all hold, an empty line, operations if one does not hold.
 A paragraph can be empty. As with etcdctl:
 
     value(\"/config\") = \"old\"
@@ -47,10 +47,11 @@ A paragraph can be empty. As with etcdctl:
 
     put /failures \"once more\" --lease 1694d81417acd475
 
-Comparisons: value, version, create, mod, exists (= \"true\" or \"false\"), with =, !=, < or >. What does not exist has version and
-revisions 0, and no comparison with its value holds. Operations: put PATH VALUE [--lease ID], del [-r] PATH.
+Comparisons: value, version, create, mod, with =, !=, < or >; exists (= \"true\" or \"false\"); locked (= a token). A node that does
+not exist has version and revisions 0, and no comparison with its value holds. Operations: put PATH VALUE [--lease ID],
+del [-r] PATH. A transaction cannot read values: unlike etcd's, it has no get.
 
-All of it is done at one moment, as one change, or nothing is: also if one operation cannot be done.
+All operations are applied as one change, or none is.
 Exit status: 0 if all comparisons held, 1 if one did not.";
 
 /// The result of a transaction.

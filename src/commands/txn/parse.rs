@@ -110,12 +110,12 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, S
             (Relation::Equal, "false") | (Relation::NotEqual, "true") => Ok(CompareTarget::Exists(false)),
             _ => Err(format!("exists: {relation} {than:?} is not = or != with \"true\" or \"false\"")),
         },
-        "held" => match relation {
+        "locked" | "held" => match relation {
             Relation::Equal => Ok(CompareTarget::Locked(true, Token(number()?))),
             Relation::NotEqual => Ok(CompareTarget::Locked(false, Token(number()?))),
-            _ => Err(format!("held: {relation} {than:?} is not = or != with a token")),
+            _ => Err(format!("locked: {relation} {than:?} is not = or != with a token")),
         },
-        _ => Err(format!("comparison of {what:?}: not value, version, create, mod, exists or held")),
+        _ => Err(format!("comparison of {what:?}: not value, version, create, mod, exists or locked")),
     }
 }
 
@@ -182,6 +182,7 @@ mod tests {
             (r#"exists("/a (b)") = "true""#, Compare::exists(path("/a (b)"))),
             (r#"exists("/a") != "true""#, Compare::absent(a())),
             (r#"held("/a") = "7""#, Compare::locked(a(), Token(7))),
+            (r#"locked(/a) = 7"#, Compare::locked(a(), Token(7))),
         ];
         for (text, expected) in cases {
             assert_eq!(compare(text).as_ref(), Ok(&expected), "{text}");
@@ -201,7 +202,7 @@ mod tests {
             ("value(/a) = x y", "follows the value"),
             ("version(/a) = x", "\"x\" is not a number"),
             ("mod(/a) = -1", "\"-1\" is not a number"),
-            ("lease(/a) = 1", "not value, version, create, mod, exists or held"),
+            ("lease(/a) = 1", "not value, version, create, mod, exists or locked"),
             ("held(/a) > 1", "not = or != with a token"),
             ("held(/a) = x", "\"x\" is not a number"),
             ("exists(/a) < true", "not = or !="),
