@@ -66,7 +66,7 @@ const SYNONYMS: [(&str, &str); 14] = [
 const NO_CLIENTS: [&str; 4] = ["serve", "demo", "demo-replica", "completions"];
 
 /// The options of clients.
-const CLIENT_OPTIONS: [&str; 2] = ["endpoints", "timeout"];
+const CLIENT_OPTIONS: [&str; 3] = ["endpoints", "timeout", "verbose"];
 
 /// The options of every command.
 #[derive(Debug, Clone, Args)]
@@ -100,7 +100,8 @@ pub(crate) struct Global {
 /// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// For people: lines, and tables where there are columns
+    #[value(alias = "table")]
     Simple,
     /// For scripts
     Json,
@@ -426,7 +427,7 @@ mod tests {
         assert!(at("Global options:") < at("--endpoints") && at("--json") < at("--verbose"), "{put}");
         let serve = help(&["serve"]);
         assert!(serve.contains("--cluster") && serve.contains("--json"), "{serve}");
-        assert!(!serve.contains("--endpoints") && !serve.contains("--timeout"), "{serve}");
+        assert!(!serve.contains("--endpoints") && !serve.contains("--verbose"), "{serve}");
         let main = help(&[]);
         assert!(main.find(" demo ") < main.find(" watch "), "the order is that of the source: {main}");
     }

@@ -5,11 +5,13 @@
 //! and comments (`# …`) have no answer. In text mode, standard error also has the source of each
 //! value. The exit status is that of the last line that failed, 0 if none did.
 //!
-//! A pasted text is a line for each of its lines. [`terminal`] has the history.
+//! A pasted text is a line for each of its lines. [`terminal`] has the
+//! history, and [`completion`] completes commands and paths.
 //!
 //! A thread of its own reads the lines. So the session renews leases and consents to recalls while
 //! the shell waits for the next line.
 
+mod completion;
 mod terminal;
 
 use std::{
@@ -18,9 +20,10 @@ use std::{
 };
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
-use leasehold_client_cache::{NodePath, Stats};
+use leasehold_client_cache::{Client, NodePath, Stats};
 use serde::Serialize;
 use tokio::{
+    runtime::Handle,
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
 };
@@ -34,6 +37,7 @@ use crate::{
     output::{CommandAnswer, Output, Text, visible},
     words,
 };
+use completion::Completion;
 use terminal::Terminal;
 
 /// Run commands, one per line, in one session with its cache
@@ -82,8 +86,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> Result<CliStatus, Co
     let (mut terminate, mut interrupt) =
         signals.map_err(|error| CommandFailure::io("cannot listen for signals", &error))?;
     let context = Context::new(global, output, "shell");
-    context.client().await?;
-    let mut lines = read_lines()?;
+    let mut lines = read_lines(context.client().await?.clone())?;
     let mut background_tasks = BackgroundTasks::default();
     // At a signal the shell still returns its leases, so that they need not expire.
     let status = tokio::select! {
@@ -188,11 +191,13 @@ struct Typed {
 }
 
 /// Starts the thread that reads lines. It ends with the input or with the process.
-fn read_lines() -> Result<mpsc::Receiver<Typed>, CommandFailure> {
+fn read_lines(client: Client) -> Result<mpsc::Receiver<Typed>, CommandFailure> {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let (sender, receiver) = mpsc::channel(1);
+    let completion = Completion::new(command(), client, Handle::current());
     let read = move || {
-        let next: Box<dyn FnMut() -> Option<io::Result<String>>> = match is_terminal.then(Terminal::open) {
+        let next: Box<dyn FnMut() -> Option<io::Result<String>>> = match is_terminal.then(|| Terminal::open(completion))
+        {
             Some(Ok(mut terminal)) => Box::new(move || terminal.next()),
             Some(Err(error)) => Box::new({
                 let mut error = Some(error);

@@ -13,8 +13,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustyline::{Config, DefaultEditor, error::ReadlineError};
+use rustyline::{CompletionType, Config, Editor, error::ReadlineError, history::DefaultHistory};
 
+use super::completion::Completion;
 use crate::words::{self, WordsError};
 
 /// The prompt.
@@ -25,16 +26,18 @@ const LINES_MAX: usize = 1_000;
 
 /// Lines from a terminal.
 pub(super) struct Terminal {
-    editor: DefaultEditor,
+    editor: Editor<Completion, DefaultHistory>,
     history: Option<PathBuf>,
     /// The rest of a pasted text.
     ahead: VecDeque<String>,
 }
 
 impl Terminal {
-    pub(super) fn open() -> io::Result<Self> {
-        let config = Config::builder().max_history_size(LINES_MAX).map_err(io::Error::other)?.build();
-        let mut editor = DefaultEditor::with_config(config).map_err(io::Error::other)?;
+    pub(super) fn open(completion: Completion) -> io::Result<Self> {
+        let config = Config::builder().max_history_size(LINES_MAX).map_err(io::Error::other)?;
+        let config = config.completion_type(CompletionType::List).build();
+        let mut editor = Editor::with_config(config).map_err(io::Error::other)?;
+        editor.set_helper(Some(completion));
         let history = history_file(env::var_os("XDG_STATE_HOME"), env::var_os("HOME"));
         // The shell works without its history too.
         let lines = history.as_deref().and_then(|file| load(file).ok()).unwrap_or_default();

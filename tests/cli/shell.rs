@@ -94,7 +94,7 @@ fn shell_help_lists_only_commands_that_it_runs() {
 
 /// A shell on a terminal of its own, which `script` makes.
 #[test]
-fn pasted_lines_all_run_and_history_keeps_them() {
+fn shell_runs_pasted_lines_completes_and_keeps_history() {
     let cluster = Cluster::start(1);
     let (cli, state) = (cluster.cli(), tempfile::tempdir().expect("a directory"));
     let program = leasehold().get_program().to_str().expect("UTF-8").to_owned();
@@ -114,10 +114,12 @@ fn pasted_lines_all_run_and_history_keeps_them() {
         if children == expected { Ok(()) } else { Err(children.to_string()) }
     });
     assert_eq!(cli.done(["get", "/b"])["value"], "two\nlines");
-    input.write_all(b"exit\r").expect("it reads");
+    // Tab completes a command and the names of children.
+    input.write_all(b"pu\t/dir/leaf 7\rrm /di\t/le\t\rexit\r").expect("it reads");
     assert_eq!(process.ended().code(), Some(0));
     let history = std::fs::read_to_string(state.path().join("leasehold/history")).expect("a history");
-    assert_eq!(history, "put /a 1\nput /c 3\nput /d 4\nput /e 5\nput /f 6\nexit\n");
+    assert_eq!(history, "put /a 1\nput /c 3\nput /d 4\nput /e 5\nput /f 6\nput /dir/leaf 7\nrm /dir/leaf\nexit\n");
+    assert_eq!(cli.done(["ls", "/dir"])["children"], json!([]));
 }
 
 #[test]
