@@ -159,7 +159,7 @@ pub(crate) struct GetArgs {
     /// Nodes to read, each as of its own moment; with several, each value follows its path
     #[arg(value_parser = cli::path, required = true, value_name = "PATH")]
     pub(crate) paths: Vec<NodePath>,
-    /// Also read all nodes below, as etcdctl reads all keys with a prefix
+    /// Also read all nodes below each path; unlike etcdctl, only whole components match
     #[arg(long)]
     prefix: bool,
     /// Print the bytes of values only, without paths and newlines
