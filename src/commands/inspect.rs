@@ -170,7 +170,7 @@ pub(crate) struct WhyArgs {
 #[derive(Debug, Serialize)]
 pub(crate) struct WhyAnswer {
     path: NodePath,
-    waits: Vec<WaitRow>,
+    writes: Vec<WaitRow>,
     reads: Vec<BlockedReadRow>,
     /// In the order of arrival.
     locks: Vec<LockWaitRow>,
@@ -212,9 +212,9 @@ impl From<CoveringInfo> for CoveringRow {
 struct BlockedReadRow {
     path: NodePath,
     /// The number of reads.
-    reads: u64,
-    holder: u64,
-    holder_name: String,
+    count: u64,
+    owner: u64,
+    owner_name: String,
     since_ms: u64,
     at_most_ms: u64,
     #[serde(skip)]
@@ -296,13 +296,13 @@ impl LockOwnerRow {
 
 impl Text for WhyAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        if self.waits.is_empty() && self.reads.is_empty() && self.locks.is_empty() {
+        if self.writes.is_empty() && self.reads.is_empty() && self.locks.is_empty() {
             let path = visible(self.path.as_str());
             out.extend_from_slice(format!("no read, write or lock of {path} waits\n").as_bytes());
         }
         let (reads, locks) = (self.reads.iter(), self.locks.iter());
         let sentences = reads.map(|wait| &wait.sentence).chain(locks.map(|wait| &wait.sentence));
-        for sentence in self.waits.iter().map(|wait| &wait.sentence).chain(sentences) {
+        for sentence in self.writes.iter().map(|wait| &wait.sentence).chain(sentences) {
             out.extend_from_slice(format!("{sentence}\n").as_bytes());
         }
     }
@@ -311,12 +311,12 @@ impl Text for WhyAnswer {
 impl WhyArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, CommandFailure> {
         let client = context.client().await?;
-        let waits = client.pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let writes = client.pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let reads = client.blocked_reads(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let locks = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let (waits, reads) = (waits.into_iter().map(WaitRow::from), reads.into_iter().map(BlockedReadRow::from));
+        let (writes, reads) = (writes.into_iter().map(WaitRow::from), reads.into_iter().map(BlockedReadRow::from));
         let locks = LockWaitRow::all(&self.path, &locks);
-        Ok(WhyAnswer { waits: waits.collect(), reads: reads.collect(), locks, path: self.path })
+        Ok(WhyAnswer { writes: writes.collect(), reads: reads.collect(), locks, path: self.path })
     }
 }
 
@@ -325,9 +325,9 @@ impl From<BlockedReadInfo> for BlockedReadRow {
         Self {
             sentence: read_sentence(&info),
             path: info.path,
-            reads: info.reads,
-            holder: info.holder.0,
-            holder_name: info.holder_name,
+            count: info.reads,
+            owner: info.holder.0,
+            owner_name: info.holder_name,
             since_ms: duration::millis(info.since),
             at_most_ms: duration::millis(info.at_most),
         }

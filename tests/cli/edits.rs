@@ -258,7 +258,7 @@ fn save_that_is_under_way_when_the_editor_ends_is_its_own() {
     drop(before);
     eventually("the save waits for the reader", || {
         let why = cli.done(["why", "/docs/a.txt"]);
-        let waits = why["waits"].as_array().is_some_and(|waits| !waits.is_empty());
+        let waits = why["writes"].as_array().is_some_and(|waits| !waits.is_empty());
         waits.then_some(()).ok_or_else(|| why.to_string())
     });
     drop(gate.reached());

@@ -34,7 +34,7 @@ fn why_names_dead_client_and_write_waits_only_for_its_lease() {
     let mut put = cli.command(["put", "/v/a", "2", "--timeout", "20s"]).stdout(Stdio::null()).spawn().expect("starts");
     let wait = eventually("the write waits for the dead client", || {
         let waits = cli.done(["why", "/v/a"]);
-        let waits = waits["waits"].as_array().expect("a list").clone();
+        let waits = waits["writes"].as_array().expect("a list").clone();
         waits.into_iter().find(|wait| wait["holder_name"] == name.as_str())
     });
     assert_eq!(wait["path"], "/v/a");
@@ -77,11 +77,11 @@ fn why_names_write_lease_owner_and_counts_blocked_reads() {
         .collect();
     let wait = eventually("all reads wait", || {
         let why = cli.done(["why", "/v/a"]);
-        assert_eq!(why["waits"].as_array().map(Vec::len), Some(0), "{why}");
+        assert_eq!(why["writes"].as_array().map(Vec::len), Some(0), "{why}");
         let rows = why["reads"].as_array().expect("a list").clone();
-        rows.into_iter().find(|wait| wait["reads"] == 3).ok_or_else(|| why.to_string())
+        rows.into_iter().find(|wait| wait["count"] == 3).ok_or_else(|| why.to_string())
     });
-    assert_eq!((&wait["path"], &wait["holder_name"]), (&"/v/a".into(), &"editor".into()));
+    assert_eq!((&wait["path"], &wait["owner_name"]), (&"/v/a".into(), &"editor".into()));
     assert!(wait["at_most_ms"].as_u64().is_some_and(|left| left > 0 && left <= 6_000), "{wait}");
     assert!(wait["since_ms"].as_u64().is_some_and(|since| since > 0), "{wait}");
     let text = cli.run(["why", "/v/a"]).text().to_owned();
