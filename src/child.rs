@@ -135,7 +135,7 @@ impl Child {
 
     /// Kills the command, its descendants and its guard, and waits until all have ended.
     pub(crate) async fn kill_all(&mut self) -> Result<(), CommandFailure> {
-        let cannot = |error: io::Error| CommandFailure::io("cannot find out what the command has begun", &error);
+        let cannot = |error: io::Error| CommandFailure::io("cannot list the command's descendants", &error);
         while !kill_once(&self.others).map_err(cannot)? {
             tokio::time::sleep(GONE_EVERY).await;
         }
@@ -153,6 +153,6 @@ async fn asked(question: Option<&mut Receiver>) {
 }
 
 fn unguarded() -> CommandFailure {
-    let text = "the guard was killed, so the command and all that it began were killed too";
+    let text = "guard killed; the command and its descendants were killed too";
     CommandFailure::refused("guard_killed", text)
 }

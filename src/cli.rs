@@ -1,11 +1,17 @@
 //! Parses the command line and runs the command.
+//!
+//! Errors of clap stay over several lines. They suggest no hidden command, and know the words of
+//! etcdctl and of shells for a command.
 
 #[cfg(test)]
 mod documented;
 
 use std::{ffi::OsString, io, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{
+    Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use leasehold_protocol::path::{NodePath, PathError};
 
 use crate::{
@@ -38,8 +44,33 @@ Exit status: 0 done; 1 refused (not found, exists, compare failed, lease gone, n
 
 Paths are absolute; one written without its leading slash means the same with it.";
 
+/// Words of other programs, and the commands that do the same.
+const SYNONYMS: [(&str, &str); 14] = [
+    ("campaign", "elect"),
+    ("cat", "get"),
+    ("create", "put"),
+    ("del", "rm"),
+    ("delete", "rm"),
+    ("deleteall", "rm"),
+    ("dir", "ls"),
+    ("list", "ls"),
+    ("read", "get"),
+    ("remove", "rm"),
+    ("rmr", "rm"),
+    ("set", "put"),
+    ("start", "serve"),
+    ("write", "put"),
+];
+
+/// Commands that ask no running cluster. Their help hides the options of clients.
+const NO_CLIENTS: [&str; 4] = ["serve", "demo", "demo-replica", "completions"];
+
+/// The options of clients.
+const CLIENT_OPTIONS: [&str; 3] = ["endpoints", "timeout", "verbose"];
+
 /// The options of every command.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Servers to try, each HOST:PORT
     #[arg(
@@ -53,7 +84,7 @@ pub(crate) struct Global {
     )]
     pub(crate) endpoints: Vec<String>,
     /// Time limit of one operation: 500ms, 10s, 2m, 1h
-    #[arg(long, global = true, default_value = "5s", value_name = "D", value_parser = duration::parse)]
+    #[arg(long, global = true, default_value = "15s", value_name = "D", value_parser = duration::parse)]
     pub(crate) timeout: Duration,
     /// Print one JSON document on standard output, and nothing else
     #[arg(long, global = true)]
@@ -69,7 +100,8 @@ pub(crate) struct Global {
 /// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// For people: lines, and tables where there are columns
+    #[value(alias = "table")]
     Simple,
     /// For scripts
     Json,
@@ -132,7 +164,7 @@ enum CliCommand {
 /// Parses the arguments and runs the command.
 pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> CliStatus {
     let args: Vec<OsString> = args.into_iter().collect();
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match parse(&args) {
         Ok(cli) => cli,
         // Parsing failed, so `--json` is searched for in the raw arguments.
         Err(error) => return not_parsed(&error, asks_for_json(&args)),
@@ -162,6 +194,54 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> CliStatus {
         Ok(status) => status,
         Err(failure) => failed(output, &failure),
     }
+}
+
+/// The command line. The help of a command that is no client hides the options of clients.
+fn command() -> Command {
+    let mut command = Cli::command();
+    // Global options reach the subcommands when the command is built.
+    command.build();
+    command.mut_subcommands(|subcommand| {
+        if !NO_CLIENTS.contains(&subcommand.get_name()) {
+            return subcommand;
+        }
+        subcommand.mut_args(|arg| match CLIENT_OPTIONS.contains(&arg.get_id().as_str()) {
+            true => arg.hide(true),
+            false => arg,
+        })
+    })
+}
+
+fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = command();
+    let parsed = command.try_get_matches_from_mut(args).and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| with_suggestions(error, &command, args.iter().map(|arg| arg.to_string_lossy().into_owned())))
+}
+
+/// The error of an unknown command, with suggestions. Synonyms of other programs lead to the
+/// command, and hidden commands are left out.
+pub(crate) fn with_suggestions(
+    mut error: clap::Error,
+    command: &Command,
+    words: impl IntoIterator<Item = String>,
+) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return error };
+    let above = words.into_iter().take_while(|word| *word != unknown);
+    let level = above.fold(command, |level, word| level.find_subcommand(&word).unwrap_or(level));
+    let is_shown = |name: &str| level.find_subcommand(name).is_some_and(|command| !command.is_hide_set());
+    let synonyms = SYNONYMS.iter().filter(|(word, _)| *word == unknown).map(|(_, name)| (*name).to_owned());
+    let mut suggested: Vec<String> = synonyms.collect();
+    if suggested.is_empty()
+        && let Some(ContextValue::Strings(similar)) = error.get(ContextKind::SuggestedSubcommand)
+    {
+        suggested.clone_from(similar);
+    }
+    suggested.retain(|name| is_shown(name));
+    match suggested.is_empty() {
+        true => error.remove(ContextKind::SuggestedSubcommand),
+        false => error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested)),
+    };
+    error
 }
 
 fn asks_for_json(args: &[OsString]) -> bool {
@@ -211,7 +291,7 @@ impl CliCommand {
                 Ok(answer.status())
             }
             Self::Completions { shell } => {
-                clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut io::stdout());
+                clap_complete::generate(shell, &mut command(), "leasehold", &mut io::stdout());
                 Ok(CliStatus::Done)
             }
         }
@@ -225,12 +305,12 @@ async fn execute_request(
 ) -> Result<Option<Box<dyn CommandAnswer>>, CommandFailure> {
     let request = match request {
         CommandRequest::Watch(watch) => {
-            let asked = format!("watch {}", watch.path);
-            return watch.run(context).await.map(|()| None).map_err(|failure| failure.with_subject(&asked));
+            let subject = watch.path.to_string();
+            return watch.run(context).await.map(|()| None).map_err(|failure| failure.with_subject(&subject));
         }
         CommandRequest::Elect(elect) if elect.observes() => {
-            let asked = elect.subject();
-            return elect.run_observe(context).await.map(|()| None).map_err(|failure| failure.with_subject(&asked));
+            let subject = elect.path.to_string();
+            return elect.run_observe(context).await.map(|()| None).map_err(|failure| failure.with_subject(&subject));
         }
         request => request,
     };
@@ -248,7 +328,7 @@ fn failed(output: Output, failure: &CommandFailure) -> CliStatus {
     failure.status
 }
 
-/// Help and version are answers. All else is wrong usage: one line, like every error.
+/// Help and version are answers. All else is wrong usage.
 fn not_parsed(error: &clap::Error, json: bool) -> CliStatus {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -264,13 +344,13 @@ fn not_parsed(error: &clap::Error, json: bool) -> CliStatus {
     }
 }
 
-/// clap's error as one line.
+/// clap's error.
 pub(crate) fn usage(error: &clap::Error) -> CommandFailure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return CommandFailure::usage("a command is missing: expected one, see --help");
+        return CommandFailure::usage("command: missing; see --help");
     }
     let text = error.to_string();
-    CommandFailure::usage(text.strip_prefix("error: ").unwrap_or(&text))
+    CommandFailure::usage_lines(text.strip_prefix("error: ").unwrap_or(&text))
 }
 
 /// Parses a path of the command line. The leading slash is optional.
@@ -283,7 +363,7 @@ pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse().ok());
     match port {
         Some(1..=u16::MAX) => Ok(text.to_owned()),
-        _ => Err(format!("{text:?} is not an address: expected HOST:PORT")),
+        _ => Err(format!("address {text:?}: not HOST:PORT")),
     }
 }
 
@@ -294,6 +374,7 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -305,11 +386,49 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage_is_one_line_with_what_was_expected() {
-        let error = Cli::try_parse_from(["leasehold", "get", "/a//b"]).expect_err("malformed");
+    fn wrong_usage_is_one_line_in_json_and_several_for_people() {
+        let error = parsed(&["get", "/a//b"]).expect_err("malformed");
         let failure = usage(&error);
         assert_eq!(failure.status, CliStatus::Usage);
-        assert!(failure.message.contains("empty component at byte 3: expected"), "{}", failure.message);
+        assert!(failure.message.contains("empty component at byte 3"), "{}", failure.message);
         assert!(!failure.message.contains('\n'));
+        assert!(failure.text().lines().count() > 1, "{}", failure.text());
+    }
+
+    fn parsed(words: &[&str]) -> Result<Cli, clap::Error> {
+        let args: Vec<OsString> = ["leasehold"].iter().chain(words).map(OsString::from).collect();
+        parse(&args)
+    }
+
+    #[test]
+    fn unknown_command_suggests_its_synonym_and_no_hidden_command() {
+        let text = |words: &[&str]| parsed(words).expect_err("unknown").to_string();
+        for (word, command) in [("del", "rm"), ("list", "ls"), ("set", "put"), ("watc", "watch")] {
+            let text = text(&[word, "/a"]);
+            assert!(text.contains(&format!("a similar subcommand exists: '{command}'")), "{text}");
+        }
+        for word in ["demo-clien", "guar", "run-tie"] {
+            let text = text(&[word]);
+            for hidden in ["demo-client", "demo-replica", "'guard'", "run-tied"] {
+                assert!(!text.contains(hidden), "{word}: {text}");
+            }
+        }
+        let below = text(&["--timeout", "3s", "lease", "revok", "7"]);
+        assert!(below.contains("'revoke'"), "{below}");
+        assert!(!text(&["volume", "del", "/v"]).contains("'rm'"), "volume has no such command");
+    }
+
+    #[test]
+    fn help_has_global_options_last_and_serve_has_no_client_options() {
+        let help = |words: &[&str]| parsed(&[words, &["--help"]].concat()).expect_err("help").to_string();
+        let put = help(&["put"]);
+        let at = |text: &str| put.find(text).unwrap_or_else(|| panic!("{text}: {put}"));
+        assert!(at("Options:") < at("--create") && at("--token") < at("Global options:"), "{put}");
+        assert!(at("Global options:") < at("--endpoints") && at("--json") < at("--verbose"), "{put}");
+        let serve = help(&["serve"]);
+        assert!(serve.contains("--cluster") && serve.contains("--json"), "{serve}");
+        assert!(!serve.contains("--endpoints") && !serve.contains("--verbose"), "{serve}");
+        let main = help(&[]);
+        assert!(main.find(" demo ") < main.find(" watch "), "the order is that of the source: {main}");
     }
 }

@@ -2,6 +2,7 @@
 //! output.
 
 use std::{
+    pin::pin,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -9,10 +10,13 @@ use std::{
 use leasehold_client_cache::{Client, ConnectError, Options};
 use tokio::sync::OnceCell;
 
-use crate::{cli::Global, commands::background::BackgroundTask, exit::CommandFailure, output::Output};
+use crate::{cli::Global, commands::background::BackgroundTask, duration::rough, exit::CommandFailure, output::Output};
 
 /// Time limit for returning the leases at the end. After it they expire by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a connect waits in silence.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// One session and its environment.
 #[derive(Debug)]
@@ -54,7 +58,18 @@ impl Context {
 
     async fn connect(&self) -> Result<Client, CommandFailure> {
         let options = Options::new(self.endpoints()).name(self.name.as_str()).timeout(self.timeout());
-        Client::connect(options).await.map_err(|error| match &error {
+        let mut connecting = pin!(Client::connect(options));
+        let connected = match tokio::time::timeout(SILENCE, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                if !self.output.json && self.timeout() > SILENCE {
+                    let (endpoints, left) = (self.endpoints().join(", "), self.timeout().saturating_sub(SILENCE));
+                    Output::notice(&format!("{endpoints}: no session yet, waiting at most {} longer", rough(left)));
+                }
+                connecting.await
+            }
+        };
+        connected.map_err(|error| match &error {
             ConnectError::NoEndpoints => CommandFailure::usage(&error),
             ConnectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
             ConnectError::Unavailable { .. } | ConnectError::TimedOut { .. } => CommandFailure::unavailable(&error),

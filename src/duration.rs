@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The error of a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{got:?} is not a duration: expected a whole number and its unit, as in 500ms, 10s, 2m or 1h")]
+#[error("duration {got:?}: not a whole number with a unit, such as 500ms, 10s, 2m or 1h")]
 pub(crate) struct DurationError {
     got: String,
 }
@@ -23,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, DurationError> {
 
 /// The error of a text that is neither a number of seconds nor a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{got:?} is not a term: expected a whole number of seconds, or of another unit, as in 60, 500ms, 2m or 1h")]
+#[error("term {got:?}: not a whole number of seconds, nor of another unit, such as 60, 500ms, 2m or 1h")]
 pub(crate) struct SecondsError {
     got: String,
 }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn exact_duration_is_parsed_back() {
         for text in ["0ms", "500ms", "1500ms", "10s", "90s", "2m", "1h", "36h"] {
             assert_eq!(exact(parse(text).expect(text)), text);
         }
@@ -79,12 +79,12 @@ mod tests {
         assert_eq!(seconds("500ms"), Ok(Duration::from_millis(500)));
         for text in ["", "-1", "1.5", "60x", "s", "99999999999999999999"] {
             let error = seconds(text).expect_err(text).to_string();
-            assert!(error.contains(&format!("{text:?} is not a term")) && error.contains("as in 60"), "{error}");
+            assert!(error.contains(&format!("term {text:?}: not")) && error.contains("such as 60"), "{error}");
         }
     }
 
     #[test]
-    fn what_is_no_duration_is_refused_with_examples() {
+    fn malformed_duration_is_refused_with_examples() {
         for text in
             ["", "10", "s", "1.5s", "-1s", "10 s", "10d", "1h30m", "99999999999999999999s", "9999999999999999999h"]
         {

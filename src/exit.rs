@@ -10,7 +10,7 @@
 //!
 //! A wrong condition, length or volume setting is *refused*: only the server can check it.
 
-use leasehold_protocol::{command::WriteRefusal, message::Refusal};
+use leasehold_protocol::{command::WriteRefusal, id::LeaseId, message::Refusal};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CliStatus {
@@ -52,14 +52,17 @@ pub(crate) struct CommandFailure {
     pub(crate) status: CliStatus,
     /// A word that scripts can compare.
     pub(crate) kind: &'static str,
-    /// The problem and what was expected, in one line. [`CommandFailure::with_subject`] prefixes
-    /// the request.
+    /// `SUBJECT: PROBLEM`, then the remedy if it helps, in one line.
     pub(crate) message: String,
+    /// The message over several lines, for errors that clap and toml print so.
+    lines: Option<String>,
+    /// Whether the message begins with its subject.
+    has_subject: bool,
 }
 
 impl CommandFailure {
     fn new(status: CliStatus, kind: &'static str, message: impl std::fmt::Display) -> Self {
-        Self { status, kind, message: one_line(&message.to_string()) }
+        Self { status, kind, message: one_line(&message.to_string()), lines: None, has_subject: false }
     }
 
     /// Refused. Nothing was changed.
@@ -69,12 +72,25 @@ impl CommandFailure {
 
     /// The node does not exist.
     pub(crate) fn not_found() -> Self {
-        Self::refused("not_found", "it does not exist: expected a node that does")
+        Self::refused("not_found", "not found")
+    }
+
+    /// The key lease does not exist: it was never granted, has expired, or was revoked.
+    pub(crate) fn lease_not_found(id: LeaseId) -> Self {
+        Self::refused("lease_not_found", "not found").with_subject(&format!("lease {id:016x}"))
     }
 
     /// The arguments are wrong.
     pub(crate) fn usage(message: impl std::fmt::Display) -> Self {
         Self::new(CliStatus::Usage, "usage", message)
+    }
+
+    /// The arguments or the configuration are wrong. The message stays on several lines, except
+    /// with `--json`.
+    pub(crate) fn usage_lines(message: &str) -> Self {
+        let is_shown = |c: &char| *c == '\n' || !c.is_control();
+        let lines = message.trim_end().chars().filter(is_shown).collect();
+        Self { lines: Some(lines), ..Self::usage(message) }
     }
 
     /// No server answers.
@@ -89,26 +105,40 @@ impl CommandFailure {
 
     /// A file or directory of this machine cannot be used.
     pub(crate) fn io(what: impl std::fmt::Display, error: &std::io::Error) -> Self {
-        Self::refused("io", format!("{what}: {error}"))
+        Self { has_subject: true, ..Self::refused("io", format!("{what}: {error}")) }
     }
 
-    /// Prefixes the subject of the request.
+    /// Prefixes the subject: a path, a lease or a directory. Does nothing if the message has a
+    /// subject already, or begins with this one or with something below it.
     #[must_use]
     pub(crate) fn with_subject(mut self, subject: &str) -> Self {
-        self.message = one_line(&format!("{subject}: {}", self.message));
+        let subject = one_line(subject);
+        if !self.has_subject && !begins_with(&self.message, &subject) {
+            self.message = format!("{subject}: {}", self.message);
+            self.lines = self.lines.map(|lines| format!("{subject}: {lines}"));
+        }
+        self.has_subject = true;
         self
     }
 
-    /// Appends a consequence of the failure.
+    /// Appends a consequence of the failure, or a remedy.
     #[must_use]
     pub(crate) fn and(mut self, other: &str) -> Self {
         self.message = one_line(&format!("{}; {other}", self.message));
+        self.lines = self.lines.map(|lines| format!("{lines}\n{other}"));
         self
+    }
+
+    /// The message for people: on several lines if clap or toml print it so.
+    pub(crate) fn text(&self) -> &str {
+        self.lines.as_deref().unwrap_or(&self.message)
     }
 
     /// The failure for a refusal that the client does not retry.
     pub(crate) fn from_refusal(refusal: &Refusal) -> Self {
         match refusal {
+            Refusal::Write(WriteRefusal::NotFound { path }) => Self::not_found().with_subject(path.as_str()),
+            Refusal::Write(WriteRefusal::LeaseNotFound { id }) => Self::lease_not_found(*id),
             Refusal::Write(refusal) => Self::refused(kind_of(refusal), refusal),
             Refusal::Limit(error) => Self::refused("limit", error),
             Refusal::Volume(error) => Self::refused("volume_settings", error),
@@ -155,6 +185,12 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
     }
 }
 
+/// Whether a message is about this subject, or about something below it.
+fn begins_with(message: &str, subject: &str) -> bool {
+    let rest = message.strip_prefix(subject).filter(|_| !subject.is_empty());
+    rest.is_some_and(|rest| subject.ends_with('/') || rest.starts_with([':', ' ', ',', '/']))
+}
+
 /// An error is one line, also if names of files and nodes contain line breaks.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -179,8 +215,28 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_one_line_and_begins_with_what_was_asked() {
-        let failure = CommandFailure::usage("no such option\n\n  Usage: x\u{1b}[1m").with_subject("get /a");
-        assert_eq!(failure.message, "get /a: no such option; Usage: x[1m");
+    fn message_is_one_line_and_begins_with_its_subject_once() {
+        let failure = CommandFailure::usage("not UTF-8\n\n  at 3\u{1b}[1m").with_subject("/a");
+        assert_eq!(failure.message, "/a: not UTF-8; at 3[1m");
+        assert_eq!(failure.with_subject("/b").message, "/a: not UTF-8; at 3[1m");
+        for (message, subject, expected) in [
+            ("/a: not empty", "/a", "/a: not empty"),
+            ("/a is locked", "/a", "/a is locked"),
+            ("/a/b: not found", "/a", "/a/b: not found"),
+            ("/ab: not found", "/a", "/a: /ab: not found"),
+            ("/x: not found", "/", "/x: not found"),
+            ("lease 7: not found", "/a", "/a: lease 7: not found"),
+            ("not found", "", ": not found"),
+        ] {
+            assert_eq!(CommandFailure::refused("x", message).with_subject(subject).message, expected);
+        }
+    }
+
+    #[test]
+    fn failure_over_several_lines_is_one_line_in_json() {
+        let failure = CommandFailure::usage_lines("parse error\n  |\n2 | x = \u{1b}1\n").with_subject("a.toml");
+        assert_eq!(failure.text(), "a.toml: parse error\n  |\n2 | x = 1");
+        assert_eq!(failure.message, "a.toml: parse error; |; 2 | x = 1");
+        assert_eq!(CommandFailure::not_found().with_subject("/a").text(), "/a: not found");
     }
 }

@@ -1,10 +1,18 @@
 //! Writes to standard output and standard error.
 //!
 //! An answer is text for people, or one JSON document on a line and nothing else. An error is one
-//! line on standard error; with JSON it is also a document on standard output.
+//! line on standard error, except those that clap and toml print over several lines. With JSON it
+//! is always one line, and also a document on standard output.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    os::fd::AsFd,
+};
 
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use serde::Serialize;
 
 use crate::exit::{CliStatus, CommandFailure};
@@ -67,7 +75,8 @@ impl Output {
         if self.json {
             print(format!("{}\n", error_json(failure.kind, &failure.message)).as_bytes());
         }
-        eprint(&format!("leasehold: {}\n", failure.message));
+        let text = if self.json { &failure.message } else { failure.text() };
+        eprint(&format!("leasehold: {text}\n"));
     }
 
     /// Prints a notice that is neither an answer nor an error.
@@ -93,6 +102,33 @@ fn print(bytes: &[u8]) {
 
 fn eprint(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Waits until the reader of standard output has closed its pipe. Never returns if standard output
+/// is a file, or if the system cannot tell.
+pub(crate) async fn reader_gone() {
+    let (sender, gone) = tokio::sync::oneshot::channel();
+    // A thread of its own: the runtime would wait for one of its own at the end.
+    let watch = move || {
+        let stdout = io::stdout();
+        // Only errors are reported, such as a pipe without a reader.
+        let mut source = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        loop {
+            match poll(&mut source, PollTimeout::NONE) {
+                Err(Errno::EINTR) => {}
+                Ok(_) if source[0].any() == Some(true) => {
+                    // The receiver is dropped if the command ends for another reason.
+                    let _ = sender.send(());
+                    return;
+                }
+                // The sender stays, so that `gone` never ends.
+                Ok(_) | Err(_) => std::thread::park(),
+            }
+        }
+    };
+    if std::thread::Builder::new().name("reader".to_owned()).spawn(watch).is_err() || gone.await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// A text table with a header row.
@@ -131,9 +167,21 @@ pub(crate) fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
+/// A value on one line: `\\n` for a newline, and so on for other control characters and the
+/// backslash.
+pub(crate) fn escaped(text: &str) -> String {
+    let escape = |c: char| if c.is_control() || c == '\\' { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escaped_value_is_one_line_and_can_be_read_back() {
+        assert_eq!(escaped("a\nb\t\\ \u{1b}é"), r"a\nb\t\\ \u{1b}é");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

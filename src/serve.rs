@@ -68,23 +68,30 @@ pub(crate) async fn run(args: ServeArgs, output: Output) -> Result<CliStatus, Co
     let (mut terminate, mut interrupt) =
         signals.map_err(|error| CommandFailure::io("cannot listen for signals", &error))?;
     let (id, data) = (config.id, config.data.clone());
+    let (version, folder) = (env!("CARGO_PKG_VERSION"), data.display());
+    tracing::info!(version, replica = id, data = %folder, address = config.listen, "starting a replica");
     let server = Server::start(config).await.map_err(|error| match &error {
         StartError::Config(error) => CommandFailure::usage(error),
         error => CommandFailure::refused("start", error),
     })?;
     output.answer(&Listening { id, address: server.address().to_string(), data });
-    let failed = tokio::select! {
-        reason = server.failed() => Some(reason),
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
+    let ended = tokio::select! {
+        reason = server.failed() => Err(reason),
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
     };
-    match failed {
-        None => {
+    match ended {
+        Ok(signal) => {
+            tracing::info!(signal, replica = id, "stopping the replica");
             server.stop().await.map_err(|error| CommandFailure::refused("stop", error))?;
+            tracing::info!(replica = id, "the replica has stopped");
             Ok(CliStatus::Done)
         }
         // No graceful stop: a failed replica cannot persist anything.
-        Some(reason) => Err(CommandFailure::refused("failed", format!("replica {id} cannot go on: {reason}"))),
+        Err(reason) => {
+            let text = format!("cannot go on: {reason}");
+            Err(CommandFailure::refused("failed", text).with_subject(&format!("replica {id}")))
+        }
     }
 }
 
@@ -121,10 +128,12 @@ impl ServeArgs {
 
 /// The configuration of a file, and whether it has a listen address.
 fn read(file: &std::path::Path) -> Result<(ServerConfig, bool), CommandFailure> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| CommandFailure::usage(format!("cannot read the configuration {}: {error}", file.display())))?;
-    let wrong =
-        |error: toml::de::Error| CommandFailure::usage(format!("the configuration {}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        CommandFailure::usage(format!("cannot be read: {error}")).with_subject(&file.display().to_string())
+    })?;
+    let wrong = |error: toml::de::Error| {
+        CommandFailure::usage_lines(&error.to_string()).with_subject(&file.display().to_string())
+    };
     let table: toml::Table = toml::from_str(&text).map_err(wrong)?;
     Ok((toml::from_str(&text).map_err(wrong)?, table.contains_key("listen")))
 }
@@ -132,14 +141,14 @@ fn read(file: &std::path::Path) -> Result<(ServerConfig, bool), CommandFailure> 
 fn member(text: &str) -> Result<(u64, String), String> {
     let parsed =
         text.split_once('=').and_then(|(id, address)| Some((id.trim().parse().ok()?, address.trim().to_owned())));
-    parsed.ok_or_else(|| format!("{text:?} is not a replica: expected N=HOST:PORT"))
+    parsed.ok_or_else(|| format!("replica {text:?}: not N=HOST:PORT"))
 }
 
 fn members(list: Vec<(u64, String)>) -> Result<BTreeMap<u64, String>, CommandFailure> {
     let mut members = BTreeMap::new();
     for (id, address) in list {
         if let Some(other) = members.insert(id, address.clone()) {
-            let text = format!("replica {id} is given two addresses, {other} and {address}: expected one");
+            let text = format!("replica {id}: two addresses in --cluster, {other} and {address}");
             return Err(CommandFailure::usage(text));
         }
     }

@@ -5,18 +5,25 @@
 //! and comments (`# …`) have no answer. In text mode, standard error also has the source of each
 //! value. The exit status is that of the last line that failed, 0 if none did.
 //!
+//! A pasted text is a line for each of its lines. [`terminal`] has the
+//! history, and [`completion`] completes commands and paths.
+//!
 //! A thread of its own reads the lines. So the session renews leases and consents to recalls while
 //! the shell waits for the next line.
+
+mod completion;
+mod terminal;
 
 use std::{
     io::{self, BufRead, IsTerminal},
     time::Duration,
 };
 
-use clap::{Parser, error::ErrorKind};
-use leasehold_client_cache::Stats;
+use clap::{Command, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
+use leasehold_client_cache::{Client, NodePath, Stats};
 use serde::Serialize;
 use tokio::{
+    runtime::Handle,
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
 };
@@ -27,12 +34,11 @@ use crate::{
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
-    output::{CommandAnswer, Output, Text},
+    output::{CommandAnswer, Output, Text, visible},
     words,
 };
-
-/// The prompt.
-const PROMPT: &str = "leasehold> ";
+use completion::Completion;
+use terminal::Terminal;
 
 /// Run commands, one per line, in one session with its cache
 #[derive(Debug, Parser)]
@@ -54,6 +60,12 @@ enum ShellCommand {
         #[arg(value_parser = duration::parse)]
         duration: Duration,
     },
+    /// Release a lock that this shell owns
+    Unlock {
+        /// Locked node
+        #[arg(value_parser = cli::path)]
+        path: NodePath,
+    },
     /// End the shell
     #[command(alias = "quit")]
     Exit,
@@ -74,8 +86,7 @@ pub(crate) async fn run(global: &Global, output: Output) -> Result<CliStatus, Co
     let (mut terminate, mut interrupt) =
         signals.map_err(|error| CommandFailure::io("cannot listen for signals", &error))?;
     let context = Context::new(global, output, "shell");
-    context.client().await?;
-    let mut lines = read_lines()?;
+    let mut lines = read_lines(context.client().await?.clone())?;
     let mut background_tasks = BackgroundTasks::default();
     // At a signal the shell still returns its leases, so that they need not expire.
     let status = tokio::select! {
@@ -96,7 +107,7 @@ async fn serve(
     let mut status = CliStatus::Done;
     while let Some(typed) = lines.recv().await {
         let line = typed.line.map_err(|error| CommandFailure::io("cannot read standard input", &error))?;
-        match run_line(context, &line).await {
+        match run_line(context, background_tasks, &line).await {
             ShellOutcome::Nothing => {}
             ShellOutcome::Answer(answer) => {
                 context.output.answer(&*answer);
@@ -119,13 +130,28 @@ async fn serve(
     Ok(status)
 }
 
-async fn run_line(context: &Context, line: &str) -> ShellOutcome {
+/// The commands of the shell. Its help lists only those that it can run.
+fn command() -> Command {
+    let not_here = |name: &str| CommandRequest::NOT_IN_SHELL.contains(&name);
+    ShellLine::command().mut_subcommands(|command| {
+        let is_hidden = not_here(command.get_name());
+        command.hide(is_hidden)
+    })
+}
+
+fn parse(words: &[String]) -> Result<ShellLine, clap::Error> {
+    let mut command = command();
+    let parsed = command.try_get_matches_from_mut(words).and_then(|matches| ShellLine::from_arg_matches(&matches));
+    parsed.map_err(|error| cli::with_suggestions(error, &command, words.iter().cloned()))
+}
+
+async fn run_line(context: &Context, background_tasks: &mut BackgroundTasks, line: &str) -> ShellOutcome {
     let words = match words::split(line) {
         Ok(words) if words.is_empty() => return ShellOutcome::Nothing,
         Ok(words) => words,
         Err(error) => return ShellOutcome::Failed(CommandFailure::usage(error)),
     };
-    let command = match ShellLine::try_parse_from(words) {
+    let command = match parse(&words) {
         Ok(line) => line.command,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             return ShellOutcome::Answer(Box::new(Help { help: error.to_string() }));
@@ -134,12 +160,12 @@ async fn run_line(context: &Context, line: &str) -> ShellOutcome {
     };
     let answer = match command {
         ShellCommand::Request(request) if request.reads_standard_input() => {
-            let expected =
-                if let CommandRequest::Txn(_) = request { "--when, --then, --otherwise" } else { "the value itself" };
-            let what = request.name();
-            Err(CommandFailure::usage(format!(
-                "{what}: standard input is where commands come from: expected {expected}"
-            )))
+            let remedy = match request {
+                CommandRequest::Txn(_) => "use --when, --then and --otherwise",
+                _ => "write the value on the line",
+            };
+            let failure = CommandFailure::usage("standard input has the shell's commands");
+            Err(failure.and(remedy).with_subject(request.name()))
         }
         ShellCommand::Request(request) => commands::run(request, context).await,
         ShellCommand::Stats => {
@@ -149,6 +175,10 @@ async fn run_line(context: &Context, line: &str) -> ShellOutcome {
             tokio::time::sleep(duration).await;
             Ok(Box::new(Slept { slept_ms: duration::millis(duration) }) as Box<_>)
         }
+        ShellCommand::Unlock { path } => match background_tasks.unlock(&path).await {
+            Ok(()) => Ok(Box::new(Unlocked { path }) as Box<_>),
+            Err(failure) => Err(failure.with_subject(path.as_str())),
+        },
         ShellCommand::Exit => return ShellOutcome::Exit,
     };
     answer.map_or_else(ShellOutcome::Failed, ShellOutcome::Answer)
@@ -161,12 +191,14 @@ struct Typed {
 }
 
 /// Starts the thread that reads lines. It ends with the input or with the process.
-fn read_lines() -> Result<mpsc::Receiver<Typed>, CommandFailure> {
+fn read_lines(client: Client) -> Result<mpsc::Receiver<Typed>, CommandFailure> {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let (sender, receiver) = mpsc::channel(1);
+    let completion = Completion::new(command(), client, Handle::current());
     let read = move || {
-        let next: Box<dyn FnMut() -> Option<io::Result<String>>> = match is_terminal.then(editor) {
-            Some(Ok(next)) => Box::new(next),
+        let next: Box<dyn FnMut() -> Option<io::Result<String>>> = match is_terminal.then(|| Terminal::open(completion))
+        {
+            Some(Ok(mut terminal)) => Box::new(move || terminal.next()),
             Some(Err(error)) => Box::new({
                 let mut error = Some(error);
                 move || error.take().map(Err)
@@ -199,27 +231,6 @@ fn piped_line() -> Option<io::Result<String>> {
     }
 }
 
-/// Lines from a terminal, with a prompt and a history.
-fn editor() -> io::Result<impl FnMut() -> Option<io::Result<String>>> {
-    use rustyline::error::ReadlineError;
-    let mut editor = rustyline::DefaultEditor::new().map_err(io::Error::other)?;
-    Ok(move || {
-        loop {
-            match editor.readline(PROMPT) {
-                Ok(line) => {
-                    // A line that the history cannot store is no reason to stop.
-                    let _ = editor.add_history_entry(line.as_str());
-                    return Some(Ok(line));
-                }
-                // Ctrl-C discards this line and does not end the shell.
-                Err(ReadlineError::Interrupted) => {}
-                Err(ReadlineError::Eof) => return None,
-                Err(error) => return Some(Err(io::Error::other(error))),
-            }
-        }
-    })
-}
-
 /// The help text.
 #[derive(Debug, Serialize)]
 struct Help {
@@ -229,6 +240,18 @@ struct Help {
 impl Text for Help {
     fn text(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.help.as_bytes());
+    }
+}
+
+/// The result of `unlock`.
+#[derive(Debug, Serialize)]
+struct Unlocked {
+    path: NodePath,
+}
+
+impl Text for Unlocked {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("unlocked {}\n", visible(self.path.as_str())).as_bytes());
     }
 }
 
@@ -301,18 +324,16 @@ mod corpus;
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_lines_arguments_are_consistent() {
-        ShellLine::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn lines_are_parsed_like_the_command_line() {
-        let parse = |line: &str| ShellLine::try_parse_from(words::split(line).expect("words")).map(|line| line.command);
+        let parse = |line: &str| parse(&words::split(line).expect("words")).map(|line| line.command);
         assert!(matches!(parse("get /a"), Ok(ShellCommand::Request(CommandRequest::Get(_)))));
         assert!(
             matches!(parse("sleep 10ms"), Ok(ShellCommand::Sleep { duration }) if duration == Duration::from_millis(10))
@@ -328,7 +349,7 @@ mod tests {
     fn whatever_is_typed_is_a_command_or_an_error_of_one_line() {
         let inputs: Vec<_> = corpus::inputs().into_iter().filter(|input| input.target == "text").collect();
         assert!(!inputs.is_empty());
-        let line = ShellLine::command();
+        let line = command();
         let mut begins = vec![String::new()];
         for command in line.get_subcommands() {
             let below = command.get_subcommands().map(|below| format!("{} {} ", command.get_name(), below.get_name()));
@@ -337,7 +358,7 @@ mod tests {
         let texts: Vec<_> = inputs.iter().map(|input| String::from_utf8_lossy(&input.data)).collect();
         for (begin, typed) in begins.iter().flat_map(|begin| texts.iter().map(move |typed| (begin, typed))) {
             let Ok(words) = words::split(&format!("{begin}{typed}")) else { continue };
-            if let Err(error) = ShellLine::try_parse_from(words)
+            if let Err(error) = parse(&words)
                 && error.kind() != ErrorKind::DisplayHelp
             {
                 let message = cli::usage(&error).message;

@@ -8,14 +8,14 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WordsError {
     /// A quote is not closed.
-    #[error("the quote {quote} at character {at} is not closed: expected another one")]
+    #[error("quote {quote} at character {at}: not closed")]
     Quote {
         quote: char,
         /// The position of its character, from 1.
         at: usize,
     },
     /// The line ends with a backslash.
-    #[error("the line ends with a backslash: expected the character that it escapes")]
+    #[error("backslash at the end of the line: no character follows")]
     Backslash,
 }
 

@@ -32,8 +32,9 @@ impl Options {
     /// The default size of the cache: 64 MiB.
     pub const CACHE_CAPACITY_DEFAULT_BYTES: u64 = 64 << 20;
 
-    /// The default time that one operation may take: 5 s.
-    pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+    /// The default time that one operation may take: 15 s. It is longer than the default volume
+    /// term and margin, so a write outlasts a client that died.
+    pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 
     /// A client of the cluster that these servers belong to, each written `host:port`. The client
     /// tries them in this order. A server that answers names the leader.

@@ -276,7 +276,7 @@ pub(crate) fn become_command(
     go.read_exact(&mut [0]).map_err(cannot)?;
     drop(go);
     let Some((program, arguments)) = command.split_first() else {
-        return Err((CommandFailure::usage("expected a command"), CliStatus::Usage));
+        return Err((CommandFailure::usage("command: missing"), CliStatus::Usage));
     };
     let error = Command::new(program).args(arguments).exec();
     let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };

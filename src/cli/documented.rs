@@ -117,5 +117,5 @@ leasehold get 'unclosed
     let begins = ["leasehold get /a --jsn: error: unexpected argument", "leasehold put /a: error: the following"];
     assert_eq!(found.len(), 3, "{found:#?}");
     assert!(begins.iter().zip(&found).all(|(begin, found)| found.starts_with(begin)), "{found:#?}");
-    assert!(found[2].contains("is not closed"), "{found:#?}");
+    assert!(found[2].contains("not closed"), "{found:#?}");
 }

@@ -13,6 +13,7 @@ use leasehold_client_cache::{
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
     task::JoinSet,
 };
 
@@ -106,9 +107,9 @@ impl RegisteredNode {
         let over = self.on_lost();
         let text = tokio::select! {
             biased;
-            () = over.cancelled() => "the lease is over that the node went with: expected to be heard of in time".to_owned(),
+            () = over.cancelled() => "lease expired; no server renewed it in time".to_owned(),
             () = self.changed(client) => {
-                format!("somebody removed or changed the node: expected it as put at revision {}", self.revision())
+                format!("removed or written by another client; it was registered at revision {}", self.revision())
             }
             () = self.report_jeopardy(client) => "the client is closed".to_owned(),
         };
@@ -123,7 +124,7 @@ impl RegisteredNode {
             match events.next().await {
                 Ok(ConnectionState::Jeopardy) => {
                     let path = visible(self.path().as_str());
-                    Output::notice(&format!("register {path}: no server is heard of, it may be lost"));
+                    Output::notice(&format!("{path}: registration in jeopardy; no server answered in time"));
                 }
                 Ok(_) | Err(EventsError::Missed { .. }) => {}
                 Err(EventsError::Ended) => return,
@@ -160,13 +161,14 @@ impl RegisteredNode {
     }
 }
 
+/// The subject of the task's failures.
 impl fmt::Display for BackgroundTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lease { lease, .. } => write!(f, "lease keep-alive {}", hex(lease.id())),
-            Self::Registration(node) => write!(f, "register {}", node.path()),
-            Self::Lock(hold) => write!(f, "lock {}", hold.path()),
-            Self::Leadership(leadership, _) => write!(f, "elect {}", leadership.path()),
+            Self::Lease { lease, .. } => write!(f, "lease {}", hex(lease.id())),
+            Self::Registration(node) => write!(f, "{}", node.path()),
+            Self::Lock(lock) => write!(f, "{}", lock.path()),
+            Self::Leadership(leadership, _) => write!(f, "{}", leadership.path()),
         }
     }
 }
@@ -176,9 +178,9 @@ impl BackgroundTask {
     async fn wait_lost(&mut self, client: &Client, output: Option<Output>) -> CommandFailure {
         match self {
             Self::Registration(node) => node.wait_lost(client).await,
-            Self::Lock(hold) => {
-                hold.on_lost().cancelled().await;
-                lock::lost_failure(hold.path())
+            Self::Lock(lock) => {
+                lock.on_lost().cancelled().await;
+                lock::lost_failure(lock.path())
             }
             Self::Leadership(leadership, _) => {
                 leadership.on_lost().cancelled().await;
@@ -190,7 +192,7 @@ impl BackgroundTask {
                         output.answer(&KeepAliveAnswer::new(lease.id(), *ttl, remaining));
                     }
                 }
-                CommandFailure::refused("lease_lost", format!("lease {} expired or revoked", hex(lease.id())))
+                CommandFailure::refused("lease_lost", "expired or revoked")
             }
         }
     }
@@ -200,7 +202,7 @@ impl BackgroundTask {
         match self {
             Self::Lease { .. } => Ok(()),
             Self::Registration(node) => node.leave(client).await,
-            Self::Lock(hold) => hold.release().await.map_err(|error| lock::lock_failure(&error)),
+            Self::Lock(lock) => lock.release().await.map_err(|error| lock::lock_failure(&error)),
             Self::Leadership(leadership, to) => elect::resign(leadership, to.as_deref()).await,
         }
     }
@@ -239,12 +241,12 @@ pub(crate) async fn run_until_stopped(
     stop: impl Future<Output = ()>,
     output: Option<Output>,
 ) -> Result<(), CommandFailure> {
-    let asked = kept.to_string();
+    let subject = kept.to_string();
     let ended = tokio::select! {
         () = stop => kept.end(client).await,
         failure = kept.wait_lost(client, output) => Err(failure),
     };
-    ended.map_err(|failure| failure.with_subject(&asked))
+    ended.map_err(|failure| failure.with_subject(&subject))
 }
 
 /// The background tasks of a shell.
@@ -252,17 +254,59 @@ pub(crate) async fn run_until_stopped(
 pub(crate) struct BackgroundTasks {
     stop: CancellationToken,
     tasks: JoinSet<()>,
+    /// The tasks that own locks, in order.
+    locks: Vec<OwnedLock>,
+}
+
+/// A task of the shell that owns a lock.
+#[derive(Debug)]
+struct OwnedLock {
+    path: NodePath,
+    /// Tells the task to release the lock.
+    release: oneshot::Sender<()>,
+    /// How the task ended.
+    ended: oneshot::Receiver<Result<(), CommandFailure>>,
 }
 
 impl BackgroundTasks {
     /// Runs a task until it is lost, which is reported, or until the shell ends.
     pub(crate) fn add(&mut self, kept: BackgroundTask, client: &Client) {
         let (client, stop) = (client.clone(), self.stop.clone());
+        let (release, released) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        if let BackgroundTask::Lock(lock) = &kept {
+            self.locks.retain(|lock| !lock.release.is_closed());
+            self.locks.push(OwnedLock { path: lock.path().clone(), release, ended });
+        }
         self.tasks.spawn(async move {
-            if let Err(failure) = run_until_stopped(kept, &client, stop.cancelled_owned(), None).await {
-                Output::notice(&failure.message);
+            let stopped = async {
+                tokio::select! {
+                    () = stop.cancelled() => false,
+                    // The sender is dropped if nobody can ask for the release.
+                    Ok(()) = released => true,
+                }
+            };
+            let mut is_asked = false;
+            let asked = async { is_asked = stopped.await };
+            let result = run_until_stopped(kept, &client, asked, None).await;
+            match result {
+                Err(failure) if !is_asked => Output::notice(&failure.message),
+                // The shell waits for the answer, or ends.
+                result => drop(end.send(result)),
             }
         });
+    }
+
+    /// Releases the lock of a node that the shell took last.
+    pub(crate) async fn unlock(&mut self, path: &NodePath) -> Result<(), CommandFailure> {
+        self.locks.retain(|lock| !lock.release.is_closed());
+        let Some(at) = self.locks.iter().rposition(|lock| lock.path == *path) else {
+            return Err(CommandFailure::refused("lock_not_found", "not locked by this shell"));
+        };
+        let OwnedLock { release, ended, .. } = self.locks.remove(at);
+        // A task that has ended meanwhile has reported the loss.
+        let _ = release.send(());
+        ended.await.unwrap_or_else(|_| Err(lock::lost_failure(path)))
     }
 
     /// Ends all tasks. Waits no longer than their operations take.

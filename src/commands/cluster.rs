@@ -61,14 +61,15 @@ pub(crate) struct ReplaceAnswer {
 impl Text for ReplaceAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         let Self { replica, address } = self;
-        let text = format!("replica {replica} comes back at {address}: start it there with an empty folder\n");
+        let text = format!("replica {replica}: recorded at {address}; start it there with an empty folder\n");
         out.extend_from_slice(text.as_bytes());
     }
 }
 
 impl ReplaceArgs {
+    /// The subject of this command's errors.
     pub(crate) fn subject(&self) -> String {
-        format!("replace {} {}", self.replica, self.address)
+        format!("replica {}", self.replica)
     }
 
     pub(crate) async fn run(self, context: &Context) -> Result<ReplaceAnswer, CommandFailure> {
@@ -187,7 +188,7 @@ fn most_named(answers: &[AskedServer<ServerStatus>]) -> Option<ClusterId> {
 fn of(cluster: Option<ClusterId>, (address, answer): AskedServer<ServerStatus>) -> AskedServer<ClusterInfo> {
     let info = answer.and_then(|status| match (status.cluster, cluster) {
         (Some(got), Some(expected)) if got != expected => {
-            Err(format!("{address} serves another cluster, {got}: expected {expected}"))
+            Err(format!("{address}: belongs to another cluster, {got}; this is {expected}"))
         }
         _ => Ok(status.info),
     });
@@ -301,13 +302,13 @@ impl Text for StatusAnswer {
         let (answering, voters) = votes(&self.members);
         let silent = self.members.iter().find(|member| member.leader && !member.answers);
         if let Some(leader) = silent {
-            let text = format!("the others follow replica {}, which does not answer here\n", leader.replica);
+            let text = format!("replica {}: the others follow it, but it does not answer\n", leader.replica);
             out.extend_from_slice(text.as_bytes());
         }
         if answering * 2 <= voters {
             out.extend_from_slice(format!("no quorum: {answering} of {voters} voters answer\n").as_bytes());
         } else if self.leader.is_none() {
-            out.extend_from_slice(b"no server leads: an election is under way\n");
+            out.extend_from_slice(b"no leader: an election is under way\n");
         }
         self.write_clocks(out);
     }
@@ -429,7 +430,7 @@ mod tests {
         let status = merge(&["h:3".to_owned()], CLUSTER, answers).expect("two answer");
         assert_eq!((status.leader, status.quorum, status.members[2].answers), (Some(1), true, false));
         let error = status.members[2].error.clone().expect("it serves another cluster");
-        assert!(error.contains("h:3 serves another cluster") && error.contains("expected"), "{error}");
+        assert!(error.contains("h:3: belongs to another cluster") && error.contains("this is"), "{error}");
         let mut text = Vec::new();
         status.text(&mut text);
         let text = String::from_utf8_lossy(&text);

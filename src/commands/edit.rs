@@ -25,15 +25,16 @@ use leasehold_client_cache::{
     Attach, Client, Compare, LockGuard, LockOptions, NodePath, Operation, Relation, Revision, Token, Transaction, Value,
 };
 use leasehold_protocol::limits::Limits;
+use serde::Serialize;
 
-use super::{lock, read_failure, write_failure};
+use super::{lock, read_failure, waits, write_failure};
 use crate::{
     child::{self, Child, ChildEnd},
     cli,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
-    output::visible,
+    output::{Text, visible},
 };
 
 /// How often to look for a save. A file that has not changed between two looks is a whole save.
@@ -63,14 +64,14 @@ pub(crate) struct EditArgs {
 impl EditArgs {
     /// Edits the node. Returns the editor's status.
     pub(crate) async fn run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
-        let asked = format!("edit {}", visible(self.path.as_str()));
-        self.edit(context).await.map_err(|failure| failure.with_subject(&asked))
+        let subject = self.path.to_string();
+        self.edit(context).await.map_err(|failure| failure.with_subject(&subject))
     }
 
     async fn edit(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let client = context.client().await?;
         let options = LockOptions { wait: lock::wait(self.tries, self.wait), ..LockOptions::default() };
-        let lock = client.lock(&self.path, options).await.map_err(|error| lock::lock_failure(&error))?;
+        let lock = waits::lock(context, &self.path, client.lock(&self.path, options)).await?;
         let there = client.get(&self.path).await.map_err(|error| read_failure(&error))?;
         if self.must_exist && there.is_none() {
             // If the release is lost, the lease expires by itself.
@@ -78,7 +79,7 @@ impl EditArgs {
             return Err(CommandFailure::not_found());
         }
 
-        let cannot = |error: io::Error| CommandFailure::io("cannot make a file to be edited", &error);
+        let cannot = |error: io::Error| CommandFailure::io("cannot create a temporary file", &error);
         let folder = tempfile::Builder::new().prefix("leasehold-").tempdir().map_err(cannot)?;
         // Editors choose a file type by the end of the name.
         let file = folder.path().join(self.path.name().unwrap_or("root"));
@@ -94,13 +95,13 @@ impl EditArgs {
         let folder = folder.keep();
         let token = lock.token();
         let there = there.as_ref().map(|there| there.stat.modify_revision);
-        let mut copy = WorkingCopy { client, lock, token, file, text, there, sent: Vec::new(), seen: None };
+        let mut copy = WorkingCopy { client, lock, token, file, text, there, saves: 0, sent: Vec::new(), seen: None };
         let ended = tokio::select! {
             biased;
             ended = editor.wait(|| child::UNLIMITED) => ended,
             never = copy.follow() => match never {},
         };
-        copy.finish().await?;
+        context.output.answer(&copy.finish().await?);
         // The folder now has only a copy of the node's value.
         let _ = fs::remove_dir_all(folder);
         match ended? {
@@ -114,6 +115,27 @@ impl EditArgs {
         let mut command = if self.command.is_empty() { usual_editor() } else { self.command.clone() };
         command.push(file.into());
         command
+    }
+}
+
+/// What an edit did.
+#[derive(Debug, Serialize)]
+struct EditAnswer {
+    path: NodePath,
+    /// The number of saves that were written.
+    saves: u64,
+    /// The revision of the last one.
+    revision: Option<u64>,
+}
+
+impl Text for EditAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        let path = visible(self.path.as_str());
+        let line = match self.revision {
+            Some(revision) => format!("saved {path} at revision {revision}\n"),
+            None => format!("{path} is unchanged\n"),
+        };
+        out.extend_from_slice(line.as_bytes());
     }
 }
 
@@ -136,6 +158,8 @@ struct WorkingCopy<'a> {
     text: Value,
     /// The revision of that value. `None` if the node did not exist.
     there: Option<Revision>,
+    /// The number of saves that were written.
+    saves: u64,
     /// Values sent since then that may have taken effect.
     sent: Vec<Value>,
     /// The state of the file at the last attempt to write it.
@@ -220,44 +244,36 @@ impl WorkingCopy<'_> {
                 self.is_there(found.value.clone(), found.stat.modify_revision);
                 Ok(())
             }
-            None => {
-                let (path, expected) = (visible(path.as_str()), "expected it as it was read, or saved last");
-                Err(CommandFailure::refused(
-                    "changed",
-                    format!("somebody else has written {path} meanwhile: {expected}"),
-                ))
-            }
+            None => Err(CommandFailure::refused("changed", "modified by another client since it was read or saved")),
         }
     }
 
     fn is_there(&mut self, text: Value, revision: Revision) {
+        self.saves += 1;
         (self.text, self.there) = (text, Some(revision));
         self.sent.clear();
     }
 
     fn read(&self) -> Result<Value, CommandFailure> {
-        let cannot = |error: io::Error| CommandFailure::io("cannot read what was saved", &error);
+        let cannot = |error: io::Error| CommandFailure::io("cannot read the saved file", &error);
         let (got, expected) = (fs::metadata(&self.file).map_err(cannot)?.len(), Limits::VALUE_MAX_BYTES);
         if got > expected as u64 {
-            return Err(CommandFailure::refused(
-                "limit",
-                format!("the value has {got} bytes: expected at most {expected}"),
-            ));
+            let text = format!("value: {got} bytes exceed the limit of {expected}");
+            return Err(CommandFailure::refused("limit", text));
         }
         fs::read(&self.file).map(Value::from).map_err(cannot)
     }
 
     /// Writes the last save and releases the lock. If that fails, the error names the file.
-    async fn finish(mut self) -> Result<(), CommandFailure> {
-        if let Err(mut failure) = self.save().await {
-            if self.file.exists() {
-                let (message, file) = (failure.message, self.file.display());
-                failure.message = format!("{message}; what was saved is kept in {file}");
-            }
-            return Err(failure);
+    async fn finish(mut self) -> Result<EditAnswer, CommandFailure> {
+        if let Err(failure) = self.save().await {
+            let kept = format!("the last save is in {}", self.file.display());
+            return Err(if self.file.exists() { failure.and(&kept) } else { failure });
         }
         // Everything is written. If the release is lost, the lease expires by itself.
+        let revision = self.there.filter(|_| self.saves > 0).map(|revision| revision.0);
+        let answer = EditAnswer { path: self.lock.path().clone(), saves: self.saves, revision };
         let _ = self.lock.release().await;
-        Ok(())
+        Ok(answer)
     }
 }

@@ -17,6 +17,7 @@ use super::{
     background::{BackgroundTask, StopSignal},
     inspect_failure,
     lock::{LockWaitArgs, lock_failure},
+    waits,
     watch::{text_of, watch_failure},
 };
 use crate::{
@@ -24,7 +25,7 @@ use crate::{
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
-    output::{Text, visible},
+    output::{Text, reader_gone, visible},
 };
 
 /// How much of a candidate's name is in its session's name. Servers refuse long session names.
@@ -66,7 +67,7 @@ pub(crate) struct LeaderAnswer {
     session: Option<u64>,
     /// How long this process's own leadership certainly lasts without a further renewal.
     #[serde(skip_serializing_if = "Option::is_none")]
-    certain_ms: Option<u64>,
+    remaining_ms: Option<u64>,
 }
 
 impl LeaderAnswer {
@@ -79,7 +80,7 @@ impl LeaderAnswer {
             token: leadership.token().0,
             revision: None,
             session: None,
-            certain_ms: Some(duration::millis(leadership.remaining())),
+            remaining_ms: Some(duration::millis(leadership.remaining())),
         }
     }
 
@@ -92,14 +93,15 @@ impl LeaderAnswer {
             token: leader.token.0,
             revision: Some(leader.revision.0),
             session: Some(leader.session.0),
-            certain_ms: None,
+            remaining_ms: None,
         }
     }
 }
 
 impl Text for LeaderAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(format!("{} {}\n", self.token, visible(&self.name)).as_bytes());
+        let word = if self.session.is_some() { "leader" } else { "elected" };
+        out.extend_from_slice(format!("{word} {}: token {}\n", visible(&self.name), self.token).as_bytes());
     }
 }
 
@@ -119,13 +121,8 @@ impl ElectArgs {
 
     /// Leads while the command runs. Returns the command's status.
     pub(crate) async fn run_command(self, context: &Context) -> Result<CliStatus, CommandFailure> {
-        let asked = self.subject();
-        self.lead_and_run(context).await.map_err(|failure| failure.with_subject(&asked))
-    }
-
-    /// The subject of this command's errors.
-    pub(crate) fn subject(&self) -> String {
-        format!("elect {}", visible(self.path.as_str()))
+        let subject = self.path.to_string();
+        self.lead_and_run(context).await.map_err(|failure| failure.with_subject(&subject))
     }
 
     async fn lead_and_run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
@@ -158,10 +155,10 @@ impl ElectArgs {
         let options =
             CampaignOptions { wait: self.wait_args.wait(), lock_delay: self.wait_args.delay(), timeout: None };
         let client = context.client().await?;
-        client.campaign(&self.path, self.name().as_bytes(), options).await.map_err(|error| lock_failure(&error))
+        waits::lock(context, &self.path, client.campaign(&self.path, self.name().as_bytes(), options)).await
     }
 
-    /// Prints each leader until a stop signal, which is no failure.
+    /// Prints each leader until a stop signal, or until the reader closes the pipe.
     pub(crate) async fn run_observe(self, context: &Context) -> Result<(), CommandFailure> {
         let stop = StopSignal::listen()?;
         let observing = async {
@@ -174,6 +171,7 @@ impl ElectArgs {
         tokio::select! {
             biased;
             () = stop.told() => Ok(()),
+            () = reader_gone() => Ok(()),
             failed = observing => failed,
         }
     }
@@ -189,18 +187,18 @@ fn named(name: &str) -> String {
 pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(), CommandFailure> {
     let resigns = |leadership: Leadership| async { leadership.resign().await.map_err(|error| lock_failure(&error)) };
     let Some(to) = to else { return resigns(leadership).await };
-    let path = visible(leadership.path().as_str());
+    let path = leadership.path().clone();
     let candidates = leadership.candidates().await;
-    let is_it = |hold: &&LockInfo| {
+    let is_it = |lock: &&LockInfo| {
         let begins = format!("{}@", named(to));
-        hold.session.0.to_string() == to || hold.name == to || hold.name.starts_with(&begins)
+        lock.session.0.to_string() == to || lock.name == to || lock.name.starts_with(&begins)
     };
     let found = candidates.as_ref().map(|candidates| candidates.iter().find(is_it));
     let failure = match found {
         Err(error) => inspect_failure(error),
         Ok(None) => {
-            let text = format!("{} does not stand in line for {path}: the next in line leads instead", visible(to));
-            CommandFailure::refused("successor_not_waiting", text)
+            let text = format!("{} is no candidate in the lock queue; the next candidate leads", visible(to));
+            CommandFailure::refused("successor_not_waiting", text).with_subject(path.as_str())
         }
         Ok(Some(candidate)) => match leadership.hand_over(candidate.lock).await {
             Ok(()) => return Ok(()),
@@ -217,9 +215,6 @@ pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(
 
 /// The leadership ended without a resignation.
 pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
-    let path = visible(path.as_str());
-    CommandFailure::refused(
-        "leadership_lost",
-        format!("the leadership of {path} is over: expected a server to be heard of in time"),
-    )
+    let text = "leadership lost; no server renewed its lease in time";
+    CommandFailure::refused("leadership_lost", text).with_subject(path.as_str())
 }

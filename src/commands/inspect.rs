@@ -1,6 +1,8 @@
 //! Shows the lease holders of a node, its locks, and what its reads and writes wait for, as the
 //! leader sees it now.
 
+use std::time::Duration;
+
 use clap::Args;
 use leasehold_protocol::{
     id::SessionId,
@@ -33,22 +35,21 @@ pub(crate) struct HoldersArgs {
 pub(crate) struct HoldersAnswer {
     path: NodePath,
     holders: Vec<HolderRow>,
-    /// In the order of arrival.
-    holds: Vec<LockRow>,
+    /// Granted and waiting, in the order of arrival.
+    locks: Vec<LockRow>,
 }
 
 /// A lock of the node, or a request for it.
 #[derive(Debug, Serialize)]
 struct LockRow {
-    hold: u64,
+    lock: u64,
     session: u64,
     name: String,
     mode: LockMode,
     /// `None` while it waits.
     token: Option<u64>,
     upgrading: bool,
-    /// Whether it is a write lease.
-    caches: bool,
+    write_lease: bool,
     /// Whether its session has lost it. The node stays taken for the lock delay.
     lost: bool,
     remaining_ms: u64,
@@ -59,13 +60,13 @@ struct LockRow {
 impl LockRow {
     fn of(info: LockInfo) -> Self {
         Self {
-            hold: info.lock.0,
+            lock: info.lock.0,
             session: info.session.0,
             name: info.name,
             mode: info.mode,
             token: info.token.map(|token| token.0),
             upgrading: info.is_upgrading,
-            caches: info.is_write_lease,
+            write_lease: info.is_write_lease,
             lost: info.is_lost,
             remaining_ms: duration::millis(info.remaining),
             remaining: duration::rough(info.remaining),
@@ -80,8 +81,8 @@ impl LockRow {
         match self.token {
             None => format!("waits, {mode}"),
             Some(token) if self.lost => format!("lost, token {token}"),
-            Some(token) if self.upgrading => format!("{mode}, token {token}, waits to be alone"),
-            Some(token) if self.caches => format!("write lease, token {token}"),
+            Some(token) if self.upgrading => format!("{mode}, token {token}, waits for its upgrade"),
+            Some(token) if self.write_lease => format!("write lease, token {token}"),
             Some(token) => format!("{mode}, token {token}"),
         }
     }
@@ -102,16 +103,17 @@ struct HolderRow {
 
 impl Text for HoldersAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        if self.holders.is_empty() {
-            out.extend_from_slice(format!("nobody holds a lease on {}\n", visible(self.path.as_str())).as_bytes());
-        } else {
+        if self.holders.is_empty() && self.locks.is_empty() {
+            out.extend_from_slice(format!("no leases or locks on {}\n", visible(self.path.as_str())).as_bytes());
+        }
+        if !self.holders.is_empty() {
             self.write_leases(out);
         }
-        if !self.holds.is_empty() {
-            let mut table = Table::new(&["HOLD", "SESSION", "NAME", "STANDING", "REMAINING"]);
-            for hold in &self.holds {
-                let (id, session) = (hold.hold.to_string(), hold.session.to_string());
-                table.row([id, session, visible(&hold.name), hold.state_text(), hold.remaining.clone()]);
+        if !self.locks.is_empty() {
+            let mut table = Table::new(&["LOCK", "SESSION", "NAME", "STATE", "REMAINING"]);
+            for lock in &self.locks {
+                let (id, session) = (lock.lock.to_string(), lock.session.to_string());
+                table.row([id, session, visible(&lock.name), lock.state_text(), lock.remaining.clone()]);
             }
             table.write(out);
         }
@@ -138,7 +140,7 @@ impl HoldersArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<HoldersAnswer, CommandFailure> {
         let client = context.client().await?;
         let holders = client.holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let holds = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let locks = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let holders = holders.into_iter().map(|info| HolderRow {
             session: info.session.0,
             name: info.name,
@@ -151,8 +153,8 @@ impl HoldersArgs {
             remaining_ms: duration::millis(info.remaining),
             remaining: duration::rough(info.remaining),
         });
-        let holds = holds.into_iter().map(LockRow::of).collect();
-        Ok(HoldersAnswer { holders: holders.collect(), holds, path: self.path })
+        let locks = locks.into_iter().map(LockRow::of).collect();
+        Ok(HoldersAnswer { holders: holders.collect(), locks, path: self.path })
     }
 }
 
@@ -164,12 +166,14 @@ pub(crate) struct WhyArgs {
     pub(crate) path: NodePath,
 }
 
-/// The waits of a node's writes and reads.
+/// The waits of a node's writes, reads and lock requests.
 #[derive(Debug, Serialize)]
 pub(crate) struct WhyAnswer {
     path: NodePath,
-    waits: Vec<WaitRow>,
+    writes: Vec<WaitRow>,
     reads: Vec<BlockedReadRow>,
+    /// In the order of arrival.
+    locks: Vec<LockWaitRow>,
 }
 
 /// A pending write and one lease holder that it waits for.
@@ -192,14 +196,14 @@ struct WaitRow {
 #[derive(Debug, Serialize)]
 struct CoveringRow {
     volume: NodePath,
-    /// `not_listed`: the holder has not sent its holder report to this leader yet. `not_tracked`:
+    /// `not_reported`: the holder has not sent its holder report to this leader yet. `not_tracked`:
     /// its object leases are not tracked.
     reason: &'static str,
 }
 
 impl From<CoveringInfo> for CoveringRow {
     fn from(CoveringInfo { volume, is_unreported }: CoveringInfo) -> Self {
-        Self { volume, reason: if is_unreported { "not_listed" } else { "not_tracked" } }
+        Self { volume, reason: if is_unreported { "not_reported" } else { "not_tracked" } }
     }
 }
 
@@ -208,22 +212,97 @@ impl From<CoveringInfo> for CoveringRow {
 struct BlockedReadRow {
     path: NodePath,
     /// The number of reads.
-    reads: u64,
-    holder: u64,
-    holder_name: String,
+    count: u64,
+    owner: u64,
+    owner_name: String,
     since_ms: u64,
     at_most_ms: u64,
     #[serde(skip)]
     sentence: String,
 }
 
+/// A request for a lock, and the owners that it waits for.
+#[derive(Debug, Serialize)]
+struct LockWaitRow {
+    lock: u64,
+    session: u64,
+    name: String,
+    mode: LockMode,
+    owners: Vec<LockOwnerRow>,
+    #[serde(skip)]
+    sentence: String,
+}
+
+/// The owner of a lock. After a loss, its lock delay remains.
+#[derive(Debug, Serialize)]
+struct LockOwnerRow {
+    session: u64,
+    name: String,
+    token: u64,
+    lost: bool,
+    remaining_ms: u64,
+}
+
+impl LockWaitRow {
+    /// The requests that wait, of all locks of a node.
+    fn all(path: &NodePath, locks: &[LockInfo]) -> Vec<Self> {
+        let waiting = locks.iter().filter(|lock| lock.token.is_none() || lock.is_upgrading);
+        waiting.map(|waiting| Self::of(path, waiting, locks)).collect()
+    }
+
+    fn of(path: &NodePath, waiting: &LockInfo, locks: &[LockInfo]) -> Self {
+        let others = locks.iter().filter(|lock| lock.lock != waiting.lock);
+        let owners: Vec<LockOwnerRow> = others.filter_map(LockOwnerRow::of).collect();
+        let texts: Vec<String> = owners.iter().map(LockOwnerRow::text).collect();
+        let what = if waiting.is_upgrading { "upgrade of a lock" } else { "lock" };
+        let request =
+            format!("{what} of {} by {}", visible(path.as_str()), session_text(waiting.session, &waiting.name));
+        let sentence = match texts.is_empty() {
+            true => format!("{request} waits for its turn"),
+            false => format!("{request} waits for {}", texts.join(", ")),
+        };
+        Self {
+            lock: waiting.lock.0,
+            session: waiting.session.0,
+            name: waiting.name.clone(),
+            mode: waiting.mode,
+            owners,
+            sentence,
+        }
+    }
+}
+
+impl LockOwnerRow {
+    /// `None` for a request that waits itself.
+    fn of(info: &LockInfo) -> Option<Self> {
+        Some(Self {
+            session: info.session.0,
+            name: info.name.clone(),
+            token: info.token?.0,
+            lost: info.is_lost,
+            remaining_ms: duration::millis(info.remaining),
+        })
+    }
+
+    fn text(&self) -> String {
+        let owner = session_text(SessionId(self.session), &self.name);
+        let remaining = duration::rough(Duration::from_millis(self.remaining_ms));
+        match self.lost {
+            true => format!("the lock delay of {owner}, {remaining} longer"),
+            false => format!("{owner}, which has token {} and a lease for {remaining}", self.token),
+        }
+    }
+}
+
 impl Text for WhyAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        if self.waits.is_empty() && self.reads.is_empty() {
-            out.extend_from_slice(format!("no read or write of {} waits\n", visible(self.path.as_str())).as_bytes());
+        if self.writes.is_empty() && self.reads.is_empty() && self.locks.is_empty() {
+            let path = visible(self.path.as_str());
+            out.extend_from_slice(format!("no read, write or lock of {path} waits\n").as_bytes());
         }
-        let writes = self.waits.iter().map(|wait| &wait.sentence);
-        for sentence in writes.chain(self.reads.iter().map(|wait| &wait.sentence)) {
+        let (reads, locks) = (self.reads.iter(), self.locks.iter());
+        let sentences = reads.map(|wait| &wait.sentence).chain(locks.map(|wait| &wait.sentence));
+        for sentence in self.writes.iter().map(|wait| &wait.sentence).chain(sentences) {
             out.extend_from_slice(format!("{sentence}\n").as_bytes());
         }
     }
@@ -232,10 +311,12 @@ impl Text for WhyAnswer {
 impl WhyArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, CommandFailure> {
         let client = context.client().await?;
-        let waits = client.pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let writes = client.pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let reads = client.blocked_reads(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let (waits, reads) = (waits.into_iter().map(WaitRow::from), reads.into_iter().map(BlockedReadRow::from));
-        Ok(WhyAnswer { waits: waits.collect(), reads: reads.collect(), path: self.path })
+        let locks = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let (writes, reads) = (writes.into_iter().map(WaitRow::from), reads.into_iter().map(BlockedReadRow::from));
+        let locks = LockWaitRow::all(&self.path, &locks);
+        Ok(WhyAnswer { writes: writes.collect(), reads: reads.collect(), locks, path: self.path })
     }
 }
 
@@ -244,9 +325,9 @@ impl From<BlockedReadInfo> for BlockedReadRow {
         Self {
             sentence: read_sentence(&info),
             path: info.path,
-            reads: info.reads,
-            holder: info.holder.0,
-            holder_name: info.holder_name,
+            count: info.reads,
+            owner: info.holder.0,
+            owner_name: info.holder_name,
             since_ms: duration::millis(info.since),
             at_most_ms: duration::millis(info.at_most),
         }
@@ -271,8 +352,8 @@ impl From<PendingWriteInfo> for WaitRow {
 }
 
 /// A session for display. An ended session has no name, but its writes may still take effect.
-fn who(session: SessionId, name: &str) -> String {
-    let name = if name.is_empty() { "a client that has gone".to_owned() } else { visible(name) };
+pub(super) fn session_text(session: SessionId, name: &str) -> String {
+    let name = if name.is_empty() { "a closed client".to_owned() } else { visible(name) };
     format!("{name} (session {session})")
 }
 
@@ -280,16 +361,17 @@ fn sentence(info: &PendingWriteInfo) -> String {
     let write = format!(
         "write of {} by {} has waited {}",
         visible(info.path.as_str()),
-        who(info.writer, &info.writer_name),
+        session_text(info.writer, &info.writer_name),
         duration::rough(info.since)
     );
     match info.holder {
         Some(holder) => {
-            let (holder, at_most) = (who(holder, &info.holder_name), duration::rough(info.at_most));
+            let (holder, at_most) = (session_text(holder, &info.holder_name), duration::rough(info.at_most));
             let assumed = info.covering.as_ref().map(assumed).unwrap_or_default();
-            format!("{write} for {holder}{assumed}, at most {at_most} longer")
+            let comma = if assumed.is_empty() { "," } else { "" };
+            format!("{write} for {holder}{assumed}{comma} at most {at_most} longer")
         }
-        None => format!("{write} for its turn, or to be committed"),
+        None => format!("{write} for earlier writes or for its commit"),
     }
 }
 
@@ -297,29 +379,25 @@ fn sentence(info: &PendingWriteInfo) -> String {
 fn assumed(covering: &CoveringInfo) -> String {
     let volume = visible(covering.volume.as_str());
     let why = match covering.is_unreported {
-        true => "it has not told this leader yet what it holds",
-        false => "its leases there are not tracked one by one",
+        true => "its holder report has not arrived",
+        false => "its object leases are not tracked",
     };
-    format!(", which may hold anything in {volume} ({why})")
+    format!(", a covering holder of volume {volume} ({why}),")
 }
 
 fn read_sentence(info: &BlockedReadInfo) -> String {
+    let (path, since) = (visible(info.path.as_str()), duration::rough(info.since));
     let reads = match info.reads {
-        1 => "1 read".to_owned(),
-        more => format!("{more} reads"),
+        1 => format!("1 read of {path} has waited {since}"),
+        more => format!("{more} reads of {path} have waited, the first {since}"),
     };
-    format!(
-        "{reads} of {}, the first for {}: waiting for {} to flush what it has under a write lease, at most {} longer",
-        visible(info.path.as_str()),
-        duration::rough(info.since),
-        who(info.holder, &info.holder_name),
-        duration::rough(info.at_most)
-    )
+    let owner = session_text(info.holder, &info.holder_name);
+    format!("{reads}, for {owner} to flush its write lease, at most {} longer", duration::rough(info.at_most))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use leasehold_protocol::id::{LockId, Token};
 
     use super::*;
 
@@ -333,9 +411,35 @@ mod tests {
             since: Duration::from_millis(3_200),
             at_most: Duration::from_millis(6_900),
         };
-        let expected = "3 reads of /a, the first for 3.2 s: waiting for edit@h:2 (session 3) to flush what it has under a write \
-                        lease, at most 6.9 s longer";
-        assert_eq!(read_sentence(&info), expected);
+        let flush = "for edit@h:2 (session 3) to flush its write lease, at most 6.9 s longer";
+        assert_eq!(read_sentence(&info), format!("3 reads of /a have waited, the first 3.2 s, {flush}"));
+        let one = BlockedReadInfo { reads: 1, ..info };
+        assert_eq!(read_sentence(&one), format!("1 read of /a has waited 3.2 s, {flush}"));
+    }
+
+    #[test]
+    fn waiting_lock_request_names_owner_and_token() {
+        let path = NodePath::parse("/a").expect("a valid path");
+        let lock = |id, token, is_lost| LockInfo {
+            lock: LockId(id),
+            session: SessionId(id + 10),
+            name: format!("lock@h:{id}"),
+            mode: LockMode::Exclusive,
+            token,
+            is_upgrading: false,
+            is_write_lease: false,
+            is_lost,
+            remaining: Duration::from_millis(3_200),
+        };
+        let sentences = |locks: &[LockInfo]| -> Vec<String> {
+            LockWaitRow::all(&path, locks).into_iter().map(|row| row.sentence).collect()
+        };
+        let waits = "lock of /a by lock@h:2 (session 12) waits for";
+        let owned = sentences(&[lock(1, Some(Token(7)), false), lock(2, None, false)]);
+        assert_eq!(owned, [format!("{waits} lock@h:1 (session 11), which has token 7 and a lease for 3.2 s")]);
+        let lost = sentences(&[lock(1, Some(Token(7)), true), lock(2, None, false)]);
+        assert_eq!(lost, [format!("{waits} the lock delay of lock@h:1 (session 11), 3.2 s longer")]);
+        assert_eq!(sentences(&[lock(2, None, false)]), [format!("{waits} its turn")]);
     }
 
     #[test]
@@ -356,9 +460,9 @@ mod tests {
             let covering = Some(CoveringInfo { volume: NodePath::root(), is_unreported });
             sentence(&PendingWriteInfo { covering, ..info.clone() })
         };
-        let unlisted = ", which may hold anything in / (it has not told this leader yet what it holds)";
-        assert_eq!(covered(true), format!("{write}{unlisted}, at most 6.9 s longer"));
-        let untracked = ", which may hold anything in / (its leases there are not tracked one by one)";
+        let unreported = ", a covering holder of volume / (its holder report has not arrived)";
+        assert_eq!(covered(true), format!("{write}{unreported}, at most 6.9 s longer"));
+        let untracked = ", a covering holder of volume / (its object leases are not tracked)";
         assert_eq!(covered(false), format!("{write}{untracked}, at most 6.9 s longer"));
     }
 }

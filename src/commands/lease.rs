@@ -36,7 +36,7 @@ pub(crate) struct GrantArgs {
     /// Term from its grant and from each renewal: seconds, or 500ms, 10s, 2m, 1h
     #[arg(value_parser = duration::seconds, allow_negative_numbers = true)]
     ttl: Duration,
-    /// Id in hexadecimal [default: one that no lease has had]
+    /// Id in hexadecimal [default: an unused id]
     #[arg(long, value_name = "ID", value_parser = id)]
     id: Option<LeaseId>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct LeaseArgs {
 
 /// The error of a text that is not a lease id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{got:?} is no lease id: expected 1 to 16 hexadecimal digits, not all 0, as in 694d81417acd4754")]
+#[error("lease id {got:?}: not 1 to 16 hexadecimal digits, or all 0; write it as 694d81417acd4754")]
 pub(crate) struct IdError {
     got: String,
 }
@@ -224,11 +224,11 @@ impl LeaseCommand {
     /// The subject of this command's errors.
     pub(crate) fn subject(&self) -> String {
         match self {
-            Self::Grant(grant) => format!("grant {}", duration::exact(grant.ttl)),
-            Self::KeepAlive(KeepAliveArgs { id, .. }) => format!("keep-alive {}", hex(*id)),
-            Self::Timetolive(TimeToLiveArgs { id, .. }) => format!("timetolive {}", hex(*id)),
-            Self::Revoke(LeaseArgs { id }) => format!("revoke {}", hex(*id)),
-            Self::List => "list".to_owned(),
+            Self::Grant(GrantArgs { id: None, .. }) | Self::List => "lease".to_owned(),
+            Self::Grant(GrantArgs { id: Some(id), .. })
+            | Self::KeepAlive(KeepAliveArgs { id, .. })
+            | Self::Timetolive(TimeToLiveArgs { id, .. })
+            | Self::Revoke(LeaseArgs { id }) => format!("lease {}", hex(*id)),
         }
     }
 
@@ -240,7 +240,7 @@ impl LeaseCommand {
             Self::Timetolive(TimeToLiveArgs { id, keys }) => {
                 let info = if keys { client.lease_with_keys(id).await } else { client.lease(id).await };
                 let info = info.map_err(|error| inspect_failure(&error))?;
-                boxed(info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| expired(id)))
+                boxed(info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| CommandFailure::lease_not_found(id)))
             }
             Self::Revoke(LeaseArgs { id }) => {
                 let written = client.revoke_lease(id).await.map_err(|error| write_failure(&error))?;
@@ -267,7 +267,8 @@ async fn grant(client: &Client, ttl: Duration, id: Option<LeaseId>) -> Result<Gr
 
 async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<KeepAliveAnswer, CommandFailure> {
     let client = context.client().await?;
-    let info = client.lease(id).await.map_err(|error| inspect_failure(&error))?.ok_or_else(|| expired(id))?;
+    let info = client.lease(id).await.map_err(|error| inspect_failure(&error))?;
+    let info = info.ok_or_else(|| CommandFailure::lease_not_found(id))?;
     let lease = client.keep_lease_alive(id).await.map_err(|error| lease_failure(&error))?;
     let renewal = KeepAliveAnswer::new(id, info.ttl, lease.remaining());
     if !once {
@@ -276,15 +277,10 @@ async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<KeepAl
     Ok(renewal)
 }
 
-/// The lease does not exist, or no longer does, in etcdctl's words.
-fn expired(id: LeaseId) -> CommandFailure {
-    CommandFailure::refused("lease_not_found", format!("lease {} already expired", hex(id)))
-}
-
 /// The failure for a lease that is not renewed.
 pub(crate) fn lease_failure(error: &LeaseError) -> CommandFailure {
     match error {
-        LeaseError::NotFound { id } => expired(*id),
+        LeaseError::NotFound { id } => CommandFailure::lease_not_found(*id),
         LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => CommandFailure::unavailable(error),
         LeaseError::Closed => CommandFailure::refused("session_not_found", error),
     }

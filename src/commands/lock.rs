@@ -15,7 +15,7 @@ use clap::Args;
 use leasehold_client_cache::{CancellationToken, LockError, LockGuard, LockMode, LockOptions, LockWait, NodePath};
 use serde::Serialize;
 
-use super::{background::BackgroundTask, write_failure};
+use super::{background::BackgroundTask, waits, write_failure};
 use crate::{
     child::{Child, ChildEnd},
     cli,
@@ -38,7 +38,7 @@ pub(crate) struct LockArgs {
     pub(crate) wait_args: LockWaitArgs,
 }
 
-/// How to wait for a lock, and what to run under it: for `lock` and `elect`.
+/// How to wait for a lock, and the command to run under it: for `lock` and `elect`.
 #[derive(Debug, Args)]
 pub(crate) struct LockWaitArgs {
     /// Fail if another session has the lock
@@ -50,7 +50,7 @@ pub(crate) struct LockWaitArgs {
     /// Lock delay: if the lock is lost, no other session gets it for this time; at most 1m
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     delay: Option<Duration>,
-    /// Command to run meanwhile; it gets the token in LEASEHOLD_TOKEN. Without a command, wait
+    /// Command to run under the lock; it gets the token in LEASEHOLD_TOKEN. Without a command, wait
     /// until stopped
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -110,26 +110,28 @@ pub(crate) struct LockAnswer {
     path: NodePath,
     /// The fencing token. It grows from owner to owner.
     token: u64,
-    hold: u64,
+    /// The lock's id, as `holders` shows it.
+    lock: u64,
     mode: LockMode,
     /// How long the lock certainly lasts without a further renewal.
-    certain_ms: u64,
+    remaining_ms: u64,
 }
 
 impl Text for LockAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(format!("{}\n", self.token).as_bytes());
+        let (path, token) = (visible(self.path.as_str()), self.token);
+        out.extend_from_slice(format!("locked {path}: token {token}\n").as_bytes());
     }
 }
 
 impl LockAnswer {
-    fn of(hold: &LockGuard) -> Self {
+    fn of(lock: &LockGuard) -> Self {
         Self {
-            path: hold.path().clone(),
-            token: hold.token().0,
-            hold: hold.id().0,
-            mode: hold.mode(),
-            certain_ms: duration::millis(hold.remaining()),
+            path: lock.path().clone(),
+            token: lock.token().0,
+            lock: lock.id().0,
+            mode: lock.mode(),
+            remaining_ms: duration::millis(lock.remaining()),
         }
     }
 }
@@ -145,8 +147,8 @@ impl LockArgs {
 
     /// Owns the lock while the command runs. Returns the command's status.
     pub(crate) async fn run_command(self, context: &Context) -> Result<CliStatus, CommandFailure> {
-        let asked = format!("lock {}", visible(self.path.as_str()));
-        self.lock_and_run(context).await.map_err(|failure| failure.with_subject(&asked))
+        let subject = self.path.to_string();
+        self.lock_and_run(context).await.map_err(|failure| failure.with_subject(&subject))
     }
 
     async fn lock_and_run(self, context: &Context) -> Result<CliStatus, CommandFailure> {
@@ -170,17 +172,14 @@ impl LockArgs {
             lock_delay: self.wait_args.delay(),
             timeout: None,
         };
-        context.client().await?.lock(&self.path, options).await.map_err(|error| lock_failure(&error))
+        let client = context.client().await?;
+        waits::lock(context, &self.path, client.lock(&self.path, options)).await
     }
 }
 
 /// The lock ended without a release.
 pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
-    let path = visible(path.as_str());
-    CommandFailure::refused(
-        "lock_lost",
-        format!("the hold on {path} is over: expected a server to be heard of in time"),
-    )
+    CommandFailure::refused("lock_lost", "lock lost; no server renewed its lease in time").with_subject(path.as_str())
 }
 
 /// The failure for a lock that was not acquired or not released.

@@ -12,14 +12,16 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod node;
 pub(crate) mod register;
+pub(crate) mod rm;
 pub(crate) mod services;
 pub(crate) mod tree;
 pub(crate) mod txn;
 pub(crate) mod volume;
+pub(crate) mod waits;
 pub(crate) mod watch;
 
 use clap::Subcommand;
-use leasehold_client_cache::{InspectError, ReadError, WriteError};
+use leasehold_client_cache::{InspectError, NodePath, ReadError, WriteError};
 
 use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, transfer};
 
@@ -28,7 +30,7 @@ use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, trans
 pub(crate) enum CommandRequest {
     /// Write a node's value; missing nodes above it are created
     Put(node::PutArgs),
-    /// Read a node's value through the cache
+    /// Read the values of nodes through the cache
     Get(node::GetArgs),
     /// Show a node's metadata
     Stat(node::StatArgs),
@@ -36,14 +38,20 @@ pub(crate) enum CommandRequest {
     Ls(node::LsArgs),
     /// Show a node and all nodes below it
     Tree(tree::TreeArgs),
-    /// Remove a node
-    Rm(node::RmArgs),
+    /// Remove nodes: all of them, or none
+    Rm(rm::RmArgs),
     /// Compare several nodes, then write several nodes, atomically; reads standard input as etcdctl
     /// does
     Txn(txn::TxnArgs),
     /// Write the files below a directory to the tree
+    ///
+    /// It writes names and values only. An import restores no volumes, no leases with their attached
+    /// nodes, and no revisions. Nodes that are not in the directory stay.
     Import(transfer::import::ImportArgs),
     /// Write a node and all nodes below it to a directory
+    ///
+    /// It writes names and values only: no volumes, no leases, no revisions. Nodes that are attached
+    /// to leases, such as registered services, are skipped.
     Export(transfer::export::ExportArgs),
     /// Volumes: subtrees with lease settings of their own
     #[command(subcommand)]
@@ -63,9 +71,9 @@ pub(crate) enum CommandRequest {
     Edit(edit::EditArgs),
     /// Campaign for an election and lead while a command runs or until stopped; or print who leads
     Elect(elect::ElectArgs),
-    /// Show which sessions hold leases on a node, and for how long
+    /// Show which sessions have leases or locks on a node, and for how long
     Holders(inspect::HoldersArgs),
-    /// Show what the reads and writes of a node wait for now
+    /// Show for whom the reads, writes and lock requests of a node wait now
     Why(inspect::WhyArgs),
     /// The replicas of the cluster
     #[command(subcommand)]
@@ -76,49 +84,39 @@ pub(crate) enum CommandRequest {
 
 /// Executes a request. A failure names its subject.
 pub(crate) async fn run(request: CommandRequest, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
-    let asked = request.subject();
+    let subject = request.subject();
     let answer: Result<Box<dyn CommandAnswer>, CommandFailure> = match request {
         CommandRequest::Put(put) => boxed(put.run(context).await),
-        CommandRequest::Get(get) => boxed(get.run(context).await),
+        CommandRequest::Get(get) => get.run(context).await,
         CommandRequest::Stat(stat) => boxed(stat.run(context).await),
         CommandRequest::Ls(ls) => boxed(ls.run(context).await),
         CommandRequest::Tree(tree) => boxed(tree.run(context).await),
-        CommandRequest::Rm(rm) => boxed(rm.run(context).await),
+        CommandRequest::Rm(rm) => rm.run(context).await,
         CommandRequest::Txn(txn) => boxed(txn.run(context).await),
         CommandRequest::Import(import) => boxed(import.run(context).await),
         CommandRequest::Export(export) => boxed(export.run(context).await),
         CommandRequest::Volume(volume) => volume.run(context).await,
         CommandRequest::Lease(lease) => lease.run(context).await,
         CommandRequest::Register(register) => boxed(register.run(context).await),
-        CommandRequest::Lock(lock) if lock.wait_args.has_command() => Err(runs_a_command()),
-        CommandRequest::Elect(elect) if elect.wait_args.has_command() => Err(runs_a_command()),
-        CommandRequest::Edit(_) => Err(runs_an_editor()),
+        CommandRequest::Lock(lock) if lock.wait_args.has_command() => Err(not_in_shell("lock with a command")),
+        CommandRequest::Elect(elect) if elect.wait_args.has_command() => Err(not_in_shell("elect with a command")),
+        CommandRequest::Edit(_) => Err(not_in_shell("edit")),
         CommandRequest::Lock(lock) => boxed(lock.run(context).await),
-        CommandRequest::Elect(elect) if elect.observes() => Err(answers_more_than_once()),
+        CommandRequest::Elect(elect) if elect.observes() => Err(not_in_shell("elect --observe")),
         CommandRequest::Elect(elect) => boxed(elect.run(context).await),
         CommandRequest::Services(services) => boxed(services.run(context).await),
         CommandRequest::Holders(holders) => boxed(holders.run(context).await),
         CommandRequest::Why(why) => boxed(why.run(context).await),
         CommandRequest::Cluster(cluster::ClusterCommand::Status) => boxed(cluster::status(context).await),
         CommandRequest::Cluster(cluster::ClusterCommand::Replace(replace)) => boxed(replace.run(context).await),
-        CommandRequest::Watch(_) => Err(answers_more_than_once()),
+        CommandRequest::Watch(_) => Err(not_in_shell("watch")),
     };
-    answer.map_err(|failure| failure.with_subject(&asked))
+    answer.map_err(|failure| failure.with_subject(&subject))
 }
 
-/// A command that prints more than one answer runs on the command line only.
-fn answers_more_than_once() -> CommandFailure {
-    CommandFailure::usage("the shell answers each line once: expected it on the command line")
-}
-
-/// A command that runs another command runs on the command line only.
-fn runs_a_command() -> CommandFailure {
-    CommandFailure::usage("a command can be run on the command line only: expected none")
-}
-
-/// An editor runs on the command line only.
-fn runs_an_editor() -> CommandFailure {
-    CommandFailure::usage("an editor can be run on the command line only: expected put, which takes a value")
+/// A command that prints several answers, or runs another command.
+fn not_in_shell(command: &str) -> CommandFailure {
+    CommandFailure::usage("not available in the shell; run it on the command line").with_subject(command)
 }
 
 fn boxed<T: CommandAnswer + 'static>(
@@ -128,6 +126,9 @@ fn boxed<T: CommandAnswer + 'static>(
 }
 
 impl CommandRequest {
+    /// The commands that the shell cannot run: they print several answers, or run an editor.
+    pub(crate) const NOT_IN_SHELL: [&str; 2] = ["watch", "edit"];
+
     /// The command's name.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -163,16 +164,16 @@ impl CommandRequest {
         }
     }
 
-    /// The subject of this command's errors.
-    fn subject(&self) -> String {
-        let name = self.name();
+    /// The subject of this command's errors: a path, a lease, a directory or a replica.
+    pub(crate) fn subject(&self) -> String {
         match self {
+            Self::Get(node::GetArgs { paths, .. }) | Self::Rm(rm::RmArgs { paths, .. }) => {
+                paths.first().map_or_else(String::new, NodePath::to_string)
+            }
             Self::Put(node::PutArgs { path, .. })
-            | Self::Get(node::GetArgs { path, .. })
             | Self::Stat(node::StatArgs { path })
             | Self::Ls(node::LsArgs { path })
             | Self::Tree(tree::TreeArgs { path })
-            | Self::Rm(node::RmArgs { path, .. })
             | Self::Register(register::RegisterArgs { path, .. })
             | Self::Lock(lock::LockArgs { path, .. })
             | Self::Edit(edit::EditArgs { path, .. })
@@ -180,14 +181,14 @@ impl CommandRequest {
             | Self::Services(services::ServicesArgs { path })
             | Self::Holders(inspect::HoldersArgs { path })
             | Self::Why(inspect::WhyArgs { path })
-            | Self::Watch(watch::WatchArgs { path, .. }) => format!("{name} {path}"),
-            Self::Import(import) => format!("{name} {} {}", import.directory.display(), import.path),
-            Self::Export(export) => format!("{name} {} {}", export.path, export.directory.display()),
-            Self::Volume(volume) => format!("{name} {} {}", volume.name(), volume.path()),
-            Self::Lease(lease) => format!("{name} {}", lease.subject()),
-            Self::Cluster(cluster::ClusterCommand::Status) => format!("{name} status"),
-            Self::Cluster(cluster::ClusterCommand::Replace(replace)) => format!("{name} {}", replace.subject()),
-            Self::Txn(_) => name.to_owned(),
+            | Self::Export(transfer::export::ExportArgs { path, .. })
+            | Self::Watch(watch::WatchArgs { path, .. }) => path.to_string(),
+            Self::Import(import) => import.directory.display().to_string(),
+            Self::Volume(volume) => volume.path().to_string(),
+            Self::Lease(lease) => lease.subject(),
+            Self::Cluster(cluster::ClusterCommand::Status) => "cluster".to_owned(),
+            Self::Cluster(cluster::ClusterCommand::Replace(replace)) => replace.subject(),
+            Self::Txn(_) => "txn".to_owned(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The commands for one node: put, get, stat, ls, rm.
+//! The commands that write and read nodes: put, get, stat, ls.
 
 use std::{
     ffi::OsString,
@@ -10,19 +10,20 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use clap::Args;
+use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{
-    Attach, Client, Compare, Condition, Content, DeleteOptions, LeaseId, NodeOwner, NodePath, Operation,
-    OperationResult, PutOptions, ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
+    Attach, Client, Compare, Condition, Content, LeaseId, NodeOwner, NodePath, Operation, OperationResult, PutOptions,
+    ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
 };
 use serde::Serialize;
 
-use super::{lease, read_failure, write_failure};
+use super::{boxed, lease, read_failure, tree::walk, waits};
 use crate::{
     cli,
     context::Context,
     duration,
     exit::CommandFailure,
-    output::{Text, visible},
+    output::{CommandAnswer, Text, visible},
 };
 
 /// `put PATH VALUE`
@@ -80,10 +81,10 @@ impl PutArgs {
         let options = PutOptions { condition, attach, ..PutOptions::default() };
         let client = context.client().await?;
         let (revision, stat) = match self.token {
-            Some(token) => put_under(client, &self.path, Bytes::from(value), options, Token(token)).await?,
+            Some(token) => put_under(context, &self.path, Bytes::from(value), options, Token(token)).await?,
             None => {
-                let written = client.put_with(&self.path, Bytes::from(value), options).await;
-                let written = written.map_err(|error| write_failure(&error))?;
+                let put = client.put_with(&self.path, Bytes::from(value), options);
+                let written = waits::write(context, &[&self.path], put).await?;
                 (written.revision, written.stat)
             }
         };
@@ -98,7 +99,7 @@ impl PutArgs {
 
 /// Puts the node if the token is valid and the condition holds, atomically.
 async fn put_under(
-    client: &Client,
+    context: &Context,
     path: &NodePath,
     value: Bytes,
     options: PutOptions,
@@ -113,7 +114,7 @@ async fn put_under(
             transaction = transaction.when(Compare::modify_revision(path.clone(), Relation::Equal, revision));
         }
     }
-    let outcome = client.transaction(transaction).await.map_err(|error| write_failure(&error))?;
+    let outcome = waits::write(context, &[path], context.client().await?.transaction(transaction)).await?;
     let Some(failed) = outcome.failed else {
         let stat = outcome.results.first().and_then(|result| match result {
             OperationResult::Put(stat) => Some(*stat),
@@ -123,10 +124,10 @@ async fn put_under(
     };
     let path = path.clone();
     Err(match (failed.index, options.condition, failed.found) {
-        (0, ..) => CommandFailure::refused(
-            "token_not_held",
-            format!("nothing is held under token {token}: expected the token of a hold that is not over"),
-        ),
+        (0, ..) => {
+            let text = "no current lock has this token; the lock was released or lost";
+            CommandFailure::refused("token_not_held", text).with_subject(&format!("token {token}"))
+        }
         (_, Condition::Revision(expected), Some(found)) => {
             let got = found.modify_revision;
             CommandFailure::from_refusal(&WriteRefusal::RevisionDiffers { path, got, expected }.into())
@@ -149,13 +150,19 @@ pub(super) async fn standard_input() -> Result<Vec<u8>, CommandFailure> {
     read.map_err(|error| CommandFailure::io("cannot read standard input", &error))
 }
 
-/// `get PATH`
+/// Reads in flight: enough to hide round trips, and a small load for a server.
+const READS_AT_ONCE: usize = 64;
+
+/// `get PATH...`
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// Node to read
-    #[arg(value_parser = cli::path)]
-    pub(crate) path: NodePath,
-    /// Print the value's bytes only, without a newline at the end
+    /// Nodes to read, each as of its own moment; with several, each value follows its path
+    #[arg(value_parser = cli::path, required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<NodePath>,
+    /// Also read all nodes below each path; unlike etcdctl, only whole components match
+    #[arg(long)]
+    prefix: bool,
+    /// Print the bytes of values only, without paths and newlines
     #[arg(long)]
     raw: bool,
 }
@@ -200,18 +207,61 @@ impl Text for GetAnswer {
     }
 }
 
+/// The values of several nodes.
+#[derive(Debug, Serialize)]
+struct GetListAnswer {
+    /// In the order of the arguments; those of one subtree in the order of paths.
+    nodes: Vec<GetAnswer>,
+}
+
+impl Text for GetListAnswer {
+    fn text(&self, out: &mut Vec<u8>) {
+        for node in &self.nodes {
+            if !node.raw {
+                out.extend_from_slice(format!("{}\n", visible(node.path.as_str())).as_bytes());
+            }
+            node.text(out);
+        }
+    }
+}
+
 impl GetArgs {
-    pub(crate) async fn run(self, context: &Context) -> Result<GetAnswer, CommandFailure> {
+    pub(crate) async fn run(self, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
         let client = context.client().await?;
-        let read = client.read(&self.path).await.map_err(|error| read_failure(&error))?;
-        let Content::Data(Some(data)) = &*read.content else { return Err(CommandFailure::not_found()) };
+        let raw = self.raw;
+        if let ([path], false) = (&self.paths[..], self.prefix) {
+            return boxed(GetAnswer::read(client, path.clone(), raw).await);
+        }
+        let mut nodes = Vec::new();
+        for path in self.paths {
+            // A node below that is removed after it was listed is left out.
+            let below = if self.prefix { walk(client, &path).await?.into_keys().collect() } else { Vec::new() };
+            let below = below.into_iter().filter(|node| *node != path);
+            let reads = stream::iter(below).map(|node| GetAnswer::read_if_exists(client, node, raw));
+            let below: Vec<_> = reads.buffered(READS_AT_ONCE).try_collect().await?;
+            nodes.push(GetAnswer::read(client, path, raw).await?);
+            nodes.extend(below.into_iter().flatten());
+        }
+        boxed(Ok(GetListAnswer { nodes }))
+    }
+}
+
+impl GetAnswer {
+    async fn read(client: &Client, path: NodePath, raw: bool) -> Result<Self, CommandFailure> {
+        let read = Self::read_if_exists(client, path.clone(), raw).await?;
+        read.ok_or_else(|| CommandFailure::not_found().with_subject(path.as_str()))
+    }
+
+    async fn read_if_exists(client: &Client, path: NodePath, raw: bool) -> Result<Option<Self>, CommandFailure> {
+        let read = client.read(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
+        let Content::Data(Some(data)) = &*read.content else { return Ok(None) };
         let valid_for = read.valid_for.unwrap_or_default();
         let (value, encoding) = match std::str::from_utf8(&data.value) {
             Ok(text) => (text.to_owned(), "utf8"),
             Err(_) => (BASE64_STANDARD.encode(&data.value), "base64"),
         };
-        Ok(GetAnswer {
-            path: self.path,
+        Ok(Some(Self {
+            path,
             value,
             encoding,
             revision: data.stat.modify_revision.0,
@@ -222,9 +272,9 @@ impl GetArgs {
             source: source_name(read.source),
             valid_ms: duration::millis(valid_for),
             bytes: data.value.clone(),
-            raw: self.raw,
+            raw,
             valid_for,
-        })
+        }))
     }
 }
 
@@ -347,44 +397,5 @@ impl LsArgs {
         let children = context.client().await?.children(&self.path).await.map_err(|error| read_failure(&error))?;
         let children = children.ok_or_else(CommandFailure::not_found)?;
         Ok(LsAnswer { path: self.path, children: children.names.clone() })
-    }
-}
-
-/// `rm [-r] PATH`
-#[derive(Debug, Args)]
-pub(crate) struct RmArgs {
-    /// Node to remove
-    #[arg(value_parser = cli::path)]
-    pub(crate) path: NodePath,
-    /// Remove the nodes below it too
-    #[arg(short, long)]
-    recursive: bool,
-    /// Only if the value was last changed at this revision
-    #[arg(long, value_name = "N")]
-    if_revision: Option<u64>,
-}
-
-/// A removal that took effect.
-#[derive(Debug, Serialize)]
-pub(crate) struct RmAnswer {
-    path: NodePath,
-    revision: u64,
-    removed: u64,
-}
-
-impl Text for RmAnswer {
-    fn text(&self, out: &mut Vec<u8>) {
-        let nodes = if self.removed == 1 { "node" } else { "nodes" };
-        out.extend_from_slice(format!("removed {} {nodes} at revision {}\n", self.removed, self.revision).as_bytes());
-    }
-}
-
-impl RmArgs {
-    pub(crate) async fn run(self, context: &Context) -> Result<RmAnswer, CommandFailure> {
-        let condition = self.if_revision.map_or(Condition::Any, |revision| Condition::Revision(Revision(revision)));
-        let options = DeleteOptions { recursive: self.recursive, condition, ..DeleteOptions::default() };
-        let written = context.client().await?.delete(&self.path, options).await;
-        let written = written.map_err(|error| write_failure(&error))?;
-        Ok(RmAnswer { path: self.path, revision: written.revision.0, removed: written.removed })
     }
 }

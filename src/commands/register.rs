@@ -5,13 +5,13 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt, time::Duration};
 use bytes::Bytes;
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Client, Condition, LeaseOptions, NodePath, PutOptions, RegisterCondition, RegisterOptions,
+    Attach, Condition, LeaseOptions, NodePath, PutOptions, RegisterCondition, RegisterOptions,
 };
 use serde::Serialize;
 
 use super::{
     background::{BackgroundTask, RegisteredNode},
-    lease, write_failure,
+    lease, waits, write_failure,
 };
 use crate::{
     cli,
@@ -48,7 +48,7 @@ pub(crate) struct RegisterAnswer {
     /// The key lease that the node is attached to, if it has a term of its own.
     lease: Option<String>,
     /// How long the registration certainly lasts without a further renewal.
-    certain_ms: u64,
+    remaining_ms: u64,
 }
 
 impl Text for RegisterAnswer {
@@ -60,17 +60,16 @@ impl Text for RegisterAnswer {
 
 impl RegisterArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<RegisterAnswer, CommandFailure> {
-        let client = context.client().await?;
         let (path, value) = (self.path, Bytes::from(self.value.into_vec()));
         let node = match self.term {
-            None => with_session(client, &path, value, self.replace).await?,
-            Some(term) => with_lease(client, &path, value, self.replace, term).await?,
+            None => with_session(context, &path, value, self.replace).await?,
+            Some(term) => with_lease(context, &path, value, self.replace, term).await?,
         };
         let answer = RegisterAnswer {
             path,
             revision: node.revision().0,
             lease: node.lease().map(lease::hex),
-            certain_ms: duration::millis(node.remaining()),
+            remaining_ms: duration::millis(node.remaining()),
         };
         context.set_background_task(BackgroundTask::Registration(node));
         Ok(answer)
@@ -79,36 +78,37 @@ impl RegisterArgs {
 
 /// Attaches the node to the session's lease on its volume.
 async fn with_session(
-    client: &Client,
+    context: &Context,
     path: &NodePath,
     value: Bytes,
     replace: bool,
 ) -> Result<RegisteredNode, CommandFailure> {
     let condition = if replace { RegisterCondition::Any } else { RegisterCondition::Absent };
     let options = RegisterOptions { condition, ..RegisterOptions::default() };
-    let registration = client.register(path, value, options).await.map_err(|error| write_failure(&error))?;
+    let registration = waits::write(context, &[path], context.client().await?.register(path, value, options)).await?;
     Ok(RegisteredNode::Session(registration))
 }
 
 /// Attaches the node to a key lease of its own.
 async fn with_lease(
-    client: &Client,
+    context: &Context,
     path: &NodePath,
     value: Bytes,
     replace: bool,
     term: Duration,
 ) -> Result<RegisteredNode, CommandFailure> {
+    let client = context.client().await?;
     let granted = client.grant_lease(term, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
     let kept = client.keep_lease_alive(granted).await.map_err(|error| lease::lease_failure(&error))?;
     let condition = if replace { Condition::Any } else { Condition::Absent };
     let options = PutOptions { condition, attach: Attach::Lease(granted), ..PutOptions::default() };
-    match client.put_with(path, value, options).await {
+    match waits::write(context, &[path], client.put_with(path, value, options)).await {
         Ok(written) => Ok(RegisteredNode::Lease { path: path.clone(), revision: written.revision, lease: kept }),
-        Err(error) => {
+        Err(failure) => {
             // If the revocation is lost, the lease expires by itself. That also undoes a put that
             // takes effect later.
             let _ = kept.revoke().await;
-            Err(write_failure(&error))
+            Err(failure)
         }
     }
 }

@@ -108,7 +108,7 @@ impl Text for ServicesAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         if self.services.is_empty() {
             let path = visible(self.path.as_str());
-            return out.extend_from_slice(format!("nobody is registered at or below {path}\n").as_bytes());
+            return out.extend_from_slice(format!("no services at or below {path}\n").as_bytes());
         }
         let mut table = Table::new(&["PATH", "STATE", "BY", "LAST SEEN", "REMAINING"]);
         self.services.iter().for_each(|service| table.row(service.cells()));

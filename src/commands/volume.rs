@@ -13,7 +13,7 @@ use leasehold_protocol::{
 };
 use serde::Serialize;
 
-use super::{boxed, inspect_failure, write_failure};
+use super::{boxed, inspect_failure, waits};
 use crate::{
     cli,
     context::Context,
@@ -169,17 +169,6 @@ impl From<VolumeInfo> for VolumeAnswer {
 }
 
 impl VolumeCommand {
-    /// The command's second word.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Self::Create(_) => "create",
-            Self::Set(_) => "set",
-            Self::Show(_) => "show",
-            Self::List(_) => "list",
-            Self::Remove(_) => "remove",
-        }
-    }
-
     /// The path of the volume, or the topmost node of the list.
     pub(super) fn path(&self) -> &NodePath {
         match self {
@@ -194,19 +183,18 @@ impl VolumeCommand {
         match self {
             Self::Create(change) => {
                 let settings = change.settings(&VolumeSettings::DEFAULT)?;
-                let written = client.create_volume(&change.path, settings).await;
-                let written = written.map_err(|error| write_failure(&error))?;
+                let create = client.create_volume(&change.path, settings);
+                let written = waits::write(context, &[&change.path], create).await?;
                 boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
             }
             Self::Set(change) => {
                 let current = show(client, &change.path).await?;
                 let settings = change.settings(&current.settings)?;
-                let written = client.set_volume(&change.path, settings).await;
-                let written = written.map_err(|error| write_failure(&error))?;
+                let written = waits::write(context, &[&change.path], client.set_volume(&change.path, settings)).await?;
                 boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
             }
             Self::Remove(VolumeArgs { path }) => {
-                let written = client.remove_volume(&path).await.map_err(|error| write_failure(&error))?;
+                let written = waits::write(context, &[&path], client.remove_volume(&path)).await?;
                 boxed(Ok(ChangeAnswer { path, revision: written.revision.0 }))
             }
             Self::Show(VolumeArgs { path }) => boxed(show(client, &path).await.map(VolumeAnswer::from)),

@@ -12,7 +12,7 @@ use crate::{
     cli,
     context::Context,
     exit::CommandFailure,
-    output::{Output, Text, visible},
+    output::{Output, Text, escaped, reader_gone, visible},
 };
 
 /// `watch PATH`
@@ -74,7 +74,8 @@ impl Text for EventLine {
             line = format!("{line} ({})", self.reason);
         }
         if let Some(value) = &self.value {
-            line = format!("{line} {}", visible(value));
+            let mark = if self.encoding == Some("base64") { "(base64) " } else { "" };
+            line = format!("{line} {mark}{}", escaped(value));
         }
         out.extend_from_slice(format!("{}\n", line.trim_end()).as_bytes());
     }
@@ -94,7 +95,8 @@ impl Text for ProgressLine {
 }
 
 impl WatchArgs {
-    /// Prints events until a stop signal. It is a failure if the watch ends before that.
+    /// Prints events until a stop signal, or until the reader closes the pipe. It is a failure if
+    /// the watch ends before that.
     pub(crate) async fn run(self, context: &Context) -> Result<(), CommandFailure> {
         let stop = StopSignal::listen()?;
         let watching = async {
@@ -107,6 +109,7 @@ impl WatchArgs {
         tokio::select! {
             biased;
             () = stop.told() => Ok(()),
+            () = reader_gone() => Ok(()),
             ended = watching => ended,
         }
     }
@@ -160,7 +163,7 @@ mod tests {
     fn a_line_says_what_happened_and_why_if_nobody_asked_for_it() {
         assert_eq!(line(Some("two words"), "request"), "7 put / two words\n");
         assert_eq!(line(Some(""), "request"), "7 put /\n");
-        assert_eq!(line(Some("a\nb"), "request"), "7 put / a\u{fffd}b\n", "one line, whatever was written");
+        assert_eq!(line(Some("a\nb\\"), "request"), "7 put / a\\nb\\\\\n", "one line, whatever was written");
         assert_eq!(line(None, "expired"), "7 delete / (expired)\n");
     }
 }

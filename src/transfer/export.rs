@@ -1,5 +1,8 @@
 //! `export PATH DIR`: writes a subtree to a directory.
 //!
+//! Nodes that are attached to leases are left out: they show what is alive now, and an import would
+//! make them permanent.
+//!
 //! Each file has the value that its node had at some moment during the export, and is written
 //! atomically. Files of an earlier export stay, even if their nodes were removed. Nothing is
 //! written through symbolic links.
@@ -15,7 +18,7 @@ use bytes::Bytes;
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use leasehold_client_cache::{Client, NodePath};
+use leasehold_client_cache::{Client, Content, NodePath};
 use serde::Serialize;
 
 use super::{DIRECTORY_MARK, FILES_AT_ONCE, VALUE_FILE, import::blocking, progress};
@@ -45,6 +48,9 @@ pub(crate) struct ExportArgs {
     /// Also write into a directory that is not empty, and replace files of the same names
     #[arg(long)]
     force: bool,
+    /// Also export nodes that are attached to leases; an import restores them as nodes that stay
+    #[arg(long)]
+    attached: bool,
 }
 
 /// The result of an export.
@@ -55,6 +61,8 @@ pub(crate) struct ExportAnswer {
     files: u64,
     directories: u64,
     bytes: u64,
+    /// The number of nodes that were left out because they are attached to leases.
+    attached_skipped: u64,
 }
 
 impl Text for ExportAnswer {
@@ -63,6 +71,12 @@ impl Text for ExportAnswer {
         let text =
             format!("{} files, {} directories, {} bytes into {directory}\n", self.files, self.directories, self.bytes);
         out.extend_from_slice(text.as_bytes());
+        if self.attached_skipped > 0 {
+            let nodes = if self.attached_skipped == 1 { "node" } else { "nodes" };
+            let text =
+                format!("skipped {} {nodes} attached to leases; --attached includes them\n", self.attached_skipped);
+            out.extend_from_slice(text.as_bytes());
+        }
     }
 }
 
@@ -86,13 +100,19 @@ impl ExportArgs {
         let mut answer =
             ExportAnswer { path: Some(self.path), directory: self.directory.clone(), ..Default::default() };
         answer.directories = directories.len().saturating_sub(1) as u64;
-        let (top, force) = (self.directory, self.force);
+        let (top, force, attached) = (self.directory, self.force, self.attached);
         blocking(move || make_directories(&top, force, &directories)).await?;
         let bar = progress(context.output, "export", targets.iter().filter(|it| !it.is_directory).count() as u64);
-        let written = stream::iter(targets).map(|target| write(client, target, &bar)).buffer_unordered(FILES_AT_ONCE);
-        let answer = written.try_fold(answer, |mut answer, bytes| async move {
-            answer.files += u64::from(bytes.is_some());
-            answer.bytes += bytes.unwrap_or_default();
+        let written = stream::iter(targets).map(|target| write(client, target, attached, &bar));
+        let answer = written.buffer_unordered(FILES_AT_ONCE).try_fold(answer, |mut answer, done| async move {
+            match done {
+                ExportedNode::File { bytes } => {
+                    answer.files += 1;
+                    answer.bytes += bytes;
+                }
+                ExportedNode::Attached => answer.attached_skipped += 1,
+                ExportedNode::NoFile => {}
+            }
             Ok(answer)
         });
         let answer = answer.await;
@@ -111,8 +131,8 @@ fn targets(lists: &Lists, top: &NodePath, directory: &File) -> Result<Vec<Export
             continue;
         }
         if !is_top && (name == DIRECTORY_MARK || name == VALUE_FILE) {
-            let text = format!("{path} has a name that exports give a meaning of its own: expected another");
-            return Err(CommandFailure::refused("name", text));
+            let text = format!("reserved name; exports give {DIRECTORY_MARK} and {VALUE_FILE} a meaning of their own");
+            return Err(CommandFailure::refused("name", text).with_subject(path.as_str()));
         }
         let below = path.as_str().strip_prefix(&top.prefix_below()).unwrap_or_default();
         let file = if below.is_empty() { directory.to_owned() } else { directory.join(below) };
@@ -129,8 +149,8 @@ async fn check_top(client: &Client, lists: &Lists, top: &NodePath) -> Result<(),
     let entry = client.get(top).await.map_err(|error| read_failure(&error))?;
     match entry.map(|entry| entry.value.len()) {
         Some(bytes) if bytes > 0 => {
-            let text = format!("{top} has a value of {bytes} bytes and no children: expected children; see get --raw");
-            Err(CommandFailure::refused("not_a_directory", text))
+            let text = format!("a value of {bytes} bytes and no children; read it with get --raw");
+            Err(CommandFailure::refused("not_a_directory", text).with_subject(top.as_str()))
         }
         _ => Ok(()),
     }
@@ -139,8 +159,8 @@ async fn check_top(client: &Client, lists: &Lists, top: &NodePath) -> Result<(),
 fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<(), CommandFailure> {
     match fs::read_dir(top).map(|mut entries| entries.next().is_some()) {
         Ok(true) if !force => {
-            let text = format!("{} is not empty: expected an empty directory, a new one, or --force", top.display());
-            return Err(CommandFailure::refused("not_empty", text));
+            let failure = CommandFailure::refused("not_empty", "not empty; name another directory, or use --force");
+            return Err(failure.with_subject(&top.display().to_string()));
         }
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -152,8 +172,8 @@ fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<
         match fs::symlink_metadata(directory) {
             Ok(metadata) if metadata.is_dir() => {}
             Ok(_) => {
-                let text = format!("{} is in the way: expected a directory, or nothing", directory.display());
-                return Err(CommandFailure::refused("in_the_way", text));
+                let failure = CommandFailure::refused("in_the_way", "not a directory; remove it first");
+                return Err(failure.with_subject(&directory.display().to_string()));
             }
             Err(_) => fs::create_dir(directory).map_err(|error| CommandFailure::io(directory.display(), &error))?,
         }
@@ -161,20 +181,37 @@ fn make_directories(top: &File, force: bool, directories: &[PathBuf]) -> Result<
     Ok(())
 }
 
-/// Returns the length of the written file. `None` if no file was needed.
-async fn write(client: &Client, target: ExportTarget, bar: &ProgressBar) -> Result<Option<u64>, CommandFailure> {
+/// What became of a node.
+enum ExportedNode {
+    /// A file with its value.
+    File { bytes: u64 },
+    /// Nothing: it is attached to a lease.
+    Attached,
+    /// A directory without a value, or a node that was removed after it was listed.
+    NoFile,
+}
+
+async fn write(
+    client: &Client,
+    target: ExportTarget,
+    attached: bool,
+    bar: &ProgressBar,
+) -> Result<ExportedNode, CommandFailure> {
     let ExportTarget { path, file, is_directory } = target;
-    let entry = client.get(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
-    // The node was removed after it was listed. It counts as removed before the export.
-    let Some(value) = entry.map(|entry| entry.value.clone()) else { return Ok(None) };
+    let read = client.read(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
+    let Content::Data(Some(data)) = &*read.content else { return Ok(ExportedNode::NoFile) };
+    if read.owner.is_some() && !attached {
+        return Ok(ExportedNode::Attached);
+    }
+    let value = data.value.clone();
     if is_directory && value.is_empty() {
-        return Ok(None);
+        return Ok(ExportedNode::NoFile);
     }
     let file = if is_directory { file.join(VALUE_FILE) } else { file };
     let bytes = value.len() as u64;
     blocking(move || replace(&file, &value).map_err(|error| CommandFailure::io(file.display(), &error))).await?;
     bar.inc(u64::from(!is_directory));
-    Ok(Some(bytes))
+    Ok(ExportedNode::File { bytes })
 }
 
 /// Replaces a file atomically.

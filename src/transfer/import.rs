@@ -60,7 +60,7 @@ impl ImportArgs {
         let (directory, top) = (self.directory, self.path.clone());
         let scan = blocking(move || scan(&directory, &top)).await?;
         for file in &scan.skipped {
-            Output::notice(&format!("{} is neither a file nor a directory: skipped", visible(&file.to_string_lossy())));
+            Output::notice(&format!("{}: skipped; not a file or a directory", visible(&file.to_string_lossy())));
         }
         let client = context.client().await?;
         check_limits(client, &scan).await?;
@@ -117,7 +117,7 @@ async fn probe(client: &Client, entry: &ScannedNode) -> Result<(), CommandFailur
     let bytes = usize::try_from(entry.bytes).unwrap_or(usize::MAX).min(Limits::VALUE_MAX_BYTES);
     let options = PutOptions { condition: Condition::Revision(Revision(u64::MAX)), ..PutOptions::default() };
     let too_long = |most: usize| {
-        let text = format!("the file has {} bytes: expected at most {most}; nothing was imported", entry.bytes);
+        let text = format!("{} bytes exceed the limit of {most}; nothing was imported", entry.bytes);
         Err(CommandFailure::refused("limit", text))
     };
     match client.put_with(&entry.path, vec![0; bytes], options).await {
@@ -133,5 +133,5 @@ pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CommandFailure> + Send + 'static,
 ) -> Result<T, CommandFailure> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(CommandFailure::io("work on files ended early", &io::Error::other(error))))
+    done.unwrap_or_else(|error| Err(CommandFailure::io("file task ended early", &io::Error::other(error))))
 }

@@ -42,8 +42,8 @@ pub(super) struct Scan {
 pub(super) fn scan(directory: &File, top: &NodePath) -> Result<Scan, CommandFailure> {
     let metadata = fs::metadata(directory).map_err(|error| CommandFailure::io(directory.display(), &error))?;
     if !metadata.is_dir() {
-        let text = format!("{} is not a directory: expected one", directory.display());
-        return Err(CommandFailure::refused("not_a_directory", text));
+        let failure = CommandFailure::refused("not_a_directory", "not a directory");
+        return Err(failure.with_subject(&directory.display().to_string()));
     }
     let mut scan = Scan::default();
     scan.directory(directory, &metadata, top)?;
@@ -54,12 +54,8 @@ impl Scan {
     fn directory(&mut self, directory: &File, metadata: &fs::Metadata, node: &NodePath) -> Result<(), CommandFailure> {
         let id = (metadata.dev(), metadata.ino());
         if let Some((_, above)) = self.above.iter().find(|(other, _)| *other == id) {
-            let text = format!(
-                "the symbolic link {} leads back to {}, which it lies in: expected a tree without cycles",
-                directory.display(),
-                above.display()
-            );
-            return Err(CommandFailure::refused("cycle", text));
+            let text = format!("a symbolic link to {}, which contains it", above.display());
+            return Err(CommandFailure::refused("cycle", text).with_subject(&directory.display().to_string()));
         }
         self.above.push((id, directory.to_owned()));
         let mut children = 0;
@@ -77,8 +73,8 @@ impl Scan {
     fn child(&mut self, directory: &File, name: &std::ffi::OsStr, node: &NodePath) -> Result<bool, CommandFailure> {
         let file = directory.join(name);
         let Some(name) = name.to_str() else {
-            let text = format!("the name of {} is not UTF-8: expected one that is", file.display());
-            return Err(CommandFailure::refused("name", text));
+            let failure = CommandFailure::refused("name", "name is not UTF-8; rename the file");
+            return Err(failure.with_subject(&file.display().to_string()));
         };
         let metadata = fs::metadata(&file).map_err(|error| unreadable(&file, &error))?;
         if !metadata.is_file() && !metadata.is_dir() {
@@ -86,12 +82,8 @@ impl Scan {
             return Ok(false);
         }
         if name == DIRECTORY_MARK || (name == VALUE_FILE && (metadata.is_dir() || metadata.len() == 0)) {
-            let text = format!(
-                "{} has a name with a meaning of its own: expected {DIRECTORY_MARK} to be the name of nothing, and \
-                 {VALUE_FILE} that of a file which is not empty",
-                file.display()
-            );
-            return Err(CommandFailure::refused("name", text));
+            let text = format!("reserved name; only a file {VALUE_FILE} that is not empty can be imported");
+            return Err(CommandFailure::refused("name", text).with_subject(&file.display().to_string()));
         }
         if name == VALUE_FILE {
             self.entry(ScannedNode { path: node.clone(), file: Some(file), bytes: metadata.len() })?;
@@ -109,7 +101,7 @@ impl Scan {
 
     fn entry(&mut self, entry: ScannedNode) -> Result<(), CommandFailure> {
         if self.entries.len() == ENTRIES_MAX {
-            let text = format!("there are more files than can be imported at once: expected at most {ENTRIES_MAX}");
+            let text = format!("too many files; the limit of one import is {ENTRIES_MAX}");
             return Err(CommandFailure::refused("limit", text));
         }
         self.entries.push(entry);
@@ -128,17 +120,15 @@ fn names(directory: &File) -> Result<Vec<std::ffi::OsString>, CommandFailure> {
 }
 
 fn child(node: &NodePath, name: &str, file: &File) -> Result<NodePath, CommandFailure> {
-    node.child(name).map_err(|error| {
-        CommandFailure::refused("name", format!("{} has no place in the tree: {error}", file.display()))
-    })
+    node.child(name).map_err(|error| CommandFailure::refused("name", error).with_subject(&file.display().to_string()))
 }
 
 fn unreadable(file: &File, error: &io::Error) -> CommandFailure {
     if !file.is_symlink() {
         return CommandFailure::io(file.display(), error);
     }
-    let text = format!("the symbolic link {} leads nowhere ({error}): expected a file or a directory", file.display());
-    CommandFailure::refused("broken_link", text)
+    let text = format!("broken symbolic link: {error}");
+    CommandFailure::refused("broken_link", text).with_subject(&file.display().to_string())
 }
 
 #[cfg(test)]
@@ -186,7 +176,11 @@ mod tests {
             make(dir.path());
             let failure = scan(dir.path(), &top()).expect_err(kind);
             assert_eq!(failure.kind, kind);
-            assert!(failure.message.contains(named) && failure.message.contains("expected"), "{}", failure.message);
+            assert!(
+                failure.message.starts_with(&dir.path().display().to_string()) && failure.message.contains(named),
+                "{}",
+                failure.message
+            );
         };
         refuses(&|dir| symlink(dir, dir.join("back")).expect("linked"), "cycle", "/back");
         refuses(&|dir| symlink("nowhere", dir.join("broken")).expect("linked"), "broken_link", "/broken");

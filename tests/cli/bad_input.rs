@@ -1,9 +1,9 @@
-//! Bad input changes nothing, and the error says what was wrong and what was expected.
+//! Bad input changes nothing. The error names the subject and the problem.
 
 use crate::common::{Cli, Cluster, free_address};
 
 #[test]
-fn what_cannot_be_meant_is_wrong_usage() {
+fn malformed_arguments_are_wrong_usage() {
     // No case reaches a server.
     let cli = Cli::of(free_address());
     let cases: [(&[&str], &str); 24] = [
@@ -21,15 +21,15 @@ fn what_cannot_be_meant_is_wrong_usage() {
         (&["volume", "create", "/v", "--tracking", "all"], "objects"),
         (&["lease"], "grant, keep-alive, timetolive, revoke, list"),
         (&["lease", "grant"], "TTL"),
-        (&["lease", "grant", "soon"], "a whole number of seconds"),
-        (&["lease", "grant", "-1"], "a whole number of seconds"),
+        (&["lease", "grant", "soon"], "not a whole number of seconds"),
+        (&["lease", "grant", "-1"], "not a whole number of seconds"),
         (&["lease", "grant", "60", "--id", "xyz"], "hexadecimal digits"),
         (&["lease", "revoke", "0"], "hexadecimal digits"),
         (&["lease", "timetolive", "0x7b"], "hexadecimal digits"),
         (&["lease", "keep-alive", "1694d81417acd4754"], "1 to 16 hexadecimal digits"),
         (&["put", "/a", "1", "--lease", ""], "hexadecimal digits"),
         (&["register", "/a"], "VALUE"),
-        (&["serve", "--id", "0"], "ids begin at 1"),
+        (&["serve", "--id", "0"], "replica 0: invalid id"),
         (&["serve", "--cluster", "1=a:1,2"], "N=HOST:PORT"),
     ];
     for (arguments, expected) in cases {
@@ -52,23 +52,23 @@ fn server_limits_are_refused_with_numbers_and_no_change() {
     let large = cli.run_with(["--json", "put", "/large", "-"], &vec![b'x'; (1 << 20) + 1]);
     let (status, kind, message) = large.error();
     assert_eq!((status, kind.as_str()), (1, "limit"));
-    assert!(message.contains("1048577 bytes exceed the limit of 1048576"), "{message}");
+    assert!(
+        message.starts_with("/large: ") && message.contains("1048577 bytes exceed the limit of 1048576"),
+        "{message}"
+    );
 
     let (status, kind, message) = cli.fails(["volume", "set", "/", "--skew-margin", "1ms"]);
     assert_eq!((status, kind.as_str()), (1, "volume_settings"));
-    assert!(
-        message.contains("skew margin 1ms: out of range; expected more than 20.5ms") && message.contains("1000 ppm"),
-        "{message}"
-    );
+    assert!(message.contains("expected more than 20.5ms") && message.contains("1000 ppm"), "{message}");
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "1ms"]);
-    assert!(status == 1 && message.contains("term of 1ms: expected 200ms"), "{message}");
+    assert!(status == 1 && message.contains("volume term 1ms: out of range; expected 200ms"), "{message}");
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "2s", "--object-term", "1s"]);
     assert!(status == 1 && message.contains("object term 1s: out of range; expected the volume term, 2s"), "{message}");
 
     for command in ["show", "set", "remove"] {
         let (status, kind, message) = cli.fails(["volume", command, "/a"]);
         assert_eq!((status, kind.as_str()), (1, "not_a_volume"), "{command}");
-        assert!(message.contains("/a: not a volume; it belongs to volume /"), "{message}");
+        assert!(message.starts_with("/a: not a volume; it belongs to volume /"), "{message}");
     }
     assert_eq!(cli.done(["cluster", "status"])["revision"], before);
 }
@@ -84,6 +84,66 @@ fn without_a_server_the_status_is_3() {
 }
 
 #[test]
+fn error_begins_with_its_subject_once() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["put", "/a/b", "1"]);
+    let said = |arguments: &[&str]| {
+        let ran = cli.run(arguments);
+        assert_eq!((ran.status, ran.text()), (1, ""), "{ran:?}");
+        ran.stderr
+    };
+    assert_eq!(said(&["get", "/hello"]), "leasehold: /hello: not found\n");
+    assert_eq!(said(&["rm", "-r", "hello"]), "leasehold: /hello: not found\n");
+    assert_eq!(said(&["export", "/hello", "out"]), "leasehold: /hello: not found\n");
+    assert_eq!(said(&["import", "no/such", "/a"]).split(": ").nth(1), Some("no/such"));
+    let never_granted = "leasehold: lease 0000000000000abc: not found\n";
+    for command in ["timetolive", "revoke", "keep-alive"] {
+        assert_eq!(said(&["lease", command, "abc"]), never_granted, "{command}");
+    }
+    assert_eq!(said(&["put", "/a/c", "1", "--lease", "abc"]), never_granted);
+    for arguments in [&["put", "/a/b", "2", "--create"][..], &["rm", "/a"], &["volume", "show", "/a"]] {
+        let said = said(arguments);
+        let path = arguments[if arguments[0] == "volume" { 2 } else { 1 }];
+        assert!(said.starts_with(&format!("leasehold: {path}")), "{said}");
+        assert_eq!(said.matches(&format!("{path}: ")).count().max(1), 1, "{said}");
+    }
+    let token = said(&["put", "/a/b", "2", "--token", "99"]);
+    assert!(token.starts_with("leasehold: token 99: no current lock"), "{token}");
+}
+
+#[test]
+fn wrong_usage_keeps_its_lines_except_with_json() {
+    // No case reaches a server.
+    let cli = Cli::of(free_address());
+    let ran = cli.run(["get", "/a", "--jsn"]);
+    assert_eq!((ran.status, ran.text()), (2, ""));
+    assert!(ran.stderr.starts_with("leasehold: unexpected argument '--jsn' found\n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("\nUsage: leasehold get"), "{}", ran.stderr);
+    let (status, _, message) = cli.fails(["get", "/a", "--jsn"]);
+    assert!(status == 2 && message.contains("; Usage: leasehold get"), "{message}");
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("leasehold.toml");
+    std::fs::write(&file, "listen_at = 1\n").expect("written");
+    let ran = cli.run(["serve", "--config", file.to_str().expect("UTF-8")]);
+    assert_eq!(ran.status, 2, "{ran:?}");
+    assert!(ran.stderr.starts_with(&format!("leasehold: {}: TOML parse error", file.display())), "{}", ran.stderr);
+    assert!(ran.stderr.contains("\n1 | listen_at = 1\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn unknown_command_is_answered_with_a_command_that_exists() {
+    let cli = Cli::of(free_address());
+    for (word, command) in [("del", "rm"), ("list", "ls")] {
+        let (status, _, message) = cli.fails([word, "/a"]);
+        assert!(status == 2 && message.contains(&format!("exists: '{command}'")), "{message}");
+    }
+    let (_, _, message) = cli.fails(["demo-clien"]);
+    assert!(!message.contains("demo-client'"), "{message}");
+}
+
+#[test]
 fn help_and_completions_are_answers() {
     let cli = Cli::of(free_address());
     let help = cli.run(["--help"]);
@@ -91,5 +151,11 @@ fn help_and_completions_are_answers() {
     for expected in ["serve", "shell", "LEASEHOLD_ENDPOINTS", "Exit status"] {
         assert!(help.text().contains(expected), "{expected}");
     }
+    let help = cli.run(["put", "--help"]);
+    let (options, global) = help.text().split_once("Global options:").expect("a section of their own");
+    assert!(options.contains("--create") && !options.contains("--endpoints"), "{options}");
+    assert!(global.contains("--endpoints") && global.contains("[default: 15s]"), "{global}");
+    let help = cli.run(["serve", "--help"]);
+    assert!(!help.text().contains("--endpoints") && !help.text().contains("--timeout"), "{help:?}");
     assert!(cli.run(["completions", "bash"]).text().contains("_leasehold"));
 }

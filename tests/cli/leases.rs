@@ -68,9 +68,7 @@ fn the_transcript_is_that_of_etcdctl() {
         let again = cli.run(["lease", command, &id]);
         assert_eq!((again.status, again.text()), (1, ""), "{command}");
         assert_eq!(again.stderr.lines().count(), 1, "{again:?}");
-        if command == "timetolive" {
-            assert!(again.stderr.contains(&format!("lease {id} already expired")), "{again:?}");
-        }
+        assert_eq!(again.stderr, format!("leasehold: lease {id}: not found\n"), "{command}");
     }
 }
 
@@ -224,7 +222,7 @@ fn keep_alive_exits_with_1_when_lease_is_lost() {
     let last = keeping.rest().pop().expect("it said so");
     let last: Value = serde_json::from_str(&last).expect("JSON");
     assert_eq!(last["error"]["kind"], "lease_lost");
-    assert!(text(&last["error"], "message").contains(&format!("lease {id} expired or revoked")), "{last}");
+    assert!(text(&last["error"], "message").contains(&format!("lease {id}: expired or revoked")), "{last}");
 }
 
 /// The first put of a key, and perhaps a second. Each names the index of a lease, or no lease.

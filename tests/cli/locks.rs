@@ -82,8 +82,8 @@ fn tokens(log: &[String]) -> Vec<u64> {
 fn until_waiting(cli: &Cli, count: usize) {
     eventually("others wait", || {
         let holders = cli.done(["holders", "/jobs/nightly"]);
-        let holds = holders["holds"].as_array().expect("a list");
-        let waiting = holds.iter().filter(|hold| hold["token"].is_null()).count();
+        let locks = holders["locks"].as_array().expect("a list");
+        let waiting = locks.iter().filter(|lock| lock["token"].is_null()).count();
         if waiting == count { Ok(()) } else { Err(format!("{holders}")) }
     });
 }
@@ -118,9 +118,10 @@ fn the_habits_of_flock_are_kept() {
     until_log(at, 2);
     let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--try"]);
     assert_eq!((status, kind.as_str()), (1, "locked"), "{message}");
-    assert!(message.contains("/jobs/nightly: locked by session"), "{message}");
+    assert!(message.starts_with("/jobs/nightly") && message.contains("; locked by lock@"), "{message}");
     let (status, kind, message) = cli.fails(["lock", "/jobs/nightly", "--wait", "100ms"]);
     assert_eq!((status, kind.as_str()), (1, "not_granted"), "{message}");
+    assert!(message.contains("; locked by lock@") && message.ends_with(" and 1 other"), "{message}");
     ["r1", "r2"].iter().for_each(|name| end(at, name));
     readers.iter_mut().for_each(|reader| assert_eq!(reader.process.ended().code(), Some(0)));
     assert_eq!(cli.run(["lock", "/jobs/nightly", "--try", "--", "true"]).status, 0);
@@ -129,7 +130,7 @@ fn the_habits_of_flock_are_kept() {
 }
 
 #[test]
-fn without_a_command_a_node_is_held_until_this_is_told_to_stop() {
+fn lock_without_command_lasts_until_stopped() {
     let cluster = cluster();
     let cli = cluster.cli();
     let mut held = Running::start(&cli, ["--json", "lock", "/jobs/nightly"]);
@@ -137,11 +138,13 @@ fn without_a_command_a_node_is_held_until_this_is_told_to_stop() {
     assert_eq!((&said["path"], &said["mode"]), (&"/jobs/nightly".into(), &"exclusive".into()));
     let token = said["token"].as_u64().expect("a token");
     let holders = cli.done(["holders", "/jobs/nightly"]);
-    assert_eq!(holders["holds"][0]["token"], token);
+    assert_eq!(holders["locks"][0]["token"], token);
     held.process.signal(Signal::SIGTERM);
     assert_eq!(held.process.ended().code(), Some(0));
     let next = Running::start(&cli, ["lock", "/jobs/nightly", "--try"]);
-    assert!(next.line().parse::<u64>().expect("a token alone") > token);
+    let line = next.line();
+    let next = line.strip_prefix("locked /jobs/nightly: token ").expect("it says what it is");
+    assert!(next.parse::<u64>().expect("a token") > token);
 }
 
 /// The process whose id the script wrote to a file.
@@ -171,12 +174,12 @@ fn kill_a_holder() -> Result<(), Missed> {
     let parent = noted(&parent);
     let second = lock(&cli, &[], &job(at, "two"));
     until_waiting(&cli, 1);
-    let token = cli.done(["holders", "/jobs/nightly"])["holds"][0]["token"].clone();
+    let token = cli.done(["holders", "/jobs/nightly"])["locks"][0]["token"].clone();
     first.process.signal(Signal::SIGKILL);
     let killed = Instant::now();
     // The servers are asked after the kill. So at the kill, more was left than they report.
     let holders = cli.done(["holders", "/jobs/nightly"]);
-    if holders["holds"][0]["token"] != token {
+    if holders["locks"][0]["token"] != token {
         return Err(Missed("the next had the node before the servers were asked".to_owned()));
     }
     let left = what_the_holder_has_left(&holders);
@@ -193,7 +196,7 @@ fn kill_a_holder() -> Result<(), Missed> {
 
 /// How long nobody else can get the lock, by the servers.
 fn what_the_holder_has_left(holders: &Value) -> Duration {
-    Duration::from_millis(holders["holds"][0]["remaining_ms"].as_u64().unwrap_or_else(|| panic!("{holders}")))
+    Duration::from_millis(holders["locks"][0]["remaining_ms"].as_u64().unwrap_or_else(|| panic!("{holders}")))
 }
 
 #[test]
@@ -208,7 +211,7 @@ fn cut_off_command_is_stopped_with_its_descendants() {
     assert_eq!(held.process.ended().code(), Some(1));
     assert!(family.into_iter().all(|process| !is_running(process)), "before the holder has ended");
     let said = errors.next().expect("it says why").expect("text");
-    assert!(said.contains("the hold on /jobs/nightly is over"), "{said}");
+    assert!(said.starts_with("leasehold: /jobs/nightly: lock lost"), "{said}");
 }
 
 #[test]
@@ -218,7 +221,7 @@ fn group_paused_past_term_is_ended_and_its_token_refused() {
     let (command, files) = family(at);
     let mut first = lock(&cli, &[], &command);
     let family = files.map(|file| noted(&file));
-    let token = cli.done(["holders", "/jobs/nightly"])["holds"][0]["token"].as_u64().expect("it is held");
+    let token = cli.done(["holders", "/jobs/nightly"])["locks"][0]["token"].as_u64().expect("it is held");
     let holder = Pid::from_raw(first.process.id().try_into().expect("an id"));
     // The guard is stopped too. Otherwise it would end the command in time.
     let all: Vec<Pid> = family.into_iter().chain([holder, guard_of(&first.process)]).collect();

@@ -52,7 +52,49 @@ fn people_get_text() {
     assert!(stat.text().lines().any(|line| line.split_whitespace().eq(["children", "2"])), "{stat:?}");
     let missing = cli.run(["get", "/nope"]);
     assert_eq!((missing.status, missing.text()), (1, ""));
-    assert!(missing.stderr.contains("get /nope") && missing.stderr.contains("expected"), "{missing:?}");
+    assert_eq!(missing.stderr, "leasehold: /nope: not found\n");
+}
+
+#[test]
+fn get_reads_several_nodes_and_subtrees() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    for (path, value) in [("/a", "1"), ("/a/b", "2"), ("/a/b/c", "3\n"), ("/ab", "4")] {
+        cli.done(["put", path, value]);
+    }
+    assert_eq!(cli.run(["get", "/ab", "/a"]).text(), "/ab\n4\n/a\n1\n");
+    assert_eq!(cli.run(["get", "--prefix", "/a"]).text(), "/a\n1\n/a/b\n2\n/a/b/c\n3\n");
+    assert_eq!(cli.run(["get", "--raw", "/ab", "/a"]).text(), "41");
+    let got = cli.done(["get", "--prefix", "/a/b", "/ab"]);
+    let nodes = got["nodes"].as_array().expect("a list");
+    let values: Vec<_> = nodes.iter().map(|node| (node["path"].clone(), node["value"].clone())).collect();
+    let pair = |path: &str, value: &str| (json!(path), json!(value));
+    assert_eq!(values, [pair("/a/b", "2"), pair("/a/b/c", "3\n"), pair("/ab", "4")]);
+    assert_eq!(nodes[0]["encoding"], "utf8");
+    for arguments in [&["get", "/a", "/none"][..], &["get", "--prefix", "/none"]] {
+        let ran = cli.run(arguments);
+        assert_eq!((ran.status, ran.text()), (1, ""), "{ran:?}");
+        assert_eq!(ran.stderr, "leasehold: /none: not found\n");
+    }
+}
+
+#[test]
+fn rm_removes_several_nodes_or_none() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    for path in ["/a/x", "/b", "/c"] {
+        cli.done(["put", path, "1"]);
+    }
+    let ran = cli.run(["rm", "/b", "/none"]);
+    assert_eq!((ran.status, ran.stderr.as_str()), (1, "leasehold: /none: not found\n"));
+    assert_eq!(cli.done(["ls", "/"])["children"], json!(["a", "b", "c"]), "none is removed");
+    let (status, kind, message) = cli.fails(["rm", "/a", "/b"]);
+    assert_eq!((status, kind.as_str()), (1, "has_children"), "{message}");
+    let removed = cli.done(["rm", "-r", "/a", "/b"]);
+    let nodes = json!([{ "path": "/a", "removed": 2 }, { "path": "/b", "removed": 1 }]);
+    assert_eq!((&removed["nodes"], removed["revision"].is_u64()), (&nodes, true), "{removed}");
+    assert_eq!(cli.done(["ls", "/"])["children"], json!(["c"]));
+    assert_eq!(cli.fails(["rm", "/c", "/d", "--if-revision", "3"]).1, "usage");
 }
 
 #[test]
@@ -81,7 +123,7 @@ fn a_condition_that_does_not_hold_is_refused_with_status_1() {
     let revision = made["revision"].as_u64().expect("a number").to_string();
     let (status, kind, message) = cli.fails(["put", "/a", "2", "--create"]);
     assert_eq!((status, kind.as_str()), (1, "exists"));
-    assert!(message.starts_with("put /a: ") && message.contains(&format!("revision {revision}")), "{message}");
+    assert!(message.starts_with("/a") && message.contains(&format!("revision {revision}")), "{message}");
     cli.done(["put", "/a", "2", "--if-revision", &revision]);
     let (status, kind, message) = cli.fails(["put", "/a", "3", "--if-revision", &revision]);
     assert_eq!((status, kind.as_str()), (1, "revision_differs"));

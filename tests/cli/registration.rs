@@ -28,7 +28,7 @@ fn register(cli: &Cli, arguments: &[&str]) -> Running {
     let running = Running::start(cli, [&["--json", "register"], arguments].concat());
     let said = running.json();
     assert_eq!(said["path"], arguments[0]);
-    assert!(said["certain_ms"].as_u64().is_some_and(|certain| certain <= 4_000), "{said}");
+    assert!(said["remaining_ms"].as_u64().is_some_and(|certain| certain <= 4_000), "{said}");
     running
 }
 
@@ -93,7 +93,7 @@ fn replaced_or_removed_service_exits_with_1() {
     cli.done(["rm", "/services/web"]);
     assert_eq!(second.process.ended().code(), Some(1));
     let error = last_error(&second);
-    assert!(error["message"].as_str().is_some_and(|text| text.starts_with("register /services/web: ")), "{error}");
+    assert!(error["message"].as_str().is_some_and(|text| text.starts_with("/services/web: removed")), "{error}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn an_outage_of_the_servers_ends_no_registration() {
     let mut errors = service.errors();
     cluster.kill(1);
     let told = errors.next().expect("it says that it is in doubt").expect("UTF-8");
-    assert!(told.contains("register /services/web: no server is heard of"), "{told}");
+    assert!(told.contains("/services/web: registration in jeopardy"), "{told}");
     cluster.spawn(1);
     cluster.wait_until_it_serves();
     let back = Instant::now();

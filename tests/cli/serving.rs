@@ -26,6 +26,20 @@ fn stopped_server_exits_with_0_and_restarts_with_its_state() {
 }
 
 #[test]
+fn serve_logs_its_start_and_its_stop() {
+    let mut cluster = Cluster::start(1);
+    assert_eq!(cluster.stop(1, Signal::SIGTERM).code(), Some(0));
+    let log = cluster.log(1);
+    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
+    let start = line("starting a replica");
+    for field in [env!("CARGO_PKG_VERSION"), "replica=1", "data=", "address=", cluster.address(1)] {
+        assert!(start.contains(field), "{field}: {start}");
+    }
+    assert!(line("stopping the replica").contains("SIGTERM"), "{log}");
+    assert!(log.lines().last().is_some_and(|last| last.contains("the replica has stopped")), "{log}");
+}
+
+#[test]
 fn a_server_that_cannot_start_says_why() {
     let cluster = Cluster::start(1);
     let directory = tempfile::tempdir().expect("a directory");
@@ -45,7 +59,7 @@ fn a_server_that_cannot_start_says_why() {
     fs::write(&file, "listen = \"127.0.0.1:0\"\nlisten_at = 1\n").expect("written");
     let (status, message) = serve(&["--config", file.to_str().expect("UTF-8")]);
     assert_eq!(status, Some(2));
-    assert!(message.contains("leasehold.toml") && message.contains("listen_at"), "{message}");
+    assert!(message.contains("leasehold.toml: ") && message.contains("listen_at"), "{message}");
     let (status, message) = serve(&["--id", "4", "--cluster", "1=a:1,2=b:1,3=c:1"]);
     assert_eq!(status, Some(2));
     assert!(message.contains("replica 4: not in --cluster; expected one of [1, 2, 3]"), "{message}");

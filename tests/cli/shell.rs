@@ -1,10 +1,14 @@
 //! The shell with piped input: one session, its cache, and recalls while it waits for a line.
 
-use std::time::Instant;
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+    time::Instant,
+};
 
 use serde_json::json;
 
-use crate::common::{Cluster, SOON, eventually};
+use crate::common::{Cluster, Process, SOON, eventually, leasehold};
 
 #[test]
 fn the_second_get_comes_from_memory_until_somebody_else_writes() {
@@ -59,6 +63,63 @@ fn shell_answers_each_line_and_survives_errors() {
     assert_eq!(shell.ask("ls /")["children"], json!(["a b"]));
     shell.types("exit");
     assert_eq!(shell.process.ended().code(), Some(1), "that of the last line that failed");
+}
+
+#[test]
+fn shell_unlocks_its_lock_and_refuses_others() {
+    let cluster = Cluster::start(1);
+    let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
+    let token = shell.ask("lock /a")["token"].as_u64().expect("a token");
+    assert_eq!(cli.fails(["lock", "/a", "--try"]).1, "locked");
+    assert_eq!(shell.ask("unlock a"), json!({ "path": "/a" }));
+    let again = shell.ask("lock /a --try")["token"].as_u64().expect("it is free");
+    assert!(again > token);
+    assert_eq!(shell.ask("unlock /a")["path"], "/a");
+    let refused = shell.ask("unlock /a");
+    assert_eq!(refused["error"], json!({ "kind": "lock_not_found", "message": "/a: not locked by this shell" }));
+    assert_eq!(cli.done(["holders", "/a"])["locks"], json!([]));
+}
+
+#[test]
+fn shell_help_lists_only_commands_that_it_runs() {
+    let cluster = Cluster::start(1);
+    let mut shell = cluster.cli().shell();
+    let help = shell.ask("help")["help"].as_str().expect("text").to_owned();
+    let is_listed = |name: &str| help.lines().any(|line| line.split_whitespace().next() == Some(name));
+    assert!(is_listed("unlock") && is_listed("get") && !is_listed("watch") && !is_listed("edit"), "{help}");
+    let refused = shell.ask("watch /a");
+    let message = "watch: not available in the shell; run it on the command line";
+    assert_eq!(refused["error"], json!({ "kind": "usage", "message": message }));
+}
+
+/// A shell on a terminal of its own, which `script` makes.
+#[test]
+fn shell_runs_pasted_lines_completes_and_keeps_history() {
+    let cluster = Cluster::start(1);
+    let (cli, state) = (cluster.cli(), tempfile::tempdir().expect("a directory"));
+    let program = leasehold().get_program().to_str().expect("UTF-8").to_owned();
+    let mut command = Command::new("script");
+    command.args(["-q", "-e", "-c", &format!("{program} shell"), "/dev/null"]).env("TERM", "xterm");
+    command.env("LEASEHOLD_ENDPOINTS", &cli.endpoints).env("XDG_STATE_HOME", state.path());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("script starts");
+    let mut input = child.stdin.take().expect("it is piped");
+    let mut process = Process::of(child);
+    // Once as a terminal that marks what is pasted, and once as one that does not.
+    let marked = "\x1b[200~put /a 1\nput /b 'two\nlines'\n put /secret 1\nput /c 3\x1b[201~\r";
+    input.write_all(marked.as_bytes()).expect("it reads");
+    input.write_all(b"put /d 4\rput /e 5\rput /f 6\r").expect("it reads");
+    let expected = json!(["a", "b", "c", "d", "e", "f", "secret"]);
+    eventually("all lines have run", || {
+        let children = cli.done(["ls", "/"])["children"].clone();
+        if children == expected { Ok(()) } else { Err(children.to_string()) }
+    });
+    assert_eq!(cli.done(["get", "/b"])["value"], "two\nlines");
+    // Tab completes a command and the names of children.
+    input.write_all(b"pu\t/dir/leaf 7\rrm /di\t/le\t\rexit\r").expect("it reads");
+    assert_eq!(process.ended().code(), Some(0));
+    let history = std::fs::read_to_string(state.path().join("leasehold/history")).expect("a history");
+    assert_eq!(history, "put /a 1\nput /c 3\nput /d 4\nput /e 5\nput /f 6\nput /dir/leaf 7\nrm /dir/leaf\nexit\n");
+    assert_eq!(cli.done(["ls", "/dir"])["children"], json!([]));
 }
 
 #[test]

@@ -83,6 +83,30 @@ fn a_node_with_a_value_and_children_survives_the_round() {
 }
 
 #[test]
+fn export_skips_attached_nodes_unless_asked_for_them() {
+    let cluster = Cluster::start(1);
+    let (cli, directory) = (cluster.cli(), tempfile::tempdir().expect("a directory"));
+    let id = cli.done(["lease", "grant", "1h"])["id"].as_str().expect("an id").to_owned();
+    cli.done(["put", "/t/kept", "1"]);
+    for path in ["/t/web", "/t/db"] {
+        cli.done(["put", path, "here", "--lease", &id]);
+    }
+    let at = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    let without = cli.run(["export", "/t", &at("without")]);
+    let said = format!(
+        "1 files, 0 directories, 1 bytes into {}\nskipped 2 nodes attached to leases; --attached includes them\n",
+        at("without")
+    );
+    assert_eq!((without.status, without.text()), (0, said.as_str()));
+    assert_eq!(contents(&directory.path().join("without")).len(), 1);
+    let with = cli.done(["export", "--attached", "/t", &at("with")]);
+    assert_eq!((&with["files"], &with["attached_skipped"]), (&3.into(), &0.into()));
+    assert_eq!(contents(&directory.path().join("with")).len(), 3);
+    let help = cli.run(["import", "--help"]);
+    assert!(["volumes", "leases", "revisions"].iter().all(|word| help.text().contains(word)), "{help:?}");
+}
+
+#[test]
 fn nothing_is_imported_if_anything_cannot_be() {
     let cluster = Cluster::start(1);
     let (cli, directory) = (cluster.cli(), tempfile::tempdir().expect("a directory"));
@@ -97,14 +121,14 @@ fn nothing_is_imported_if_anything_cannot_be() {
         if file.is_dir() { Ok(()) } else { fs::remove_file(file) }.expect("removed");
     };
     fs::write(at("too large"), vec![0; (1 << 20) + 1]).expect("written");
-    refused("limit", at("too large"), "1048577 bytes: expected at most 1048576");
+    refused("limit", at("too large"), "1048577 bytes exceed the limit of 1048576");
     fs::File::create(at("huge")).and_then(|file| file.set_len(1 << 40)).expect("made");
-    refused("limit", at("huge"), "1099511627776 bytes: expected at most 1048576");
+    refused("limit", at("huge"), "1099511627776 bytes exceed the limit of 1048576");
     symlink("nowhere", at("broken")).expect("linked");
-    refused("broken_link", at("broken"), "expected a file or a directory");
+    refused("broken_link", at("broken"), "broken symbolic link");
     symlink(".", at("cycle")).expect("linked");
     let (_, kind, message) = cli.fails(["import", source, "/t"]);
-    assert!(kind == "cycle" && message.contains("expected a tree without cycles"), "{message}");
+    assert!(kind == "cycle" && message.contains("which contains it"), "{message}");
     assert_eq!(cli.fails(["get", "/t"]).1, "not_found");
     let (_, kind, _) = cli.fails(["import", at("a small one").to_str().expect("UTF-8"), "/t"]);
     assert_eq!(kind, "not_a_directory");

@@ -8,7 +8,10 @@ use std::{
 
 use leasehold_client_cache::{Client, LockOptions, Options};
 
-use crate::common::{Cluster, eventually};
+use crate::{
+    common::{Cluster, eventually},
+    running::Running,
+};
 
 #[test]
 fn why_names_dead_client_and_write_waits_only_for_its_lease() {
@@ -31,7 +34,7 @@ fn why_names_dead_client_and_write_waits_only_for_its_lease() {
     let mut put = cli.command(["put", "/v/a", "2", "--timeout", "20s"]).stdout(Stdio::null()).spawn().expect("starts");
     let wait = eventually("the write waits for the dead client", || {
         let waits = cli.done(["why", "/v/a"]);
-        let waits = waits["waits"].as_array().expect("a list").clone();
+        let waits = waits["writes"].as_array().expect("a list").clone();
         waits.into_iter().find(|wait| wait["holder_name"] == name.as_str())
     });
     assert_eq!(wait["path"], "/v/a");
@@ -44,7 +47,7 @@ fn why_names_dead_client_and_write_waits_only_for_its_lease() {
     let waited = killed.elapsed();
     assert!(waited < Duration::from_millis(3_700) + Duration::from_secs(5), "{waited:?}");
     let value = eventually("no write waits any more", || {
-        let is_idle = cli.run(["why", "/v/a"]).text() == "no read or write of /v/a waits\n";
+        let is_idle = cli.run(["why", "/v/a"]).text() == "no read, write or lock of /v/a waits\n";
         is_idle.then(|| cli.done(["get", "/v/a"])["value"].clone())
     });
     assert!(value == "2" || value == "3", "the one that was given up may have happened, or not: {value}");
@@ -74,16 +77,16 @@ fn why_names_write_lease_owner_and_counts_blocked_reads() {
         .collect();
     let wait = eventually("all reads wait", || {
         let why = cli.done(["why", "/v/a"]);
-        assert_eq!(why["waits"].as_array().map(Vec::len), Some(0), "{why}");
+        assert_eq!(why["writes"].as_array().map(Vec::len), Some(0), "{why}");
         let rows = why["reads"].as_array().expect("a list").clone();
-        rows.into_iter().find(|wait| wait["reads"] == 3).ok_or_else(|| why.to_string())
+        rows.into_iter().find(|wait| wait["count"] == 3).ok_or_else(|| why.to_string())
     });
-    assert_eq!((&wait["path"], &wait["holder_name"]), (&"/v/a".into(), &"editor".into()));
+    assert_eq!((&wait["path"], &wait["owner_name"]), (&"/v/a".into(), &"editor".into()));
     assert!(wait["at_most_ms"].as_u64().is_some_and(|left| left > 0 && left <= 6_000), "{wait}");
     assert!(wait["since_ms"].as_u64().is_some_and(|since| since > 0), "{wait}");
     let text = cli.run(["why", "/v/a"]).text().to_owned();
     assert!(
-        text.starts_with("3 reads of /v/a, the first for ") && text.contains("waiting for editor (session "),
+        text.starts_with("3 reads of /v/a have waited, the first ") && text.contains(", for editor (session "),
         "{text}"
     );
     for read in reads {
@@ -92,6 +95,70 @@ fn why_names_write_lease_owner_and_counts_blocked_reads() {
             "it was answered, with what had been flushed"
         );
     }
-    assert_eq!(cli.run(["why", "/v/a"]).text(), "no read or write of /v/a waits\n");
+    assert_eq!(cli.run(["why", "/v/a"]).text(), "no read, write or lock of /v/a waits\n");
     drop(lease);
+}
+
+#[test]
+fn waiting_write_names_client_after_a_second_and_at_the_end() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["put", "/a", "1"]);
+    let mut shell = cli.shell();
+    assert_eq!(shell.ask("get /a")["value"], "1");
+    // Two copies of a dead client: with the default term, its leases outlast these writes.
+    shell.process.kill();
+    let late = cli.run(["--json", "--timeout", "2500ms", "put", "/a", "2"]);
+    assert_eq!(late.status, 4, "{late:?}");
+    let lines: Vec<&str> = late.stderr.lines().collect();
+    let [notice, error] = lines[..] else { panic!("a notice and an error: {late:?}") };
+    assert!(notice.starts_with("leasehold: /a: waiting for shell@"), "{notice}");
+    assert!(notice.contains("(session ") && notice.ends_with(" s longer"), "{notice}");
+    assert!(error.starts_with("leasehold: /a: ") && error.contains("; waiting for shell@"), "{error}");
+    assert!(error.contains(" s longer") && error.ends_with("; see leasehold why /a"), "{error}");
+    assert_eq!(late.json()["error"]["kind"], "outcome_unknown");
+}
+
+#[test]
+fn default_timeout_outlasts_default_term_of_a_dead_client() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["put", "/a", "1"]);
+    let mut shell = cli.shell();
+    assert_eq!(shell.ask("get /a")["value"], "1");
+    shell.process.kill();
+    let put = cli.run(["put", "/a", "2"]);
+    assert_eq!((put.status, put.text()), (0, "revision 2\n"), "{put:?}");
+}
+
+#[test]
+fn waiting_lock_and_election_name_the_owner() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let owner = Running::start(&cli, ["lock", "/jobs/one"]);
+    assert!(owner.line().starts_with("locked /jobs/one: token "));
+    let mut waiting = Running::start(&cli, ["lock", "/jobs/one"]);
+    let said = waiting.errors().next().expect("it says for whom it waits").expect("text");
+    assert!(said.starts_with("leasehold: /jobs/one: waiting for the lock; locked by lock@"), "{said}");
+
+    let why = cli.done(["why", "/jobs/one"]);
+    let lock = &why["locks"][0];
+    assert!(lock["name"].as_str().is_some_and(|name| name.starts_with("lock@")), "{why}");
+    assert!(lock["owners"][0]["token"].is_u64() && lock["owners"][0]["remaining_ms"].is_u64(), "{why}");
+    let text = cli.run(["why", "/jobs/one"]).text().to_owned();
+    assert!(text.starts_with("lock of /jobs/one by lock@") && text.contains(", which has token "), "{text}");
+    let holders = cli.run(["holders", "/jobs/one"]).text().to_owned();
+    assert!(
+        holders.starts_with("LOCK ") && holders.contains("STATE") && holders.contains("waits, exclusive"),
+        "{holders}"
+    );
+    assert_eq!(cli.run(["holders", "/jobs/two"]).text(), "no leases or locks on /jobs/two\n");
+
+    let leader = Running::start(&cli, ["elect", "/jobs/leader", "first"]);
+    assert!(leader.line().starts_with("elected first: token "));
+    let mut candidate = Running::start(&cli, ["elect", "/jobs/leader", "second"]);
+    let said = candidate.errors().next().expect("it says for whom it waits").expect("text");
+    assert!(said.contains("/jobs/leader: waiting for the lock; locked by elect first@"), "{said}");
+    let observer = Running::start(&cli, ["elect", "/jobs/leader", "--observe"]);
+    assert!(observer.line().starts_with("leader first: token "));
 }

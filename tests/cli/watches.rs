@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    common::{ALLOWANCE, Cli, Cluster, eventually, stall::Stalls},
+    common::{ALLOWANCE, Cli, Cluster, Process, eventually, stall::Stalls},
     running::Running,
 };
 
@@ -101,6 +101,39 @@ fn what_goes_with_a_lease_is_told_with_why() {
     service.process.kill();
     let gone = event(&running);
     assert_eq!((&gone["kind"], &gone["reason"]), (&json!("delete"), &json!("expired")), "it was not heard of");
+}
+
+#[test]
+fn watch_marks_binary_values_and_escapes_newlines() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let text = "two\nlines\\";
+    cli.run_with(["put", "/a", "-"], text.as_bytes());
+    cli.run_with(["put", "/b", "-"], &[0, 0xff, b'\n']);
+    let running = Running::start(&cli, ["watch", "/", "--from", "1"]);
+    assert_eq!([running.line(), running.line()], [r"1 put /a two\nlines\\", "2 put /b (base64) AP8K"]);
+    let json = Running::start(&cli, ["--json", "watch", "/", "--from", "1"]);
+    assert_eq!((json.json()["value"].as_str(), json.json()["encoding"].as_str()), (Some(text), Some("base64")));
+}
+
+#[test]
+fn watch_ends_when_its_reader_closes_the_pipe() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["put", "/a", "1"]);
+    for arguments in [&["watch", "/a", "--from", "1"][..], &["elect", "/jobs/leader", "--observe"]] {
+        let mut command = cli.command(arguments);
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().expect("the binary starts");
+        let mut stdout = std::io::BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut process = Process::of(child);
+        if arguments[0] == "watch" {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut stdout, &mut line).expect("a line");
+        }
+        // No change comes after this.
+        drop(stdout);
+        assert_eq!(process.ended().code(), Some(0), "{arguments:?}");
+    }
 }
 
 const TTL: Duration = Duration::from_secs(2);

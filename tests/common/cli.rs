@@ -117,8 +117,12 @@ impl Ran {
         let error = &self.json()["error"];
         let said = |field: &str| error[field].as_str().unwrap_or_else(|| panic!("no {field}: {self:?}")).to_owned();
         let (kind, message) = (said("kind"), said("message"));
-        assert_eq!(self.stderr.lines().count(), 1, "one line on standard error: {self:?}");
-        assert!(self.stderr.contains(&message), "the same on both: {self:?}");
+        let (error, notices) = self.stderr.lines().rev().collect::<Vec<_>>().split_first().map_or_else(
+            || panic!("one line on standard error: {self:?}"),
+            |(error, notices)| ((*error).to_owned(), notices.join("\n")),
+        );
+        assert!(notices.lines().all(|line| line.contains(": waiting for ")), "one line on standard error: {self:?}");
+        assert!(error.contains(&message), "the same on both: {self:?}");
         assert_ne!(self.status, 0);
         (self.status, kind, message)
     }

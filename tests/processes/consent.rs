@@ -122,7 +122,7 @@ impl Pair {
     fn why(&self, since: Instant) -> Value {
         loop {
             let why = self.cli.done(["why", "/v/a"]);
-            let waits = why["waits"].as_array().expect("a list").clone();
+            let waits = why["writes"].as_array().expect("a list").clone();
             if let Some(wait) = waits.into_iter().find(|wait| wait["holder"].is_u64()) {
                 return wait;
             }

@@ -174,7 +174,7 @@ impl Setting {
         let cli = self.world.cluster.cli();
         let node: Value = cli.run(["--json", "--timeout", "30s", "get", SERVICE]).json();
         let holds: Value = cli.done(["--timeout", "30s", "holders", LOCK]);
-        (node["revision"].as_u64(), holds["holds"][0]["token"].as_u64())
+        (node["revision"].as_u64(), holds["locks"][0]["token"].as_u64())
     }
 
     /// Cuts the keeper off. Returns how long packets could be lost.

@@ -126,7 +126,7 @@ impl Queue {
             let line = self.shell.ask(&format!("holders {NODE}"));
             self.gather();
             let (token, reign) = self.reigns.latest().ok_or_else(|| line.to_string())?;
-            let holds = line["holds"].as_array().filter(|holds| holds.len() == HOSTS.len());
+            let holds = line["locks"].as_array().filter(|holds| holds.len() == HOSTS.len());
             let leads = holds.is_some_and(|holds| holds[0]["token"] == token) && reign.acted > since;
             let host = HOSTS.into_iter().find(|host| self.consumers[host].name == reign.name);
             host.filter(|_| leads).map(|host| (token, host)).ok_or_else(|| format!("{reign:?}, {line}"))

@@ -6,6 +6,7 @@ use crate::{
     command::WriteRefusal,
     id::{Epoch, Revision, Sequence, SessionId},
     limits::LimitError,
+    transaction::Overlap,
     volume::VolumeError,
 };
 
@@ -79,4 +80,10 @@ pub enum Refusal {
         /// The oldest revision after which a watch can begin.
         oldest: Revision,
     },
+}
+
+impl From<Overlap> for Refusal {
+    fn from(overlap: Overlap) -> Self {
+        Self::Write(overlap.into())
+    }
 }

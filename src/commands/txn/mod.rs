@@ -12,7 +12,7 @@ use leasehold_client_cache::{FailedCompare, Operation, OperationResult, Stat, Tr
 use serde::Serialize;
 
 use self::parse::Piece;
-use super::{node::standard_input, write_failure};
+use super::{node::standard_input, waits};
 use crate::{
     context::Context,
     exit::{CliStatus, CommandFailure},
@@ -36,7 +36,7 @@ pub(crate) struct TxnArgs {
 }
 
 const INPUT: &str = "\
-Standard input: comparisons, an empty line, what is done if all hold, an empty line, what is done if one does not.
+Standard input: comparisons, an empty line, operations if all hold, an empty line, operations if one does not hold.
 A paragraph can be empty. As with etcdctl:
 
     value(\"/config\") = \"old\"
@@ -47,10 +47,11 @@ A paragraph can be empty. As with etcdctl:
 
     put /failures \"once more\" --lease 1694d81417acd475
 
-Comparisons: value, version, create, mod, exists (= \"true\" or \"false\"), with =, !=, < or >. What does not exist has version and
-revisions 0, and no comparison with its value holds. Operations: put PATH VALUE [--lease ID], del [-r] PATH.
+Comparisons: value, version, create, mod, with =, !=, < or >; exists (= \"true\" or \"false\"); locked (= a token). A node that does
+not exist has version and revisions 0, and no comparison with its value holds. Operations: put PATH VALUE [--lease ID],
+del [-r] PATH. A transaction cannot read values: unlike etcd's, it has no get.
 
-All of it is done at one moment, as one change, or nothing is: also if one operation cannot be done.
+All operations are applied as one change, or none is.
 Exit status: 0 if all comparisons held, 1 if one did not.";
 
 /// The result of a transaction.
@@ -106,16 +107,16 @@ impl TxnArgs {
 
     pub(crate) async fn run(self, context: &Context) -> Result<TxnAnswer, CommandFailure> {
         let transaction = self.transaction().await?;
-        let outcome = context.client().await?.transaction(transaction.clone()).await;
-        let outcome = outcome.map_err(|error| write_failure(&error))?;
+        let paths: Vec<_> = transaction.operations().map(Operation::path).collect();
+        let outcome = context.client().await?.transaction(transaction.clone());
+        let outcome = waits::write(context, &paths, outcome).await?;
         Ok(TxnAnswer::new(&transaction, outcome))
     }
 
     async fn transaction(self) -> Result<Transaction, CommandFailure> {
         if self.reads_standard_input() {
             let input = String::from_utf8(standard_input().await?);
-            let input =
-                input.map_err(|error| CommandFailure::usage(format!("standard input: {error}: expected UTF-8")))?;
+            let input = input.map_err(|error| CommandFailure::usage(format!("standard input: not UTF-8: {error}")))?;
             return parse::paragraphs(&input).and_then(parse::transaction).map_err(CommandFailure::usage);
         }
         let pieces = |option: &str, texts: Vec<String>| -> Vec<Piece> {
@@ -152,7 +153,7 @@ impl Text for TxnAnswer {
         let head = match &self.failed {
             None => format!("SUCCESS, revision {}\n", self.revision),
             Some(FailedAnswer { compare, found: None }) => {
-                format!("FAILURE: {}: there is no such node\n", visible(compare))
+                format!("FAILURE: {}: node not found\n", visible(compare))
             }
             Some(FailedAnswer { compare, found: Some(found) }) => {
                 let TxnStat { revision, create_revision, version } = found;

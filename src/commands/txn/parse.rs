@@ -28,9 +28,7 @@ pub(super) fn paragraphs(input: &str) -> Result<[Vec<Piece>; 3], String> {
         } else if let Some(pieces) = paragraphs.get_mut(paragraph) {
             pieces.push(Piece { place, text: text.to_owned() });
         } else {
-            return Err(format!(
-                "{place}: a paragraph more: expected at most three (comparisons, operations if all hold, operations if not)"
-            ));
+            return Err(format!("{place}: a fourth paragraph; write comparisons, then both branches of operations"));
         }
     }
     Ok(paragraphs)
@@ -51,19 +49,16 @@ pub(super) fn transaction([compares, then, otherwise]: [Vec<Piece>; 3]) -> Resul
 
 /// `value("/a") = "x"`
 fn compare(text: &str) -> Result<Compare, String> {
-    let expected = "expected as in value(\"/a\") = \"x\"";
-    let (what, rest) = text.split_once('(').ok_or_else(|| format!("{text:?} has no (: {expected}"))?;
+    let form = "write it as value(\"/a\") = \"x\"";
+    let (what, rest) = text.split_once('(').ok_or_else(|| format!("comparison {text:?}: no (; {form}"))?;
     let (path, rest) = word(rest.trim_start(), &[')'])?;
     let path = cli::path(&path).map_err(|error| error.to_string())?;
-    let rest =
-        rest.trim_start().strip_prefix(')').ok_or_else(|| format!("{text:?} has no ) behind the path: {expected}"))?;
+    let closed = rest.trim_start().strip_prefix(')');
+    let rest = closed.ok_or_else(|| format!("comparison {text:?}: no ) after the path; {form}"))?;
     let (relation, rest) = relation(rest.trim_start())?;
     let (than, rest) = word(rest.trim_start(), &[])?;
     if !rest.trim().is_empty() {
-        return Err(format!(
-            "{:?} behind the comparison: expected nothing more, or quotes around all of it",
-            rest.trim()
-        ));
+        return Err(format!("comparison {text:?}: {:?} follows the value; quote values with blanks", rest.trim()));
     }
     let target = target(what.trim(), relation, &than)?;
     Ok(Compare { path, target })
@@ -72,15 +67,16 @@ fn compare(text: &str) -> Result<Compare, String> {
 /// Returns the text in quotes, or up to a blank or one of `ends`, and the rest.
 fn word<'a>(text: &'a str, ends: &[char]) -> Result<(String, &'a str), String> {
     let end = match text.chars().next() {
-        Some(quote @ ('"' | '\'')) => closing(text, quote)
-            .ok_or_else(|| format!("the quote {quote} of {text} is not closed: expected another one"))?,
+        Some(quote @ ('"' | '\'')) => {
+            closing(text, quote).ok_or_else(|| format!("quote {quote} of {text}: not closed"))?
+        }
         _ => text.find(|c: char| c.is_whitespace() || ends.contains(&c)).unwrap_or(text.len()),
     };
     let (quoted, rest) = text.split_at(end);
     let words = words::split(quoted).map_err(|error| error.to_string())?;
     match <[String; 1]>::try_from(words) {
         Ok([word]) => Ok((word, rest)),
-        Err(_) => Err(format!("nothing is named before {rest:?}: expected a text, in quotes if it has blanks")),
+        Err(_) => Err(format!("no word before {rest:?}; write a word, in quotes if it has blanks")),
     }
 }
 
@@ -99,12 +95,11 @@ fn closing(text: &str, quote: char) -> Option<usize> {
 fn relation(text: &str) -> Result<(Relation, &str), String> {
     let all = [("!=", Relation::NotEqual), ("=", Relation::Equal), ("<", Relation::Less), (">", Relation::Greater)];
     let found = all.into_iter().find_map(|(sign, relation)| Some((relation, text.strip_prefix(sign)?)));
-    found.ok_or_else(|| format!("{text:?} does not begin with a relation: expected =, !=, < or >"))
+    found.ok_or_else(|| format!("relation {text:?}: not =, !=, < or >"))
 }
 
 fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, String> {
-    let number =
-        || than.parse::<u64>().map_err(|_| format!("{than:?} is not a number: expected one, as {what} is one"));
+    let number = || than.parse::<u64>().map_err(|_| format!("{what}: {than:?} is not a number"));
     match what {
         "value" | "val" => Ok(CompareTarget::Value(relation, than.to_owned().into())),
         "version" | "ver" => Ok(CompareTarget::Version(relation, number()?)),
@@ -113,14 +108,14 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, S
         "exists" => match (relation, than) {
             (Relation::Equal, "true") | (Relation::NotEqual, "false") => Ok(CompareTarget::Exists(true)),
             (Relation::Equal, "false") | (Relation::NotEqual, "true") => Ok(CompareTarget::Exists(false)),
-            _ => Err(format!("exists {relation} {than:?}: expected = or !=, and \"true\" or \"false\"")),
+            _ => Err(format!("exists: {relation} {than:?} is not = or != with \"true\" or \"false\"")),
         },
-        "held" => match relation {
+        "locked" | "held" => match relation {
             Relation::Equal => Ok(CompareTarget::Locked(true, Token(number()?))),
             Relation::NotEqual => Ok(CompareTarget::Locked(false, Token(number()?))),
-            _ => Err(format!("held {relation} {than:?}: expected = or !=, and a token")),
+            _ => Err(format!("locked: {relation} {than:?} is not = or != with a token")),
         },
-        _ => Err(format!("{what:?} cannot be compared: expected value, version, create, mod, exists or held")),
+        _ => Err(format!("comparison of {what:?}: not value, version, create, mod, exists or locked")),
     }
 }
 
@@ -157,7 +152,7 @@ fn operation(text: &str) -> Result<Operation, String> {
         }
         Ok(TxnLine::Del { path, recursive }) => Ok(Operation::Delete { path, recursive }),
         Err(error) => Err(match error.kind() {
-            ErrorKind::InvalidSubcommand => format!("{text:?} is no operation: expected put or del"),
+            ErrorKind::InvalidSubcommand => format!("operation {text:?}: not put or del"),
             _ => cli::usage(&error).message,
         }),
     }
@@ -187,6 +182,7 @@ mod tests {
             (r#"exists("/a (b)") = "true""#, Compare::exists(path("/a (b)"))),
             (r#"exists("/a") != "true""#, Compare::absent(a())),
             (r#"held("/a") = "7""#, Compare::locked(a(), Token(7))),
+            (r#"locked(/a) = 7"#, Compare::locked(a(), Token(7))),
         ];
         for (text, expected) in cases {
             assert_eq!(compare(text).as_ref(), Ok(&expected), "{text}");
@@ -195,21 +191,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_comparison_is_told_with_what_was_expected() {
+    fn malformed_comparison_is_refused_with_its_problem() {
         let cases = [
-            ("value", "has no (: expected as in"),
-            ("value(\"/a\"", "has no )"),
-            ("value(\"/a) = x", "the quote \" of"),
-            ("value() = x", "nothing is named before"),
-            ("value(/a) ~ x", "expected =, !=, < or >"),
-            ("value(/a) =", "nothing is named before"),
-            ("value(/a) = x y", "expected nothing more"),
+            ("value", "no (; write it as"),
+            ("value(\"/a\"", "no ) after the path"),
+            ("value(\"/a) = x", "quote \" of"),
+            ("value() = x", "no word before"),
+            ("value(/a) ~ x", "not =, !=, < or >"),
+            ("value(/a) =", "no word before"),
+            ("value(/a) = x y", "follows the value"),
             ("version(/a) = x", "\"x\" is not a number"),
             ("mod(/a) = -1", "\"-1\" is not a number"),
-            ("lease(/a) = 1", "expected value, version, create, mod, exists or held"),
-            ("held(/a) > 1", "expected = or !=, and a token"),
+            ("lease(/a) = 1", "not value, version, create, mod, exists or locked"),
+            ("held(/a) > 1", "not = or != with a token"),
             ("held(/a) = x", "\"x\" is not a number"),
-            ("exists(/a) < true", "expected = or !="),
+            ("exists(/a) < true", "not = or !="),
             ("value(/a//b) = x", "empty component"),
         ];
         for (text, expected) in cases {
@@ -233,11 +229,11 @@ mod tests {
             assert_eq!(operation(text), Ok(expected), "{text}");
         }
         for (text, expected) in [
-            ("get /a", "\"get /a\" is no operation: expected put or del"),
+            ("get /a", "operation \"get /a\": not put or del"),
             ("put /a", "VALUE"),
             ("put /a//b x", "empty component"),
             ("del", "PATH"),
-            ("put /a 'x", "is not closed"),
+            ("put /a 'x", "not closed"),
         ] {
             let error = operation(text).expect_err("it is none");
             assert!(error.contains(expected), "{text}: {error}");
@@ -255,8 +251,8 @@ mod tests {
         assert_eq!(paragraphs("\nput /a y").map(|all| all.map(|pieces| pieces.len())), Ok([0, 1, 0]));
         assert_eq!(paragraphs("").map(|all| all.map(|pieces| pieces.len())), Ok([0, 0, 0]));
         let error = paragraphs("a\n\nb\n\nc\n\n\nd").expect_err("four");
-        assert!(error.starts_with("line 8: a paragraph more: expected at most three"), "{error}");
+        assert!(error.starts_with("line 8: a fourth paragraph"), "{error}");
         let error = transaction(paragraphs("\nput /a y\nget /a").expect("three")).expect_err("a get");
-        assert!(error.starts_with("line 3: \"get /a\" is no operation"), "{error}");
+        assert!(error.starts_with("line 3: operation \"get /a\": not put"), "{error}");
     }
 }
