@@ -309,7 +309,7 @@ mod tests {
         let error = Cli::try_parse_from(["leasehold", "get", "/a//b"]).expect_err("malformed");
         let failure = usage(&error);
         assert_eq!(failure.status, CliStatus::Usage);
-        assert!(failure.message.contains("empty component at byte 3: expected"), "{}", failure.message);
+        assert!(failure.message.contains("empty component at byte 3"), "{}", failure.message);
         assert!(!failure.message.contains('\n'));
     }
 }

@@ -9,6 +9,7 @@
 
 use std::{
     cmp::Ordering,
+    convert::Infallible,
     fmt,
     hash::{BuildHasher, Hash, Hasher},
     str::FromStr,
@@ -46,9 +47,7 @@ pub enum PathError {
         path: String,
     },
     /// The path has two slashes in a row, or a slash at the end.
-    #[error(
-        "path {path:?} has an empty component at byte {at}: expected a name between slashes and none after the last"
-    )]
+    #[error("path {path:?}: empty component at byte {at}")]
     EmptyComponent {
         /// The text that was given.
         path: String,
@@ -281,6 +280,49 @@ impl FromStr for NodePath {
 
     fn from_str(text: &str) -> Result<Self, PathError> {
         Self::parse(text)
+    }
+}
+
+impl TryFrom<&str> for NodePath {
+    type Error = PathError;
+
+    fn try_from(text: &str) -> Result<Self, PathError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for NodePath {
+    type Error = PathError;
+
+    fn try_from(text: String) -> Result<Self, PathError> {
+        Self::parse(&text)
+    }
+}
+
+impl TryFrom<&String> for NodePath {
+    type Error = PathError;
+
+    fn try_from(text: &String) -> Result<Self, PathError> {
+        Self::parse(text)
+    }
+}
+
+impl From<&NodePath> for NodePath {
+    fn from(path: &NodePath) -> Self {
+        path.clone()
+    }
+}
+
+/// A path that is parsed already never fails to convert.
+impl From<Infallible> for PathError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl AsRef<str> for NodePath {
+    fn as_ref(&self) -> &str {
+        &self.text
     }
 }
 
