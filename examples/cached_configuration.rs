@@ -6,20 +6,18 @@
 //! other changes it. Each write returns only after the reader has dropped its cached copy. So the
 //! reader's next read has the new value.
 
-use leasehold_client_cache::{Client, NodePath, Options};
-use leasehold_server::{Server, ServerConfig};
+mod local;
+
+use leasehold_client_cache::NodePath;
+use local::{Failure, LocalServer};
 
 const READS: u32 = 10_000;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let endpoints = [server.address().to_string()];
-    let reader = Client::connect(Options::new(endpoints.clone()).name("reader")).await?;
-    let writer = Client::connect(Options::new(endpoints).name("writer")).await?;
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let reader = server.client("reader").await?;
+    let writer = server.client("writer").await?;
 
     let setting: NodePath = "/config/web/max-connections".parse()?;
     for value in ["100", "200", "400"] {

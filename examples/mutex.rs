@@ -9,8 +9,10 @@
 //! - A request of a former owner may arrive after its lock ended. Only the fencing token stops it.
 //!   Here a worker writes with the token of a lock that it has released, and the ledger refuses.
 
-use leasehold_client_cache::{Client, MutexGuard, NodePath, Options, Token};
-use leasehold_server::{Server, ServerConfig};
+mod local;
+
+use leasehold_client_cache::{MutexGuard, NodePath, Token};
+use local::{Failure, LocalServer};
 
 const TURNS: u32 = 5;
 
@@ -34,13 +36,9 @@ impl Ledger {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let workers = [connect("one").await?, connect("two").await?];
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let workers = [server.client("one").await?, server.client("two").await?];
 
     let path: NodePath = "/locks/ledger".parse()?;
     let mut ledger = Ledger::default();

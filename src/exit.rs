@@ -106,6 +106,11 @@ impl CommandFailure {
         self
     }
 
+    /// The failure for an error that has no status of its own.
+    pub(crate) fn other(error: &dyn std::error::Error) -> Self {
+        Self::refused("other", causes(error))
+    }
+
     /// The failure for a refusal that the client does not retry.
     pub(crate) fn from_refusal(refusal: &Refusal) -> Self {
         match refusal {
@@ -153,6 +158,12 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::Overlap { .. } => "overlap",
         WriteRefusal::SuccessorNotWaiting { .. } => "successor_not_waiting",
     }
+}
+
+/// An error and all its causes.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// An error is one line, also if names of files and nodes contain line breaks.

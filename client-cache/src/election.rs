@@ -14,38 +14,82 @@
 //!
 //! The name alone proves nothing: it may be a former leader's.
 
-use std::time::Duration;
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
+use futures::{Stream, future::BoxFuture};
 use leasehold_protocol::{
     change::EventKind,
-    command::{Attach, Condition},
+    command::Attach,
     id::{LockId, Revision, SessionId, Token},
     message::LockInfo,
     object::{Data, NodeOwner, Value},
-    path::NodePath,
+    path::{NodePath, PathError},
     transaction::{Compare, Operation, Transaction},
 };
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, ReusableBoxFuture};
 
 use crate::{
+    call::{GivenPath, given},
     client::Client,
     error::{InspectError, LockError, ReadError, WatchError},
-    lock::{HandOverError, LockGuard, LockOptions, LockWait},
+    list::Subtree,
+    lock::{HandOverError, LockBuilder, LockGuard, LockWait},
     watch::{Watch, WatchItem},
-    write::DeleteOptions,
 };
 
-/// The options of a campaign.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CampaignOptions {
-    /// How long to wait in the queue. Candidates are elected in the order of arrival.
-    pub wait: LockWait,
+/// A campaign that is about to begin: see [`Client::campaign`].
+#[derive(Debug, Clone)]
+#[must_use = "nobody stands for election until this is awaited"]
+pub struct CampaignBuilder<'a> {
+    lock: LockBuilder<'a>,
+    client: &'a Client,
+    value: Vec<u8>,
+    timeout: Option<Duration>,
+}
+
+impl CampaignBuilder<'_> {
+    /// How long to wait in the queue. Candidates are elected in the order of arrival. By default,
+    /// until this one is elected.
+    pub fn wait(mut self, wait: LockWait) -> Self {
+        self.lock = self.lock.wait(wait);
+        self
+    }
+
     /// How long nobody is elected after the leadership was lost with its lease. See
-    /// [`LockOptions::lock_delay`].
-    pub lock_delay: Duration,
-    /// How long each request may take, without the time in the queue. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
+    /// [`LockBuilder::lock_delay`].
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock = self.lock.lock_delay(delay);
+        self
+    }
+
+    /// How long each request may take, without the time in the queue. By default, the client's
+    /// timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.lock = self.lock.timeout(timeout);
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a> IntoFuture for CampaignBuilder<'a> {
+    type Output = Result<Leadership, LockError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let hold = self.lock.await?;
+            // From here on, an error or a drop releases the lock and removes the node.
+            let leadership = Leadership::new(self.client.clone(), hold, self.timeout);
+            leadership.proclaim(&self.value).await?;
+            Ok(leadership)
+        })
+    }
 }
 
 /// An elected leader, as its node describes it.
@@ -88,6 +132,7 @@ fn written(token: Token, value: &[u8]) -> Value {
 /// receiver of a late request can refuse it, by the [`Leadership::token`] in the request. A
 /// transaction compares the token with [`Compare::locked`].
 #[derive(Debug)]
+#[must_use = "the leadership ends when this is dropped"]
 pub struct Leadership {
     /// `None` once it is released.
     lock: Option<LockGuard>,
@@ -128,6 +173,18 @@ impl Leadership {
         self.lost.clone()
     }
 
+    /// Runs `work` until it ends or the leadership is lost. Then `work` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if the leadership was lost first.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, LockError> {
+        match self.lost.run_until_cancelled(work).await {
+            Some(done) => Ok(done),
+            None => Err(LockError::Lost { path: self.path.clone() }),
+        }
+    }
+
     /// Whether another candidate waits. Also true once the lock has ended.
     pub fn is_contended(&self) -> bool {
         self.lock.as_ref().is_some_and(LockGuard::is_contended)
@@ -140,13 +197,13 @@ impl Leadership {
     /// [`LockError::Lost`] if this client does not lead any longer: nothing was written.
     /// [`LockError::Write`] if the write failed.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<Revision, LockError> {
-        let put = Operation::Put {
-            path: self.path.clone(),
-            value: written(self.token, value.as_ref()),
-            attach: Attach::Session,
-        };
+        self.proclaim_value(written(self.token, value.as_ref())).await
+    }
+
+    async fn proclaim_value(&self, value: Value) -> Result<Revision, LockError> {
+        let put = Operation::Put { path: self.path.clone(), value, attach: Attach::Session };
         let transaction = Transaction::new().when(Compare::locked(self.path.clone(), self.token)).then(put);
-        let outcome = self.client.transaction_with(transaction, self.timeout).await?;
+        let outcome = self.client.transaction(transaction).timeout(self.client.timeout(self.timeout)).await?;
         if outcome.succeeded() { Ok(outcome.revision) } else { Err(LockError::Lost { path: self.path.clone() }) }
     }
 
@@ -222,9 +279,7 @@ async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, tim
     if let Ok(Some(leader)) = client.leader(path).await
         && leader.token == token
     {
-        let options =
-            DeleteOptions { condition: Condition::Revision(leader.revision), timeout, ..DeleteOptions::default() };
-        let _ = client.delete(path, options).await;
+        let _ = client.delete(path).if_revision(leader.revision).timeout(client.timeout(timeout)).await;
     }
 }
 
@@ -246,19 +301,32 @@ async fn release_leadership(
         .when(Compare::locked(path.clone(), token))
         .when(Compare::exists(path.clone()))
         .then(Operation::delete(path));
-    let removed = client.transaction_with(transaction, timeout).await;
+    let removed = client.transaction(transaction).timeout(client.timeout(timeout)).await;
     hold.release().await?;
     removed.map(|_| ()).map_err(LockError::Write)
 }
 
-/// The leaders of one node, one after the other.
+/// The leaders of one node, one after the other. See [`Client::observe`].
+///
+/// It is a [`Stream`], which goes on after errors. [`ElectedLeaders::next`] is the same without the
+/// `Option`, and needs no import.
 #[derive(Debug)]
+#[must_use = "nothing is received until this is polled"]
 pub struct ElectedLeaders {
     client: Client,
-    path: NodePath,
-    watch: Option<Watch>,
+    path: GivenPath,
+    source: LeaderSource,
     /// The last leader that was reported.
     told: Option<ElectedLeader>,
+}
+
+/// Where the next leader comes from.
+#[derive(Debug)]
+enum LeaderSource {
+    /// The node, which is read first, and again after a watch that fell behind.
+    Node(Option<ReusableBoxFuture<'static, Result<(Subtree, Watch), WatchError>>>),
+    /// The later changes.
+    Changes(Watch),
 }
 
 impl ElectedLeaders {
@@ -270,40 +338,67 @@ impl ElectedLeaders {
     ///
     /// # Errors
     ///
-    /// [`WatchError`] if the watch has ended, or if no server answers in time.
+    /// [`WatchError`] if the watch has ended, if no server answers in time, or if the path is bad.
     pub async fn next(&mut self) -> Result<ElectedLeader, WatchError> {
+        poll_fn(|cx| self.poll_leader(cx)).await
+    }
+
+    fn poll_leader(&mut self, cx: &mut Context<'_>) -> Poll<Result<ElectedLeader, WatchError>> {
+        let path = match &self.path {
+            Ok(path) => path,
+            Err(error) => return Poll::Ready(Err(error.clone().into())),
+        };
         loop {
-            let found = match &mut self.watch {
-                None => {
-                    let (subtree, watch) = self.client.list_and_watch(&self.path).await?;
-                    self.watch = Some(watch);
-                    subtree.nodes.get(&self.path).and_then(ElectedLeader::of)
+            let found = match &mut self.source {
+                LeaderSource::Node(reading) => {
+                    let reading = reading.get_or_insert_with(|| {
+                        let (client, path) = (self.client.clone(), path.clone());
+                        ReusableBoxFuture::new(async move { client.list_and_watch(path).await })
+                    });
+                    match ready!(reading.poll(cx)) {
+                        Ok((subtree, watch)) => {
+                            self.source = LeaderSource::Changes(watch);
+                            subtree.nodes.get(path).and_then(ElectedLeader::of)
+                        }
+                        Err(error) => {
+                            self.source = LeaderSource::Node(None);
+                            return Poll::Ready(Err(error));
+                        }
+                    }
                 }
-                Some(watch) => match watch.next().await {
-                    Ok(told) => self.elected_by(&told),
+                LeaderSource::Changes(watch) => match ready!(watch.poll_item(cx)) {
+                    Ok(told) => elected_by(&told, path),
                     Err(WatchError::Compacted { .. }) => {
-                        self.watch = None;
+                        self.source = LeaderSource::Node(None);
                         None
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => return Poll::Ready(Err(error)),
                 },
             };
             let is_news = |found: &ElectedLeader| self.told.as_ref().is_none_or(|told| told.revision < found.revision);
             if let Some(leader) = found.filter(is_news) {
                 self.told = Some(leader.clone());
-                return Ok(leader);
+                return Poll::Ready(Ok(leader));
             }
         }
     }
+}
 
-    fn elected_by(&self, told: &WatchItem) -> Option<ElectedLeader> {
-        let WatchItem::Change(change) = told else { return None };
-        // A change puts a node at most once.
-        change.events.iter().filter(|event| event.path == self.path).find_map(|event| match &event.kind {
-            EventKind::Put(data) => ElectedLeader::of(data),
-            EventKind::Delete => None,
-        })
+impl Stream for ElectedLeaders {
+    type Item = Result<ElectedLeader, WatchError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_leader(cx).map(Some)
     }
+}
+
+fn elected_by(told: &WatchItem, path: &NodePath) -> Option<ElectedLeader> {
+    let WatchItem::Change(change) = told else { return None };
+    // A change puts a node at most once.
+    change.events.iter().filter(|event| event.path == *path).find_map(|event| match &event.kind {
+        EventKind::Put(data) => ElectedLeader::of(data),
+        EventKind::Delete => None,
+    })
 }
 
 impl Client {
@@ -312,14 +407,9 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold_client_cache::CampaignOptions;
-    ///
-    /// let leadership = client.campaign(&"/scheduler".parse()?, "host-1", CampaignOptions::default()).await?;
-    /// let lost = leadership.on_lost();
-    /// tokio::select! {
-    ///     () = lost.cancelled() => println!("stopped in time"),
-    ///     () = async { /* what only the leader does */ } => leadership.resign().await?,
-    /// }
+    /// let leadership = client.campaign("/scheduler", "host-1").await?;
+    /// leadership.run(async { /* what only the leader does */ }).await?;
+    /// leadership.resign().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -327,18 +417,12 @@ impl Client {
     /// # Errors
     ///
     /// [`LockError`] as from [`Client::lock`], or if the node cannot be written.
-    pub async fn campaign(
+    pub fn campaign(
         &self,
-        path: &NodePath,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
         value: impl AsRef<[u8]>,
-        options: CampaignOptions,
-    ) -> Result<Leadership, LockError> {
-        let CampaignOptions { wait, lock_delay, timeout } = options;
-        let hold = self.lock(path, LockOptions { wait, lock_delay, timeout, ..LockOptions::default() }).await?;
-        // From here on, an error or a drop releases the lock and removes the node.
-        let leadership = Leadership::new(self.clone(), hold, timeout);
-        leadership.proclaim(value).await?;
-        Ok(leadership)
+    ) -> CampaignBuilder<'_> {
+        CampaignBuilder { lock: self.lock(path), client: self, value: value.as_ref().to_vec(), timeout: None }
     }
 
     /// The elected leader, as the node names it, read through the cache. `None` if nobody leads, or
@@ -346,17 +430,39 @@ impl Client {
     ///
     /// The leadership may have ended already. A resource that serves it must check the token.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(leader) = client.leader("/scheduler").await? {
+    ///     println!("{:?} leads, under token {}", leader.value, leader.token);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ReadError`].
-    pub async fn leader(&self, path: &NodePath) -> Result<Option<ElectedLeader>, ReadError> {
-        let entry = self.get(path).await?;
-        Ok(entry.and_then(|entry| ElectedLeader::of(&entry)))
+    pub async fn leader(
+        &self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> Result<Option<ElectedLeader>, ReadError> {
+        let node = self.get(path).await?;
+        Ok(node.and_then(|node| ElectedLeader::of(&node)))
     }
 
     /// Follows the leaders of a node, from the first call of [`ElectedLeaders::next`] on.
-    pub fn observe(&self, path: &NodePath) -> ElectedLeaders {
-        ElectedLeaders { client: self.clone(), path: path.clone(), watch: None, told: None }
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut leaders = client.observe("/scheduler");
+    /// loop {
+    ///     let leader = leaders.next().await?;
+    ///     println!("{:?} leads, under token {}", leader.value, leader.token);
+    /// }
+    /// # }
+    /// ```
+    pub fn observe(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ElectedLeaders {
+        ElectedLeaders { client: self.clone(), path: given(path), source: LeaderSource::Node(None), told: None }
     }
 }
 

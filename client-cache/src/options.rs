@@ -20,6 +20,7 @@ use leasehold_protocol::time::DriftAllowance;
 ///     .timeout(Duration::from_secs(2));
 /// ```
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Options {
     pub(crate) endpoints: Vec<String>,
     pub(crate) name: String,

@@ -53,7 +53,7 @@ impl Bench {
 
 /// Caches a copy of each node.
 pub(super) async fn fetch(client: &Client, paths: &[NodePath]) -> Result<(), CommandFailure> {
-    let reads = stream::iter(paths).map(|path| client.get(path)).buffer_unordered(FETCH_AT_ONCE);
+    let reads = stream::iter(paths).map(|path| client.get(path).into_future()).buffer_unordered(FETCH_AT_ONCE);
     reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
 }
 

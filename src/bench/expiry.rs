@@ -14,9 +14,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold_client_cache::{
-    Attach, Client, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, Watch, WatchItem, WatchOptions,
-};
+use leasehold_client_cache::{Client, EventKind, LeaseId, NodePath, Watch, WatchItem};
 use tokio::task::JoinSet;
 
 use super::{
@@ -85,7 +83,7 @@ impl Bench {
 
     async fn one_with_many(&self, nodes: u64) -> Result<BenchRow, CommandFailure> {
         let client = self.client("expiry").await?;
-        let lease = client.grant_lease(TERM, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
+        let lease = client.grant_lease(TERM).await.map_err(|error| write_failure(&error))?;
         self.make("one", nodes, Carrier::One(lease)).await?;
         let (watch, writers) = (self.watch_of(&client, "one").await?, self.writers().await?);
         tokio::time::sleep(BEFORE).await;
@@ -130,7 +128,7 @@ impl Bench {
         };
         let (told, (before, gone)) = tokio::try_join!(watcher, timing)?;
         let meanwhile = writers.end().await?;
-        while !client.leases().await.map_err(|error| inspect_failure(&error))?.is_empty() {
+        while !client.admin().leases().await.map_err(|error| inspect_failure(&error))?.is_empty() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         let none = end.elapsed();
@@ -182,7 +180,7 @@ impl Bench {
 
     pub(super) async fn watch_of(&self, client: &Client, set: &str) -> Result<Watch, CommandFailure> {
         let top = self.node(set, 0).ancestors().nth(1).unwrap_or_else(NodePath::root);
-        client.watch(&top, WatchOptions::default()).await.map_err(|error| watch_failure(&error))
+        client.watch(&top).await.map_err(|error| watch_failure(&error))
     }
 
     /// Waits until the watch has returned this many deletions. Returns the time from `began` to the
@@ -231,16 +229,19 @@ impl Carrier {
             Self::Each(end) => grant(client, None, end).await?,
             Self::Nothing(end) => return grant(client, Some(LeaseId(FIRST + number)), end).await.map(drop),
         };
-        let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
-        client.put_with(path, VALUE, options).await.map(drop).map_err(|error| write_failure(&error))
+        client.put(path, VALUE).lease(lease).await.map(drop).map_err(|error| write_failure(&error))
     }
 }
 
 /// Grants a lease that ends at `end`.
 async fn grant(client: &Client, id: Option<LeaseId>, end: Instant) -> Result<LeaseId, CommandFailure> {
     let left = end.saturating_duration_since(Instant::now());
-    let lease = client.grant_lease(left, LeaseOptions { id, ..LeaseOptions::default() }).await;
-    lease.map_err(|error| write_failure(&error))
+    let grant = client.grant_lease(left);
+    let granted = match id {
+        Some(id) => grant.id(id).await,
+        None => grant.await,
+    };
+    granted.map_err(|error| write_failure(&error))
 }
 
 /// A sample of the numbers below `leases`, spread over all and including the last.

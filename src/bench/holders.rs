@@ -27,7 +27,7 @@ impl Bench {
             let began = Instant::now();
             while began.elapsed() < self.seconds() {
                 // All have copies again before the next write begins. This time is not counted.
-                try_join_all(holders.iter().map(|holder| holder.get(&path)))
+                try_join_all(holders.iter().map(|holder| holder.get(&path).into_future()))
                     .await
                     .map_err(|error| read_failure(&error))?;
                 let begin = Instant::now();

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::LeaseOptions;
-
 use super::{Bench, close, load::Until, result::BenchRow};
 use crate::{commands::write_failure, exit::CommandFailure};
 
@@ -20,7 +18,7 @@ impl Bench {
             let op = move |worker: usize, _| {
                 let client = shared[worker % shared.len()].clone();
                 async move {
-                    let lease = client.grant_lease(TERM, LeaseOptions::default()).await;
+                    let lease = client.grant_lease(TERM).await;
                     let lease = lease.map_err(|error| write_failure(&error))?;
                     client.revoke_lease(lease).await.map(drop).map_err(|error| write_failure(&error))
                 }

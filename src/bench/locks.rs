@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use leasehold_client_cache::{Client, LockOptions, NodePath};
+use leasehold_client_cache::{Client, NodePath};
 
 use super::{
     Bench, close,
@@ -35,7 +35,7 @@ impl Bench {
         let op = move |worker: usize, _| {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
             async move {
-                let hold = client.lock(&paths[worker], LockOptions::default()).await;
+                let hold = client.lock(&paths[worker]).await;
                 let hold = hold.map_err(|error| lock_failure(&error))?;
                 hold.release().await.map_err(|error| lock_failure(&error))
             }
@@ -83,7 +83,7 @@ async fn take_once(
     times: &Mutex<hdrhistogram::Histogram<u64>>,
     given: &Mutex<Option<Instant>>,
 ) -> Result<(), CommandFailure> {
-    let hold = client.lock(path, LockOptions::default()).await.map_err(|error| lock_failure(&error))?;
+    let hold = client.lock(path).await.map_err(|error| lock_failure(&error))?;
     if let Some(at) = since() {
         times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(at.elapsed()));
     }

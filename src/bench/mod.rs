@@ -26,7 +26,7 @@ mod watch;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use leasehold_client_cache::{Client, DeleteOptions, NodePath, Options, Refusal, WriteError, WriteRefusal};
+use leasehold_client_cache::{Client, NodePath, Options, Refusal, WriteError, WriteRefusal};
 
 use self::{
     load::Meter,
@@ -292,10 +292,9 @@ impl Bench {
 
 /// Removes a node and all nodes below it, in parts if the servers refuse too many at once.
 async fn remove(client: &Client, top: &NodePath) -> Result<(), CommandFailure> {
-    let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
     let mut parts = vec![top.clone()];
     while let Some(part) = parts.pop() {
-        match client.delete(&part, options).await {
+        match client.delete(&part).recursive(true).await {
             // Some kinds write nothing.
             Ok(_) | Err(WriteError::Refused(Refusal::Write(WriteRefusal::NotFound { .. }))) => {}
             Err(WriteError::Refused(Refusal::Write(WriteRefusal::TooManyNodes { .. }))) => {

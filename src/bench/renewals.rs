@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, RegisterOptions, Registration};
+use leasehold_client_cache::{Client, Registration};
 
 use super::{Bench, TIMEOUT, close, result::BenchRow};
 use crate::{commands::write_failure, demo::replicas::Replicas, exit::CommandFailure};
@@ -46,8 +46,7 @@ impl Bench {
 
     async fn registered(&self, number: u64) -> Result<(Client, Registration), CommandFailure> {
         let client = self.client("renewing").await?;
-        let options = RegisterOptions { timeout: Some(TIMEOUT), ..RegisterOptions::default() };
-        let registered = client.register(&self.node("renewals", number), "here", options).await;
+        let registered = client.register(&self.node("renewals", number), "here").timeout(TIMEOUT).await;
         registered.map(|registration| (client, registration)).map_err(|error| write_failure(&error))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::try_join_all;
-use leasehold_client_cache::Value;
+use leasehold_client_cache::{NodePath, Value};
 
 use super::{
     Bench, VALUE_BYTES, close,
@@ -53,7 +53,7 @@ impl Bench {
             let op = move |worker: usize, number: u64| {
                 let (client, path) = (shared[worker % shared.len()].clone(), nodes(worker, number));
                 async move {
-                    let path = path.parse().map_err(CommandFailure::usage)?;
+                    let path: NodePath = path.parse().map_err(CommandFailure::usage)?;
                     client.put(&path, value(number)).await.map(drop).map_err(|error| write_failure(&error))
                 }
             };

@@ -12,10 +12,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold_client_cache::{
-    Attach, Client, DriftAllowance, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, VolumeSettings, Watch,
-    WatchItem,
-};
+use leasehold_client_cache::{Client, DriftAllowance, EventKind, LeaseId, NodePath, VolumeSettings, Watch, WatchItem};
 use leasehold_protocol::{
     lessor::key_lease_margin,
     message::{KEEP_ALIVES_MAX, KeepAliveResult, KeyLeaseRenewal},
@@ -177,10 +174,8 @@ impl Bench {
 }
 
 async fn make_one(client: &Client, path: &NodePath, id: LeaseId, term: Duration) -> Result<(), CommandFailure> {
-    let options = LeaseOptions { id: Some(id), ..LeaseOptions::default() };
-    let lease = client.grant_lease(term, options).await.map_err(|error| write_failure(&error))?;
-    let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
-    client.put_with(path, VALUE, options).await.map(drop).map_err(|error| write_failure(&error))
+    let lease = client.grant_lease(term).id(id).await.map_err(|error| write_failure(&error))?;
+    client.put(path, VALUE).lease(lease).await.map(drop).map_err(|error| write_failure(&error))
 }
 
 /// The number that [`Bench::node`] made the path from.

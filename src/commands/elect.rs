@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Args;
-use leasehold_client_cache::{CampaignOptions, ElectedLeader, HandOverError, Leadership, LockInfo, NodePath, Value};
+use leasehold_client_cache::{ElectedLeader, HandOverError, Leadership, LockInfo, NodePath, Value};
 use serde::Serialize;
 
 use super::{
@@ -155,10 +155,13 @@ impl ElectArgs {
     }
 
     async fn campaign(&self, context: &Context) -> Result<Leadership, CommandFailure> {
-        let options =
-            CampaignOptions { wait: self.wait_args.wait(), lock_delay: self.wait_args.delay(), timeout: None };
         let client = context.client().await?;
-        client.campaign(&self.path, self.name().as_bytes(), options).await.map_err(|error| lock_failure(&error))
+        client
+            .campaign(&self.path, self.name().as_bytes())
+            .wait(self.wait_args.wait())
+            .lock_delay(self.wait_args.delay())
+            .await
+            .map_err(|error| lock_failure(&error))
     }
 
     /// Prints each leader until a stop signal, which is no failure.
@@ -209,6 +212,7 @@ pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(
                 resigns(kept).await?;
                 return Err(lock_failure(&error));
             }
+            Err(error) => return Err(CommandFailure::other(&error)),
         },
     };
     resigns(leadership).await?;

@@ -137,7 +137,7 @@ impl HoldersAnswer {
 impl HoldersArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<HoldersAnswer, CommandFailure> {
         let client = context.client().await?;
-        let holders = client.holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let holders = client.admin().holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let holds = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let holders = holders.into_iter().map(|info| HolderRow {
             session: info.session.0,
@@ -232,8 +232,8 @@ impl Text for WhyAnswer {
 impl WhyArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, CommandFailure> {
         let client = context.client().await?;
-        let waits = client.pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let reads = client.blocked_reads(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let waits = client.admin().pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let reads = client.admin().blocked_reads(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let (waits, reads) = (waits.into_iter().map(WaitRow::from), reads.into_iter().map(BlockedReadRow::from));
         Ok(WhyAnswer { waits: waits.collect(), reads: reads.collect(), path: self.path })
     }

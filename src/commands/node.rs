@@ -11,8 +11,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Client, Compare, Condition, Content, DeleteOptions, LeaseId, NodeOwner, NodePath, Operation,
-    OperationResult, PutOptions, ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
+    Attach, Client, Compare, Condition, Content, LeaseId, NodeOwner, NodePath, Operation, OperationResult, ReadSource,
+    Relation, Revision, Token, Transaction, WriteRefusal,
 };
 use serde::Serialize;
 
@@ -77,12 +77,11 @@ impl PutArgs {
             None => Condition::Any,
         };
         let attach = self.lease.map_or(Attach::Nothing, Attach::Lease);
-        let options = PutOptions { condition, attach, ..PutOptions::default() };
         let client = context.client().await?;
         let (revision, stat) = match self.token {
-            Some(token) => put_under(client, &self.path, Bytes::from(value), options, Token(token)).await?,
+            Some(token) => put_under(client, &self.path, value, (condition, attach), Token(token)).await?,
             None => {
-                let written = client.put_with(&self.path, Bytes::from(value), options).await;
+                let written = client.put(&self.path, value).condition(condition).attach(attach).await;
                 let written = written.map_err(|error| write_failure(&error))?;
                 (written.revision, written.stat)
             }
@@ -100,13 +99,13 @@ impl PutArgs {
 async fn put_under(
     client: &Client,
     path: &NodePath,
-    value: Bytes,
-    options: PutOptions,
+    value: Vec<u8>,
+    (condition, attach): (Condition, Attach),
     token: Token,
 ) -> Result<(Revision, Option<leasehold_client_cache::Stat>), CommandFailure> {
-    let put = Operation::Put { path: path.clone(), value, attach: options.attach };
+    let put = Operation::Put { path: path.clone(), value: value.into(), attach };
     let mut transaction = Transaction::new().when(Compare::locked(NodePath::root(), token)).then(put);
-    match options.condition {
+    match condition {
         Condition::Any => {}
         Condition::Absent => transaction = transaction.when(Compare::absent(path.clone())),
         Condition::Revision(revision) => {
@@ -122,7 +121,7 @@ async fn put_under(
         return Ok((outcome.revision, stat));
     };
     let path = path.clone();
-    Err(match (failed.index, options.condition, failed.found) {
+    Err(match (failed.index, condition, failed.found) {
         (0, ..) => CommandFailure::refused(
             "token_not_held",
             format!("nothing is held under token {token}: expected the token of a hold that is not over"),
@@ -382,8 +381,7 @@ impl Text for RmAnswer {
 impl RmArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<RmAnswer, CommandFailure> {
         let condition = self.if_revision.map_or(Condition::Any, |revision| Condition::Revision(Revision(revision)));
-        let options = DeleteOptions { recursive: self.recursive, condition, ..DeleteOptions::default() };
-        let written = context.client().await?.delete(&self.path, options).await;
+        let written = context.client().await?.delete(&self.path).recursive(self.recursive).condition(condition).await;
         let written = written.map_err(|error| write_failure(&error))?;
         Ok(RmAnswer { path: self.path, revision: written.revision.0, removed: written.removed })
     }

@@ -4,9 +4,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt, time::Duration};
 
 use bytes::Bytes;
 use clap::Args;
-use leasehold_client_cache::{
-    Attach, Client, Condition, LeaseOptions, NodePath, PutOptions, RegisterCondition, RegisterOptions,
-};
+use leasehold_client_cache::{Client, Condition, NodePath};
 use serde::Serialize;
 
 use super::{
@@ -84,9 +82,7 @@ async fn with_session(
     value: Bytes,
     replace: bool,
 ) -> Result<RegisteredNode, CommandFailure> {
-    let condition = if replace { RegisterCondition::Any } else { RegisterCondition::Absent };
-    let options = RegisterOptions { condition, ..RegisterOptions::default() };
-    let registration = client.register(path, value, options).await.map_err(|error| write_failure(&error))?;
+    let registration = client.register(path, value).replace(replace).await.map_err(|error| write_failure(&error))?;
     Ok(RegisteredNode::Session(registration))
 }
 
@@ -98,11 +94,10 @@ async fn with_lease(
     replace: bool,
     term: Duration,
 ) -> Result<RegisteredNode, CommandFailure> {
-    let granted = client.grant_lease(term, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
+    let granted = client.grant_lease(term).await.map_err(|error| write_failure(&error))?;
     let kept = client.keep_lease_alive(granted).await.map_err(|error| lease::lease_failure(&error))?;
     let condition = if replace { Condition::Any } else { Condition::Absent };
-    let options = PutOptions { condition, attach: Attach::Lease(granted), ..PutOptions::default() };
-    match client.put_with(path, value, options).await {
+    match client.put(path, value).condition(condition).lease(granted).await {
         Ok(written) => Ok(RegisteredNode::Lease { path: path.clone(), revision: written.revision, lease: kept }),
         Err(error) => {
             // If the revocation is lost, the lease expires by itself. That also undoes a put that

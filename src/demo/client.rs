@@ -155,6 +155,6 @@ pub(super) async fn connect(endpoints: &[String], name: &str) -> Result<Client, 
 
 /// Reads each file once.
 async fn warm(client: &Client, files: &[NodePath]) -> Result<(), CommandFailure> {
-    let reads = stream::iter(files).map(|file| client.get(file)).buffer_unordered(READS_AT_ONCE);
+    let reads = stream::iter(files).map(|file| client.get(file).into_future()).buffer_unordered(READS_AT_ONCE);
     reads.try_for_each(|_| async { Ok(()) }).await.map_err(|error| read_failure(&error))
 }

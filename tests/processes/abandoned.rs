@@ -173,7 +173,7 @@ async fn abandoned_lease_ends_within_700_ms_of_term_and_outage() {
             tokio::spawn(async move {
                 loop {
                     // A write of unknown outcome keeps the cluster busy too.
-                    drop(writer.put(&path("/busy"), "written").await);
+                    drop(writer.put("/busy", "written").await);
                 }
             })
         });

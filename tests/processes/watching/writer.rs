@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{
-    Client, Compare, DeleteOptions, Operation, RegisterOptions, Relation, Revision, Transaction, WriteError,
-};
+use leasehold_client_cache::{Client, Compare, Operation, Relation, Revision, Transaction, WriteError};
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::index};
 use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
@@ -77,7 +75,7 @@ impl Writer {
         paces.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let live = path(&format!("{LIVE}/{}", self.name));
         // Until it is registered.
-        while self.client.register(&live, self.name.clone(), RegisterOptions::default()).await.is_err() {
+        while self.client.register(&live, self.name.clone()).await.is_err() {
             paces.tick().await;
         }
         loop {
@@ -138,10 +136,7 @@ impl Writer {
     async fn carry_out(&self, way: Way, then: Deed, otherwise: Deed) -> Result<(Revision, bool), WriteError> {
         match way {
             Way::Put => Ok((self.client.put(&path(&then.puts[0]), then.value).await?.revision, true)),
-            Way::Delete => {
-                let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
-                Ok((self.client.delete(&path(&then.removals[0]), options).await?.revision, true))
-            }
+            Way::Delete => Ok((self.client.delete(&path(&then.removals[0])).recursive(true).await?.revision, true)),
             Way::Transaction(compared, seen) => {
                 let compared = path(&compared);
                 let compare = match seen {
