@@ -23,7 +23,7 @@ use std::{
 };
 
 use leasehold_client_cache::{Client, Options};
-use local::{Failure, LocalServer, settings};
+use local::{Failure, LocalServer};
 
 /// How often each writer appends lines.
 const ROUNDS: u32 = 20;
@@ -72,7 +72,7 @@ async fn oversee() -> Outcome<()> {
     let endpoint = server.endpoint();
     let client = server.client("overseer").await?;
     // A volume with a short term, so that the others do not wait long for the killed writer.
-    client.admin().create_volume("/documents", settings(Duration::from_secs(2))?).await?;
+    client.admin().create_volume("/documents").term(Duration::from_secs(2)).await?;
 
     let mut overseers = Vec::new();
     for name in WRITERS {

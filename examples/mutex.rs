@@ -11,7 +11,7 @@
 
 mod local;
 
-use leasehold_client_cache::{MutexGuard, NodePath, Token};
+use leasehold_client_cache::{NodePath, Token, recipes::MutexGuard};
 use local::{Failure, LocalServer};
 
 const TURNS: u32 = 5;

@@ -13,7 +13,10 @@
 
 mod local;
 
-use leasehold_client_cache::{Compare, MemberEvent, Members, NodePath, Operation, Relation, Transaction};
+use leasehold_client_cache::{
+    Compare, NodePath, Operation, Relation, Transaction,
+    recipes::{MemberEvent, Members},
+};
 use local::{Failure, LocalServer};
 
 #[tokio::main]

@@ -20,8 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Client, Compare, NodePath, Operation, Options, Permit, Token, Transaction};
-use local::{Failure, LocalServer, settings};
+use leasehold_client_cache::{Client, Compare, NodePath, Operation, Options, Token, Transaction, recipes::Permit};
+use local::{Failure, LocalServer};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 const PERMITS: u32 = 3;
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Failure> {
     let server = LocalServer::start().await?;
     let path: NodePath = "/licences".parse()?;
     let operator = server.client("operator").await?;
-    operator.admin().create_volume(&path, settings(TERM)?).await?;
+    operator.admin().create_volume(&path).term(TERM).await?;
 
     let (busy, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut workers = JoinSet::new();
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Failure> {
                 busy.fetch_sub(1, SeqCst);
                 permit.release().await?;
             }
-            Ok::<_, leasehold_client_cache::RecipeError>(())
+            Ok::<_, leasehold_client_cache::recipes::RecipeError>(())
         });
     }
     while let Some(done) = workers.join_next().await {

@@ -13,7 +13,7 @@ mod local;
 use std::time::{Duration, Instant};
 
 use leasehold_client_cache::{Client, NodePath};
-use local::{Failure, LocalServer, settings};
+use local::{Failure, LocalServer};
 
 /// How long a service outlives a crash. All other settings are the defaults.
 const TERM: Duration = Duration::from_secs(4);
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Failure> {
 
     // A volume of its own with a short term, so that a crash is noticed soon.
     let services: NodePath = "/services".parse()?;
-    watcher.admin().create_volume(&services, settings(TERM)?).await?;
+    watcher.admin().create_volume(&services).term(TERM).await?;
 
     let web_node = services.child("web")?;
     let web_registration = web.register(&web_node, "10.0.0.1:80").await?;

@@ -2,17 +2,21 @@
 //!
 //! An application needs none of them to read, write, lock or watch.
 
+use std::time::Duration;
+
+use futures::future::BoxFuture;
 use leasehold_protocol::{
     command::{Write, Written},
     message::{
-        Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, LeaseInfo, PendingWriteInfo, ServiceInfo, VolumeInfo,
+        Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, LeaseInfo, PendingWriteInfo, Refusal, ServiceInfo,
+        VolumeInfo,
     },
     path::{NodePath, PathError},
-    volume::VolumeSettings,
+    volume::{Tracking, VolumeSettings},
 };
 
 use crate::{
-    call::given,
+    call::{GivenPath, given},
     client::Client,
     error::{InspectError, WriteError},
 };
@@ -46,6 +50,15 @@ impl<'a> Admin<'a> {
     /// the lock queue. A client that only reads a node is one of its holders and locks nothing. A
     /// client that only locks a node caches nothing of it.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for holder in client.admin().holders("/config/web/port").await? {
+    ///     println!("{holder:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InspectError`].
@@ -61,6 +74,15 @@ impl<'a> Admin<'a> {
 
     /// Lists the node's pending writes: what each waits for, and for how long at most. The leader
     /// answers.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for write in client.admin().pending_writes("/config/web/port").await? {
+    ///     println!("{write:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -78,6 +100,13 @@ impl<'a> Admin<'a> {
     /// Lists the blocked reads of the node, and blocked lists that begin there, with their longest
     /// wait. They wait until the owner of a write lease has flushed. The leader answers.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{} reads wait", client.admin().blocked_reads("/documents/minutes").await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InspectError`].
@@ -94,6 +123,14 @@ impl<'a> Admin<'a> {
     /// Describes the cluster as the connected server sees it.
     /// [`server_status`](crate::server_status) asks any one server, and works without a quorum.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let cluster = client.admin().cluster().await?;
+    /// println!("replica {:?} leads {} members", cluster.leader, cluster.members.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InspectError`].
@@ -106,6 +143,15 @@ impl<'a> Admin<'a> {
 
     /// Lists all key leases, in the order of their ids, without their nodes. [`Client::lease`]
     /// shows one with its nodes. Many leases come in several pages.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for lease in client.admin().leases().await? {
+    ///     println!("{:x}: {:?} remain", lease.id, lease.remaining);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -127,6 +173,15 @@ impl<'a> Admin<'a> {
     /// remembers them. Many services come in several pages, each as of its own moment.
     ///
     /// An application that looks for members follows a [registry](Client::registry) instead.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for service in client.admin().services("/services").await? {
+    ///     println!("{} is {:?}", service.path, service.health);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -160,6 +215,15 @@ impl<'a> Admin<'a> {
 
     /// Lists the volumes at and below the path. The leader answers.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for volume in client.admin().volumes("/").await? {
+    ///     println!("{volume:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InspectError`].
@@ -173,31 +237,37 @@ impl<'a> Admin<'a> {
         }
     }
 
-    /// Makes the subtree at `path` a volume of its own. Creates the node if it does not exist.
+    /// Makes the subtree at `path` a volume of its own. Creates the node if it does not exist. The
+    /// settings are [`VolumeSettings::DEFAULT`], except those that the builder sets.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold_client_cache::VolumeSettings;
+    /// use std::time::Duration;
     ///
-    /// client.admin().create_volume("/services", VolumeSettings::DEFAULT).await?;
+    /// client.admin().create_volume("/services").term(Duration::from_secs(2)).await?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if the node is a volume already, or with
-    /// [`VolumeError::SkewMargin`](crate::VolumeError::SkewMargin) if the margin is too small for
-    /// the servers' drift allowance.
-    pub async fn create_volume(
-        self,
-        path: impl TryInto<NodePath, Error: Into<PathError>>,
-        settings: VolumeSettings,
-    ) -> Result<Written, WriteError> {
-        self.client.write(Write::CreateVolume { path: given(path)?, settings }, None).await
+    /// [`WriteError`]. Refused if the node is a volume already, or with a
+    /// [`VolumeError`](crate::VolumeError) if a setting is out of bounds, or if the margin is too
+    /// small for the servers' drift allowance.
+    pub fn create_volume(self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> CreateVolumeBuilder<'a> {
+        CreateVolumeBuilder::new(self.client, given(path))
     }
 
     /// Changes the settings of a volume.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::VolumeSettings;
+    ///
+    /// client.admin().set_volume("/services", VolumeSettings::DEFAULT).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -212,6 +282,13 @@ impl<'a> Admin<'a> {
 
     /// Removes a volume. Its nodes stay, and belong to the volume above from then on.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.admin().remove_volume("/services").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`WriteError`]. Refused if the node is no volume, or is the root.
@@ -220,5 +297,71 @@ impl<'a> Admin<'a> {
         path: impl TryInto<NodePath, Error: Into<PathError>>,
     ) -> Result<Written, WriteError> {
         self.client.write(Write::RemoveVolume { path: given(path)? }, None).await
+    }
+}
+
+/// A volume that is about to be made: see [`Admin::create_volume`].
+#[derive(Debug, Clone)]
+#[must_use = "no volume is made until this is awaited"]
+pub struct CreateVolumeBuilder<'a> {
+    client: &'a Client,
+    path: GivenPath,
+    term: Duration,
+    object_term: Duration,
+    skew_margin: Duration,
+    tracking: Tracking,
+}
+
+impl<'a> CreateVolumeBuilder<'a> {
+    fn new(client: &'a Client, path: GivenPath) -> Self {
+        let usual = VolumeSettings::DEFAULT;
+        let (term, object_term) = (usual.term(), usual.object_term());
+        Self { client, path, term, object_term, skew_margin: usual.skew_margin(), tracking: usual.tracking() }
+    }
+
+    /// All settings at once.
+    pub fn settings(mut self, settings: VolumeSettings) -> Self {
+        (self.term, self.object_term) = (settings.term(), settings.object_term());
+        (self.skew_margin, self.tracking) = (settings.skew_margin(), settings.tracking());
+        self
+    }
+
+    /// The term of volume leases: how long a dead client can delay a write, apart from the margin.
+    pub fn term(mut self, term: Duration) -> Self {
+        self.term = term;
+        self
+    }
+
+    /// The term of object leases.
+    pub fn object_term(mut self, term: Duration) -> Self {
+        self.object_term = term;
+        self
+    }
+
+    /// How long the server waits after a volume lease's end before it counts the lease as ended.
+    pub fn skew_margin(mut self, margin: Duration) -> Self {
+        self.skew_margin = margin;
+        self
+    }
+
+    /// How the server tracks object leases.
+    pub fn tracking(mut self, tracking: Tracking) -> Self {
+        self.tracking = tracking;
+        self
+    }
+}
+
+impl<'a> IntoFuture for CreateVolumeBuilder<'a> {
+    type Output = Result<Written, WriteError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { client, path, term, object_term, skew_margin, tracking } = self;
+        Box::pin(async move {
+            let drift = client.driver().options.drift;
+            let settings = VolumeSettings::new(term, object_term, skew_margin, tracking, drift)
+                .map_err(|error| WriteError::Refused(Refusal::Volume(error)))?;
+            client.write(Write::CreateVolume { path: path?, settings }, None).await
+        })
     }
 }

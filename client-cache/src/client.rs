@@ -69,6 +69,15 @@ impl Client {
     /// Connects to a server and opens a session. The client's tasks run on the current tokio
     /// runtime, and end with the client.
     ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::{Client, Options};
+    ///
+    /// let client = Client::connect(Options::new(["10.0.0.1:7600", "10.0.0.2:7600"]).name("billing")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ConnectError`], with the reason, if there is no session within [the
@@ -192,6 +201,14 @@ impl Client {
 
     /// How long the cached copy of the node's data certainly stays valid. `None` if there is no
     /// copy that may be used now. A recall can end the copy earlier.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let port = "/config/web/port".parse()?;
+    /// println!("no message for {:?}", client.cached_for(&port));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
         self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
     }
@@ -275,6 +292,13 @@ impl Client {
     }
 
     /// The operators' calls: volumes, and what the servers know about leases and waiting requests.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{} volumes", client.admin().volumes("/").await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn admin(&self) -> Admin<'_> {
         Admin::new(self)
     }
@@ -290,6 +314,16 @@ impl Client {
     }
 
     /// The latest state of the session. For each change exactly once, use [`Client::events`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::ConnectionState;
+    ///
+    /// let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
+    /// client.connection_state().wait_for(is_connected).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
         self.driver().status.state()
     }
@@ -297,6 +331,18 @@ impl Client {
     /// Subscribes to the changes of the session's state: each change from now on, once and in
     /// order. When leases end by this client's own clock, the client reports that, even without a
     /// connection.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures::TryStreamExt;
+    ///
+    /// let mut events = client.events();
+    /// while let Some(state) = events.try_next().await? {
+    ///     println!("{state:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn events(&self) -> Events {
         self.driver().status.events()
     }
@@ -323,17 +369,39 @@ impl Client {
     /// How long this client's lease on the volume of `path` certainly lasts. Zero without a lease.
     /// The client may not know the innermost volume yet; then this is about a volume above it. A
     /// recall can end any cached copy earlier.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let path = "/config".parse()?;
+    /// println!("copies below /config last for {:?}", client.volume_remaining(&path));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn volume_remaining(&self, path: &NodePath) -> Duration {
         self.driver().volume_remaining(path)
     }
 
     /// What the client has done so far.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{} reads from memory", client.stats().hits);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let cache = &self.driver().cache;
         cache.counters.read(cache.len() as u64)
     }
 
     /// The session, if there is one.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("session {:?}", client.session());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn session(&self) -> Option<SessionId> {
         self.driver().session()
     }
@@ -341,6 +409,13 @@ impl Client {
     /// Closes the session: drops all copies, ends all operations, releases all leases and locks,
     /// and stops all tasks. Waits for the server's answer, but no longer than the client's timeout.
     /// Later operations of all clones fail.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.close().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close(&self) {
         let driver = self.driver();
         driver.close();

@@ -421,7 +421,7 @@ pub enum UpdateError {
         tries: u32,
     },
     /// The node could not be read. The update changed nothing.
-    #[error("try {tries}")]
+    #[error("the node could not be read, in try {tries}")]
     Read {
         /// The number of the try.
         tries: u32,
@@ -429,7 +429,7 @@ pub enum UpdateError {
         source: ReadError,
     },
     /// The node could not be written.
-    #[error("try {tries}")]
+    #[error("the node could not be written, in try {tries}")]
     Write {
         /// The number of the try.
         tries: u32,

@@ -82,6 +82,8 @@
 //!
 //! This crate knows nothing about Raft, replication and disks. It decides nothing about leases.
 
+pub mod recipes;
+
 mod admin;
 mod broadcast;
 mod cache;
@@ -103,7 +105,7 @@ mod path_hash;
 mod pending_release;
 mod policy;
 mod read;
-mod recipes;
+mod registration;
 mod shared_content;
 mod snapshot;
 mod stats;
@@ -115,7 +117,7 @@ mod watch;
 mod write;
 mod write_lease;
 
-pub use admin::Admin;
+pub use admin::{Admin, CreateVolumeBuilder};
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
 pub use election::{CampaignBuilder, ElectedLeader, ElectedLeaders, Leadership};
@@ -124,19 +126,16 @@ pub use error::{
     WriteError, WriteLeaseError,
 };
 pub use inspect::{ServerStatus, server_status};
-pub use key_lease::{GrantLeaseBuilder, KeyLease, LeaseInfoBuilder, RegisterBuilder, Registration};
+pub use key_lease::{GrantLeaseBuilder, KeyLease, LeaseInfoBuilder};
 pub use leasehold_wire::ClusterId;
 pub use list::Subtree;
 pub use lock::{HandOverError, LockBuilder, LockGuard, LockWait};
 pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
 pub use read::{Listing, NodeData, NodeStat, Read, ReadBuilder, ReadFuture, ReadSource};
-pub use recipes::{
-    Barrier, BarrierGuard, DoubleBarrier, Member, MemberEvent, Members, Mutex, MutexGuard, Permit, ReadGuard,
-    RecipeError, Registry, RwLock, Semaphore, WriteGuard,
-};
+pub use registration::{RegisterBuilder, Registration};
 pub use shared_content::SharedContent;
-pub use snapshot::{Snapshot, SnapshotBuilder};
+pub use snapshot::{Snapshot, SnapshotReadBuilder};
 pub use stats::Stats;
 pub use status::{ConnectionState, Events, EventsError};
 pub use transaction::{TransactionBuilder, TransactionOutcome, UpdateBuilder, Updated};
@@ -172,3 +171,39 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide.md")]
 struct Guide;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::Stream;
+
+    use super::{
+        recipes::{BarrierGuard, Members, MutexGuard, Permit, ReadGuard, WriteGuard},
+        *,
+    };
+
+    fn is_stream<T: Stream + Unpin + Send + Sync>() {}
+
+    fn is_guard<T: Send + Sync>(_: fn(&T) -> CancellationToken, _: fn(&T) -> Duration) {}
+
+    /// It compiles only if that is so.
+    #[test]
+    fn handles_are_streams_and_guards_report_loss() {
+        is_stream::<Watch>();
+        is_stream::<Events>();
+        is_stream::<MirrorChanges>();
+        is_stream::<ElectedLeaders>();
+        is_stream::<Members>();
+        is_guard::<LockGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<WriteLease>(|lease| lease.on_lost(), |lease| lease.remaining());
+        is_guard::<KeyLease>(|lease| lease.on_lost(), |lease| lease.remaining());
+        is_guard::<Registration>(|registration| registration.on_lost(), |registration| registration.remaining());
+        is_guard::<Leadership>(|leadership| leadership.on_lost(), |leadership| leadership.remaining());
+        is_guard::<MutexGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<ReadGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<WriteGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<Permit>(|permit| permit.on_lost(), |permit| permit.remaining());
+        is_guard::<BarrierGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+    }
+}

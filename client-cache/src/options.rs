@@ -20,7 +20,7 @@ use leasehold_protocol::time::DriftAllowance;
 ///     .timeout(Duration::from_secs(2));
 /// ```
 #[derive(Debug, Clone)]
-#[must_use]
+#[must_use = "options do nothing until a client connects with them"]
 pub struct Options {
     pub(crate) endpoints: Vec<String>,
     pub(crate) name: String,
@@ -50,7 +50,6 @@ impl Options {
 
     /// The name of the session, shown in lists of lease holders and lock owners. Servers refuse
     /// names beyond their limit: 256 bytes unless configured.
-    #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -59,7 +58,6 @@ impl Options {
     /// How many bytes the cached copies may take. Each copy counts the lengths of its value, names
     /// and path, and [`ENTRY_OVERHEAD_BYTES`](crate::ENTRY_OVERHEAD_BYTES). The cache exceeds this
     /// for moments, while it finds what to evict. With 0, copies stay for moments only.
-    #[must_use]
     pub fn cache_capacity_bytes(mut self, bytes: u64) -> Self {
         self.cache_capacity_bytes = bytes;
         self
@@ -68,14 +66,12 @@ impl Options {
     /// How much faster or slower than true time this machine's clock may run: 0.1 % by default. The
     /// client shortens every lease by this allowance (T2 in docs/PROTOCOL.md). It must not be less
     /// than the servers' setting for the clocks of clients.
-    #[must_use]
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;
         self
     }
 
     /// How long a call may take that has no timeout of its own, `connect` included.
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

@@ -53,13 +53,13 @@ pub struct Snapshot {
 /// A snapshot read that is about to be made: see [`Client::snapshot`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is read until this is awaited"]
-pub struct SnapshotBuilder<'a> {
+pub struct SnapshotReadBuilder<'a> {
     client: &'a Client,
     paths: Result<Vec<NodePath>, PathError>,
     timeout: Option<Duration>,
 }
 
-impl SnapshotBuilder<'_> {
+impl SnapshotReadBuilder<'_> {
     /// How long the snapshot read may take. By default, the client's timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -67,7 +67,7 @@ impl SnapshotBuilder<'_> {
     }
 }
 
-impl<'a> IntoFuture for SnapshotBuilder<'a> {
+impl<'a> IntoFuture for SnapshotReadBuilder<'a> {
     type Output = Result<Snapshot, SnapshotError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
@@ -93,11 +93,11 @@ impl Client {
     /// # Errors
     ///
     /// [`SnapshotError`] if a read failed, or if the nodes kept changing until the timeout.
-    pub fn snapshot<P>(&self, paths: impl IntoIterator<Item = P>) -> SnapshotBuilder<'_>
+    pub fn snapshot<P>(&self, paths: impl IntoIterator<Item = P>) -> SnapshotReadBuilder<'_>
     where
         P: TryInto<NodePath, Error: Into<PathError>>,
     {
-        SnapshotBuilder { client: self, paths: paths.into_iter().map(given).collect(), timeout: None }
+        SnapshotReadBuilder { client: self, paths: paths.into_iter().map(given).collect(), timeout: None }
     }
 
     async fn snapshot_of(&self, paths: &[NodePath], after: Duration) -> Result<Snapshot, SnapshotError> {

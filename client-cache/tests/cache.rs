@@ -47,7 +47,7 @@ async fn a_miss_is_read_once_and_then_answered_from_memory() {
     assert!(certain <= TERM && reader.cached_for(&path).unwrap() <= certain);
     let entry = reader.get(&path).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat), (&b"one"[..], written.stat.unwrap()));
-    assert_eq!(reader.children(&common::path("/a")).await.unwrap().unwrap().names, ["b"]);
+    assert_eq!(reader.children(common::path("/a")).await.unwrap().unwrap().names, ["b"]);
     let stats = reader.stats();
     assert_eq!((stats.hits, stats.misses, stats.server_reads, stats.copies), (2, 2, 2, 2));
 }
@@ -168,7 +168,7 @@ async fn a_stat_is_of_one_moment_while_children_come_and_go() {
     let writing = tokio::spawn(async move {
         for number in 1..=100_u64 {
             // The value is the number of children, or one less.
-            writer.put(&path(&format!("/a/{number}")), "").await.unwrap();
+            writer.put(format!("/a/{number}"), "").await.unwrap();
             writer.put("/a", value(number)).await.unwrap();
         }
     });
@@ -211,7 +211,7 @@ async fn a_volume_that_is_made_or_removed_keeps_reads_right() {
         writer.put(&node, value(number)).await.unwrap();
         assert_eq!(reader.get(&node).await.unwrap().unwrap().value, value(number));
         if number % 2 == 0 {
-            writer.admin().create_volume(&top, common::settings(Duration::from_secs(2))).await.unwrap();
+            writer.admin().create_volume(&top).settings(common::settings(Duration::from_secs(2))).await.unwrap();
         } else {
             writer.admin().remove_volume(&top).await.unwrap();
         }

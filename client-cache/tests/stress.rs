@@ -143,7 +143,7 @@ fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>) -> bool) {
             clients.push(server.client().await);
         }
         for i in 0..NODES {
-            clients[0].put(&path(&format!("/counter-{i}")), value(0)).await.unwrap();
+            clients[0].put(format!("/counter-{i}"), value(0)).await.unwrap();
         }
         (server, clients)
     });

@@ -3,9 +3,7 @@
 // Each example uses a part of it.
 #![allow(dead_code)]
 
-use std::time::Duration;
-
-use leasehold_client_cache::{Client, ConnectError, DriftAllowance, Options, VolumeError, VolumeSettings};
+use leasehold_client_cache::{Client, ConnectError, Options};
 use leasehold_server::{Server, ServerConfig};
 use tempfile::TempDir;
 
@@ -39,12 +37,4 @@ impl LocalServer {
     pub async fn stop(self) -> Result<(), Failure> {
         Ok(self.server.stop().await?)
     }
-}
-
-/// The default settings of a volume, but with this term. A short one suits an example in which a
-/// program dies: others wait for its leases.
-pub fn settings(term: Duration) -> Result<VolumeSettings, VolumeError> {
-    let usual = VolumeSettings::DEFAULT;
-    let (object_term, margin, tracking) = (usual.object_term(), usual.skew_margin(), usual.tracking());
-    VolumeSettings::new(term, object_term, margin, tracking, DriftAllowance::DEFAULT)
 }

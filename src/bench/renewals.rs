@@ -46,7 +46,7 @@ impl Bench {
 
     async fn registered(&self, number: u64) -> Result<(Client, Registration), CommandFailure> {
         let client = self.client("renewing").await?;
-        let registered = client.register(&self.node("renewals", number), "here").timeout(TIMEOUT).await;
+        let registered = client.register(self.node("renewals", number), "here").timeout(TIMEOUT).await;
         registered.map(|registration| (client, registration)).map_err(|error| write_failure(&error))
     }
 

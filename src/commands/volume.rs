@@ -194,7 +194,7 @@ impl VolumeCommand {
         match self {
             Self::Create(change) => {
                 let settings = change.settings(&VolumeSettings::DEFAULT)?;
-                let written = client.admin().create_volume(&change.path, settings).await;
+                let written = client.admin().create_volume(&change.path).settings(settings).await;
                 let written = written.map_err(|error| write_failure(&error))?;
                 boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
             }

@@ -92,7 +92,7 @@ impl<'a> Play<'a> {
     async fn import(&mut self) -> Result<(), CommandFailure> {
         let settings = VolumeSettings::new(TERM, OBJECT_TERM, SKEW_MARGIN, Tracking::Objects, DriftAllowance::DEFAULT);
         let settings = settings.map_err(CommandFailure::usage)?;
-        self.client.admin().create_volume(&top(), settings).await.map_err(|error| write_failure(&error))?;
+        self.client.admin().create_volume(top()).settings(settings).await.map_err(|error| write_failure(&error))?;
         let began = Instant::now();
         let client = &self.client;
         let puts = self.files.iter().enumerate().map(|(place, file)| import(client, place as u32, file));

@@ -28,7 +28,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     let node = path("/v/a");
     let margin = Duration::from_millis(100);
     let settings = VolumeSettings::new(TERM, 100 * TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT);
-    client.admin().create_volume("/v", settings.expect("valid")).await.expect("created");
+    client.admin().create_volume("/v").settings(settings.expect("valid")).await.expect("created");
     client.put(&node, "kept").await.expect("written");
     client.get(&node).await.expect("served");
     let (cli, mut shell) = (cluster.cli(), cluster.cli().shell_with(&["--timeout", "3s"]));

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, error::Error, fs, path::Path};
 use leasehold_protocol::{command::WriteRefusal, transaction::Branch};
 
 use super::*;
-use crate::{EventsError, HandOverError, RecipeError};
+use crate::{EventsError, HandOverError, recipes::RecipeError};
 
 const AFTER: Duration = Duration::from_secs(5);
 

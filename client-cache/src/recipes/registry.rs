@@ -30,7 +30,7 @@ use crate::{
     call::{GivenPath, given},
     client::Client,
     error::WatchError,
-    key_lease::Registration,
+    registration::Registration,
     watch::{Watch, WatchItem},
 };
 

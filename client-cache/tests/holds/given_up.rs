@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{Client, Leadership, LockError, LockGuard, LockMode, LockWait, Permit};
+use leasehold_client_cache::{Client, Leadership, LockError, LockGuard, LockMode, LockWait, recipes::Permit};
 use leasehold_protocol::command::Write;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{TERM, exclusive, shared, until_counts};
 use crate::{
-    common::{Server, path, until, within},
+    common::{Server, until, within},
     recipes::{proxy::Proxy, until_children},
 };
 
@@ -151,7 +151,7 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
     for round in 0..ROUNDS {
         let at = format!("/barrier{round}");
         let comes = |client: &Client| {
-            let barrier = client.barrier(&path(&at), 2);
+            let barrier = client.barrier(&at, 2);
             tokio::spawn(async move { barrier.wait().await })
         };
         let first = comes(&one);
@@ -162,7 +162,7 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
         let again = comes(&one);
         // More than enough time to join twice.
         for _ in 0..10 {
-            two.locks(&path(&at)).await.unwrap();
+            two.locks(&at).await.unwrap();
         }
         assert!(!again.is_finished(), "it was counted twice");
         server.hold_writes(|_| false);

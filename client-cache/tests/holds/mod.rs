@@ -210,7 +210,7 @@ async fn lock_in_unknown_volume_uses_lease_of_that_volume() {
     let (one, two) = (server.client().await, server.client().await);
     one.get("/x").await.unwrap();
     assert!(one.volume_remaining(&path("/x")) > Duration::ZERO, "it has a lease on the root");
-    two.admin().create_volume("/a", settings(TERM * 2)).await.unwrap();
+    two.admin().create_volume("/a").settings(settings(TERM * 2)).await.unwrap();
     let held = exclusive(&one, LockWait::No).await;
     assert!(held.remaining() > TERM, "{:?}", held.remaining());
 }

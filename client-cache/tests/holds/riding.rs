@@ -8,7 +8,7 @@ use leasehold_client_cache::{LockGuard, LockWait};
 
 use super::exclusive;
 use crate::{
-    common::{Server, path, within},
+    common::{Server, within},
     stall::{Missed, check, measured_async},
 };
 
@@ -36,7 +36,7 @@ async fn hundred_holds_for_two_terms_cost_the_renewals_of_one_lease() {
 async fn hold_on() -> Result<(), Missed> {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let take = async |number| client.lock(&path(&format!("/many/{number}"))).wait(LockWait::No).await.unwrap();
+    let take = async |number| client.lock(format!("/many/{number}")).wait(LockWait::No).await.unwrap();
     let held: Vec<LockGuard> = within(join_all((0..HOLDS).map(take))).await;
     let asked = || (FOR_HOLDS.map(|kind| server.asked(kind)), server.asked("Heartbeat"));
     let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitLocks"));

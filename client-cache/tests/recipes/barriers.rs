@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, EventKind, NodePath, RecipeError, Revision, WatchItem};
+use leasehold_client_cache::{Client, EventKind, NodePath, Revision, WatchItem, recipes::RecipeError};
 use tokio::task::JoinHandle;
 
 use super::{TERM, clients, proxy::Proxy, until_children};

@@ -1,7 +1,10 @@
 //! Registries: their members, the events of arrival and departure, and epochs.
 
 use leasehold_client_cache::LockError;
-use leasehold_client_cache::{Member, MemberEvent, Members, RecipeError, Refusal, WriteError, WriteRefusal};
+use leasehold_client_cache::{
+    Refusal, WriteError, WriteRefusal,
+    recipes::{Member, MemberEvent, Members, RecipeError},
+};
 
 use super::{TERM, clients};
 use crate::common::{Server, within};

@@ -10,7 +10,10 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, Compare, Operation, Permit, RecipeError, Semaphore, Token, Transaction};
+use leasehold_client_cache::{
+    Client, Compare, Operation, Token, Transaction,
+    recipes::{Permit, RecipeError, Semaphore},
+};
 use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle};
 

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use leasehold_client_cache::{
-    BarrierGuard, Client, Content, DoubleBarrier, ElectedLeaders, Events, HandOverError, KeyLease, Leadership,
-    LockGuard, LockId, LockWait, Members, Mirror, MutexGuard, NodePath, Options, Permit, Read, ReadGuard, Registration,
-    Token, Watch, WriteGuard, WriteLease,
+    Client, Content, ElectedLeaders, Events, HandOverError, KeyLease, Leadership, LockGuard, LockId, LockWait, Mirror,
+    NodePath, Options, Read, Registration, Token, Watch, WriteLease,
+    recipes::{BarrierGuard, DoubleBarrier, Members, MutexGuard, Permit, ReadGuard, WriteGuard},
 };
 
 use crate::{
@@ -185,7 +185,7 @@ impl Caller {
                 put.iter().for_each(|written| self.judge.written(&path, written));
             }
             "Client::delete" => drop(self.draw.delete(client.delete(&path)).await),
-            "Admin::create_volume" => drop(client.admin().create_volume(&path, self.draw.settings()).await),
+            "Admin::create_volume" => drop(client.admin().create_volume(&path).settings(self.draw.settings()).await),
             "Admin::set_volume" => drop(client.admin().set_volume(&path, self.draw.settings()).await),
             "Admin::remove_volume" => drop(client.admin().remove_volume(&path).await),
             "Client::transaction" => {
@@ -482,7 +482,8 @@ impl Caller {
         match name {
             "Events::next" => {
                 let mut events = self.held.events.pop().unwrap_or_else(|| self.client.events());
-                drop(if self.draw.rng_bool() { StreamExt::next(&mut events).await } else { Some(events.next().await) });
+                let _ =
+                    if self.draw.rng_bool() { StreamExt::next(&mut events).await } else { Some(events.next().await) };
             }
             _ if name.starts_with("Watch::") => {
                 let mut watch = match self.held.watches.pop() {

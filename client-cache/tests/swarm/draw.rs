@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_client_cache::{
     Attach, Compare, CompareTarget, Condition, DeleteBuilder, DriftAllowance, GrantLeaseBuilder, LeaseId, LockBuilder,
     LockId, LockWait, NodePath, ObjectKind, Operation, PutBuilder, ReadBuilder, RegisterBuilder, Relation, Revision,
-    SnapshotBuilder, Token, Tracking, Transaction, TransactionBuilder, UpdateBuilder, Value, VolumeSettings,
+    SnapshotReadBuilder, Token, Tracking, Transaction, TransactionBuilder, UpdateBuilder, Value, VolumeSettings,
     WatchBuilder, WriteLeaseBuilder,
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
@@ -149,7 +149,7 @@ impl Draw {
         timed!(self, call.attach(self.attach()))
     }
 
-    pub fn snapshot<'a>(&mut self, call: SnapshotBuilder<'a>) -> SnapshotBuilder<'a> {
+    pub fn snapshot<'a>(&mut self, call: SnapshotReadBuilder<'a>) -> SnapshotReadBuilder<'a> {
         timed!(self, call)
     }
 

@@ -198,6 +198,11 @@ const NOT_DRAWN: &[&str] = &[
     "CampaignBuilder::lock_delay",
     "CampaignBuilder::timeout",
     "CampaignBuilder::wait",
+    "CreateVolumeBuilder::object_term",
+    "CreateVolumeBuilder::settings",
+    "CreateVolumeBuilder::skew_margin",
+    "CreateVolumeBuilder::term",
+    "CreateVolumeBuilder::tracking",
     "DeleteBuilder::condition",
     "DeleteBuilder::if_revision",
     "DeleteBuilder::recursive",
@@ -230,7 +235,7 @@ const NOT_DRAWN: &[&str] = &[
     "ReadError::is_unavailable",
     "RegisterBuilder::replace",
     "RegisterBuilder::timeout",
-    "SnapshotBuilder::timeout",
+    "SnapshotReadBuilder::timeout",
     "Subtree::apply",
     "TransactionBuilder::timeout",
     "TransactionOutcome::branch",
@@ -298,6 +303,37 @@ fn public_functions(folder: &FilePath, found: &mut BTreeSet<String>) {
             }
         }
     }
+}
+
+/// The calls of `Client` and `Admin` in a folder whose documentation has no example.
+fn calls_without_example(folder: &FilePath, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        if file.is_dir() {
+            calls_without_example(&file, found);
+            continue;
+        }
+        let (mut is_entry, mut has_example) = (false, false);
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            match line.trim_start() {
+                text if line.starts_with("impl") => is_entry = text.ends_with(" Client {") || text.contains(" Admin<"),
+                "" => has_example = false,
+                text if text.starts_with("/// ```") => has_example = true,
+                text if is_entry && (text.starts_with("pub fn ") || text.starts_with("pub async fn ")) => {
+                    let missing = (!has_example).then(|| format!("{}: {text}", file.display()));
+                    found.extend(missing);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn every_call_of_the_client_has_an_example() {
+    let mut found = Vec::new();
+    calls_without_example(&FilePath::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    assert_eq!(found, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -22,7 +22,7 @@ async fn change(watch: &mut Watch) -> (u64, Vec<String>) {
 }
 
 async fn put(client: &Client, at: &str, value: &str) -> Revision {
-    within(client.put(&path(at), value.to_owned())).await.expect("it is written").revision
+    within(client.put(at, value)).await.expect("it is written").revision
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -128,15 +128,15 @@ impl Writer {
 
     /// The revision of a node's last change. One of ten is wrong on purpose.
     async fn seen(&mut self, at: &str) -> u64 {
-        let read = self.client.get(&path(at)).await;
+        let read = self.client.get(at).await;
         let seen = read.ok().flatten().map_or(0, |entry| entry.stat.modify_revision.0);
         if self.random.random_bool(0.1) { seen + 1 } else { seen }
     }
 
     async fn carry_out(&self, way: Way, then: Deed, otherwise: Deed) -> Result<(Revision, bool), WriteError> {
         match way {
-            Way::Put => Ok((self.client.put(&path(&then.puts[0]), then.value).await?.revision, true)),
-            Way::Delete => Ok((self.client.delete(&path(&then.removals[0])).recursive(true).await?.revision, true)),
+            Way::Put => Ok((self.client.put(&then.puts[0], then.value).await?.revision, true)),
+            Way::Delete => Ok((self.client.delete(&then.removals[0]).recursive(true).await?.revision, true)),
             Way::Transaction(compared, seen) => {
                 let compared = path(&compared);
                 let compare = match seen {
