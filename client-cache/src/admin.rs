@@ -251,7 +251,8 @@ impl<'a> Admin<'a> {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if the node is a volume already, or with a
+    /// [`WriteError`]. Refused if the node is a volume already
+    /// ([`is_exists`](WriteError::is_exists)), or with a
     /// [`VolumeError`](crate::VolumeError) if a setting is out of bounds, or if the margin is too
     /// small for the servers' drift allowance.
     pub fn create_volume(self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> CreateVolumeBuilder<'a> {

@@ -81,7 +81,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ConnectError`], with the reason, if there is no session within [the
-    /// timeout](Options::timeout).
+    /// timeout](Options::timeout). [`Options::connect_lazily`] does not wait for the session.
     ///
     /// # Panics
     ///
@@ -90,12 +90,15 @@ impl Client {
         if options.endpoints.is_empty() {
             return Err(ConnectError::NoEndpoints);
         }
-        let after = options.timeout;
+        let (after, is_lazy) = (options.timeout, options.is_lazy);
         let driver = Arc::new(Driver::new(options, rand::random_range(0..=1000)));
         let (mut state, mut reach) = (driver.status.state(), driver.status.reach());
         tokio::spawn(connection::keep_connected(Arc::clone(&driver)));
         tokio::spawn(Arc::clone(&driver).run_timer());
         let client = Self { handle: Arc::new(Handle { driver }) };
+        if is_lazy {
+            return Ok(client);
+        }
         let has_session = async {
             tokio::select! {
                 _ = state.wait_for(|state| matches!(state, ConnectionState::Connected { .. })) => Ok(()),

@@ -257,9 +257,10 @@ impl WriteError {
         Some(refusal)
     }
 
-    /// Whether the write was refused because the node exists.
+    /// Whether the write was refused because the node, the volume or the lease exists.
     pub fn is_exists(&self) -> bool {
-        matches!(self.refusal(), Some(WriteRefusal::Exists { .. }))
+        use WriteRefusal::{Exists, LeaseExists, VolumeExists};
+        matches!(self.refusal(), Some(Exists { .. } | VolumeExists { .. } | LeaseExists { .. }))
     }
 
     /// Whether the write was refused because the node does not exist.

@@ -27,6 +27,7 @@ pub struct Options {
     pub(crate) cache_capacity_bytes: u64,
     pub(crate) drift: DriftAllowance,
     pub(crate) timeout: Duration,
+    pub(crate) is_lazy: bool,
 }
 
 impl Options {
@@ -45,7 +46,25 @@ impl Options {
             cache_capacity_bytes: Self::CACHE_CAPACITY_DEFAULT_BYTES,
             drift: DriftAllowance::DEFAULT,
             timeout: Self::TIMEOUT_DEFAULT,
+            is_lazy: false,
         }
+    }
+
+    /// A client of the servers in the environment variable `LEASEHOLD_ENDPOINTS`, as the command
+    /// line has it: written `host:port`, with commas between them. Without the variable, a client
+    /// of `127.0.0.1:7600`.
+    ///
+    /// ```
+    /// use leasehold_client_cache::Options;
+    ///
+    /// let options = Options::from_env().name("billing");
+    /// ```
+    pub fn from_env() -> Self {
+        Self::listed(std::env::var("LEASEHOLD_ENDPOINTS").as_deref().unwrap_or("127.0.0.1:7600"))
+    }
+
+    fn listed(endpoints: &str) -> Self {
+        Self::new(endpoints.split(',').map(str::trim).filter(|endpoint| !endpoint.is_empty()))
     }
 
     /// The name of the session, shown in lists of lease holders and lock owners. Servers refuse
@@ -71,9 +90,37 @@ impl Options {
         self
     }
 
+    /// Makes [`Client::connect`](crate::Client::connect) return at once. The client then opens its
+    /// session in the background, and calls wait for it within their own timeouts.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::{Client, Options};
+    ///
+    /// // A program that starts before its servers do.
+    /// let client = Client::connect(Options::from_env().connect_lazily()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect_lazily(mut self) -> Self {
+        self.is_lazy = true;
+        self
+    }
+
     /// How long a call may take that has no timeout of its own, `connect` included.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_endpoints_are_split_at_commas() {
+        assert_eq!(Options::listed("a:1, b:2,").endpoints, ["a:1", "b:2"]);
+        assert_eq!(Options::listed("").endpoints, [""; 0]);
     }
 }

@@ -110,6 +110,21 @@ async fn write_without_any_server_reports_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lazy_client_connects_when_a_server_leads() {
+    let mut server = Server::start(TERM).await;
+    server.stop().await;
+    let options = server.options().connect_lazily().timeout(Duration::from_millis(200));
+    let client = within(Client::connect(options)).await.unwrap();
+    assert_eq!(client.session(), None);
+    let error = client.get("/a").await.unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    server.lead();
+    let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
+    within(client.connection_state().wait_for(is_connected)).await.unwrap();
+    client.put("/a", "1").timeout(TERM).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connecting_to_nobody_says_so() {
     assert!(matches!(Client::connect(Options::new([""; 0])).await, Err(ConnectError::NoEndpoints)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
