@@ -7,7 +7,7 @@
 
 mod local;
 
-use leasehold_client_cache::{EventKind, Mirrored, NodePath};
+use leasehold_client_cache::{EventKind, Mirrored};
 use local::{Failure, LocalServer};
 
 #[tokio::main]
@@ -16,22 +16,20 @@ async fn main() -> Result<(), Failure> {
     let service = server.client("service").await?;
     let operator = server.client("operator").await?;
 
-    let flags: NodePath = "/flags".parse()?;
-    let dark_mode: NodePath = "/flags/dark-mode".parse()?;
-    operator.put(&dark_mode, "off").await?;
-    let mirror = service.mirror(&flags).await?;
+    operator.put("/flags/dark-mode", "off").await?;
+    let mirror = service.mirror("/flags").await?;
     let (now, mut changes) = mirror.changes();
     println!("{} nodes at revision {}", now.nodes.len(), now.revision);
 
-    operator.put(&dark_mode, "on").await?;
+    operator.put("/flags/dark-mode", "on").await?;
     operator.put("/flags/beta", "yes").await?;
-    let last = operator.delete(&dark_mode).await?.revision;
+    let last = operator.delete("/flags/dark-mode").await?.revision;
     while mirror_says(changes.next().await)? < last {}
 
     // A writer can wait until the mirror shows its write.
     assert!(mirror.wait_for_revision(last).await);
-    assert_eq!(mirror.get(&dark_mode), None);
-    assert_eq!(mirror.children(&flags), ["beta"]);
+    assert_eq!(mirror.get("/flags/dark-mode"), None);
+    assert_eq!(mirror.children("/flags"), ["beta"]);
 
     drop(mirror);
     service.close().await;

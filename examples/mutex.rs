@@ -11,9 +11,10 @@
 
 mod local;
 
-use leasehold_client_cache::{NodePath, Token, recipes::MutexGuard};
+use leasehold_client_cache::Token;
 use local::{Failure, LocalServer};
 
+const LOCK: &str = "/locks/ledger";
 const TURNS: u32 = 5;
 
 /// The resource that the lock protects. It accepts a token that is not lower than the highest one
@@ -40,13 +41,12 @@ async fn main() -> Result<(), Failure> {
     let server = LocalServer::start().await?;
     let workers = [server.client("one").await?, server.client("two").await?];
 
-    let path: NodePath = "/locks/ledger".parse()?;
     let mut ledger = Ledger::default();
     let mut last = Token::default();
     for turn in 0..TURNS {
         for (number, worker) in workers.iter().enumerate() {
-            let guard: MutexGuard = worker.mutex(&path).lock().await?;
-            assert!(worker.mutex(&path).try_lock().await?.is_none(), "nobody else can have it");
+            let guard = worker.mutex(LOCK).lock().await?;
+            assert!(worker.mutex(LOCK).try_lock().await?.is_none(), "nobody else can have it");
             assert!(guard.token() > last, "tokens grow");
             last = guard.token();
             ledger.append(guard.token(), format!("turn {turn} of worker {number} under token {last}"))?;
@@ -54,14 +54,14 @@ async fn main() -> Result<(), Failure> {
         }
     }
 
-    let guard = workers[0].mutex(&path).lock().await?;
+    let guard = workers[0].mutex(LOCK).lock().await?;
     let old = guard.token();
     guard.release().await?;
-    let guard = workers[1].mutex(&path).lock().await?;
+    let guard = workers[1].mutex(LOCK).lock().await?;
     ledger.append(guard.token(), "the last line".to_owned())?;
     let refused = ledger.append(old, "too late".to_owned()).err().ok_or("the old token was taken")?;
     println!("{}", ledger.lines.join("\n"));
-    println!("and what came too late was refused: {refused}");
+    println!("a late request was refused: {refused}");
 
     drop(guard);
     for worker in workers {
