@@ -11,25 +11,22 @@
 //! each written node has the number of its step in its path, and no worker reads another step's
 //! nodes. `BarrierGuard::round` grows from step to step and could be used instead.
 
-use leasehold_client_cache::{Client, NodePath, Options};
-use leasehold_server::{Server, ServerConfig};
+mod local;
+
+use leasehold_client_cache::Client;
+use local::{Failure, LocalServer};
 use tokio::task::JoinSet;
 
 const WORKERS: u32 = 3;
 const STEPS: u32 = 4;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
+    let server = LocalServer::start().await?;
     let mut workers = JoinSet::new();
     for number in 0..WORKERS {
-        let options = Options::new([server.address().to_string()]).name(format!("worker {number}"));
-        workers.spawn(async move { work(&Client::connect(options).await?, number).await });
+        let client = server.client(&format!("worker {number}")).await?;
+        workers.spawn(async move { work(&client, number).await });
     }
     while let Some(sum) = workers.join_next().await {
         println!("a worker has {} in the end", sum??);
@@ -40,17 +37,17 @@ async fn main() -> Result<(), Failure> {
 
 /// In each step each worker writes a number, then reads the sum of all.
 async fn work(client: &Client, number: u32) -> Result<u32, Failure> {
-    client.barrier(&"/sums/all-are-there".parse()?, WORKERS).wait().await?;
-    let barrier = client.double_barrier(&"/sums/step".parse()?, WORKERS);
-    let part = |step: u32, number: u32| format!("/sums/{step}/{number}").parse::<NodePath>();
+    client.barrier("/sums/all-are-there", WORKERS).wait().await?;
+    let barrier = client.double_barrier("/sums/step", WORKERS);
+    let part = |step: u32, number: u32| format!("/sums/{step}/{number}");
     let mut own = number + 1;
     for step in 0..STEPS {
-        client.put(&part(step, number)?, own.to_string()).await?;
+        client.put(part(step, number), own.to_string()).await?;
         // From here on all workers have written.
         let inside = barrier.enter().await?;
         let mut sum = 0;
         for other in 0..WORKERS {
-            let entry = client.get(&part(step, other)?).await?.ok_or("it was written before the barrier opened")?;
+            let entry = client.get(part(step, other)).await?.ok_or("it was written before the barrier opened")?;
             sum += std::str::from_utf8(&entry.value)?.parse::<u32>()?;
         }
         println!("step {step}, round {}: worker {number} had {own}, the sum is {sum}", inside.round());

@@ -6,32 +6,29 @@
 //! other changes it. Each write returns only after the reader has dropped its cached copy. So the
 //! reader's next read has the new value.
 
-use leasehold_client_cache::{Client, NodePath, Options};
-use leasehold_server::{Server, ServerConfig};
+mod local;
 
+use local::{Failure, LocalServer};
+
+const SETTING: &str = "/config/web/max-connections";
 const READS: u32 = 10_000;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let endpoints = [server.address().to_string()];
-    let reader = Client::connect(Options::new(endpoints.clone()).name("reader")).await?;
-    let writer = Client::connect(Options::new(endpoints).name("writer")).await?;
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let reader = server.client("reader").await?;
+    let writer = server.client("writer").await?;
 
-    let setting: NodePath = "/config/web/max-connections".parse()?;
     for value in ["100", "200", "400"] {
         let before = reader.stats().hits;
-        let written = writer.put(&setting, value).await?;
+        let written = writer.put(SETTING, value).await?;
         for _ in 0..READS {
-            let entry = reader.get(&setting).await?.ok_or("the setting was just written")?;
+            let entry = reader.get(SETTING).await?.ok_or("the setting was just written")?;
             assert_eq!(&entry.value[..], value.as_bytes(), "an acknowledged write is seen by every later read");
         }
         let from_memory = reader.stats().hits - before;
         assert!(from_memory > u64::from(READS) * 9 / 10, "{from_memory} of {READS} reads came from memory");
-        println!("{setting} = {value} at revision {}: {from_memory} of {READS} reads from memory", written.revision);
+        println!("{SETTING} = {value} at revision {}: {from_memory} of {READS} reads from memory", written.revision);
     }
 
     reader.close().await;

@@ -13,18 +13,17 @@
 //! - A process may be stopped past its lease and then continue to write. Only the fencing token
 //!   stops it: each flush is a write under the token.
 
+mod local;
+
 use std::{
     env,
-    error::Error,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use leasehold_client_cache::{
-    Client, DriftAllowance, LockOptions, LockWait, NodePath, Options, Tracking, VolumeSettings,
-};
-use leasehold_server::{Server, ServerConfig};
+use leasehold_client_cache::{Client, Options};
+use local::{Failure, LocalServer};
 
 /// How often each writer appends lines.
 const ROUNDS: u32 = 20;
@@ -33,9 +32,12 @@ const LINES: u32 = 5;
 /// One of the writers is killed after this many flushes.
 const KILLED_AFTER: u32 = 7;
 
+/// The file that all of them edit.
+const FILE: &str = "/documents/minutes";
+
 const WRITERS: [&str; 4] = ["machine-1/a", "machine-1/b", "machine-2/a", "machine-2/b"];
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Outcome<T> = Result<T, Failure>;
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
@@ -46,16 +48,11 @@ async fn main() -> Outcome<()> {
     }
 }
 
-fn file() -> Outcome<NodePath> {
-    Ok("/documents/minutes".parse()?)
-}
-
 /// One writer.
 async fn edit(endpoint: &str, name: &str) -> Outcome<()> {
     let client = Client::connect(Options::new([endpoint.to_owned()]).name(name)).await?;
     for round in 0..ROUNDS {
-        let options = LockOptions { wait: LockWait::Forever, ..LockOptions::default() };
-        let lease = client.write_lease(&file()?, options).await?;
+        let lease = client.write_lease(FILE).await?;
         for line in 0..LINES {
             let mut text = lease.get().await?.to_vec();
             text.extend(format!("{name} {}\n", round * LINES + line).bytes());
@@ -71,17 +68,11 @@ async fn edit(endpoint: &str, name: &str) -> Outcome<()> {
 
 /// Starts the writers, kills one, and counts their lines.
 async fn oversee() -> Outcome<()> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let endpoint = server.address().to_string();
-    let client = Client::connect(Options::new([endpoint.clone()])).await?;
+    let server = LocalServer::start().await?;
+    let endpoint = server.endpoint();
+    let client = server.client("overseer").await?;
     // A volume with a short term, so that the others do not wait long for the killed writer.
-    let (term, margin) = (Duration::from_secs(2), Duration::from_millis(50));
-    let drift = DriftAllowance::DEFAULT;
-    let settings = VolumeSettings::new(term, Duration::from_secs(3600), margin, Tracking::Objects, drift)?;
-    client.create_volume(&"/documents".parse()?, settings).await?;
+    client.admin().create_volume("/documents").term(Duration::from_secs(2)).await?;
 
     let mut overseers = Vec::new();
     for name in WRITERS {
@@ -94,7 +85,7 @@ async fn oversee() -> Outcome<()> {
         flushed.push(overseer.await??);
     }
 
-    let found = client.get(&file()?).await?.ok_or("the file is there")?;
+    let found = client.get(FILE).await?.ok_or("the file is there")?;
     let text = String::from_utf8(found.value.to_vec())?;
     for (name, lines) in flushed {
         let own: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(name)).collect();

@@ -11,28 +11,25 @@
 //! - A request of a former leader may arrive after its leadership ended. Only the fencing token
 //!   stops it: the transaction here compares the token.
 
+mod local;
+
 use std::time::Duration;
 
-use leasehold_client_cache::{
-    CampaignOptions, Client, Compare, HandOverError, Leadership, LockError, NodePath, Operation, Options, Transaction,
-};
-use leasehold_server::{Server, ServerConfig};
+use leasehold_client_cache::{Client, Compare, HandOverError, Leadership, LockError, NodePath, Operation, Transaction};
+use local::{Failure, LocalServer};
 use tokio::task::JoinHandle;
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let [one, two, three] = [connect("host-1").await?, connect("host-2").await?, connect("host-3").await?];
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let [one, two, three] =
+        [server.client("host-1").await?, server.client("host-2").await?, server.client("host-3").await?];
 
     let path: NodePath = "/scheduler".parse()?;
     let mut leaders = three.observe(&path);
-    let first = one.campaign(&path, "host-1", CampaignOptions::default()).await?;
+    let first = one.campaign(&path, "host-1").await?;
     let leader = leaders.next().await?;
     println!("{} leads, under token {}", String::from_utf8_lossy(&leader.value), leader.token);
     let second = stand(&two, &path, "host-2");
@@ -56,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         // It still leads, and could choose another successor.
         Err(HandOverError::Unchanged(_, error)) => return Err(error.into()),
         // It no longer leads. Another candidate leads or will lead.
-        Err(HandOverError::Released(error)) => return Err(error.into()),
+        Err(error) => return Err(error.into()),
     }
     let third = third.await??;
     let leader = leaders.next().await?;
@@ -84,7 +81,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Campaigns in the background.
 fn stand(client: &Client, path: &NodePath, name: &'static str) -> JoinHandle<Result<Leadership, LockError>> {
     let (client, path) = (client.clone(), path.clone());
-    tokio::spawn(async move { client.campaign(&path, name, CampaignOptions::default()).await })
+    tokio::spawn(async move { client.campaign(&path, name).await })
 }
 
 #[cfg(test)]

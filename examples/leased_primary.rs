@@ -12,18 +12,18 @@
 //! - An order of a former primary may arrive after its lease ended. Only the fencing token stops
 //!   it: a follower refuses a token lower than the highest that it has seen. It also refuses a gap.
 
+mod local;
+
 use std::{
-    env,
-    error::Error,
-    io,
+    env, io,
     net::Ipv4Addr,
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{CampaignOptions, Client, Leadership, NodePath, Options, Token, VolumeSettings};
-use leasehold_server::{Server, ServerConfig};
+use leasehold_client_cache::{Client, Leadership, NodePath, Token, VolumeSettings};
+use local::{Failure, LocalServer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, BufReader, BufWriter},
     net::{
@@ -48,7 +48,7 @@ const FOLLOWS: &str = "LEASED_PRIMARY_OVERSEER";
 /// Time limit for a follower to start, to send its log, and to exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Outcome<T> = Result<T, Failure>;
 
 /// An operation, its position in the order, and the token of the primary that ordered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,7 +260,7 @@ struct Primary {
 impl Primary {
     async fn elected(client: &Client, name: &str, followers: &[Follower]) -> Outcome<Self> {
         let path: NodePath = "/primary".parse()?;
-        let leadership = client.campaign(&path, name, CampaignOptions::default()).await?;
+        let leadership = client.campaign(&path, name).await?;
         let mut lines = Vec::new();
         for follower in followers {
             lines.push(Line::to(follower).await?);
@@ -299,12 +299,8 @@ async fn main() -> Outcome<()> {
 }
 
 async fn oversee() -> Outcome<()> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let [one, two] = [connect("host-1").await?, connect("host-2").await?];
+    let server = LocalServer::start().await?;
+    let [one, two] = [server.client("host-1").await?, server.client("host-2").await?];
     let mut followers = Vec::new();
     for _ in 0..FOLLOWERS {
         followers.push(Follower::start().await?);

@@ -5,35 +5,31 @@
 //! temporary folder, and two clients. One mirrors `/flags`; the other changes flags. The mirror
 //! returns each change with its value, so the service reads nothing again.
 
-use leasehold_client_cache::{Client, DeleteOptions, EventKind, Mirrored, NodePath, Options};
-use leasehold_server::{Server, ServerConfig};
+mod local;
+
+use leasehold_client_cache::{EventKind, Mirrored};
+use local::{Failure, LocalServer};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let endpoints = [server.address().to_string()];
-    let service = Client::connect(Options::new(endpoints.clone()).name("service")).await?;
-    let operator = Client::connect(Options::new(endpoints).name("operator")).await?;
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let service = server.client("service").await?;
+    let operator = server.client("operator").await?;
 
-    let flags: NodePath = "/flags".parse()?;
-    let dark_mode: NodePath = "/flags/dark-mode".parse()?;
-    operator.put(&dark_mode, "off").await?;
-    let mirror = service.mirror(&flags).await?;
+    operator.put("/flags/dark-mode", "off").await?;
+    let mirror = service.mirror("/flags").await?;
     let (now, mut changes) = mirror.changes();
     println!("{} nodes at revision {}", now.nodes.len(), now.revision);
 
-    operator.put(&dark_mode, "on").await?;
-    operator.put(&"/flags/beta".parse()?, "yes").await?;
-    let last = operator.delete(&dark_mode, DeleteOptions::default()).await?.revision;
+    operator.put("/flags/dark-mode", "on").await?;
+    operator.put("/flags/beta", "yes").await?;
+    let last = operator.delete("/flags/dark-mode").await?.revision;
     while mirror_says(changes.next().await)? < last {}
 
     // A writer can wait until the mirror shows its write.
     assert!(mirror.wait_for_revision(last).await);
-    assert_eq!(mirror.get(&dark_mode), None);
-    assert_eq!(mirror.children(&flags), ["beta"]);
+    assert_eq!(mirror.get("/flags/dark-mode"), None);
+    assert_eq!(mirror.children("/flags"), ["beta"]);
 
     drop(mirror);
     service.close().await;

@@ -9,9 +9,12 @@
 //! - A request of a former owner may arrive after its lock ended. Only the fencing token stops it.
 //!   Here a worker writes with the token of a lock that it has released, and the ledger refuses.
 
-use leasehold_client_cache::{Client, MutexGuard, NodePath, Options, Token};
-use leasehold_server::{Server, ServerConfig};
+mod local;
 
+use leasehold_client_cache::Token;
+use local::{Failure, LocalServer};
+
+const LOCK: &str = "/locks/ledger";
 const TURNS: u32 = 5;
 
 /// The resource that the lock protects. It accepts a token that is not lower than the highest one
@@ -34,21 +37,16 @@ impl Ledger {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let workers = [connect("one").await?, connect("two").await?];
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let workers = [server.client("one").await?, server.client("two").await?];
 
-    let path: NodePath = "/locks/ledger".parse()?;
     let mut ledger = Ledger::default();
     let mut last = Token::default();
     for turn in 0..TURNS {
         for (number, worker) in workers.iter().enumerate() {
-            let guard: MutexGuard = worker.mutex(&path).lock().await?;
-            assert!(worker.mutex(&path).try_lock().await?.is_none(), "nobody else can have it");
+            let guard = worker.mutex(LOCK).lock().await?;
+            assert!(worker.mutex(LOCK).try_lock().await?.is_none(), "nobody else can have it");
             assert!(guard.token() > last, "tokens grow");
             last = guard.token();
             ledger.append(guard.token(), format!("turn {turn} of worker {number} under token {last}"))?;
@@ -56,14 +54,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    let guard = workers[0].mutex(&path).lock().await?;
+    let guard = workers[0].mutex(LOCK).lock().await?;
     let old = guard.token();
     guard.release().await?;
-    let guard = workers[1].mutex(&path).lock().await?;
+    let guard = workers[1].mutex(LOCK).lock().await?;
     ledger.append(guard.token(), "the last line".to_owned())?;
     let refused = ledger.append(old, "too late".to_owned()).err().ok_or("the old token was taken")?;
     println!("{}", ledger.lines.join("\n"));
-    println!("and what came too late was refused: {refused}");
+    println!("a late request was refused: {refused}");
 
     drop(guard);
     for worker in workers {

@@ -11,19 +11,19 @@
 //! - A replaced worker may not know that it was replaced. Only its epoch stops it: the transaction
 //!   here compares the epoch.
 
+mod local;
+
 use leasehold_client_cache::{
-    Client, Compare, MemberEvent, Members, NodePath, Operation, Options, Relation, Transaction,
+    Compare, NodePath, Operation, Relation, Transaction,
+    recipes::{MemberEvent, Members},
 };
-use leasehold_server::{Server, ServerConfig};
+use local::{Failure, LocalServer};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let [dispatcher, one, two] = [connect("dispatcher").await?, connect("one").await?, connect("two").await?];
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let [dispatcher, one, two] =
+        [server.client("dispatcher").await?, server.client("one").await?, server.client("two").await?];
 
     let path: NodePath = "/workers".parse()?;
     let first = one.registry(&path).join("a", "10.0.0.1").await?;
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let (node, work): (NodePath, NodePath) = (path.child("a")?, "/work".parse()?);
     let write = |epoch| {
-        let is_it = Compare::modify_revision(node.clone(), Relation::Equal, epoch);
+        let is_it = Compare::create_revision(node.clone(), Relation::Equal, epoch);
         Transaction::new().when(is_it).then(Operation::put(work.clone(), "done"))
     };
     assert!(!one.transaction(write(old)).await?.succeeded(), "it has been replaced");
@@ -61,9 +61,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-async fn say(members: &mut Members) -> Result<(), Box<dyn std::error::Error>> {
+async fn say(members: &mut Members) -> Result<(), Failure> {
     match members.next().await? {
         MemberEvent::Joined(member) => println!("{} has joined as epoch {}", member.name, member.epoch),
+        MemberEvent::Updated(member) => println!("{} has a new address, as epoch {}", member.name, member.epoch),
         MemberEvent::Left(member) => println!("{} has left, which was epoch {}", member.name, member.epoch),
     }
     Ok(())

@@ -10,17 +10,15 @@
 //!   Here the write is a transaction that compares the token, so a write with an old token has no
 //!   effect.
 
-use leasehold_client_cache::{Client, Compare, LockWait, NodePath, Operation, Options, Transaction};
-use leasehold_server::{Server, ServerConfig};
+mod local;
+
+use leasehold_client_cache::{Compare, LockWait, NodePath, Operation, Transaction};
+use local::{Failure, LocalServer};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let [one, two, three] = [connect("one").await?, connect("two").await?, connect("three").await?];
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let [one, two, three] = [server.client("one").await?, server.client("two").await?, server.client("three").await?];
 
     let path: NodePath = "/locks/stock".parse()?;
     let stock: NodePath = "/stock".parse()?;
@@ -42,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("one writes, under token {}", writer.token());
     let sell =
         |token| Transaction::new().when(Compare::locked(path.clone(), token)).then(Operation::put(stock.clone(), "2"));
-    assert!(one.transaction(sell(writer.token())).await?.succeeded(), "the token is good");
+    assert!(one.transaction(sell(writer.token())).await?.succeeded(), "the token is valid");
 
     let token = writer.token();
     let reader = writer.downgrade().await?;
@@ -50,8 +48,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("two read again, under tokens {} and {}", reader.token(), other.token());
     reader.release().await?;
     other.release().await?;
-    assert!(!one.transaction(sell(token)).await?.succeeded(), "the token is good no more");
-    println!("what was sent under the token of a lock that is over changed nothing");
+    assert!(!one.transaction(sell(token)).await?.succeeded(), "the token is no longer valid");
+    println!("a write under the token of an ended lock changed nothing");
 
     for client in [one, two, three] {
         client.close().await;

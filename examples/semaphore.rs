@@ -10,6 +10,8 @@
 //!   so the order of tokens is not enough: the transaction here checks that the token is still
 //!   valid.
 
+mod local;
+
 use std::{
     sync::{
         Arc,
@@ -18,11 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{
-    Client, Compare, DriftAllowance, NodePath, Operation, Options, Permit, Token, Transaction, VolumeError,
-    VolumeSettings,
-};
-use leasehold_server::{Server, ServerConfig};
+use leasehold_client_cache::{Client, Compare, NodePath, Operation, Options, Token, Transaction, recipes::Permit};
+use local::{Failure, LocalServer};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 const PERMITS: u32 = 3;
@@ -32,20 +31,16 @@ const TURNS: u32 = 4;
 const TERM: Duration = Duration::from_secs(4);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: String| Client::connect(Options::new([server.address().to_string()]).name(name));
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
     let path: NodePath = "/licences".parse()?;
-    let operator = connect("operator".to_owned()).await?;
-    operator.create_volume(&path, settings()?).await?;
+    let operator = server.client("operator").await?;
+    operator.admin().create_volume(&path).term(TERM).await?;
 
     let (busy, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut workers = JoinSet::new();
     for number in 0..WORKERS {
-        let licences = connect(format!("worker {number}")).await?.semaphore(&path, PERMITS);
+        let licences = server.client(&format!("worker {number}")).await?.semaphore(&path, PERMITS);
         let (busy, most) = (Arc::clone(&busy), Arc::clone(&most));
         workers.spawn(async move {
             for _ in 0..TURNS {
@@ -55,7 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 busy.fetch_sub(1, SeqCst);
                 permit.release().await?;
             }
-            Ok::<_, leasehold_client_cache::RecipeError>(())
+            Ok::<_, leasehold_client_cache::recipes::RecipeError>(())
         });
     }
     while let Some(done) = workers.join_next().await {
@@ -64,15 +59,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{WORKERS} workers had {TURNS} turns each, at most {} of them at a time", most.load(SeqCst));
     assert!(most.load(SeqCst) <= PERMITS);
 
-    let address = server.address().to_string();
-    let at = path.clone();
-    let old = tokio::task::spawn_blocking(move || take_all_and_die(address, &at)).await?;
-    let old = old.map_err(|error| error.to_string())?;
+    let (endpoint, at) = (server.endpoint(), path.clone());
+    let old = tokio::task::spawn_blocking(move || take_all_and_die(endpoint, &at)).await??;
     assert!(operator.semaphore(&path, PERMITS).try_acquire().await?.is_none(), "none is left");
     let died = Instant::now();
     let permit = operator.semaphore(&path, PERMITS).acquire().await?;
     println!(
-        "{:.1} s after its holder was gone there is one again, with token {}",
+        "{:.1} s after the program died, a permit is free: token {}",
         died.elapsed().as_secs_f64(),
         permit.token()
     );
@@ -81,8 +74,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let put = Operation::put(work.clone(), "done");
         Transaction::new().when(Compare::locked(path.clone(), token)).then(put)
     };
-    assert!(operator.transaction(write(permit.token())).await?.succeeded(), "the token is good");
-    assert!(!operator.transaction(write(old)).await?.succeeded(), "the old one is not, whatever came late");
+    assert!(operator.transaction(write(permit.token())).await?.succeeded(), "the token is valid");
+    assert!(!operator.transaction(write(old)).await?.succeeded(), "a late request with an old token");
 
     permit.release().await?;
     operator.close().await;
@@ -92,25 +85,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// A program that acquires all permits and then stops all its tasks at once, as in a crash. Returns
 /// one of its tokens.
-fn take_all_and_die(address: String, path: &NodePath) -> Result<Token, Box<dyn std::error::Error + Send + Sync>> {
+fn take_all_and_die(endpoint: String, path: &NodePath) -> Result<Token, Failure> {
     let program = Runtime::new()?;
     let permits: Vec<Permit> = program.block_on(async {
-        let client = Client::connect(Options::new([address]).name("dying")).await?;
+        let client = Client::connect(Options::new([endpoint]).name("dying")).await?;
         let licences = client.semaphore(path, PERMITS);
         let mut permits = Vec::new();
         for _ in 0..PERMITS {
             permits.push(licences.acquire().await?);
         }
-        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(permits)
+        Ok::<_, Failure>(permits)
     })?;
     program.shutdown_background();
     Ok(permits[0].token())
-}
-
-fn settings() -> Result<VolumeSettings, VolumeError> {
-    let usual = VolumeSettings::DEFAULT;
-    let (object_term, margin, tracking) = (usual.object_term(), usual.skew_margin(), usual.tracking());
-    VolumeSettings::new(TERM, object_term, margin, tracking, DriftAllowance::DEFAULT)
 }
 
 #[cfg(test)]

@@ -8,32 +8,31 @@
 //! lease has ended. A third client polls the list. It reads from its own memory until a service
 //! joins or leaves.
 
+mod local;
+
 use std::time::{Duration, Instant};
 
-use leasehold_client_cache::{Client, DriftAllowance, NodePath, Options, RegisterOptions, VolumeError, VolumeSettings};
-use leasehold_server::{Server, ServerConfig};
+use leasehold_client_cache::{Client, NodePath};
+use local::{Failure, LocalServer};
 
 /// How long a service outlives a crash. All other settings are the defaults.
 const TERM: Duration = Duration::from_secs(4);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir()?;
-    let config =
-        ServerConfig { data: folder.path().join("data"), listen: "127.0.0.1:0".to_owned(), ..ServerConfig::default() };
-    let server = Server::start(config).await?;
-    let connect = |name: &str| Client::connect(Options::new([server.address().to_string()]).name(name));
-    let [web, database, watcher] = [connect("web").await?, connect("database").await?, connect("watcher").await?];
+async fn main() -> Result<(), Failure> {
+    let server = LocalServer::start().await?;
+    let [web, database, watcher] =
+        [server.client("web").await?, server.client("database").await?, server.client("watcher").await?];
 
     // A volume of its own with a short term, so that a crash is noticed soon.
     let services: NodePath = "/services".parse()?;
-    watcher.create_volume(&services, settings()?).await?;
+    watcher.admin().create_volume(&services).term(TERM).await?;
 
     let web_node = services.child("web")?;
-    let web_registration = web.register(&web_node, "10.0.0.1:80", RegisterOptions::default()).await?;
+    let web_registration = web.register(&web_node, "10.0.0.1:80").await?;
     let database_node = services.child("database")?;
-    let database_registration = database.register(&database_node, "10.0.0.2:5432", RegisterOptions::default()).await?;
+    let database_registration = database.register(&database_node, "10.0.0.2:5432").await?;
     println!("registered: {}", list(&watcher, &services).await?.join(", "));
 
     // Live services stay for longer than a term. A service can ask how long its registration
@@ -64,14 +63,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn settings() -> Result<VolumeSettings, VolumeError> {
-    let usual = VolumeSettings::DEFAULT;
-    let (object_term, margin, tracking) = (usual.object_term(), usual.skew_margin(), usual.tracking());
-    VolumeSettings::new(TERM, object_term, margin, tracking, DriftAllowance::DEFAULT)
-}
-
 /// The registered services and their addresses.
-async fn list(client: &Client, services: &NodePath) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+async fn list(client: &Client, services: &NodePath) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     for name in &client.children(services).await?.ok_or("the volume was made")?.names {
         // A service that leaves between the two reads is left out.
@@ -83,9 +76,9 @@ async fn list(client: &Client, services: &NodePath) -> Result<Vec<String>, Box<d
 }
 
 /// Polls until the condition holds.
-async fn wait<F>(mut is_so: impl FnMut() -> F) -> Result<(), Box<dyn std::error::Error>>
+async fn wait<F>(mut is_so: impl FnMut() -> F) -> Result<(), Failure>
 where
-    F: Future<Output = Result<bool, Box<dyn std::error::Error>>>,
+    F: Future<Output = Result<bool, Failure>>,
 {
     let mut looks = tokio::time::interval(LOOK_EVERY);
     while !is_so().await? {

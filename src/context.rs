@@ -10,7 +10,13 @@ use std::{
 use leasehold_client_cache::{Client, ConnectError, Options};
 use tokio::sync::OnceCell;
 
-use crate::{cli::Global, commands::background::BackgroundTask, duration::rough, exit::CommandFailure, output::Output};
+use crate::{
+    cli::Global,
+    commands::background::BackgroundTask,
+    duration::rough,
+    exit::{CommandFailure, causes},
+    output::Output,
+};
 
 /// Time limit for returning the leases at the end. After it they expire by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -72,7 +78,10 @@ impl Context {
         connected.map_err(|error| match &error {
             ConnectError::NoEndpoints => CommandFailure::usage(&error),
             ConnectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-            ConnectError::Unavailable { .. } | ConnectError::TimedOut { .. } => CommandFailure::unavailable(&error),
+            ConnectError::Unavailable { .. } | ConnectError::TimedOut { .. } => {
+                CommandFailure::unavailable(causes(&error))
+            }
+            _ => CommandFailure::other(&error),
         })
     }
 

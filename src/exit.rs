@@ -134,6 +134,11 @@ impl CommandFailure {
         self.lines.as_deref().unwrap_or(&self.message)
     }
 
+    /// The failure for an error that has no status of its own.
+    pub(crate) fn other(error: &dyn std::error::Error) -> Self {
+        Self::refused("other", causes(error))
+    }
+
     /// The failure for a refusal that the client does not retry.
     pub(crate) fn from_refusal(refusal: &Refusal) -> Self {
         match refusal {
@@ -189,6 +194,12 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
 fn begins_with(message: &str, subject: &str) -> bool {
     let rest = message.strip_prefix(subject).filter(|_| !subject.is_empty());
     rest.is_some_and(|rest| subject.ends_with('/') || rest.starts_with([':', ' ', ',', '/']))
+}
+
+/// An error and all its causes.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// An error is one line, also if names of files and nodes contain line breaks.

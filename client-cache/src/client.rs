@@ -6,23 +6,24 @@ use leasehold_protocol::{
     command::{Write, Written},
     drift::Excess as ClockExcess,
     id::SessionId,
-    message::{Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, PendingWriteInfo, VolumeInfo},
+    message::{Answer, Inspect},
     object::{Content, ObjectKind, Value},
-    path::NodePath,
-    volume::VolumeSettings,
+    path::{NodePath, PathError},
 };
 use tokio::sync::watch;
 
 use crate::{
+    admin::Admin,
+    call::given,
     clock, connection,
     driver::Driver,
     error::{ConnectError, InspectError, ReadError, WriteError},
     options::Options,
-    read::{Listing, NodeData, NodeStat, Read, ReadOptions},
+    read::{Listing, NodeData, NodeStat, Read, ReadBuilder},
     shared_content::SharedContent,
     stats::Stats,
     status::{ConnectionState, Events, ServerReach},
-    write::{DeleteOptions, PutOptions},
+    write::{DeleteBuilder, PutBuilder},
 };
 
 /// A client of a cluster: its session, its leases, and the cache that the leases protect.
@@ -36,14 +37,13 @@ use crate::{
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold_client_cache::{Client, NodePath, Options};
+/// use leasehold_client_cache::{Client, Options};
 ///
 /// let client = Client::connect(Options::new(["127.0.0.1:7600"]).name("docs")).await?;
-/// let path: NodePath = "/services/web".parse()?;
-/// client.put(&path, "up").await?;
-/// let entry = client.get(&path).await?.expect("it was just written");
-/// assert_eq!(&entry.value[..], b"up");
-/// assert!(client.cached(&path).is_some(), "from now on it is read from memory, until somebody writes it");
+/// client.put("/services/web", "up").await?;
+/// // From memory, until somebody writes the node.
+/// let node = client.get("/services/web").await?.ok_or("just written")?;
+/// assert_eq!(&node.value[..], b"up");
 /// client.close().await;
 /// # Ok(())
 /// # }
@@ -69,10 +69,19 @@ impl Client {
     /// Connects to a server and opens a session. The client's tasks run on the current tokio
     /// runtime, and end with the client.
     ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::{Client, Options};
+    ///
+    /// let client = Client::connect(Options::new(["10.0.0.1:7600", "10.0.0.2:7600"]).name("billing")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ConnectError`], with the reason, if there is no session within [the
-    /// timeout](Options::timeout).
+    /// timeout](Options::timeout). [`Options::connect_lazily`] does not wait for the session.
     ///
     /// # Panics
     ///
@@ -81,12 +90,15 @@ impl Client {
         if options.endpoints.is_empty() {
             return Err(ConnectError::NoEndpoints);
         }
-        let after = options.timeout;
+        let (after, is_lazy) = (options.timeout, options.is_lazy);
         let driver = Arc::new(Driver::new(options, rand::random_range(0..=1000)));
         let (mut state, mut reach) = (driver.status.state(), driver.status.reach());
         tokio::spawn(connection::keep_connected(Arc::clone(&driver)));
         tokio::spawn(Arc::clone(&driver).run_timer());
         let client = Self { handle: Arc::new(Handle { driver }) };
+        if is_lazy {
+            return Ok(client);
+        }
         let has_session = async {
             tokio::select! {
                 _ = state.wait_for(|state| matches!(state, ConnectionState::Connected { .. })) => Ok(()),
@@ -119,55 +131,89 @@ impl Client {
     ///
     /// Linearizable: the read sees every write of any client that was acknowledged before the read
     /// began. If the cache has a copy that may be used, the read comes from memory, allocates
-    /// nothing and does not wait.
+    /// nothing and does not wait. (A path that is given as text is allocated; a [`NodePath`] is
+    /// not.)
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(node) = client.get("/config/web/port").await? {
+    ///     println!("{} bytes, written at revision {}", node.value.len(), node.stat.modify_revision);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ReadError`], only if the read needs a server.
-    pub async fn get(&self, path: &NodePath) -> Result<Option<NodeData>, ReadError> {
-        self.get_within(path, self.timeout(None)).await
-    }
-
-    pub(crate) async fn get_within(&self, path: &NodePath, after: Duration) -> Result<Option<NodeData>, ReadError> {
-        let read = self.driver().get(ObjectKind::Data, path, after).await?;
-        Ok(NodeData::of(read.content))
-    }
-
-    /// Reads a node's data from memory only. `None` if the cache has no copy that may be used now.
-    /// [`Content::Data`]`(None)` if the copy says that the node does not exist. As linearizable as
-    /// [`Client::get`], but needs no runtime, allocates nothing, does not wait and sends nothing.
-    pub fn cached(&self, path: &NodePath) -> Option<SharedContent> {
-        self.driver().cache.hit(ObjectKind::Data, path).map(|hit| hit.content)
-    }
-
-    /// Reads a node's data. The result also says whether a server answered, and how long the answer
-    /// stays valid. As linearizable as [`Client::get`].
-    ///
-    /// # Errors
-    ///
-    /// [`ReadError`], only if the read needs a server.
-    pub async fn read(&self, path: &NodePath) -> Result<Read, ReadError> {
-        self.read_with(path, ReadOptions::default()).await
-    }
-
-    /// Like [`Client::read`], with options: the node's children instead of its data, or a timeout.
-    ///
-    /// # Errors
-    ///
-    /// [`ReadError`], only if the read needs a server.
-    pub async fn read_with(&self, path: &NodePath, options: ReadOptions) -> Result<Read, ReadError> {
-        self.driver().get(options.kind, path, self.timeout(options.timeout)).await
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub fn get(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ReadBuilder<'_, Option<NodeData>> {
+        ReadBuilder::new(self, given(path), ObjectKind::Data, |read| NodeData::of(read.content))
     }
 
     /// Reads the names of a node's children. `None` if the node does not exist. Cached and
     /// linearizable as [`Client::get`] is.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for name in client.children("/services").await?.iter().flat_map(|children| &children.names) {
+    ///     println!("{name}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`ReadError`], only if the read needs a server.
-    pub async fn children(&self, path: &NodePath) -> Result<Option<Listing>, ReadError> {
-        let read = self.driver().get(ObjectKind::Children, path, self.timeout(None)).await?;
-        Ok(Listing::of(read.content))
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub fn children(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ReadBuilder<'_, Option<Listing>> {
+        ReadBuilder::new(self, given(path), ObjectKind::Children, |read| Listing::of(read.content))
+    }
+
+    /// Reads as [`Client::get`] does, and also says whether a server answered, and how long the
+    /// answer stays valid. [`ReadBuilder::kind`] reads the children instead of the data.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let read = client.read("/config/web/port").await?;
+    /// println!("from {:?}, valid for {:?} without a message", read.source, read.valid_for);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub fn read(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ReadBuilder<'_, Read> {
+        ReadBuilder::new(self, given(path), ObjectKind::Data, |read| read)
+    }
+
+    /// Reads a node's data from memory only. `None` if the cache has no copy that may be used now.
+    /// [`Content::Data`]`(None)` if the copy says that the node does not exist. As linearizable as
+    /// [`Client::get`], but needs no runtime, allocates nothing, does not wait and sends nothing.
+    ///
+    /// ```no_run
+    /// # fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let port = "/config/web/port".parse()?;
+    /// println!("a copy is in memory: {}", client.cached(&port).is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cached(&self, path: &NodePath) -> Option<SharedContent> {
+        self.driver().cache.hit(ObjectKind::Data, path).map(|hit| hit.content)
+    }
+
+    /// How long the cached copy of the node's data certainly stays valid. `None` if there is no
+    /// copy that may be used now. A recall can end the copy earlier.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let port = "/config/web/port".parse()?;
+    /// println!("no message for {:?}", client.cached_for(&port));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
+        self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
     }
 
     /// Reads everything about a node except its value, as of one moment. `None` if the node does
@@ -177,10 +223,26 @@ impl Client {
     /// after them. If the revision is the same, the data did not change in between, because
     /// revisions are never reused. Otherwise the client tries again, until its timeout.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(stat) = client.stat("/config").await? {
+    ///     println!("{} children, version {}", stat.child_count, stat.version);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`ReadError`], only if the read needs a server.
-    pub async fn stat(&self, path: &NodePath) -> Result<Option<NodeStat>, ReadError> {
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub async fn stat(
+        &self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> Result<Option<NodeStat>, ReadError> {
+        self.stat_of(&given(path)?).await
+    }
+
+    async fn stat_of(&self, path: &NodePath) -> Result<Option<NodeStat>, ReadError> {
         let (after, began) = (self.timeout(None), clock::now());
         loop {
             let left = after.saturating_sub(clock::now().since(began));
@@ -198,148 +260,56 @@ impl Client {
     /// client reads the old value any longer. This client's next read of the node usually comes
     /// from memory.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let written = client.put("/config/web/port", "8080").await?;
+    /// // Only if nobody has written the node since.
+    /// client.put("/config/web/port", "9090").if_revision(written.revision).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`WriteError`], which says whether the write [may still
     /// happen](WriteError::may_still_happen).
-    pub async fn put(&self, path: &NodePath, value: impl Into<Value>) -> Result<Written, WriteError> {
-        self.put_with(path, value, PutOptions::default()).await
-    }
-
-    /// Like [`Client::put`], with a condition, a lease to attach the node to, or a timeout.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError`], which says whether the write [may still
-    /// happen](WriteError::may_still_happen).
-    pub async fn put_with(
-        &self,
-        path: &NodePath,
-        value: impl Into<Value>,
-        options: PutOptions,
-    ) -> Result<Written, WriteError> {
-        let change = Write::Put {
-            path: path.clone(),
-            value: value.into(),
-            condition: options.condition,
-            attach: options.attach,
-        };
-        self.write(change, options.timeout).await
+    pub fn put(&self, path: impl TryInto<NodePath, Error: Into<PathError>>, value: impl AsRef<[u8]>) -> PutBuilder<'_> {
+        PutBuilder::new(self, given(path), Value::copy_from_slice(value.as_ref()))
     }
 
     /// Removes a node.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.delete("/config/web").recursive(true).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`WriteError`], which says whether the write [may still
     /// happen](WriteError::may_still_happen).
-    pub async fn delete(&self, path: &NodePath, options: DeleteOptions) -> Result<Written, WriteError> {
-        let DeleteOptions { recursive, condition, timeout } = options;
-        self.write(Write::Delete { path: path.clone(), recursive, condition }, timeout).await
+    pub fn delete(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> DeleteBuilder<'_> {
+        DeleteBuilder::new(self, given(path))
     }
 
-    /// Makes the subtree at `path` a volume of its own. Creates the node if it does not exist.
+    /// The operators' calls: volumes, and what the servers know about leases and waiting requests.
     ///
-    /// # Errors
-    ///
-    /// [`WriteError`]. Refused if the node is a volume already, or with
-    /// [`VolumeError::SkewMargin`](crate::VolumeError::SkewMargin) if the margin is too small for
-    /// the servers' drift allowance.
-    pub async fn create_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
-        self.write(Write::CreateVolume { path: path.clone(), settings }, None).await
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{} volumes", client.admin().volumes("/").await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn admin(&self) -> Admin<'_> {
+        Admin::new(self)
     }
 
-    /// Changes the settings of a volume.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError`]. Refused if the node is no volume, or as for [`Client::create_volume`].
-    pub async fn set_volume(&self, path: &NodePath, settings: VolumeSettings) -> Result<Written, WriteError> {
-        self.write(Write::SetVolume { path: path.clone(), settings }, None).await
-    }
-
-    /// Removes a volume. Its nodes stay, and belong to the volume above from then on.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError`]. Refused if the node is no volume, or is the root.
-    pub async fn remove_volume(&self, path: &NodePath) -> Result<Written, WriteError> {
-        self.write(Write::RemoveVolume { path: path.clone() }, None).await
-    }
-
-    /// Executes a write of any kind within `timeout`. `None`: the client's timeout.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError`], which says whether the write [may still
-    /// happen](WriteError::may_still_happen). If the future is dropped after the write was sent,
-    /// the write may still happen, too.
-    pub async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
+    /// Executes a write of any kind within `timeout`. `None`: the client's timeout. If the future
+    /// is dropped after the write was sent, the write may still happen.
+    pub(crate) async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
         self.driver().execute_write(change, self.timeout(timeout)).await
-    }
-
-    /// Lists the sessions that hold leases on the node's objects, or may hold them, with the
-    /// remaining time. The leader answers.
-    ///
-    /// # Errors
-    ///
-    /// [`InspectError`].
-    pub async fn holders(&self, path: &NodePath) -> Result<Vec<HolderInfo>, InspectError> {
-        match self.inspect(Inspect::Holders { path: path.clone() }).await? {
-            Answer::Holders(holders) => Ok(holders),
-            _ => Err(InspectError::UnexpectedAnswer),
-        }
-    }
-
-    /// Lists the node's pending writes: what each waits for, and for how long at most. The leader
-    /// answers.
-    ///
-    /// # Errors
-    ///
-    /// [`InspectError`].
-    pub async fn pending_writes(&self, path: &NodePath) -> Result<Vec<PendingWriteInfo>, InspectError> {
-        match self.inspect(Inspect::PendingWrites { path: path.clone() }).await? {
-            Answer::PendingWrites(waits) => Ok(waits),
-            _ => Err(InspectError::UnexpectedAnswer),
-        }
-    }
-
-    /// Lists the blocked reads of the node, and blocked lists that begin there, with their longest
-    /// wait. They wait until the owner of a write lease has flushed. The leader answers.
-    ///
-    /// # Errors
-    ///
-    /// [`InspectError`].
-    pub async fn blocked_reads(&self, path: &NodePath) -> Result<Vec<BlockedReadInfo>, InspectError> {
-        match self.inspect(Inspect::BlockedReads { path: path.clone() }).await? {
-            Answer::BlockedReads(waits) => Ok(waits),
-            _ => Err(InspectError::UnexpectedAnswer),
-        }
-    }
-
-    /// Lists the volumes at and below the path. The leader answers.
-    ///
-    /// # Errors
-    ///
-    /// [`InspectError`].
-    pub async fn volumes(&self, path: &NodePath) -> Result<Vec<VolumeInfo>, InspectError> {
-        match self.inspect(Inspect::Volumes { path: path.clone() }).await? {
-            Answer::Volumes(volumes) => Ok(volumes),
-            _ => Err(InspectError::UnexpectedAnswer),
-        }
-    }
-
-    /// Describes the cluster as the connected server sees it.
-    /// [`server_status`](crate::server_status) asks any one server, and works without a quorum.
-    ///
-    /// # Errors
-    ///
-    /// [`InspectError`].
-    pub async fn cluster(&self) -> Result<ClusterInfo, InspectError> {
-        match self.inspect(Inspect::Cluster).await? {
-            Answer::Cluster(info) => Ok(info),
-            _ => Err(InspectError::UnexpectedAnswer),
-        }
     }
 
     pub(crate) async fn inspect(&self, inspect: Inspect) -> Result<Answer, InspectError> {
@@ -347,6 +317,16 @@ impl Client {
     }
 
     /// The latest state of the session. For each change exactly once, use [`Client::events`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::ConnectionState;
+    ///
+    /// let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
+    /// client.connection_state().wait_for(is_connected).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
         self.driver().status.state()
     }
@@ -354,6 +334,18 @@ impl Client {
     /// Subscribes to the changes of the session's state: each change from now on, once and in
     /// order. When leases end by this client's own clock, the client reports that, even without a
     /// connection.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures::TryStreamExt;
+    ///
+    /// let mut events = client.events();
+    /// while let Some(state) = events.try_next().await? {
+    ///     println!("{state:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn events(&self) -> Events {
         self.driver().status.events()
     }
@@ -380,23 +372,39 @@ impl Client {
     /// How long this client's lease on the volume of `path` certainly lasts. Zero without a lease.
     /// The client may not know the innermost volume yet; then this is about a volume above it. A
     /// recall can end any cached copy earlier.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let path = "/config".parse()?;
+    /// println!("copies below /config last for {:?}", client.volume_remaining(&path));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn volume_remaining(&self, path: &NodePath) -> Duration {
         self.driver().volume_remaining(path)
     }
 
-    /// How long the cached copy of the node's data certainly stays valid. `None` if there is no
-    /// copy that may be used now. A recall can end the copy earlier.
-    pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
-        self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
-    }
-
     /// What the client has done so far.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{} reads from memory", client.stats().hits);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let cache = &self.driver().cache;
         cache.counters.read(cache.len() as u64)
     }
 
     /// The session, if there is one.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("session {:?}", client.session());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn session(&self) -> Option<SessionId> {
         self.driver().session()
     }
@@ -404,6 +412,13 @@ impl Client {
     /// Closes the session: drops all copies, ends all operations, releases all leases and locks,
     /// and stops all tasks. Waits for the server's answer, but no longer than the client's timeout.
     /// Later operations of all clones fail.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.close().await;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn close(&self) {
         let driver = self.driver();
         driver.close();

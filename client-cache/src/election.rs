@@ -14,38 +14,78 @@
 //!
 //! The name alone proves nothing: it may be a former leader's.
 
-use std::time::Duration;
+mod leaders;
 
+use std::{future::Future, time::Duration};
+
+use futures::future::BoxFuture;
 use leasehold_protocol::{
-    change::EventKind,
-    command::{Attach, Condition},
+    command::Attach,
     id::{LockId, Revision, SessionId, Token},
     message::LockInfo,
     object::{Data, NodeOwner, Value},
-    path::NodePath,
+    path::{NodePath, PathError},
     transaction::{Compare, Operation, Transaction},
 };
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+pub use leaders::ElectedLeaders;
+
 use crate::{
+    call::given,
     client::Client,
-    error::{InspectError, LockError, ReadError, WatchError},
-    lock::{HandOverError, LockGuard, LockOptions, LockWait},
-    watch::{Watch, WatchItem},
-    write::DeleteOptions,
+    error::{InspectError, LockError, ReadError},
+    lock::{HandOverError, LockBuilder, LockGuard, LockWait},
 };
 
-/// The options of a campaign.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CampaignOptions {
-    /// How long to wait in the queue. Candidates are elected in the order of arrival.
-    pub wait: LockWait,
+/// A campaign that is about to begin: see [`Client::campaign`].
+#[derive(Debug, Clone)]
+#[must_use = "nobody stands for election until this is awaited"]
+pub struct CampaignBuilder<'a> {
+    lock: LockBuilder<'a>,
+    client: &'a Client,
+    value: Vec<u8>,
+    timeout: Option<Duration>,
+}
+
+impl CampaignBuilder<'_> {
+    /// How long to wait in the queue. Candidates are elected in the order of arrival. By default,
+    /// until this one is elected.
+    pub fn wait(mut self, wait: LockWait) -> Self {
+        self.lock = self.lock.wait(wait);
+        self
+    }
+
     /// How long nobody is elected after the leadership was lost with its lease. See
-    /// [`LockOptions::lock_delay`].
-    pub lock_delay: Duration,
-    /// How long each request may take, without the time in the queue. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
+    /// [`LockBuilder::lock_delay`].
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock = self.lock.lock_delay(delay);
+        self
+    }
+
+    /// How long each request may take, without the time in the queue. By default, the client's
+    /// timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.lock = self.lock.timeout(timeout);
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a> IntoFuture for CampaignBuilder<'a> {
+    type Output = Result<Leadership, LockError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let hold = self.lock.await?;
+            // From here on, an error or a drop releases the lock and removes the node.
+            let leadership = Leadership::new(self.client.clone(), hold, self.timeout);
+            leadership.proclaim(&self.value).await?;
+            Ok(leadership)
+        })
+    }
 }
 
 /// An elected leader, as its node describes it.
@@ -88,6 +128,7 @@ fn written(token: Token, value: &[u8]) -> Value {
 /// receiver of a late request can refuse it, by the [`Leadership::token`] in the request. A
 /// transaction compares the token with [`Compare::locked`].
 #[derive(Debug)]
+#[must_use = "the leadership ends when this is dropped"]
 pub struct Leadership {
     /// `None` once it is released.
     lock: Option<LockGuard>,
@@ -128,6 +169,18 @@ impl Leadership {
         self.lost.clone()
     }
 
+    /// Runs `work` until it ends or the leadership is lost. Then `work` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if the leadership was lost first.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, LockError> {
+        match self.lost.run_until_cancelled(work).await {
+            Some(done) => Ok(done),
+            None => Err(LockError::Lost { path: self.path.clone() }),
+        }
+    }
+
     /// Whether another candidate waits. Also true once the lock has ended.
     pub fn is_contended(&self) -> bool {
         self.lock.as_ref().is_some_and(LockGuard::is_contended)
@@ -140,13 +193,13 @@ impl Leadership {
     /// [`LockError::Lost`] if this client does not lead any longer: nothing was written.
     /// [`LockError::Write`] if the write failed.
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<Revision, LockError> {
-        let put = Operation::Put {
-            path: self.path.clone(),
-            value: written(self.token, value.as_ref()),
-            attach: Attach::Session,
-        };
+        self.proclaim_value(written(self.token, value.as_ref())).await
+    }
+
+    async fn proclaim_value(&self, value: Value) -> Result<Revision, LockError> {
+        let put = Operation::Put { path: self.path.clone(), value, attach: Attach::Session };
         let transaction = Transaction::new().when(Compare::locked(self.path.clone(), self.token)).then(put);
-        let outcome = self.client.transaction_with(transaction, self.timeout).await?;
+        let outcome = self.client.transaction(transaction).timeout(self.client.timeout(self.timeout)).await?;
         if outcome.succeeded() { Ok(outcome.revision) } else { Err(LockError::Lost { path: self.path.clone() }) }
     }
 
@@ -222,9 +275,7 @@ async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, tim
     if let Ok(Some(leader)) = client.leader(path).await
         && leader.token == token
     {
-        let options =
-            DeleteOptions { condition: Condition::Revision(leader.revision), timeout, ..DeleteOptions::default() };
-        let _ = client.delete(path, options).await;
+        let _ = client.delete(path).if_revision(leader.revision).timeout(client.timeout(timeout)).await;
     }
 }
 
@@ -246,64 +297,9 @@ async fn release_leadership(
         .when(Compare::locked(path.clone(), token))
         .when(Compare::exists(path.clone()))
         .then(Operation::delete(path));
-    let removed = client.transaction_with(transaction, timeout).await;
+    let removed = client.transaction(transaction).timeout(client.timeout(timeout)).await;
     hold.release().await?;
     removed.map(|_| ()).map_err(LockError::Write)
-}
-
-/// The leaders of one node, one after the other.
-#[derive(Debug)]
-pub struct ElectedLeaders {
-    client: Client,
-    path: NodePath,
-    watch: Option<Watch>,
-    /// The last leader that was reported.
-    told: Option<ElectedLeader>,
-}
-
-impl ElectedLeaders {
-    /// Waits for the next leader, or the leader's next value. The first call returns the current
-    /// leader, if any. Each comes once, in order. Nothing is lost if the future is dropped.
-    ///
-    /// If the watch falls behind the history ([`WatchError::Compacted`]), earlier leaders are left
-    /// out.
-    ///
-    /// # Errors
-    ///
-    /// [`WatchError`] if the watch has ended, or if no server answers in time.
-    pub async fn next(&mut self) -> Result<ElectedLeader, WatchError> {
-        loop {
-            let found = match &mut self.watch {
-                None => {
-                    let (subtree, watch) = self.client.list_and_watch(&self.path).await?;
-                    self.watch = Some(watch);
-                    subtree.nodes.get(&self.path).and_then(ElectedLeader::of)
-                }
-                Some(watch) => match watch.next().await {
-                    Ok(told) => self.elected_by(&told),
-                    Err(WatchError::Compacted { .. }) => {
-                        self.watch = None;
-                        None
-                    }
-                    Err(error) => return Err(error),
-                },
-            };
-            let is_news = |found: &ElectedLeader| self.told.as_ref().is_none_or(|told| told.revision < found.revision);
-            if let Some(leader) = found.filter(is_news) {
-                self.told = Some(leader.clone());
-                return Ok(leader);
-            }
-        }
-    }
-
-    fn elected_by(&self, told: &WatchItem) -> Option<ElectedLeader> {
-        let WatchItem::Change(change) = told else { return None };
-        // A change puts a node at most once.
-        change.events.iter().filter(|event| event.path == self.path).find_map(|event| match &event.kind {
-            EventKind::Put(data) => ElectedLeader::of(data),
-            EventKind::Delete => None,
-        })
-    }
 }
 
 impl Client {
@@ -312,14 +308,9 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold_client_cache::CampaignOptions;
-    ///
-    /// let leadership = client.campaign(&"/scheduler".parse()?, "host-1", CampaignOptions::default()).await?;
-    /// let lost = leadership.on_lost();
-    /// tokio::select! {
-    ///     () = lost.cancelled() => println!("stopped in time"),
-    ///     () = async { /* what only the leader does */ } => leadership.resign().await?,
-    /// }
+    /// let leadership = client.campaign("/scheduler", "host-1").await?;
+    /// leadership.run(async { /* what only the leader does */ }).await?;
+    /// leadership.resign().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -327,18 +318,12 @@ impl Client {
     /// # Errors
     ///
     /// [`LockError`] as from [`Client::lock`], or if the node cannot be written.
-    pub async fn campaign(
+    pub fn campaign(
         &self,
-        path: &NodePath,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
         value: impl AsRef<[u8]>,
-        options: CampaignOptions,
-    ) -> Result<Leadership, LockError> {
-        let CampaignOptions { wait, lock_delay, timeout } = options;
-        let hold = self.lock(path, LockOptions { wait, lock_delay, timeout, ..LockOptions::default() }).await?;
-        // From here on, an error or a drop releases the lock and removes the node.
-        let leadership = Leadership::new(self.clone(), hold, timeout);
-        leadership.proclaim(value).await?;
-        Ok(leadership)
+    ) -> CampaignBuilder<'_> {
+        CampaignBuilder { lock: self.lock(path), client: self, value: value.as_ref().to_vec(), timeout: None }
     }
 
     /// The elected leader, as the node names it, read through the cache. `None` if nobody leads, or
@@ -346,17 +331,39 @@ impl Client {
     ///
     /// The leadership may have ended already. A resource that serves it must check the token.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(leader) = client.leader("/scheduler").await? {
+    ///     println!("{:?} leads, under token {}", leader.value, leader.token);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ReadError`].
-    pub async fn leader(&self, path: &NodePath) -> Result<Option<ElectedLeader>, ReadError> {
-        let entry = self.get(path).await?;
-        Ok(entry.and_then(|entry| ElectedLeader::of(&entry)))
+    pub async fn leader(
+        &self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> Result<Option<ElectedLeader>, ReadError> {
+        let node = self.get(path).await?;
+        Ok(node.and_then(|node| ElectedLeader::of(&node)))
     }
 
     /// Follows the leaders of a node, from the first call of [`ElectedLeaders::next`] on.
-    pub fn observe(&self, path: &NodePath) -> ElectedLeaders {
-        ElectedLeaders { client: self.clone(), path: path.clone(), watch: None, told: None }
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut leaders = client.observe("/scheduler");
+    /// loop {
+    ///     let leader = leaders.next().await?;
+    ///     println!("{:?} leads, under token {}", leader.value, leader.token);
+    /// }
+    /// # }
+    /// ```
+    pub fn observe(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ElectedLeaders {
+        ElectedLeaders::new(self.clone(), given(path))
     }
 }
 

@@ -9,17 +9,19 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
+    command::WriteRefusal,
     holder,
     id::{LeaseId, Revision},
     limits::LimitError,
     message::Refusal,
-    path::NodePath,
+    path::{NodePath, PathError},
 };
 
 use crate::write_lease::LostChange;
 
 /// Why no server could answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unavailable {
     /// No endpoint could be connected to.
     #[error("no server answers at {}: {reason}", endpoints.join(", "))]
@@ -52,12 +54,13 @@ pub enum Unavailable {
 
 /// Why a client could not connect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The options have no endpoint.
     #[error("no endpoints were given: expected at least one, written host:port")]
     NoEndpoints,
     /// No server that could open a session was found in time.
-    #[error("no session within {after:?}: {source}")]
+    #[error("no session within {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -77,12 +80,16 @@ pub enum ConnectError {
 
 /// Why a read was not answered. A read changes nothing, so it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The server refused it for good.
     #[error(transparent)]
     Refused(Refusal),
     /// No server that could answer was found in time.
-    #[error("the read was not answered within {after:?}: {source}")]
+    #[error("the read was not answered within {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -100,9 +107,20 @@ pub enum ReadError {
     Closed,
 }
 
+impl ReadError {
+    /// Whether no server could answer.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+}
+
 /// Why a lock operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LockError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The request was refused or not answered.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -131,9 +149,34 @@ pub enum LockError {
     },
 }
 
+impl LockError {
+    /// Whether the lock was not free, at once or within the given wait.
+    pub fn is_not_free(&self) -> bool {
+        match self {
+            Self::NotGranted { .. } => true,
+            Self::Write(error) => matches!(error.refusal(), Some(WriteRefusal::Locked { .. })),
+            _ => false,
+        }
+    }
+
+    /// Whether the lock is lost, with its lease.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
+    /// Whether no server could answer.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Write(error) if error.is_unavailable())
+    }
+}
+
 /// Why an operation on a write lease failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WriteLeaseError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// A value that was set before is lost: the lock ended first, or the servers refused the value.
     /// Each loss is reported once.
     #[error("{0}")]
@@ -156,7 +199,11 @@ pub enum WriteLeaseError {
 
 /// Why a write was not acknowledged, and whether it may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WriteError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The server refused the write for good: the write changed nothing and never will.
     #[error(transparent)]
     Refused(Refusal),
@@ -164,7 +211,7 @@ pub enum WriteError {
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// No server was found in time, so the write was not sent: it changed nothing and never will.
-    #[error("the write was not sent within {after:?}: {source}")]
+    #[error("the write was not sent within {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -198,10 +245,43 @@ impl WriteError {
     pub fn may_still_happen(&self) -> bool {
         matches!(self, Self::TimedOut { .. } | Self::OutcomeUnknown)
     }
+
+    /// Why the servers refused the write, if they did: of a transaction, why they refused one of
+    /// its operations.
+    pub fn refusal(&self) -> Option<&WriteRefusal> {
+        let Self::Refused(Refusal::Write(refused)) = self else { return None };
+        let mut refusal = refused;
+        while let WriteRefusal::Operation { refusal: inner, .. } = refusal {
+            refusal = inner;
+        }
+        Some(refusal)
+    }
+
+    /// Whether the write was refused because the node, the volume or the lease exists.
+    pub fn is_exists(&self) -> bool {
+        use WriteRefusal::{Exists, LeaseExists, VolumeExists};
+        matches!(self.refusal(), Some(Exists { .. } | VolumeExists { .. } | LeaseExists { .. }))
+    }
+
+    /// Whether the write was refused because the node does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.refusal(), Some(WriteRefusal::NotFound { .. }))
+    }
+
+    /// Whether the write was refused because the node has another revision than the write named.
+    pub fn is_revision_differs(&self) -> bool {
+        matches!(self.refusal(), Some(WriteRefusal::RevisionDiffers { .. }))
+    }
+
+    /// Whether no server could answer. The write changed nothing then.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
 }
 
 /// Why a key lease is not renewed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LeaseError {
     /// There is no such lease, or it has ended.
     #[error("lease {id:016x}: not found")]
@@ -210,7 +290,7 @@ pub enum LeaseError {
         id: LeaseId,
     },
     /// No server that could answer was found in time.
-    #[error("the lease was not renewed within {after:?}: {source}")]
+    #[error("the lease was not renewed within {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -230,7 +310,11 @@ pub enum LeaseError {
 
 /// Why a watch ended or did not begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WatchError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The history is compacted: read again, and watch from there. A watch leaves out no change
     /// without this error.
     #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch from there on")]
@@ -244,7 +328,7 @@ pub enum WatchError {
     #[error(transparent)]
     Refused(Refusal),
     /// No server that could answer was found in time.
-    #[error("the watch was not begun within {after:?}: {source}")]
+    #[error("the watch was not begun within {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -278,6 +362,7 @@ impl From<holder::WatchFailure> for WatchError {
 impl From<InspectError> for WatchError {
     fn from(error: InspectError) -> Self {
         match error {
+            InspectError::Path(error) => Self::Path(error),
             InspectError::Refused(refusal) => Self::Refused(refusal),
             InspectError::Unavailable { after, source } => Self::Unavailable { after, source },
             InspectError::TimedOut { after } => Self::TimedOut { after },
@@ -289,12 +374,16 @@ impl From<InspectError> for WatchError {
 
 /// Why a request about the servers' state failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InspectError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The server refused.
     #[error(transparent)]
     Refused(Refusal),
     /// No server that could answer was found in time.
-    #[error("nothing was heard within {after:?}: {source}")]
+    #[error("nothing was heard within {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -317,7 +406,11 @@ pub enum InspectError {
 
 /// Why an update was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UpdateError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// In each try, another write of the node came in between. The update changed nothing.
     #[error("{path} was not updated within {after:?}: in each of {tries} tries somebody else wrote it in between")]
     Contended {
@@ -329,7 +422,7 @@ pub enum UpdateError {
         tries: u32,
     },
     /// The node could not be read. The update changed nothing.
-    #[error("try {tries}: {source}")]
+    #[error("the node could not be read, in try {tries}")]
     Read {
         /// The number of the try.
         tries: u32,
@@ -337,7 +430,7 @@ pub enum UpdateError {
         source: ReadError,
     },
     /// The node could not be written.
-    #[error("try {tries}: {source}")]
+    #[error("the node could not be written, in try {tries}")]
     Write {
         /// The number of the try.
         tries: u32,
@@ -355,6 +448,7 @@ impl UpdateError {
     /// How often the client tried.
     pub fn tries(&self) -> u32 {
         match self {
+            Self::Path(_) => 0,
             Self::Contended { tries, .. } | Self::Read { tries, .. } | Self::Write { tries, .. } => *tries,
         }
     }
@@ -362,7 +456,11 @@ impl UpdateError {
 
 /// Why a snapshot read failed. It changed nothing, so it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SnapshotError {
+    /// The path is bad. Nothing was sent.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// One of the nodes could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -375,3 +473,6 @@ pub enum SnapshotError {
         tries: u32,
     },
 }
+
+#[cfg(test)]
+mod tests;

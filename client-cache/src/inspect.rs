@@ -128,7 +128,7 @@ pub async fn server_status(endpoint: &str, timeout: Duration) -> Result<ServerSt
         let _work = AbortOnDropHandle::new(tokio::spawn(work));
         let response = ask(&connection, Body::Inspect(Inspect::Cluster), until).await;
         let response = response.ok_or_else(|| unavailable("the connection ended without an answer".to_owned()))?;
-        Ok((introduced.cluster, response))
+        Ok::<_, InspectError>((introduced.cluster, response))
     };
     let answered = tokio::time::timeout(timeout, asking).await;
     let (cluster, response) = answered.map_err(|_| InspectError::TimedOut { after: timeout })??;

@@ -4,8 +4,48 @@
 //! A read from memory needs no message, and is still linearizable. The leader delays each write
 //! until every copy that the write makes stale has been dropped or can no longer be used.
 //!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold_client_cache::{Client, Options};
+//!
+//! let client = Client::connect(Options::new(["127.0.0.1:7600"])).await?;
+//! client.put("/config/web/port", "8080").if_absent().await?;
+//! let node = client.get("/config/web/port").await?.ok_or("just written")?;
+//! assert_eq!(&node.value[..], b"8080");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! In the repository, `docs/guide.md` shows each feature once, `docs/glossary.md` defines the
 //! words, and `docs/PROTOCOL.md` states the rules (S1, T2 and so on).
+//!
+//! # By task
+//!
+//! | task | call |
+//! | --- | --- |
+//! | read through the cache | [`Client::get`], [`children`](Client::children), [`stat`](Client::stat); [`read`](Client::read) also says where the answer came from |
+//! | read only from memory | [`Client::cached`] |
+//! | write | [`Client::put`], [`delete`](Client::delete) |
+//! | read, change and write one node | [`Client::update`] |
+//! | write several nodes at once, or under a condition | [`Client::transaction`] |
+//! | read several nodes as of one moment | [`Client::snapshot`] |
+//! | read a subtree, and then follow its changes | [`Client::list_and_watch`]; [`mirror`](Client::mirror) keeps it in memory |
+//! | follow changes from now on, or from a revision | [`Client::watch`] |
+//! | let one process work at a time | [`Client::lock`], [`mutex`](Client::mutex), [`rw_lock`](Client::rw_lock), [`semaphore`](Client::semaphore) |
+//! | let processes wait for each other | [`Client::barrier`], [`double_barrier`](Client::double_barrier) |
+//! | elect a leader | [`Client::campaign`], [`leader`](Client::leader), [`observe`](Client::observe) |
+//! | say that a service is alive, and find the others | [`Client::register`], [`registry`](Client::registry) |
+//! | let nodes end with a lease | [`Client::grant_lease`], [`keep_lease_alive`](Client::keep_lease_alive), [`PutBuilder::lease`] |
+//! | write one node often, in memory | [`Client::write_lease`] |
+//! | learn of outages | [`Client::events`], [`connection_state`](Client::connection_state) |
+//! | operate a cluster | [`Client::admin`], [`server_status`] |
+//!
+//! # Calls
+//!
+//! A call with options returns a builder: its methods set options, and `.await` makes the call. A
+//! path is text or a [`NodePath`]. Whatever can be lost has `on_lost`, which is cancelled before
+//! anybody else can have it, and `remaining`. Whatever yields items is a
+//! [`Stream`](futures::Stream).
 //!
 //! # Concepts
 //!
@@ -23,7 +63,7 @@
 //!   session ([`Registration`]).
 //! - A [`WriteError`] says whether the write [may still happen](WriteError::may_still_happen).
 //!
-//! # Structure
+//! # Inside
 //!
 //! ```text
 //!              get ──► cache ── hit ──► content                       any thread, no waiting
@@ -42,7 +82,12 @@
 //!
 //! This crate knows nothing about Raft, replication and disks. It decides nothing about leases.
 
+pub mod recipes;
+
+mod admin;
+mod broadcast;
 mod cache;
+mod call;
 mod client;
 mod clock;
 mod connection;
@@ -60,7 +105,7 @@ mod path_hash;
 mod pending_release;
 mod policy;
 mod read;
-mod recipes;
+mod registration;
 mod shared_content;
 mod snapshot;
 mod stats;
@@ -72,37 +117,35 @@ mod watch;
 mod write;
 mod write_lease;
 
+pub use admin::{Admin, CreateVolumeBuilder};
 pub use cache::ENTRY_OVERHEAD_BYTES;
 pub use client::Client;
-pub use election::{CampaignOptions, ElectedLeader, ElectedLeaders, Leadership};
+pub use election::{CampaignBuilder, ElectedLeader, ElectedLeaders, Leadership};
 pub use error::{
     ConnectError, InspectError, LeaseError, LockError, ReadError, SnapshotError, Unavailable, UpdateError, WatchError,
     WriteError, WriteLeaseError,
 };
 pub use inspect::{ServerStatus, server_status};
-pub use key_lease::{KeyLease, LeaseOptions, RegisterCondition, RegisterOptions, Registration};
+pub use key_lease::{GrantLeaseBuilder, KeyLease, LeaseInfoBuilder};
 pub use leasehold_wire::ClusterId;
 pub use list::Subtree;
-pub use lock::{HandOverError, LockGuard, LockOptions, LockWait};
+pub use lock::{HandOverError, LockBuilder, LockGuard, LockWait};
 pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
-pub use read::{Listing, NodeData, NodeStat, Read, ReadOptions, ReadSource};
-pub use recipes::{
-    Barrier, BarrierGuard, DoubleBarrier, Member, MemberEvent, Members, Mutex, MutexGuard, Permit, ReadGuard,
-    RecipeError, Registry, RwLock, Semaphore, WriteGuard,
-};
+pub use read::{Listing, NodeData, NodeStat, Read, ReadBuilder, ReadFuture, ReadSource};
+pub use registration::{RegisterBuilder, Registration};
 pub use shared_content::SharedContent;
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, SnapshotReadBuilder};
 pub use stats::Stats;
 pub use status::{ConnectionState, Events, EventsError};
-pub use transaction::{TransactionOutcome, UpdateOptions, Updated};
-pub use watch::{Watch, WatchItem, WatchOptions};
-pub use write::{DeleteOptions, PutOptions};
-pub use write_lease::{LostChange, WriteLease};
+pub use transaction::{TransactionBuilder, TransactionOutcome, UpdateBuilder, Updated};
+pub use watch::{Watch, WatchBuilder, WatchItem};
+pub use write::{DeleteBuilder, PutBuilder};
+pub use write_lease::{LostChange, WriteLease, WriteLeaseBuilder};
 
 pub use leasehold_protocol::{
     change::{Change, ChangeReason, Event, EventKind},
-    command::{Attach, Condition, Write, WriteRefusal, Written},
+    command::{Attach, Condition, WriteRefusal, Written},
     drift::Excess as ClockExcess,
     id::{LeaseId, LockId, Revision, SessionId, Token},
     lock::{LockGrant, LockMode, LockStatus},
@@ -128,3 +171,39 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide.md")]
 struct Guide;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::Stream;
+
+    use super::{
+        recipes::{BarrierGuard, Members, MutexGuard, Permit, ReadGuard, WriteGuard},
+        *,
+    };
+
+    fn is_stream<T: Stream + Unpin + Send + Sync>() {}
+
+    fn is_guard<T: Send + Sync>(_: fn(&T) -> CancellationToken, _: fn(&T) -> Duration) {}
+
+    /// It compiles only if that is so.
+    #[test]
+    fn handles_are_streams_and_guards_report_loss() {
+        is_stream::<Watch>();
+        is_stream::<Events>();
+        is_stream::<MirrorChanges>();
+        is_stream::<ElectedLeaders>();
+        is_stream::<Members>();
+        is_guard::<LockGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<WriteLease>(|lease| lease.on_lost(), |lease| lease.remaining());
+        is_guard::<KeyLease>(|lease| lease.on_lost(), |lease| lease.remaining());
+        is_guard::<Registration>(|registration| registration.on_lost(), |registration| registration.remaining());
+        is_guard::<Leadership>(|leadership| leadership.on_lost(), |leadership| leadership.remaining());
+        is_guard::<MutexGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<ReadGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<WriteGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+        is_guard::<Permit>(|permit| permit.on_lost(), |permit| permit.remaining());
+        is_guard::<BarrierGuard>(|guard| guard.on_lost(), |guard| guard.remaining());
+    }
+}

@@ -17,13 +17,14 @@ use leasehold_protocol::{
     id::Revision,
     message::{Answer, Body, LIST_NODES_MAX, ListPage},
     object::Data,
-    path::NodePath,
+    path::{NodePath, PathError},
 };
 
 use crate::{
+    call::given,
     client::Client,
     error::{InspectError, WatchError},
-    watch::{Watch, WatchItem, WatchOptions},
+    watch::{Watch, WatchItem},
 };
 
 /// A subtree as of one revision.
@@ -95,10 +96,26 @@ impl Client {
     /// later changes. Linearizable: the list has every write, of any client, that was acknowledged
     /// before the call. Nothing is cached.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let (subtree, mut watch) = client.list_and_watch("/config").await?;
+    /// println!("{} nodes at revision {}", subtree.nodes.len(), subtree.revision);
+    /// println!("then: {:?}", watch.next().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`WatchError`] if a page cannot be read within the client's timeout.
-    pub async fn list_and_watch(&self, path: &NodePath) -> Result<(Subtree, Watch), WatchError> {
+    pub async fn list_and_watch(
+        &self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> Result<(Subtree, Watch), WatchError> {
+        self.list_then_watch(&given(path)?).await
+    }
+
+    async fn list_then_watch(&self, path: &NodePath) -> Result<(Subtree, Watch), WatchError> {
         let mut pages = ListPages::default();
         let mut after = None;
         loop {
@@ -107,9 +124,7 @@ impl Client {
                 break;
             }
         }
-        let options =
-            WatchOptions { from: Some(Revision(pages.first().0.saturating_add(1))), ..WatchOptions::default() };
-        let mut watch = self.watch(path, options).await?;
+        let mut watch = self.watch(path).from(Revision(pages.first().0.saturating_add(1))).await?;
         let mut revision = pages.first();
         while revision < pages.last() {
             let told = self.within(watch.next()).await?;

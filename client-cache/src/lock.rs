@@ -1,15 +1,16 @@
 //! Locks on nodes, shared or exclusive. A lock ends with its session's lease on the node's volume.
 
+mod builder;
 mod request;
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use leasehold_protocol::{
     command::{Write, WriteRefusal},
     id::{LockId, Token},
     lock::{LockMode, LockStatus},
     message::{Answer, Inspect, LockInfo, Refusal},
-    path::NodePath,
+    path::{NodePath, PathError},
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -17,9 +18,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use request::LockRequest;
+pub use builder::LockBuilder;
 
 use crate::{
+    call::given,
     client::Client,
     driver::WriteOutcome,
     error::{InspectError, LockError, WriteError},
@@ -42,34 +44,14 @@ pub enum LockWait {
 
 /// Why a hand-over failed, or may have failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HandOverError<T> {
     /// It did not happen and never will. The caller still has the lock, under the same token.
-    #[error("{1}: it is held as before")]
-    Unchanged(T, LockError),
+    #[error("the lock was not handed over: it is held as before")]
+    Unchanged(T, #[source] LockError),
     /// It may have happened. In any case, the client has released the lock, and no longer owns it.
-    #[error("{0}: it is given back")]
-    Released(LockError),
-}
-
-/// The options of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LockOptions {
-    /// Exclusive by default.
-    pub mode: LockMode,
-    /// How long to wait in the lock queue, which is in the order of arrival.
-    pub wait: LockWait,
-    /// How long nobody gets the node after this lock was lost with its lease (Chubby's lock delay).
-    /// For resources that check no token, it gives late requests of the former owner time to end.
-    /// Zero by default, at most 60 s.
-    pub lock_delay: Duration,
-    /// How long the request may take, without the time in the queue. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
-}
-
-impl Default for LockOptions {
-    fn default() -> Self {
-        Self { mode: LockMode::Exclusive, wait: LockWait::Forever, lock_delay: Duration::ZERO, timeout: None }
-    }
+    #[error("the lock may have been handed over: it is released")]
+    Released(#[source] LockError),
 }
 
 /// The state of a lock, shared by the guard and the driver.
@@ -114,6 +96,7 @@ impl LockCell {
 /// receiver can refuse it, by the [`LockGuard::token`] in the request. Each grant of the node has a
 /// higher token.
 #[derive(Debug)]
+#[must_use = "the lock is released when this is dropped"]
 pub struct LockGuard {
     /// The guard keeps its client alive: otherwise nobody would renew the lease or read the clock.
     client: Client,
@@ -161,6 +144,27 @@ impl LockGuard {
     /// latest. The lock does not become valid again.
     pub fn on_lost(&self) -> CancellationToken {
         self.lost.clone()
+    }
+
+    /// Runs `work` until it ends or the lock is lost. Then `work` is dropped.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let guard = client.lock("/jobs/nightly").await?;
+    /// let done = guard.run(async { /* what only the owner does */ }).await;
+    /// guard.release().await?;
+    /// # Ok(done?)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if the lock was lost first.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, LockError> {
+        match self.lost.run_until_cancelled(work).await {
+            Some(done) => Ok(done),
+            None => Err(LockError::Lost { path: self.path.clone() }),
+        }
     }
 
     /// Whether a waiter is in the lock queue. Also true once the lock has ended.
@@ -409,31 +413,24 @@ impl Client {
     /// their modes are compatible. Otherwise the second waits for the first. With [`LockWait::No`],
     /// this first waits until the client's pending releases of the node are confirmed.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::LockWait;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("/jobs/nightly").wait(LockWait::For(Duration::from_secs(10))).await?;
+    /// println!("token {}, {:?} remain", guard.token(), guard.remaining());
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`LockError`]. With [`LockWait::No`]: [`LockError::Write`] with [`WriteRefusal::Locked`] if
     /// the node is not free.
-    pub async fn lock(&self, path: &NodePath, options: LockOptions) -> Result<LockGuard, LockError> {
-        let LockOptions { mode, wait, lock_delay, timeout } = options;
-        let after = timeout.unwrap_or(self.driver().options.timeout);
-        let after = if let LockWait::For(most) = wait { after.min(most) } else { after };
-        let change = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
-        // A sent request is never abandoned, because the node could stay locked without a guard. If
-        // the caller has left when the lock is granted, the client releases it.
-        let taken = async {
-            if wait == LockWait::No {
-                self.driver().pending_releases.wait(path).await;
-            }
-            LockRequest::new(self.clone(), path.clone(), change).answered().await
-        };
-        let asked = Instant::now();
-        let mut hold = match tokio::time::timeout(after, taken).await {
-            Ok(taken) => taken?,
-            Err(_) => return Err(self.not_answered(path, wait, after)),
-        };
-        let is_granted = |status: &LockStatus| !matches!(status, LockStatus::Waiting);
-        granted(&mut hold.status, path, wait, asked, is_granted).await?;
-        Ok(hold)
+    pub fn lock(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> LockBuilder<'_> {
+        LockBuilder::new(self, given(path))
     }
 
     /// Waits until this client's pending releases of a node are confirmed.
@@ -455,13 +452,29 @@ impl Client {
         }
     }
 
-    /// The locks on a node, owned and waiting, in the order of arrival. The leader answers.
+    /// Lists the locks on a node, owned and waiting, in the order of arrival. The leader answers.
+    /// [`LockGuard::hand_over`] can name one that waits.
+    ///
+    /// Not to be confused with [`Admin::holders`](crate::Admin::holders), which lists the sessions
+    /// whose *caches* have leases on the node, whether or not they lock it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = client.locks("/jobs/nightly").await?;
+    /// let waiting = locks.iter().filter(|lock| lock.token.is_none()).count();
+    /// println!("{} own the lock, {waiting} wait", locks.len() - waiting);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// [`InspectError`].
-    pub async fn locks(&self, path: &NodePath) -> Result<Vec<LockInfo>, InspectError> {
-        match self.inspect(Inspect::Locks { path: path.clone() }).await? {
+    pub async fn locks(
+        &self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> Result<Vec<LockInfo>, InspectError> {
+        match self.inspect(Inspect::Locks { path: given(path)? }).await? {
             Answer::LockInfos(holds) => Ok(holds),
             _ => Err(InspectError::UnexpectedAnswer),
         }

@@ -4,14 +4,31 @@
 //! which only grows. Reads of it send nothing and do not wait. It needs no leases, so no write
 //! waits for it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use leasehold_protocol::{change::Change, id::Revision, object::Data, path::NodePath};
+use futures::Stream;
+use leasehold_protocol::{
+    change::Change,
+    id::Revision,
+    object::Data,
+    path::{NodePath, PathError},
+};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::{
+    sync::{CancellationToken, WaitForCancellationFutureOwned},
+    task::AbortOnDropHandle,
+};
 
 use crate::{
+    broadcast::PollReceiver,
+    call::given,
     client::Client,
     error::WatchError,
     list::Subtree,
@@ -67,19 +84,22 @@ impl MirrorShared {
 
 /// A subtree in memory that follows the changes on the servers. Dropping this stops it.
 #[derive(Debug)]
+#[must_use = "the mirror stops when this is dropped"]
 pub struct Mirror {
     shared: Arc<MirrorShared>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Mirror {
-    /// A node's data. `None` if the node does not exist at the mirror's revision.
-    pub fn get(&self, path: &NodePath) -> Option<Data> {
-        self.shared.snapshot.read().nodes.get(path).cloned()
+    /// A node's data. `None` if the node does not exist at the mirror's revision, or if `path` is
+    /// no path.
+    pub fn get(&self, path: impl AsRef<str>) -> Option<Data> {
+        self.shared.snapshot.read().nodes.get(path.as_ref()).cloned()
     }
 
-    /// The names of a node's children, in order.
-    pub fn children(&self, path: &NodePath) -> Vec<String> {
+    /// The names of a node's children, in order. None if `path` is no path.
+    pub fn children(&self, path: impl AsRef<str>) -> Vec<String> {
+        let Ok(path) = NodePath::parse(path.as_ref()) else { return Vec::new() };
         self.read(|snapshot| {
             let lower = path.prefix_below();
             let below = snapshot.nodes.keys().filter_map(|node| node.as_str().strip_prefix(&lower));
@@ -120,7 +140,7 @@ impl Mirror {
         // copy and in the channel. [`MirrorChanges::next`] skips it by its revision.
         let snapshot = self.shared.snapshot.read();
         let told = self.shared.told.subscribe();
-        (snapshot.clone(), MirrorChanges { after: snapshot.revision, told, shared: Arc::clone(&self.shared) })
+        (snapshot.clone(), MirrorChanges::new(snapshot.revision, told, Arc::clone(&self.shared)))
     }
 
     /// Cancelled when the mirror stops because the client is closed.
@@ -130,31 +150,41 @@ impl Mirror {
 }
 
 /// The changes of a mirror.
+///
+/// It is a [`Stream`]. [`MirrorChanges::next`] is the same, and needs no import.
 #[derive(Debug)]
+#[must_use = "nothing is received until this is polled"]
 pub struct MirrorChanges {
     /// All changes up to this revision have been reported.
     after: Revision,
-    told: broadcast::Receiver<Mirrored>,
+    told: PollReceiver<Mirrored>,
     shared: Arc<MirrorShared>,
+    /// Ready when the mirror has stopped.
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl MirrorChanges {
+    fn new(after: Revision, told: broadcast::Receiver<Mirrored>, shared: Arc<MirrorShared>) -> Self {
+        let over = Box::pin(shared.over.clone().cancelled_owned());
+        Self { after, told: PollReceiver::new(told), shared, over }
+    }
+
     /// The next change. `None` when the mirror has stopped. Nothing is lost if the future is
     /// dropped.
     pub async fn next(&mut self) -> Option<Mirrored> {
+        poll_fn(|cx| self.poll_change(cx)).await
+    }
+
+    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Mirrored>> {
         loop {
-            let told = tokio::select! {
-                biased;
-                told = self.told.recv() => told,
-                () = self.shared.over.cancelled() => return None,
-            };
-            let told = match told {
-                Ok(told) => told,
-                Err(broadcast::error::RecvError::Lagged(_)) => {
-                    self.told = self.told.resubscribe();
+            let told = match self.told.poll_recv(cx) {
+                Poll::Ready(Ok(told)) => told,
+                Poll::Ready(Err(broadcast::error::RecvError::Lagged(_))) => {
+                    self.told = PollReceiver::new(self.shared.told.subscribe());
                     Mirrored::StartOver(self.shared.snapshot.read().revision)
                 }
-                Err(broadcast::error::RecvError::Closed) => return None,
+                Poll::Ready(Err(broadcast::error::RecvError::Closed)) => return Poll::Ready(None),
+                Poll::Pending => return self.over.as_mut().poll(cx).map(|()| None),
             };
             let revision = match &told {
                 Mirrored::Change(change) if change.revision <= self.after => continue,
@@ -162,8 +192,16 @@ impl MirrorChanges {
                 Mirrored::StartOver(revision) => *revision,
             };
             self.after = revision;
-            return Some(told);
+            return Poll::Ready(Some(told));
         }
+    }
+}
+
+impl Stream for MirrorChanges {
+    type Item = Mirrored;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Mirrored>> {
+        self.poll_change(cx)
     }
 }
 
@@ -172,18 +210,30 @@ impl Client {
     /// returns, the mirror has every write that was acknowledged before the call. A mirror counts
     /// as a clone of the client, so it keeps the client alive.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let features = client.mirror("/features").await?;
+    /// println!("dark mode: {:?}", features.get("/features/dark-mode").map(|node| node.value));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`WatchError`] if the subtree cannot be read.
-    pub async fn mirror(&self, path: &NodePath) -> Result<Mirror, WatchError> {
-        let (snapshot, watch) = self.list_and_watch(path).await?;
+    pub async fn mirror(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> Result<Mirror, WatchError> {
+        self.mirror_of(given(path)?).await
+    }
+
+    async fn mirror_of(&self, path: NodePath) -> Result<Mirror, WatchError> {
+        let (snapshot, watch) = self.list_and_watch(&path).await?;
         let shared = Arc::new(MirrorShared {
             revision: watch::Sender::new(snapshot.revision),
             snapshot: RwLock::new(snapshot),
             told: broadcast::Sender::new(CHANGES_MAX),
             over: CancellationToken::new(),
         });
-        let task = tokio::spawn(follow(self.clone(), path.clone(), watch, Arc::clone(&shared)));
+        let task = tokio::spawn(follow(self.clone(), path, watch, Arc::clone(&shared)));
         Ok(Mirror { shared, _task: AbortOnDropHandle::new(task) })
     }
 }
@@ -196,7 +246,7 @@ async fn follow(client: Client, path: NodePath, mut watch: Watch, shared: Arc<Mi
             Ok(WatchItem::Progress(revision)) => shared.pass(revision),
             Err(WatchError::Closed) => break,
             Err(error) => {
-                tracing::warn!(%error, %path, "a mirror reads its subtree anew, because its watch has ended");
+                tracing::warn!(error = &error as &(dyn std::error::Error + 'static), %path, "a mirror reads its subtree anew, because its watch has ended");
                 match read_anew(&client, &path).await {
                     Some((snapshot, anew)) => {
                         watch = anew;
@@ -245,7 +295,7 @@ mod tests {
     async fn slow_mirror_listener_starts_over_and_continues() {
         let shared = shared();
         let told = shared.told.subscribe();
-        let mut changes = MirrorChanges { after: Revision(0), told, shared: Arc::clone(&shared) };
+        let mut changes = MirrorChanges::new(Revision(0), told, Arc::clone(&shared));
         shared.apply(change(1));
         assert_eq!(changes.next().await, Some(Mirrored::Change(Arc::new(change(1)))));
         (2..=9).for_each(|revision| shared.apply(change(revision)));

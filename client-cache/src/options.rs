@@ -20,12 +20,14 @@ use leasehold_protocol::time::DriftAllowance;
 ///     .timeout(Duration::from_secs(2));
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "options do nothing until a client connects with them"]
 pub struct Options {
     pub(crate) endpoints: Vec<String>,
     pub(crate) name: String,
     pub(crate) cache_capacity_bytes: u64,
     pub(crate) drift: DriftAllowance,
     pub(crate) timeout: Duration,
+    pub(crate) is_lazy: bool,
 }
 
 impl Options {
@@ -45,12 +47,29 @@ impl Options {
             cache_capacity_bytes: Self::CACHE_CAPACITY_DEFAULT_BYTES,
             drift: DriftAllowance::DEFAULT,
             timeout: Self::TIMEOUT_DEFAULT,
+            is_lazy: false,
         }
+    }
+
+    /// A client of the servers in the environment variable `LEASEHOLD_ENDPOINTS`, as the command
+    /// line has it: written `host:port`, with commas between them. Without the variable, a client
+    /// of `127.0.0.1:7600`.
+    ///
+    /// ```
+    /// use leasehold_client_cache::Options;
+    ///
+    /// let options = Options::from_env().name("billing");
+    /// ```
+    pub fn from_env() -> Self {
+        Self::listed(std::env::var("LEASEHOLD_ENDPOINTS").as_deref().unwrap_or("127.0.0.1:7600"))
+    }
+
+    fn listed(endpoints: &str) -> Self {
+        Self::new(endpoints.split(',').map(str::trim).filter(|endpoint| !endpoint.is_empty()))
     }
 
     /// The name of the session, shown in lists of lease holders and lock owners. Servers refuse
     /// names beyond their limit: 256 bytes unless configured.
-    #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -59,7 +78,6 @@ impl Options {
     /// How many bytes the cached copies may take. Each copy counts the lengths of its value, names
     /// and path, and [`ENTRY_OVERHEAD_BYTES`](crate::ENTRY_OVERHEAD_BYTES). The cache exceeds this
     /// for moments, while it finds what to evict. With 0, copies stay for moments only.
-    #[must_use]
     pub fn cache_capacity_bytes(mut self, bytes: u64) -> Self {
         self.cache_capacity_bytes = bytes;
         self
@@ -68,16 +86,42 @@ impl Options {
     /// How much faster or slower than true time this machine's clock may run: 0.1 % by default. The
     /// client shortens every lease by this allowance (T2 in docs/PROTOCOL.md). It must not be less
     /// than the servers' setting for the clocks of clients.
-    #[must_use]
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;
         self
     }
 
+    /// Makes [`Client::connect`](crate::Client::connect) return at once. The client then opens its
+    /// session in the background, and calls wait for it within their own timeouts.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::{Client, Options};
+    ///
+    /// // A program that starts before its servers do.
+    /// let client = Client::connect(Options::from_env().connect_lazily()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect_lazily(mut self) -> Self {
+        self.is_lazy = true;
+        self
+    }
+
     /// How long a call may take that has no timeout of its own, `connect` included.
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_endpoints_are_split_at_commas() {
+        assert_eq!(Options::listed("a:1, b:2,").endpoints, ["a:1", "b:2"]);
+        assert_eq!(Options::listed("").endpoints, [""; 0]);
     }
 }

@@ -1,7 +1,14 @@
 //! Reads: their results, and how a miss waits for a server.
 
-use std::{ops::Deref, time::Duration};
+use std::{
+    future::Future,
+    ops::Deref,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use futures::{FutureExt, future::BoxFuture};
 use leasehold_protocol::{
     holder::{self, ReadId},
     id::Revision,
@@ -12,6 +19,8 @@ use leasehold_protocol::{
 
 use crate::{
     cache::CacheHit,
+    call::GivenPath,
+    client::Client,
     clock,
     driver::{Driver, ReadOutcome},
     error::ReadError,
@@ -107,18 +116,82 @@ impl NodeStat {
     }
 }
 
-/// The options of a read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadOptions {
-    /// Which of the node's objects to read. Its data by default.
-    pub kind: ObjectKind,
-    /// How long the read may take. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
+/// A read that is about to be made: see [`Client::get`], [`Client::children`] and
+/// [`Client::read`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is read until this is awaited"]
+pub struct ReadBuilder<'a, T> {
+    client: &'a Client,
+    path: GivenPath,
+    kind: ObjectKind,
+    timeout: Option<Duration>,
+    convert: fn(Read) -> T,
 }
 
-impl Default for ReadOptions {
-    fn default() -> Self {
-        Self { kind: ObjectKind::Data, timeout: None }
+impl<'a, T> ReadBuilder<'a, T> {
+    pub(crate) fn new(client: &'a Client, path: GivenPath, kind: ObjectKind, convert: fn(Read) -> T) -> Self {
+        Self { client, path, kind, timeout: None, convert }
+    }
+
+    /// How long the read may take. By default, the client's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl ReadBuilder<'_, Read> {
+    /// Which of the node's objects to read. By default, its data.
+    pub fn kind(mut self, kind: ObjectKind) -> Self {
+        self.kind = kind;
+        self
+    }
+}
+
+impl<'a, T> IntoFuture for ReadBuilder<'a, T> {
+    type Output = Result<T, ReadError>;
+    type IntoFuture = ReadFuture<'a, T>;
+
+    fn into_future(self) -> ReadFuture<'a, T> {
+        ReadFuture { read: self, waiting: None }
+    }
+}
+
+/// A read that has begun. It allocates only if a server has to answer.
+#[must_use = "nothing is read until this is awaited"]
+pub struct ReadFuture<'a, T> {
+    read: ReadBuilder<'a, T>,
+    /// Waits for a server.
+    waiting: Option<BoxFuture<'a, Result<Read, ReadError>>>,
+}
+
+impl<T> Future for ReadFuture<'_, T> {
+    type Output = Result<T, ReadError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let ReadFuture { read, waiting } = &mut *self;
+        let waiting = match waiting {
+            Some(waiting) => waiting,
+            None => {
+                let path = match &read.path {
+                    Ok(path) => path,
+                    Err(error) => return Poll::Ready(Err(ReadError::Path(error.clone()))),
+                };
+                let (kind, driver) = (read.kind, read.client.driver());
+                if let Some(hit) = driver.cache.hit(kind, path) {
+                    return Poll::Ready(Ok((read.convert)(Read::from_memory(hit))));
+                }
+                let (object, after) = (Object { path: path.clone(), kind }, read.client.timeout(read.timeout));
+                waiting.insert(Box::pin(driver.miss(object, after)))
+            }
+        };
+        waiting.poll_unpin(cx).map(|outcome| outcome.map(read.convert))
+    }
+}
+
+impl<T> std::fmt::Debug for ReadFuture<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadFuture").field("path", &self.read.path).field("kind", &self.read.kind).finish()
     }
 }
 

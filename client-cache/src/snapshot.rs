@@ -22,10 +22,15 @@
 
 use std::time::Duration;
 
-use futures::future::try_join_all;
-use leasehold_protocol::{id::Revision, object::ObjectKind, path::NodePath};
+use futures::future::{BoxFuture, try_join_all};
+use leasehold_protocol::{
+    id::Revision,
+    object::ObjectKind,
+    path::{NodePath, PathError},
+};
 
 use crate::{
+    call::given,
     client::Client,
     clock,
     error::SnapshotError,
@@ -45,30 +50,58 @@ pub struct Snapshot {
     pub tries: u32,
 }
 
+/// A snapshot read that is about to be made: see [`Client::snapshot`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is read until this is awaited"]
+pub struct SnapshotReadBuilder<'a> {
+    client: &'a Client,
+    paths: Result<Vec<NodePath>, PathError>,
+    timeout: Option<Duration>,
+}
+
+impl SnapshotReadBuilder<'_> {
+    /// How long the snapshot read may take. By default, the client's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a> IntoFuture for SnapshotReadBuilder<'a> {
+    type Output = Result<Snapshot, SnapshotError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { client, paths, timeout } = self;
+        Box::pin(async move { client.snapshot_of(&paths?, client.timeout(timeout)).await })
+    }
+}
+
 impl Client {
     /// Reads the values and stats of several nodes as of one moment within the call. If the cache
     /// has copies of all of them, this sends nothing. A [transaction](Client::transaction) is
     /// visible as a whole or not at all.
     ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let both = client.snapshot(["/config", "/config-owner"]).await?;
+    /// println!("{} nodes at revision {}", both.entries.iter().flatten().count(), both.revision);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`SnapshotError`] if a read failed, or if the nodes kept changing until the client's
-    /// timeout.
-    pub async fn snapshot(&self, paths: &[NodePath]) -> Result<Snapshot, SnapshotError> {
-        self.snapshot_with(paths, None).await
+    /// [`SnapshotError`] if a read failed, or if the nodes kept changing until the timeout.
+    pub fn snapshot<P>(&self, paths: impl IntoIterator<Item = P>) -> SnapshotReadBuilder<'_>
+    where
+        P: TryInto<NodePath, Error: Into<PathError>>,
+    {
+        SnapshotReadBuilder { client: self, paths: paths.into_iter().map(given).collect(), timeout: None }
     }
 
-    /// Like [`Client::snapshot`], within `timeout` or else the client's timeout.
-    ///
-    /// # Errors
-    ///
-    /// As those of [`Client::snapshot`].
-    pub async fn snapshot_with(
-        &self,
-        paths: &[NodePath],
-        timeout: Option<Duration>,
-    ) -> Result<Snapshot, SnapshotError> {
-        let (after, began) = (self.timeout(timeout), clock::now());
+    async fn snapshot_of(&self, paths: &[NodePath], after: Duration) -> Result<Snapshot, SnapshotError> {
+        let began = clock::now();
         let mut tries = 0;
         let mut first = self.collect(paths, after).await?;
         loop {

@@ -1,10 +1,17 @@
 //! The state of the session for the application, and whether a server can be reached.
 
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures::Stream;
 use leasehold_protocol::{drift::Excess, holder::ConnectionNews, id::SessionId, message::Refusal};
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 
-use crate::error::Unavailable;
+use crate::{broadcast::PollReceiver, error::Unavailable};
 
 /// The most changes that a subscriber may be behind. About one comes in a volume term. A slower
 /// subscriber gets an error.
@@ -43,14 +50,20 @@ impl From<ConnectionNews> for ConnectionState {
     }
 }
 
-/// The changes of the session's state, each once and in order.
+/// The changes of the session's state, each once and in order. See
+/// [`Client::events`](crate::Client::events).
+///
+/// It is a [`Stream`], which ends after the last change. [`Events::next`] is the same without the
+/// `Option`, and needs no import.
 #[derive(Debug)]
+#[must_use = "nothing is received until this is polled"]
 pub struct Events {
-    receiver: broadcast::Receiver<ConnectionState>,
+    receiver: PollReceiver<ConnectionState>,
 }
 
 /// Why there is no next change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EventsError {
     /// The subscriber was too slow, and the oldest changes were dropped. Later ones follow.
     #[error("{missed} changes of the session's state were missed")]
@@ -71,10 +84,22 @@ impl Events {
     /// [`EventsError::Missed`] if more than 256 changes were waiting. [`EventsError::Ended`] after
     /// the last change.
     pub async fn next(&mut self) -> Result<ConnectionState, EventsError> {
-        self.receiver.recv().await.map_err(|error| match error {
+        poll_fn(|cx| self.poll_change(cx)).await
+    }
+
+    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Result<ConnectionState, EventsError>> {
+        self.receiver.poll_recv(cx).map_err(|error| match error {
             broadcast::error::RecvError::Lagged(missed) => EventsError::Missed { missed },
             broadcast::error::RecvError::Closed => EventsError::Ended,
         })
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<ConnectionState, EventsError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_change(cx).map(|change| Some(change).filter(|change| *change != Err(EventsError::Ended)))
     }
 }
 
@@ -135,7 +160,7 @@ impl Status {
     }
 
     pub(crate) fn events(&self) -> Events {
-        Events { receiver: self.events.subscribe() }
+        Events { receiver: PollReceiver::new(self.events.subscribe()) }
     }
 
     pub(crate) fn reach(&self) -> watch::Receiver<ServerReach> {
@@ -204,7 +229,18 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn events_stream_ends_with_its_client() {
+        let status = Status::new(vec!["a:1".to_owned()]);
+        let events = status.events();
+        status.changed(ConnectionState::Closed);
+        drop(status);
+        assert_eq!(events.collect::<Vec<_>>().await, [Ok(ConnectionState::Closed)]);
+    }
 
     #[tokio::test]
     async fn a_slow_subscriber_is_told_what_it_missed() {
@@ -222,14 +258,14 @@ mod tests {
         let session = |round| ConnectionState::Connected { session: SessionId(round) };
         let status = Status::new(vec!["a:1".to_owned()]);
         for round in 1..=2_000 {
-            let mut subscribed = status.events();
+            let mut subscribed = status.events.subscribe();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let state = status.state();
                     while *state.borrow() != session(round) {
                         std::hint::spin_loop();
                     }
-                    let told = status.events().receiver.try_recv();
+                    let told = status.events.subscribe().try_recv();
                     assert_eq!(
                         told,
                         Err(broadcast::error::TryRecvError::Empty),
@@ -237,7 +273,7 @@ mod tests {
                     );
                 });
                 scope.spawn(|| {
-                    while subscribed.receiver.try_recv().is_err() {
+                    while subscribed.try_recv().is_err() {
                         std::hint::spin_loop();
                     }
                     assert_eq!(*status.state().borrow(), session(round), "told of a state that is not there yet");

@@ -1,23 +1,24 @@
 //! Transactions, and updates. An update reads a node, changes its value and writes it, and repeats
 //! that until no other write comes in between.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
+use futures::future::BoxFuture;
 use leasehold_protocol::{
     command::{Attach, Condition, Write, WriteRefusal, Written},
     id::Revision,
     message::Refusal,
     object::Value,
-    path::NodePath,
+    path::{NodePath, PathError},
     transaction::{Branch, FailedCompare, OperationResult, Transaction},
 };
 
 use crate::{
+    call::{GivenPath, given},
     client::Client,
     clock,
     error::{UpdateError, WriteError},
     read::NodeData,
-    write::PutOptions,
 };
 
 /// The smallest and the largest bound of the random pause between tries of an update. The smallest
@@ -49,21 +50,6 @@ impl TransactionOutcome {
     }
 }
 
-/// The options of an update.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UpdateOptions {
-    /// The lease to attach the node to. By default the lease does not change.
-    pub attach: Attach,
-    /// How long all tries together may take. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
-}
-
-impl Default for UpdateOptions {
-    fn default() -> Self {
-        Self { attach: Attach::Unchanged, timeout: None }
-    }
-}
-
 /// The result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -74,6 +60,81 @@ pub struct Updated {
     pub tries: u32,
 }
 
+/// A transaction that is about to be made: see [`Client::transaction`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is written until this is awaited"]
+pub struct TransactionBuilder<'a> {
+    client: &'a Client,
+    transaction: Transaction,
+    timeout: Option<Duration>,
+}
+
+impl TransactionBuilder<'_> {
+    /// How long the transaction may take. By default, the client's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a> IntoFuture for TransactionBuilder<'a> {
+    type Output = Result<TransactionOutcome, WriteError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let written = self.client.write(Write::Transaction(self.transaction), self.timeout).await?;
+            let revision = written.revision;
+            let done = written.transaction.map(|done| *done).unwrap_or_default();
+            Ok(TransactionOutcome { revision, failed: done.failed, results: done.results })
+        })
+    }
+}
+
+/// An update that is about to be made: see [`Client::update`].
+#[must_use = "nothing is written until this is awaited"]
+pub struct UpdateBuilder<'a, F> {
+    client: &'a Client,
+    path: GivenPath,
+    change: F,
+    attach: Attach,
+    timeout: Option<Duration>,
+}
+
+impl<F> UpdateBuilder<'_, F> {
+    /// The lease to attach the node to. By default the lease does not change.
+    pub fn attach(mut self, attach: Attach) -> Self {
+        self.attach = attach;
+        self
+    }
+
+    /// How long all tries together may take. By default, the client's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a, F> IntoFuture for UpdateBuilder<'a, F>
+where
+    F: FnMut(Option<&NodeData>) -> Option<Value> + Send + 'a,
+{
+    type Output = Result<Updated, UpdateError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { client, path, mut change, attach, timeout } = self;
+        let after = client.timeout(timeout);
+        Box::pin(async move { client.keep_updating(&path?, &mut change, attach, after).await })
+    }
+}
+
+impl<F> fmt::Debug for UpdateBuilder<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpdateBuilder").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 impl Client {
     /// Compares nodes, then executes one branch of operations, as one change or not at all. When
     /// this returns, no client reads the old values any longer.
@@ -82,7 +143,7 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold_client_cache::{Compare, Operation, NodePath, Relation, Transaction};
+    /// use leasehold_client_cache::{Compare, NodePath, Operation, Relation, Transaction};
     ///
     /// let (config, owner): (NodePath, NodePath) = ("/config".parse()?, "/config-owner".parse()?);
     /// let outcome = client
@@ -106,24 +167,8 @@ impl Client {
     /// happen](WriteError::may_still_happen). Refused if an operation of the chosen branch cannot
     /// be done, or if two of a branch [depend on each other](leasehold_protocol::transaction). The
     /// refusal names the operation. A comparison that does not hold is no error.
-    pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionOutcome, WriteError> {
-        self.transaction_with(transaction, None).await
-    }
-
-    /// Like [`Client::transaction`], within `timeout` or else the client's timeout.
-    ///
-    /// # Errors
-    ///
-    /// As those of [`Client::transaction`].
-    pub async fn transaction_with(
-        &self,
-        transaction: Transaction,
-        timeout: Option<Duration>,
-    ) -> Result<TransactionOutcome, WriteError> {
-        let written = self.write(Write::Transaction(transaction), timeout).await?;
-        let revision = written.revision;
-        let done = written.transaction.map(|done| *done).unwrap_or_default();
-        Ok(TransactionOutcome { revision, failed: done.failed, results: done.results })
+    pub fn transaction(&self, transaction: Transaction) -> TransactionBuilder<'_> {
+        TransactionBuilder { client: self, transaction, timeout: None }
     }
 
     /// Reads a node, calls `change` for its new value, and writes that value if nobody has written
@@ -134,10 +179,9 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let path: leasehold_client_cache::NodePath = "/visitors".parse()?;
     /// let updated = client
-    ///     .update(&path, |entry| {
-    ///         let count: u64 = entry.and_then(|entry| std::str::from_utf8(&entry.value).ok()?.parse().ok()).unwrap_or(0);
+    ///     .update("/visitors", |node| {
+    ///         let count: u64 = node.and_then(|node| std::str::from_utf8(&node.value).ok()?.parse().ok()).unwrap_or(0);
     ///         Some((count + 1).to_string().into())
     ///     })
     ///     .await?;
@@ -150,35 +194,30 @@ impl Client {
     ///
     /// [`UpdateError`], which has the number of tries, and says whether the last write [may still
     /// happen](UpdateError::may_still_happen).
-    pub async fn update(
-        &self,
-        path: &NodePath,
-        change: impl FnMut(Option<&NodeData>) -> Option<Value>,
-    ) -> Result<Updated, UpdateError> {
-        self.update_with(path, UpdateOptions::default(), change).await
+    pub fn update<F>(&self, path: impl TryInto<NodePath, Error: Into<PathError>>, change: F) -> UpdateBuilder<'_, F>
+    where
+        F: FnMut(Option<&NodeData>) -> Option<Value> + Send,
+    {
+        UpdateBuilder { client: self, path: given(path), change, attach: Attach::Unchanged, timeout: None }
     }
 
-    /// Like [`Client::update`], with a lease to attach the node to, or a timeout.
-    ///
-    /// # Errors
-    ///
-    /// As those of [`Client::update`].
-    pub async fn update_with(
+    async fn keep_updating(
         &self,
         path: &NodePath,
-        options: UpdateOptions,
-        mut change: impl FnMut(Option<&NodeData>) -> Option<Value>,
+        change: &mut (dyn FnMut(Option<&NodeData>) -> Option<Value> + Send),
+        attach: Attach,
+        after: Duration,
     ) -> Result<Updated, UpdateError> {
-        let (after, began) = (self.timeout(options.timeout), clock::now());
+        let began = clock::now();
         let left = || after.saturating_sub(clock::now().since(began));
         let mut tries = 0;
         loop {
             tries += 1;
-            let entry = self.get_within(path, left()).await.map_err(|source| UpdateError::Read { tries, source })?;
+            let entry = self.get(path).timeout(left()).await.map_err(|source| UpdateError::Read { tries, source })?;
             let Some(value) = change(entry.as_ref()) else { return Ok(Updated { written: None, tries }) };
             let condition = entry.map_or(Condition::Absent, |entry| Condition::Revision(entry.stat.modify_revision));
-            let put = PutOptions { condition, attach: options.attach, timeout: Some(left()) };
-            match self.put_with(path, value, put).await {
+            let put = Write::Put { path: path.clone(), value, condition, attach };
+            match self.write(put, Some(left())).await {
                 Ok(written) => return Ok(Updated { written: Some(written), tries }),
                 Err(WriteError::Refused(Refusal::Write(refusal))) if came_between(&refusal, path) => {}
                 Err(source) => return Err(UpdateError::Write { tries, source }),

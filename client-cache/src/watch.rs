@@ -1,36 +1,105 @@
 //! Watches: the changes of a node or a subtree, each exactly once, complete and in order.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
-use futures::{Stream, stream};
+use futures::{Stream, future::BoxFuture};
 use leasehold_protocol::{
     change::{Change, Changes, Watched},
     holder::{self, WatchId},
     id::Revision,
     message::CHANGES_BYTES_MAX,
-    path::NodePath,
+    path::{NodePath, PathError},
 };
 use tokio::sync::mpsc;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::{client::Client, driver::Driver, error::WatchError};
+use crate::{
+    call::{GivenPath, given},
+    client::Client,
+    driver::Driver,
+    error::WatchError,
+};
 
-/// The options of a watch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WatchOptions {
-    /// The first revision to report. It may be in the future. `None`, the default: from now on.
-    pub from: Option<Revision>,
-    /// Whether to watch the whole subtree, which is the default, or only the node.
-    pub recursive: bool,
-    /// About how many bytes of changes the client buffers. It requests more only after the
-    /// application has taken those. A single change is buffered whole, whatever its size.
-    pub buffer_bytes: u32,
-    /// How long it may take to find the current revision. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
+/// A watch that is about to begin: see [`Client::watch`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is watched until this is awaited"]
+pub struct WatchBuilder<'a> {
+    client: &'a Client,
+    path: GivenPath,
+    from: Option<Revision>,
+    recursive: bool,
+    buffer_bytes: u32,
+    timeout: Option<Duration>,
 }
 
-impl Default for WatchOptions {
-    fn default() -> Self {
-        Self { from: None, recursive: true, buffer_bytes: CHANGES_BYTES_MAX, timeout: None }
+impl WatchBuilder<'_> {
+    /// The first revision to report. It may be in the future. By default, from now on.
+    pub fn from(mut self, revision: Revision) -> Self {
+        self.from = Some(revision);
+        self
+    }
+
+    /// Whether to watch the whole subtree, which is the default, or only the node.
+    pub fn recursive(mut self, recursive: bool) -> Self {
+        self.recursive = recursive;
+        self
+    }
+
+    /// About how many bytes of changes the client buffers. It requests more only after the
+    /// application has taken those. A single change is buffered whole, whatever its size.
+    pub fn buffer_bytes(mut self, bytes: u32) -> Self {
+        self.buffer_bytes = bytes;
+        self
+    }
+
+    /// How long it may take to find the current revision. By default, the client's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    async fn begin(self) -> Result<Watch, WatchError> {
+        let Self { client, path, from, recursive, buffer_bytes, timeout } = self;
+        let path = path?;
+        let watched = if recursive { Watched::Subtree(path) } else { Watched::Node(path) };
+        // The last change that is known already. Revision 1 is the first.
+        let after = from.map(|from| Revision(from.0.saturating_sub(1)));
+        let (id, receiver) = client.driver().watch(watched, after, buffer_bytes);
+        let driver = client.shared_driver();
+        let mut watch = Watch {
+            closed: Box::pin(driver.closed.clone().cancelled_owned()),
+            driver,
+            id,
+            receiver,
+            buffer: VecDeque::new(),
+            next_revision: from.unwrap_or_default(),
+            error: None,
+            has_ended: false,
+        };
+        if after.is_some() {
+            return Ok(watch);
+        }
+        let timeout = client.timeout(timeout);
+        match tokio::time::timeout(timeout, watch.next()).await {
+            Ok(began) => began.map(|_| watch),
+            Err(_) => Err(client.late(timeout)),
+        }
+    }
+}
+
+impl<'a> IntoFuture for WatchBuilder<'a> {
+    type Output = Result<Watch, WatchError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.begin())
     }
 }
 
@@ -63,7 +132,11 @@ impl WatchItem {
 /// ([`WatchError::Compacted`]).
 ///
 /// A watch that the application does not read sends no requests and delays no writes.
+///
+/// It is a [`Stream`], which ends after its first error. [`Watch::next`] is the same without the
+/// `Option`, and needs no import.
 #[derive(Debug)]
+#[must_use = "the watch ends when this is dropped"]
 pub struct Watch {
     driver: Arc<Driver>,
     id: WatchId,
@@ -72,6 +145,10 @@ pub struct Watch {
     buffer: VecDeque<WatchItem>,
     next_revision: Revision,
     error: Option<WatchError>,
+    /// Whether the stream has returned the error.
+    has_ended: bool,
+    /// Ready when the client is closed.
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Watch {
@@ -84,6 +161,10 @@ impl Watch {
     /// from there, as [`Client::list_and_watch`] does. Any other [`WatchError`] means that the
     /// watch has ended. Later calls return the same error.
     pub async fn next(&mut self) -> Result<WatchItem, WatchError> {
+        poll_fn(|cx| self.poll_item(cx)).await
+    }
+
+    pub(crate) fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Result<WatchItem, WatchError>> {
         loop {
             if let Some(told) = self.buffer.pop_front() {
                 self.next_revision = one_after(told.revision());
@@ -91,16 +172,17 @@ impl Watch {
                     // The application has taken the whole answer: ask for more.
                     self.driver.watch_more(self.id);
                 }
-                return Ok(told);
+                return Poll::Ready(Ok(told));
             }
             if let Some(error) = &self.error {
-                return Err(error.clone());
+                return Poll::Ready(Err(error.clone()));
             }
-            let driver = Arc::clone(&self.driver);
-            let answer = tokio::select! {
-                biased;
-                answer = self.receiver.recv() => answer,
-                () = driver.closed.cancelled() => None,
+            let answer = match self.receiver.poll_recv(cx) {
+                Poll::Ready(answer) => answer,
+                Poll::Pending => {
+                    ready!(self.closed.as_mut().poll(cx));
+                    None
+                }
             };
             match answer {
                 Some(Ok(Changes { changes, through })) => {
@@ -114,19 +196,22 @@ impl Watch {
         }
     }
 
-    /// The [`WatchOptions::from`] of a watch that continues after this one.
+    /// The [`WatchBuilder::from`] of a watch that continues after this one.
     pub fn resume_from(&self) -> Revision {
         self.next_revision
     }
+}
 
-    /// The watch as a stream. It ends after an error.
-    pub fn into_stream(self) -> impl Stream<Item = Result<WatchItem, WatchError>> + Send {
-        stream::unfold(Some(self), |watch| async {
-            let mut watch = watch?;
-            let told = watch.next().await;
-            let rest = told.is_ok().then_some(watch);
-            Some((told, rest))
-        })
+impl Stream for Watch {
+    type Item = Result<WatchItem, WatchError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let item = ready!(self.poll_item(cx));
+        self.has_ended = item.is_err();
+        Poll::Ready(Some(item))
     }
 }
 
@@ -144,30 +229,33 @@ impl Client {
     /// reported, and changes that begin after its return are. A client may have any number of
     /// watches, which share its connection.
     ///
+    /// A program that reads and then watches uses [`Client::list_and_watch`], or
+    /// [`Client::mirror`]: no change can come in between.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use futures::TryStreamExt;
+    ///
+    /// let mut watch = client.watch("/config").await?;
+    /// while let Some(item) = watch.try_next().await? {
+    ///     println!("everything up to revision {}: {item:?}", item.revision());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`WatchError`] if the current revision cannot be read. A watch from a given revision begins
     /// without a request.
-    pub async fn watch(&self, path: &NodePath, options: WatchOptions) -> Result<Watch, WatchError> {
-        let watched = if options.recursive { Watched::Subtree(path.clone()) } else { Watched::Node(path.clone()) };
-        // The last change that is known already. Revision 1 is the first.
-        let after = options.from.map(|from| Revision(from.0.saturating_sub(1)));
-        let (id, receiver) = self.driver().watch(watched, after, options.buffer_bytes);
-        let mut watch = Watch {
-            driver: self.shared_driver(),
-            id,
-            receiver,
-            buffer: VecDeque::new(),
-            next_revision: options.from.unwrap_or_default(),
-            error: None,
-        };
-        if after.is_some() {
-            return Ok(watch);
-        }
-        let timeout = self.timeout(options.timeout);
-        match tokio::time::timeout(timeout, watch.next()).await {
-            Ok(began) => began.map(|_| watch),
-            Err(_) => Err(self.late(timeout)),
+    pub fn watch(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> WatchBuilder<'_> {
+        WatchBuilder {
+            client: self,
+            path: given(path),
+            from: None,
+            recursive: true,
+            buffer_bytes: CHANGES_BYTES_MAX,
+            timeout: None,
         }
     }
 }

@@ -1,35 +1,131 @@
-//! Writes: how a write waits for its outcome, and its error if none comes.
+//! Writes: their options, how a write waits for its outcome, and its error if none comes.
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use leasehold_protocol::{
     command::{Attach, Condition, Write, Written},
     holder::{self, WriteId},
+    id::{LeaseId, Revision},
     limits::Limits,
+    object::Value,
 };
 
-use crate::{driver::Driver, error::WriteError};
+use crate::{call::GivenPath, client::Client, driver::Driver, error::WriteError};
 
-/// The options of a put.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PutOptions {
-    /// The condition under which the put takes effect.
-    pub condition: Condition,
-    /// The lease to attach the node to. By default none, even if the node was attached to one.
-    pub attach: Attach,
-    /// How long the put may take. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
+/// A put that is about to be made: see [`Client::put`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is written until this is awaited"]
+pub struct PutBuilder<'a> {
+    client: &'a Client,
+    path: GivenPath,
+    value: Value,
+    condition: Condition,
+    attach: Attach,
+    timeout: Option<Duration>,
 }
 
-/// The options of a delete.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DeleteOptions {
-    /// Whether to remove everything below, too. Otherwise a node with children is not removed.
-    pub recursive: bool,
-    /// The condition under which the delete takes effect.
-    pub condition: Condition,
-    /// How long the delete may take. `None`: the client's timeout.
-    pub timeout: Option<Duration>,
+impl<'a> PutBuilder<'a> {
+    pub(crate) fn new(client: &'a Client, path: GivenPath, value: Value) -> Self {
+        Self { client, path, value, condition: Condition::Any, attach: Attach::Nothing, timeout: None }
+    }
+
+    /// Only if the node does not exist.
+    pub fn if_absent(self) -> Self {
+        self.condition(Condition::Absent)
+    }
+
+    /// Only if the value was last changed at this revision.
+    pub fn if_revision(self, revision: Revision) -> Self {
+        self.condition(Condition::Revision(revision))
+    }
+
+    /// Only under this condition. By default there is none.
+    pub fn condition(mut self, condition: Condition) -> Self {
+        self.condition = condition;
+        self
+    }
+
+    /// Attaches the node to this key lease: the node is removed when the lease ends.
+    pub fn lease(self, id: LeaseId) -> Self {
+        self.attach(Attach::Lease(id))
+    }
+
+    /// The lease to attach the node to. By default none, even if the node was attached to one.
+    pub fn attach(mut self, attach: Attach) -> Self {
+        self.attach = attach;
+        self
+    }
+
+    /// How long the put may take. By default, the client's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a> IntoFuture for PutBuilder<'a> {
+    type Output = Result<Written, WriteError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { client, path, value, condition, attach, timeout } = self;
+        Box::pin(async move {
+            let change = Write::Put { path: path?, value, condition, attach };
+            client.write(change, timeout).await
+        })
+    }
+}
+
+/// A delete that is about to be made: see [`Client::delete`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is removed until this is awaited"]
+pub struct DeleteBuilder<'a> {
+    client: &'a Client,
+    path: GivenPath,
+    recursive: bool,
+    condition: Condition,
+    timeout: Option<Duration>,
+}
+
+impl<'a> DeleteBuilder<'a> {
+    pub(crate) fn new(client: &'a Client, path: GivenPath) -> Self {
+        Self { client, path, recursive: false, condition: Condition::Any, timeout: None }
+    }
+
+    /// Whether to remove everything below, too. Otherwise, and by default, a node with children is
+    /// not removed.
+    pub fn recursive(mut self, recursive: bool) -> Self {
+        self.recursive = recursive;
+        self
+    }
+
+    /// Only if the value was last changed at this revision.
+    pub fn if_revision(self, revision: Revision) -> Self {
+        self.condition(Condition::Revision(revision))
+    }
+
+    /// Only under this condition. By default there is none.
+    pub fn condition(mut self, condition: Condition) -> Self {
+        self.condition = condition;
+        self
+    }
+
+    /// How long the delete may take. By default, the client's timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a> IntoFuture for DeleteBuilder<'a> {
+    type Output = Result<Written, WriteError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { client, path, recursive, condition, timeout } = self;
+        Box::pin(async move { client.write(Write::Delete { path: path?, recursive, condition }, timeout).await })
+    }
 }
 
 /// Cancels the write when nobody waits for it any longer.

@@ -8,14 +8,15 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use leasehold_protocol::{
-    command::{Condition, Write, WriteRefusal},
+    command::{Write, WriteRefusal},
     holder,
     limits::Limits,
-    lock::{LockMode, WriteLeaseStatus},
+    lock::WriteLeaseStatus,
     message::Refusal,
     object::{Stat, Value},
-    path::NodePath,
+    path::{NodePath, PathError},
 };
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 
@@ -23,9 +24,8 @@ use crate::{
     client::Client,
     clock,
     error::{LockError, WriteError, WriteLeaseError},
-    lock::{LockGuard, LockOptions},
+    lock::{LockBuilder, LockGuard, LockWait},
     pending_release::PendingRelease,
-    write::PutOptions,
 };
 
 /// A value that was set under a write lease, and lost before a flush was confirmed.
@@ -87,6 +87,7 @@ pub(crate) struct WriteLeaseCell {
 /// A flush writes under the lock's fencing token, and the servers refuse an older one. So a client
 /// that was suspended past its lease cannot overwrite later writes of others.
 #[derive(Debug)]
+#[must_use = "the value is flushed and the lock is released when this is dropped"]
 pub struct WriteLease {
     /// `None` only while it is being released.
     lock: Option<LockGuard>,
@@ -97,22 +98,73 @@ pub struct WriteLease {
     runtime: Handle,
 }
 
+/// A write lease that is about to be requested: see [`Client::write_lease`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is locked until this is awaited"]
+pub struct WriteLeaseBuilder<'a> {
+    client: &'a Client,
+    lock: LockBuilder<'a>,
+    timeout: Option<Duration>,
+}
+
+impl WriteLeaseBuilder<'_> {
+    /// How long to wait in the lock queue. By default, until the lock is granted.
+    pub fn wait(mut self, wait: LockWait) -> Self {
+        self.lock = self.lock.wait(wait);
+        self
+    }
+
+    /// How long nobody gets the node after this lock was lost: see [`LockBuilder::lock_delay`].
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock = self.lock.lock_delay(delay);
+        self
+    }
+
+    /// How long each request may take, without the time in the queue. By default, the client's
+    /// timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.lock = self.lock.timeout(timeout);
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+impl<'a> IntoFuture for WriteLeaseBuilder<'a> {
+    type Output = Result<WriteLease, WriteLeaseError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let hold = self.lock.await?;
+            let (cell, lost_told, runtime) = (hold.write_lease_cell(), AtomicU64::new(0), Handle::current());
+            let lease = WriteLease { lock: Some(hold), cell, lost_told, runtime };
+            lease.begin(0, FlushDeadline::new(self.client.timeout(self.timeout))).await?;
+            Ok(lease)
+        })
+    }
+}
+
 impl Client {
     /// Takes an exclusive lock on a node, and makes it a write lease. Creates the node with an
-    /// empty value if it does not exist. Ignores the `mode` of the options.
+    /// empty value if it does not exist.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let lease = client.write_lease("/documents/minutes").await?;
+    /// let mut text = lease.get().await?.to_vec();
+    /// text.extend(b"one more line\n");
+    /// lease.set(text).await?;
+    /// lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// [`WriteLeaseError`]. Refused with [`WriteRefusal::Attached`] if the node is attached to a
     /// lease.
-    pub async fn write_lease(&self, path: &NodePath, options: LockOptions) -> Result<WriteLease, WriteLeaseError> {
-        let options = LockOptions { mode: LockMode::Exclusive, ..options };
-        let hold = self.lock(path, options).await?;
-        let (cell, lost_told, runtime) = (hold.write_lease_cell(), AtomicU64::new(0), Handle::current());
-        let lease = WriteLease { lock: Some(hold), cell, lost_told, runtime };
-        let after = options.timeout.unwrap_or(self.driver().options.timeout);
-        lease.begin(0, FlushDeadline::new(after)).await?;
-        Ok(lease)
+    pub fn write_lease(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> WriteLeaseBuilder<'_> {
+        WriteLeaseBuilder { client: self, lock: self.lock(path), timeout: None }
     }
 }
 
@@ -167,8 +219,11 @@ impl WriteLease {
     /// [`WriteLeaseError`]. [`WriteLeaseError::Lost`] returns the lost value once: an earlier
     /// value, or this one if the lease ended at the same moment. If the future is dropped, the
     /// value may or may not be set.
-    pub async fn set(&self, value: impl Into<Value>) -> Result<(), WriteLeaseError> {
-        let value = value.into();
+    pub async fn set(&self, value: impl AsRef<[u8]>) -> Result<(), WriteLeaseError> {
+        self.set_value(Value::copy_from_slice(value.as_ref())).await
+    }
+
+    async fn set_value(&self, value: Value) -> Result<(), WriteLeaseError> {
         let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
         widest.check_value(&value).map_err(WriteError::from)?;
         let deadline = self.deadline();
@@ -296,8 +351,7 @@ impl WriteLease {
     /// Creates the node, unless somebody else has created it meanwhile.
     async fn make(&self, deadline: FlushDeadline) -> Result<(), WriteLeaseError> {
         let left = deadline.at.saturating_duration_since(Instant::now());
-        let options = PutOptions { condition: Condition::Absent, timeout: Some(left), ..PutOptions::default() };
-        match self.client().put_with(self.path(), Value::new(), options).await {
+        match self.client().put(self.path(), "").if_absent().timeout(left).await {
             Ok(_) | Err(WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -25,8 +25,8 @@ use std::time::Duration;
 use common::{Server, path, until, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, Condition, ConnectError, ConnectionState, Content, DeleteOptions, ObjectKind, PutOptions, ReadError,
-    ReadOptions, ReadSource, Refusal, WriteError, WriteRefusal,
+    Client, ConnectError, ConnectionState, Content, ObjectKind, ReadError, ReadSource, Refusal, WriteError,
+    WriteRefusal,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ async fn a_miss_is_read_once_and_then_answered_from_memory() {
     assert!(certain <= TERM && reader.cached_for(&path).unwrap() <= certain);
     let entry = reader.get(&path).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat), (&b"one"[..], written.stat.unwrap()));
-    assert_eq!(reader.children(&common::path("/a")).await.unwrap().unwrap().names, ["b"]);
+    assert_eq!(reader.children(common::path("/a")).await.unwrap().unwrap().names, ["b"]);
     let stats = reader.stats();
     assert_eq!((stats.hits, stats.misses, stats.server_reads, stats.copies), (2, 2, 2, 2));
 }
@@ -107,7 +107,7 @@ async fn concurrent_misses_share_one_request() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     // So that the client has a lease on the volume.
-    client.get(&path("/other")).await.unwrap();
+    client.get("/other").await.unwrap();
     server.hold_reads(true);
     let asked = server.asked("Read");
     let path = path("/a");
@@ -134,7 +134,7 @@ async fn what_there_is_no_room_for_is_dropped_and_given_back() {
     let client = Client::connect(server.options().cache_capacity_bytes(capacity)).await.unwrap();
     let paths: Vec<_> = (0..100).map(|i| path(&format!("/node-{i:02}"))).collect();
     // So that the client has a lease on the volume, and each write grants an object lease.
-    client.get(&path("/")).await.unwrap();
+    client.get("/").await.unwrap();
     for path in &paths {
         client.put(path, vec![b'x'; 1000]).await.unwrap();
     }
@@ -145,15 +145,15 @@ async fn what_there_is_no_room_for_is_dropped_and_given_back() {
     let other = server.client().await;
     within(async {
         loop {
-            client.read(&path("/elsewhere")).await.unwrap();
+            client.read("/elsewhere").await.unwrap();
             let mut held = 0;
             for path in &paths {
-                held += other.holders(path).await.unwrap().len() as u64;
+                held += other.admin().holders(path).await.unwrap().len() as u64;
             }
             if held <= room_for {
                 break;
             }
-            client.delete(&path("/elsewhere"), DeleteOptions::default()).await.unwrap_err();
+            client.delete("/elsewhere").await.unwrap_err();
         }
     })
     .await;
@@ -168,8 +168,8 @@ async fn a_stat_is_of_one_moment_while_children_come_and_go() {
     let writing = tokio::spawn(async move {
         for number in 1..=100_u64 {
             // The value is the number of children, or one less.
-            writer.put(&path(&format!("/a/{number}")), "").await.unwrap();
-            writer.put(&path("/a"), value(number)).await.unwrap();
+            writer.put(format!("/a/{number}"), "").await.unwrap();
+            writer.put("/a", value(number)).await.unwrap();
         }
     });
     loop {
@@ -188,8 +188,7 @@ async fn refusals_say_what_was_expected_and_change_nothing() {
     let client = server.client().await;
     let path = path("/a");
     let written = client.put(&path, "one").await.unwrap();
-    let create = PutOptions { condition: Condition::Absent, ..PutOptions::default() };
-    let error = client.put_with(&path, "two", create).await.unwrap_err();
+    let error = client.put(&path, "two").if_absent().await.unwrap_err();
     let create_revision = written.revision;
     let expected = WriteRefusal::Exists { path: path.clone(), create_revision };
     assert_eq!(error, WriteError::Refused(Refusal::Write(expected)));
@@ -197,8 +196,8 @@ async fn refusals_say_what_was_expected_and_change_nothing() {
     let error = client.put(&path, vec![0; 9 << 20]).await.unwrap_err();
     assert!(matches!(error, WriteError::Limit(_)), "{error}");
     assert_eq!(&client.get(&path).await.unwrap().unwrap().value[..], b"one");
-    assert_eq!(client.volumes(&common::path("/")).await.unwrap().len(), 1);
-    assert_eq!(client.cluster().await.unwrap().replica, 1);
+    assert_eq!(client.admin().volumes(&common::path("/")).await.unwrap().len(), 1);
+    assert_eq!(client.admin().cluster().await.unwrap().replica, 1);
     let info = leasehold_client_cache::server_status(server.address(), Duration::from_secs(60)).await.unwrap().info;
     assert_eq!(info.leader, Some(1));
 }
@@ -212,9 +211,9 @@ async fn a_volume_that_is_made_or_removed_keeps_reads_right() {
         writer.put(&node, value(number)).await.unwrap();
         assert_eq!(reader.get(&node).await.unwrap().unwrap().value, value(number));
         if number % 2 == 0 {
-            writer.create_volume(&top, common::settings(Duration::from_secs(2))).await.unwrap();
+            writer.admin().create_volume(&top).settings(common::settings(Duration::from_secs(2))).await.unwrap();
         } else {
-            writer.remove_volume(&top).await.unwrap();
+            writer.admin().remove_volume(&top).await.unwrap();
         }
         assert_eq!(reader.get(&node).await.unwrap().unwrap().value, value(number));
         assert_eq!(reader.read(&node).await.unwrap().source, ReadSource::Memory);
@@ -230,7 +229,7 @@ async fn closing_gives_everything_back() {
     let path = path("/a");
     let mut events = client.events();
     client.get(&path).await.unwrap();
-    assert_eq!(other.holders(&path).await.unwrap().len(), 1);
+    assert_eq!(other.admin().holders(&path).await.unwrap().len(), 1);
     let clone = client.clone();
     within(client.close()).await;
     let mut state = events.next().await;
@@ -239,7 +238,7 @@ async fn closing_gives_everything_back() {
         state = events.next().await;
     }
     assert_eq!(state, Ok(ConnectionState::Closed));
-    assert_eq!(other.holders(&path).await.unwrap(), []);
+    assert_eq!(other.admin().holders(&path).await.unwrap(), []);
     assert_eq!(clone.cached(&path), None);
     assert_eq!(clone.get(&path).await, Err(ReadError::Closed));
     assert_eq!(clone.put(&path, "").await, Err(WriteError::SessionEnded));
@@ -251,11 +250,10 @@ async fn closing_gives_everything_back() {
 async fn reads_and_writes_that_nobody_waits_for_leave_nothing_behind() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    client.get(&path("/other")).await.unwrap();
+    client.get("/other").await.unwrap();
     server.hold_reads(true);
     let node = path("/a");
-    let options = ReadOptions { kind: ObjectKind::Children, timeout: Some(Duration::from_millis(5)) };
-    let error = client.read_with(&node, options).await.unwrap_err();
+    let error = client.read(&node).kind(ObjectKind::Children).timeout(Duration::from_millis(5)).await.unwrap_err();
     assert_eq!(error, ReadError::TimedOut { after: Duration::from_millis(5) });
     assert!(tokio::time::timeout(Duration::from_millis(5), client.get(&node)).await.is_err());
     server.hold_reads(false);

@@ -6,15 +6,11 @@ use std::time::{Duration, Instant};
 
 use common::{SHORT_TERM, Server, path, value, within};
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, Options, ReadError, ReadOptions, ReadSource, Unavailable, WriteError,
+    Client, ConnectError, ConnectionState, Options, ReadError, ReadSource, Unavailable, WriteError,
 };
 use tokio::net::TcpListener;
 
 const TERM: Duration = SHORT_TERM;
-
-fn patience(timeout: Duration) -> ReadOptions {
-    ReadOptions { timeout: Some(timeout), ..ReadOptions::default() }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
@@ -42,7 +38,7 @@ async fn cached_reads_last_until_lease_end_then_jeopardy_once() {
     assert_eq!(*client.connection_state().borrow(), ConnectionState::Jeopardy);
     assert_eq!(client.cached(&node), None);
     let timeout = Duration::from_millis(50);
-    let error = client.read_with(&node, patience(timeout)).await.unwrap_err();
+    let error = client.read(&node).timeout(timeout).await.unwrap_err();
     assert!(
         matches!(
             &error,
@@ -87,16 +83,16 @@ async fn cached_reads_never_stop_while_a_leader_is_replaced_in_time() {
 async fn reads_and_writes_in_flight_reach_next_leader() {
     let mut server = Server::start(TERM).await;
     let client = server.client().await;
-    client.put(&path("/a"), "one").await.unwrap();
+    client.put("/a", "one").await.unwrap();
     server.stop().await;
     let (reader, writer) = (client.clone(), client.clone());
-    let read = tokio::spawn(async move { reader.get(&path("/b")).await });
-    let write = tokio::spawn(async move { writer.put(&path("/a"), "two").await });
+    let read = tokio::spawn(async move { reader.get("/b").await });
+    let write = tokio::spawn(async move { writer.put("/a", "two").await });
     common::until(|| client.stats().misses == 1 && client.stats().writes == 2).await;
     server.lead();
     assert_eq!(within(read).await.unwrap(), Ok(None));
     within(write).await.unwrap().unwrap();
-    assert_eq!(&client.get(&path("/a")).await.unwrap().unwrap().value[..], b"two");
+    assert_eq!(&client.get("/a").await.unwrap().unwrap().value[..], b"two");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,12 +102,26 @@ async fn write_without_any_server_reports_not_sent() {
     server.stop().await;
     drop(server);
     let timeout = Duration::from_millis(200);
-    let change = leasehold_client_cache::Write::RemoveVolume { path: path("/a") };
     // The first one may have been on its way when the server stopped.
-    let _ = client.write(change.clone(), Some(timeout)).await;
-    let error = client.write(change, Some(timeout)).await.unwrap_err();
+    let _ = client.delete("/a").timeout(timeout).await;
+    let error = client.delete("/a").timeout(timeout).await.unwrap_err();
     let is_no_server = matches!(&error, WriteError::Unavailable { source: Unavailable::NoServer { .. }, .. });
     assert!(is_no_server && !error.may_still_happen(), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lazy_client_connects_when_a_server_leads() {
+    let mut server = Server::start(TERM).await;
+    server.stop().await;
+    let options = server.options().connect_lazily().timeout(Duration::from_millis(200));
+    let client = within(Client::connect(options)).await.unwrap();
+    assert_eq!(client.session(), None);
+    let error = client.get("/a").await.unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    server.lead();
+    let is_connected = |state: &ConnectionState| matches!(state, ConnectionState::Connected { .. });
+    within(client.connection_state().wait_for(is_connected)).await.unwrap();
+    client.put("/a", "1").timeout(TERM).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -136,7 +146,7 @@ async fn the_first_endpoint_may_be_dead() {
     drop(listener);
     let options = Options::new([dead.as_str(), server.address()]).timeout(Duration::from_secs(60));
     let client = Client::connect(options).await.unwrap();
-    assert_eq!(client.get(&path("/a")).await.unwrap(), None);
+    assert_eq!(client.get("/a").await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ use std::{
 };
 
 use common::{Server, path, value};
-use leasehold_client_cache::{Client, Content, NodePath, ReadOptions};
+use leasehold_client_cache::{Client, Content, NodePath};
 
 const NODES: usize = 8;
 const READERS: usize = 4;
@@ -143,7 +143,7 @@ fn run(mut trouble: impl FnMut(&mut Server, &Happened<'_>) -> bool) {
             clients.push(server.client().await);
         }
         for i in 0..NODES {
-            clients[0].put(&path(&format!("/counter-{i}")), value(0)).await.unwrap();
+            clients[0].put(format!("/counter-{i}"), value(0)).await.unwrap();
         }
         (server, clients)
     });
@@ -201,13 +201,12 @@ async fn write(
 /// Reads from memory, or else from the server.
 fn read(client: &Client, counters: &[Counter], is_over: &AtomicBool, runtime: &tokio::runtime::Handle) {
     let (_ends_all, mut last) = (EndsAll(is_over), [0; NODES]);
-    let patience = ReadOptions { timeout: Some(READ_MAX), ..ReadOptions::default() };
     while !is_over.load(SeqCst) {
         for (counter, last) in counters.iter().zip(&mut last) {
             let least = counter.acknowledged.load(SeqCst).max(*last);
             let got = match client.cached(&counter.path) {
                 Some(content) => number(&content),
-                None => match runtime.block_on(client.read_with(&counter.path, patience)) {
+                None => match runtime.block_on(client.read(&counter.path).timeout(READ_MAX).into_future()) {
                     Ok(read) => number(&read.content),
                     Err(_) => continue,
                 },

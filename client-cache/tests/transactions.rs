@@ -16,9 +16,8 @@ use std::{
 use common::{Server, path, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Attach, Branch, Client, Compare, LeaseOptions, NodeData, NodeOwner, NodePath, Operation, OperationResult,
-    PutOptions, ReadSource, Refusal, Relation, SnapshotError, Transaction, UpdateOptions, Value, WriteError,
-    WriteRefusal,
+    Branch, Client, Compare, NodeData, NodeOwner, NodePath, Operation, OperationResult, ReadSource, Refusal, Relation,
+    SnapshotError, Transaction, Value, WriteError, WriteRefusal,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -89,7 +88,7 @@ async fn what_no_server_would_take_is_not_sent() {
     assert_eq!(server.asked("Write"), 0);
     let refused = client.transaction(Transaction::new().then(put("/a")).then(Operation::delete(path("/b")))).await;
     assert_eq!(refused.unwrap_err().to_string(), "operation 2 of branch then: /b: not found");
-    assert_eq!(client.get(&path("/a")).await.unwrap(), None, "none of it was done");
+    assert_eq!(client.get("/a").await.unwrap(), None, "none of it was done");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,7 +96,7 @@ async fn snapshot_read_of_cached_nodes_is_local_and_never_torn() {
     let server = Server::start(TERM).await;
     let (reader, writer) = (server.client().await, server.client().await);
     let paths: Vec<NodePath> = (0..4).map(|it| path(&format!("/it/{it}"))).collect();
-    writer.put(&path("/it"), "stays").await.unwrap();
+    writer.put("/it", "stays").await.unwrap();
     let none = reader.snapshot(&paths).await.unwrap();
     assert_eq!((none.entries, none.tries), (vec![None; 4], 1));
     let before = reader.stats();
@@ -138,7 +137,7 @@ async fn snapshot_read_of_cached_nodes_is_local_and_never_torn() {
 async fn a_snapshot_that_finds_no_moment_says_so() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let nothing = client.snapshot_with(&[path("/a")], Some(Duration::ZERO)).await;
+    let nothing = client.snapshot(["/a"]).timeout(Duration::ZERO).await;
     assert!(matches!(nothing, Err(SnapshotError::Contended { tries: 1, .. } | SnapshotError::Read(_))), "{nothing:?}");
 }
 
@@ -152,9 +151,8 @@ async fn many_clients_that_update_one_node_lose_nothing() {
         async move {
             let mut tries = 0;
             for _ in 0..25 {
-                let options = UpdateOptions { timeout: Some(Duration::from_secs(60)), ..UpdateOptions::default() };
                 let next = |entry: Option<&NodeData>| Some(value(entry.map_or(0, |entry| number(&entry.value)) + 1));
-                tries += client.update_with(&counter, options, next).await.unwrap().tries;
+                tries += client.update(&counter, next).timeout(Duration::from_secs(60)).await.unwrap().tries;
             }
             tries
         }
@@ -168,10 +166,9 @@ async fn many_clients_that_update_one_node_lose_nothing() {
 async fn an_update_may_leave_the_node_as_it_is_and_keeps_its_lease() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let lease = client.grant_lease(TERM, LeaseOptions::default()).await.unwrap();
+    let lease = client.grant_lease(TERM).await.unwrap();
     let node = path("/a");
-    let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
-    client.put_with(&node, "one", options).await.unwrap();
+    client.put(&node, "one").lease(lease).await.unwrap();
     let left = client.update(&node, |entry| entry.is_none().then(Value::new)).await.unwrap();
     assert_eq!((left.written, left.tries), (None, 1));
     let updated = client.update(&node, |_| Some("two".into())).await.unwrap();
@@ -185,14 +182,16 @@ async fn contended_update_times_out_with_number_of_tries() {
     let server = Server::start(TERM).await;
     let (client, other) = (server.client().await, server.client().await);
     let node = path("/a");
-    let timeout = Some(Duration::from_millis(500));
+    let timeout = Duration::from_millis(500);
     let mut rounds = 0;
-    let result = client.update_with(&node, UpdateOptions { timeout, ..UpdateOptions::default() }, |_| {
-        rounds += 1;
-        let write = other.put(&node, value(rounds));
-        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(write)).unwrap();
-        Some("mine".into())
-    });
+    let result = client
+        .update(&node, |_| {
+            rounds += 1;
+            let write = other.put(&node, value(rounds)).into_future();
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(write)).unwrap();
+            Some("mine".into())
+        })
+        .timeout(timeout);
     let error = within(result).await.unwrap_err();
     // Mostly during a pause; sometimes during a read or a write.
     assert!(error.tries() > 1 && u64::from(error.tries()) >= rounds, "{error}");

@@ -9,6 +9,7 @@
 
 use std::{
     cmp::Ordering,
+    convert::Infallible,
     fmt,
     hash::{BuildHasher, Hash, Hasher},
     str::FromStr,
@@ -282,6 +283,49 @@ impl FromStr for NodePath {
 
     fn from_str(text: &str) -> Result<Self, PathError> {
         Self::parse(text)
+    }
+}
+
+impl TryFrom<&str> for NodePath {
+    type Error = PathError;
+
+    fn try_from(text: &str) -> Result<Self, PathError> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for NodePath {
+    type Error = PathError;
+
+    fn try_from(text: String) -> Result<Self, PathError> {
+        Self::parse(&text)
+    }
+}
+
+impl TryFrom<&String> for NodePath {
+    type Error = PathError;
+
+    fn try_from(text: &String) -> Result<Self, PathError> {
+        Self::parse(text)
+    }
+}
+
+impl From<&NodePath> for NodePath {
+    fn from(path: &NodePath) -> Self {
+        path.clone()
+    }
+}
+
+/// A path that is parsed already never fails to convert.
+impl From<Infallible> for PathError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl AsRef<str> for NodePath {
+    fn as_ref(&self) -> &str {
+        &self.text
     }
 }
 

@@ -276,8 +276,8 @@ pub(crate) fn index_of(place: usize) -> u32 {
 
 impl Operation {
     /// A put that attaches its node to no lease.
-    pub fn put(path: NodePath, value: impl Into<Value>) -> Self {
-        Self::Put { path, value: value.into(), attach: Attach::Nothing }
+    pub fn put(path: NodePath, value: impl AsRef<[u8]>) -> Self {
+        Self::Put { path, value: Value::copy_from_slice(value.as_ref()), attach: Attach::Nothing }
     }
 
     /// A delete of a node without children.
@@ -304,8 +304,8 @@ impl Operation {
 
 impl Compare {
     /// Compares a node's value.
-    pub fn value(path: NodePath, relation: Relation, value: impl Into<Value>) -> Self {
-        Self { path, target: CompareTarget::Value(relation, value.into()) }
+    pub fn value(path: NodePath, relation: Relation, value: impl AsRef<[u8]>) -> Self {
+        Self { path, target: CompareTarget::Value(relation, Value::copy_from_slice(value.as_ref())) }
     }
 
     /// Compares the number of writes since a node was created.

@@ -8,8 +8,8 @@
 use std::{fmt, time::Duration};
 
 use leasehold_client_cache::{
-    CancellationToken, Client, Condition, ConnectionState, DeleteOptions, EventsError, KeyLease, Leadership, LeaseId,
-    LockGuard, NodePath, Registration, Revision,
+    CancellationToken, Client, ConnectionState, EventsError, KeyLease, Leadership, LeaseId, LockGuard, NodePath,
+    Registration, Revision,
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -126,8 +126,8 @@ impl RegisteredNode {
                     let path = visible(self.path().as_str());
                     Output::notice(&format!("{path}: registration in jeopardy; no server answered in time"));
                 }
-                Ok(_) | Err(EventsError::Missed { .. }) => {}
                 Err(EventsError::Ended) => return,
+                Ok(_) | Err(_) => {}
             }
         }
     }
@@ -150,8 +150,7 @@ impl RegisteredNode {
         let left = match self {
             Self::Session(registration) => registration.leave().await,
             Self::Lease { path, revision, lease } => {
-                let options = DeleteOptions { condition: Condition::Revision(revision), ..DeleteOptions::default() };
-                let left = client.delete(&path, options).await;
+                let left = client.delete(&path).if_revision(revision).await;
                 // If the revocation is lost, the lease expires by itself.
                 let _ = lease.revoke().await;
                 left

@@ -22,7 +22,7 @@ use std::{
 
 use clap::Args;
 use leasehold_client_cache::{
-    Attach, Client, Compare, LockGuard, LockOptions, NodePath, Operation, Relation, Revision, Token, Transaction, Value,
+    Attach, Client, Compare, LockGuard, NodePath, Operation, Relation, Revision, Token, Transaction, Value,
 };
 use leasehold_protocol::limits::Limits;
 use serde::Serialize;
@@ -70,8 +70,8 @@ impl EditArgs {
 
     async fn edit(self, context: &Context) -> Result<CliStatus, CommandFailure> {
         let client = context.client().await?;
-        let options = LockOptions { wait: lock::wait(self.tries, self.wait), ..LockOptions::default() };
-        let lock = waits::lock(context, &self.path, client.lock(&self.path, options)).await?;
+        let taking = client.lock(&self.path).wait(lock::wait(self.tries, self.wait));
+        let lock = waits::lock(context, &self.path, taking).await?;
         let there = client.get(&self.path).await.map_err(|error| read_failure(&error))?;
         if self.must_exist && there.is_none() {
             // If the release is lost, the lease expires by itself.

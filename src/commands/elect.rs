@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::Args;
-use leasehold_client_cache::{CampaignOptions, ElectedLeader, HandOverError, Leadership, LockInfo, NodePath, Value};
+use leasehold_client_cache::{ElectedLeader, HandOverError, Leadership, LockInfo, NodePath, Value};
 use serde::Serialize;
 
 use super::{
@@ -152,10 +152,12 @@ impl ElectArgs {
     }
 
     async fn campaign(&self, context: &Context) -> Result<Leadership, CommandFailure> {
-        let options =
-            CampaignOptions { wait: self.wait_args.wait(), lock_delay: self.wait_args.delay(), timeout: None };
         let client = context.client().await?;
-        waits::lock(context, &self.path, client.campaign(&self.path, self.name().as_bytes(), options)).await
+        let campaign = client
+            .campaign(&self.path, self.name().as_bytes())
+            .wait(self.wait_args.wait())
+            .lock_delay(self.wait_args.delay());
+        waits::lock(context, &self.path, campaign).await
     }
 
     /// Prints each leader until a stop signal, or until the reader closes the pipe.
@@ -207,6 +209,7 @@ pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(
                 resigns(kept).await?;
                 return Err(lock_failure(&error));
             }
+            Err(error) => return Err(CommandFailure::other(&error)),
         },
     };
     resigns(leadership).await?;

@@ -139,7 +139,7 @@ impl HoldersAnswer {
 impl HoldersArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<HoldersAnswer, CommandFailure> {
         let client = context.client().await?;
-        let holders = client.holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let holders = client.admin().holders(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let locks = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let holders = holders.into_iter().map(|info| HolderRow {
             session: info.session.0,
@@ -311,8 +311,8 @@ impl Text for WhyAnswer {
 impl WhyArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<WhyAnswer, CommandFailure> {
         let client = context.client().await?;
-        let writes = client.pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
-        let reads = client.blocked_reads(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let writes = client.admin().pending_writes(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let reads = client.admin().blocked_reads(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let locks = client.locks(&self.path).await.map_err(|error| inspect_failure(&error))?;
         let (writes, reads) = (writes.into_iter().map(WaitRow::from), reads.into_iter().map(BlockedReadRow::from));
         let locks = LockWaitRow::all(&self.path, &locks);

@@ -4,14 +4,14 @@
 use std::{num::NonZeroU64, time::Duration};
 
 use clap::{Args, Subcommand};
-use leasehold_client_cache::{Client, LeaseError, LeaseId, LeaseInfo, LeaseOptions, NodePath};
+use leasehold_client_cache::{Client, LeaseError, LeaseId, LeaseInfo, NodePath};
 use serde::Serialize;
 
 use super::{background::BackgroundTask, boxed, inspect_failure, write_failure};
 use crate::{
     context::Context,
     duration,
-    exit::CommandFailure,
+    exit::{CommandFailure, causes},
     output::{CommandAnswer, Text, visible},
 };
 
@@ -238,7 +238,7 @@ impl LeaseCommand {
             Self::Grant(GrantArgs { ttl, id }) => boxed(grant(client, ttl, id).await),
             Self::KeepAlive(KeepAliveArgs { id, once }) => boxed(keep_alive(context, id, once).await),
             Self::Timetolive(TimeToLiveArgs { id, keys }) => {
-                let info = if keys { client.lease_with_keys(id).await } else { client.lease(id).await };
+                let info = if keys { client.lease(id).with_keys().await } else { client.lease(id).await };
                 let info = info.map_err(|error| inspect_failure(&error))?;
                 boxed(info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| CommandFailure::lease_not_found(id)))
             }
@@ -247,7 +247,7 @@ impl LeaseCommand {
                 boxed(Ok(RevokeAnswer { id: hex(id), revision: written.revision.0, removed: written.removed }))
             }
             Self::List => {
-                let leases = client.leases().await.map_err(|error| inspect_failure(&error))?;
+                let leases = client.admin().leases().await.map_err(|error| inspect_failure(&error))?;
                 let leases = leases.into_iter().map(|info| ListedLease {
                     id: hex(info.id),
                     ttl_ms: duration::millis(info.ttl),
@@ -260,8 +260,12 @@ impl LeaseCommand {
 }
 
 async fn grant(client: &Client, ttl: Duration, id: Option<LeaseId>) -> Result<GrantAnswer, CommandFailure> {
-    let options = LeaseOptions { id, ..LeaseOptions::default() };
-    let id = client.grant_lease(ttl, options).await.map_err(|error| write_failure(&error))?;
+    let grant = client.grant_lease(ttl);
+    let grant = match id {
+        Some(id) => grant.id(id),
+        None => grant,
+    };
+    let id = grant.await.map_err(|error| write_failure(&error))?;
     Ok(GrantAnswer { id: hex(id), ttl_ms: duration::millis(ttl), ttl })
 }
 
@@ -281,8 +285,9 @@ async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<KeepAl
 pub(crate) fn lease_failure(error: &LeaseError) -> CommandFailure {
     match error {
         LeaseError::NotFound { id } => CommandFailure::lease_not_found(*id),
-        LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => CommandFailure::unavailable(error),
+        LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
         LeaseError::Closed => CommandFailure::refused("session_not_found", error),
+        _ => CommandFailure::other(error),
     }
 }
 

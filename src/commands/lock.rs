@@ -12,7 +12,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
-use leasehold_client_cache::{CancellationToken, LockError, LockGuard, LockMode, LockOptions, LockWait, NodePath};
+use leasehold_client_cache::{CancellationToken, LockError, LockGuard, LockMode, LockWait, NodePath};
 use serde::Serialize;
 
 use super::{background::BackgroundTask, waits, write_failure};
@@ -166,14 +166,14 @@ impl LockArgs {
     }
 
     async fn take(&self, context: &Context) -> Result<LockGuard, CommandFailure> {
-        let options = LockOptions {
-            mode: if self.read { LockMode::Shared } else { LockMode::Exclusive },
-            wait: self.wait_args.wait(),
-            lock_delay: self.wait_args.delay(),
-            timeout: None,
-        };
-        let client = context.client().await?;
-        waits::lock(context, &self.path, client.lock(&self.path, options)).await
+        let taking = context
+            .client()
+            .await?
+            .lock(&self.path)
+            .mode(if self.read { LockMode::Shared } else { LockMode::Exclusive })
+            .wait(self.wait_args.wait())
+            .lock_delay(self.wait_args.delay());
+        waits::lock(context, &self.path, taking).await
     }
 }
 
@@ -185,9 +185,11 @@ pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
 /// The failure for a lock that was not acquired or not released.
 pub(crate) fn lock_failure(error: &LockError) -> CommandFailure {
     match error {
+        LockError::Path(error) => CommandFailure::usage(error),
         LockError::Write(error) => write_failure(error),
         LockError::TimedOut { .. } => CommandFailure::unavailable(error),
         LockError::NotGranted { .. } => CommandFailure::refused("not_granted", error),
         LockError::Lost { .. } => CommandFailure::refused("lock_lost", error),
+        _ => CommandFailure::other(error),
     }
 }

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{
-    Attach, Client, Compare, Condition, Content, LeaseId, NodeOwner, NodePath, Operation, OperationResult, PutOptions,
-    ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
+    Attach, Client, Compare, Condition, Content, LeaseId, NodeOwner, NodePath, Operation, OperationResult, ReadSource,
+    Relation, Revision, Token, Transaction, WriteRefusal,
 };
 use serde::Serialize;
 
@@ -78,12 +78,11 @@ impl PutArgs {
             None => Condition::Any,
         };
         let attach = self.lease.map_or(Attach::Nothing, Attach::Lease);
-        let options = PutOptions { condition, attach, ..PutOptions::default() };
         let client = context.client().await?;
         let (revision, stat) = match self.token {
-            Some(token) => put_under(context, &self.path, Bytes::from(value), options, Token(token)).await?,
+            Some(token) => put_under(context, &self.path, value, (condition, attach), Token(token)).await?,
             None => {
-                let put = client.put_with(&self.path, Bytes::from(value), options);
+                let put = client.put(&self.path, value).condition(condition).attach(attach);
                 let written = waits::write(context, &[&self.path], put).await?;
                 (written.revision, written.stat)
             }
@@ -101,13 +100,13 @@ impl PutArgs {
 async fn put_under(
     context: &Context,
     path: &NodePath,
-    value: Bytes,
-    options: PutOptions,
+    value: Vec<u8>,
+    (condition, attach): (Condition, Attach),
     token: Token,
 ) -> Result<(Revision, Option<leasehold_client_cache::Stat>), CommandFailure> {
-    let put = Operation::Put { path: path.clone(), value, attach: options.attach };
+    let put = Operation::Put { path: path.clone(), value: value.into(), attach };
     let mut transaction = Transaction::new().when(Compare::locked(NodePath::root(), token)).then(put);
-    match options.condition {
+    match condition {
         Condition::Any => {}
         Condition::Absent => transaction = transaction.when(Compare::absent(path.clone())),
         Condition::Revision(revision) => {
@@ -123,7 +122,7 @@ async fn put_under(
         return Ok((outcome.revision, stat));
     };
     let path = path.clone();
-    Err(match (failed.index, options.condition, failed.found) {
+    Err(match (failed.index, condition, failed.found) {
         (0, ..) => {
             let text = "no current lock has this token; the lock was released or lost";
             CommandFailure::refused("token_not_held", text).with_subject(&format!("token {token}"))

@@ -4,9 +4,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt, time::Duration};
 
 use bytes::Bytes;
 use clap::Args;
-use leasehold_client_cache::{
-    Attach, Condition, LeaseOptions, NodePath, PutOptions, RegisterCondition, RegisterOptions,
-};
+use leasehold_client_cache::{Condition, NodePath};
 use serde::Serialize;
 
 use super::{
@@ -83,9 +81,8 @@ async fn with_session(
     value: Bytes,
     replace: bool,
 ) -> Result<RegisteredNode, CommandFailure> {
-    let condition = if replace { RegisterCondition::Any } else { RegisterCondition::Absent };
-    let options = RegisterOptions { condition, ..RegisterOptions::default() };
-    let registration = waits::write(context, &[path], context.client().await?.register(path, value, options)).await?;
+    let register = context.client().await?.register(path, value).replace(replace);
+    let registration = waits::write(context, &[path], register).await?;
     Ok(RegisteredNode::Session(registration))
 }
 
@@ -98,11 +95,11 @@ async fn with_lease(
     term: Duration,
 ) -> Result<RegisteredNode, CommandFailure> {
     let client = context.client().await?;
-    let granted = client.grant_lease(term, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
+    let granted = client.grant_lease(term).await.map_err(|error| write_failure(&error))?;
     let kept = client.keep_lease_alive(granted).await.map_err(|error| lease::lease_failure(&error))?;
     let condition = if replace { Condition::Any } else { Condition::Absent };
-    let options = PutOptions { condition, attach: Attach::Lease(granted), ..PutOptions::default() };
-    match waits::write(context, &[path], client.put_with(path, value, options)).await {
+    let put = client.put(path, value).condition(condition).lease(granted);
+    match waits::write(context, &[path], put).await {
         Ok(written) => Ok(RegisteredNode::Lease { path: path.clone(), revision: written.revision, lease: kept }),
         Err(failure) => {
             // If the revocation is lost, the lease expires by itself. That also undoes a put that

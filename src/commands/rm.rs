@@ -2,8 +2,7 @@
 
 use clap::Args;
 use leasehold_client_cache::{
-    Condition, DeleteOptions, NodePath, Operation, OperationResult, Refusal, Revision, Transaction, WriteError,
-    WriteRefusal,
+    Condition, NodePath, Operation, OperationResult, Refusal, Revision, Transaction, WriteError, WriteRefusal,
 };
 use serde::Serialize;
 
@@ -82,8 +81,7 @@ impl RmArgs {
 
     async fn remove_one(&self, context: &Context, path: &NodePath) -> Result<RmAnswer, CommandFailure> {
         let condition = self.if_revision.map_or(Condition::Any, |revision| Condition::Revision(Revision(revision)));
-        let options = DeleteOptions { recursive: self.recursive, condition, ..DeleteOptions::default() };
-        let delete = context.client().await?.delete(path, options);
+        let delete = context.client().await?.delete(path).recursive(self.recursive).condition(condition);
         let written = waits::write(context, &[path], delete).await?;
         Ok(RmAnswer { path: path.clone(), revision: written.revision.0, removed: written.removed })
     }

@@ -118,7 +118,8 @@ impl Text for ServicesAnswer {
 
 impl ServicesArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<ServicesAnswer, CommandFailure> {
-        let found = context.client().await?.services(&self.path).await.map_err(|error| inspect_failure(&error))?;
+        let found =
+            context.client().await?.admin().services(&self.path).await.map_err(|error| inspect_failure(&error))?;
         Ok(ServicesAnswer { path: self.path, services: found.into_iter().map(ServiceRow::of).collect() })
     }
 }

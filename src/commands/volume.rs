@@ -183,23 +183,24 @@ impl VolumeCommand {
         match self {
             Self::Create(change) => {
                 let settings = change.settings(&VolumeSettings::DEFAULT)?;
-                let create = client.create_volume(&change.path, settings);
+                let create = client.admin().create_volume(&change.path).settings(settings);
                 let written = waits::write(context, &[&change.path], create).await?;
                 boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
             }
             Self::Set(change) => {
                 let current = show(client, &change.path).await?;
                 let settings = change.settings(&current.settings)?;
-                let written = waits::write(context, &[&change.path], client.set_volume(&change.path, settings)).await?;
+                let set = client.admin().set_volume(&change.path, settings);
+                let written = waits::write(context, &[&change.path], set).await?;
                 boxed(Ok(ChangeAnswer { path: change.path, revision: written.revision.0 }))
             }
             Self::Remove(VolumeArgs { path }) => {
-                let written = waits::write(context, &[&path], client.remove_volume(&path)).await?;
+                let written = waits::write(context, &[&path], client.admin().remove_volume(&path)).await?;
                 boxed(Ok(ChangeAnswer { path, revision: written.revision.0 }))
             }
             Self::Show(VolumeArgs { path }) => boxed(show(client, &path).await.map(VolumeAnswer::from)),
             Self::List(VolumeListArgs { path }) => {
-                let volumes = client.volumes(&path).await.map_err(|error| inspect_failure(&error))?;
+                let volumes = client.admin().volumes(&path).await.map_err(|error| inspect_failure(&error))?;
                 boxed(Ok(VolumeListAnswer { volumes: volumes.into_iter().map(VolumeAnswer::from).collect() }))
             }
         }
@@ -208,12 +209,12 @@ impl VolumeCommand {
 
 /// The volume with this topmost node.
 async fn show(client: &Client, path: &NodePath) -> Result<VolumeInfo, CommandFailure> {
-    let volumes = client.volumes(path).await.map_err(|error| inspect_failure(&error))?;
+    let volumes = client.admin().volumes(path).await.map_err(|error| inspect_failure(&error))?;
     if let Some(volume) = volumes.into_iter().find(|volume| volume.path == *path) {
         return Ok(volume);
     }
     // The same error as the server's for a change of a node that is no volume.
-    let all = client.volumes(&NodePath::root()).await.map_err(|error| inspect_failure(&error))?;
+    let all = client.admin().volumes(&NodePath::root()).await.map_err(|error| inspect_failure(&error))?;
     let above = all.into_iter().map(|volume| volume.path).filter(|volume| volume.contains(path)).max();
     let volume = above.unwrap_or_else(NodePath::root);
     Err(CommandFailure::from_refusal(&WriteRefusal::NotAVolume { path: path.clone(), volume }.into()))

@@ -82,11 +82,11 @@ fn others_text(others: usize) -> String {
 pub(crate) async fn write<T>(
     context: &Context,
     paths: &[&NodePath],
-    write: impl Future<Output = Result<T, WriteError>>,
+    write: impl IntoFuture<Output = Result<T, WriteError>>,
 ) -> Result<T, CommandFailure> {
     let client = context.client().await?;
     let Some(path) = paths.first() else { return write.await.map_err(|error| write_failure(&error)) };
-    let mut write = pin!(write);
+    let mut write = pin!(write.into_future());
     let mut looks = interval_at(Instant::now() + SILENCE, SILENCE);
     let mut last: Option<(Blockers, Instant)> = None;
     let written = loop {
@@ -124,7 +124,7 @@ pub(crate) async fn write<T>(
 
 async fn blockers(client: &Client, paths: &[&NodePath]) -> Option<Blockers> {
     for path in paths.iter().take(PATHS_MAX) {
-        let found = Blockers::of(client.session(), client.pending_writes(path).await.ok()?);
+        let found = Blockers::of(client.session(), client.admin().pending_writes(*path).await.ok()?);
         if found.is_some() {
             return found;
         }
@@ -166,11 +166,11 @@ impl fmt::Display for Owners {
 pub(crate) async fn lock<T>(
     context: &Context,
     path: &NodePath,
-    request: impl Future<Output = Result<T, LockError>>,
+    request: impl IntoFuture<Output = Result<T, LockError>>,
 ) -> Result<T, CommandFailure> {
     let client = context.client().await?;
     let owners = || async { Owners::of(client.session(), client.locks(path).await.ok()?) };
-    let mut request = pin!(request);
+    let mut request = pin!(request.into_future());
     let mut looks = interval_at(Instant::now() + SILENCE, SILENCE);
     let mut is_told = false;
     let locked = loop {

@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use leasehold_client_cache::{
-    ChangeReason, Event, EventKind, NodePath, Revision, Value, Watch as Watching, WatchError, WatchItem, WatchOptions,
+    ChangeReason, Event, EventKind, NodePath, Revision, Value, Watch as Watching, WatchError, WatchItem,
 };
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::background::StopSignal;
 use crate::{
     cli,
     context::Context,
-    exit::CommandFailure,
+    exit::{CommandFailure, causes},
     output::{Output, Text, escaped, reader_gone, visible},
 };
 
@@ -101,9 +101,12 @@ impl WatchArgs {
         let stop = StopSignal::listen()?;
         let watching = async {
             let client = context.client().await?;
-            let from = self.from.map(Revision);
-            let options = WatchOptions { from, recursive: !self.node, ..WatchOptions::default() };
-            let watch = client.watch(&self.path, options).await.map_err(|error| watch_failure(&error))?;
+            let watch = client.watch(&self.path).recursive(!self.node);
+            let watch = match self.from {
+                Some(from) => watch.from(Revision(from)),
+                None => watch,
+            };
+            let watch = watch.await.map_err(|error| watch_failure(&error))?;
             self.print_changes(watch, context.output).await
         };
         tokio::select! {
@@ -138,11 +141,13 @@ impl WatchArgs {
 /// The failure for a watch that ended.
 pub(crate) fn watch_failure(error: &WatchError) -> CommandFailure {
     match error {
+        WatchError::Path(error) => CommandFailure::usage(error),
         WatchError::Compacted { .. } => CommandFailure::refused("compacted", error),
         WatchError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        WatchError::Unavailable { .. } | WatchError::TimedOut { .. } => CommandFailure::unavailable(error),
+        WatchError::Unavailable { .. } | WatchError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
         WatchError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
         WatchError::Closed => CommandFailure::refused("session_not_found", error),
+        _ => CommandFailure::other(error),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{fs, io, path::PathBuf};
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use leasehold_client_cache::{Client, Condition, NodePath, PutOptions, Refusal, Revision, WriteError};
+use leasehold_client_cache::{Client, NodePath, Refusal, Revision, WriteError};
 use leasehold_protocol::limits::{LimitError, Limits};
 use serde::Serialize;
 
@@ -115,12 +115,11 @@ async fn check_limits(client: &Client, scan: &Scan) -> Result<(), CommandFailure
 async fn probe(client: &Client, entry: &ScannedNode) -> Result<(), CommandFailure> {
     // No server accepts a longer value. A server with a lower limit reports it in its refusal.
     let bytes = usize::try_from(entry.bytes).unwrap_or(usize::MAX).min(Limits::VALUE_MAX_BYTES);
-    let options = PutOptions { condition: Condition::Revision(Revision(u64::MAX)), ..PutOptions::default() };
     let too_long = |most: usize| {
         let text = format!("{} bytes exceed the limit of {most}; nothing was imported", entry.bytes);
         Err(CommandFailure::refused("limit", text))
     };
-    match client.put_with(&entry.path, vec![0; bytes], options).await {
+    match client.put(&entry.path, vec![0; bytes]).if_revision(Revision(u64::MAX)).await {
         Err(WriteError::Refused(Refusal::Limit(LimitError::Value { expected, .. }))) => too_long(expected),
         Err(WriteError::Refused(Refusal::Write(_))) | Ok(_) if entry.bytes > bytes as u64 => too_long(bytes),
         Err(WriteError::Refused(Refusal::Write(_))) | Ok(_) => Ok(()),

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Client, LockOptions, Options};
+use leasehold_client_cache::{Client, Options};
 
 use crate::{
     common::{Cluster, eventually},
@@ -62,8 +62,7 @@ fn why_names_write_lease_owner_and_counts_blocked_reads() {
     let lease = runtime.block_on(async {
         let options = Options::new(cli.endpoints.split(',')).name("editor");
         let client = Client::connect(options).await.expect("a server is there");
-        let path = "/v/a".parse().expect("a path");
-        let lease = client.write_lease(&path, LockOptions::default()).await.expect("nobody else wants it");
+        let lease = client.write_lease("/v/a").await.expect("nobody else wants it");
         lease.set("not flushed").await.expect("it is certain");
         lease
     });

@@ -111,7 +111,7 @@ pub async fn soon<L: Look, F: Future<Output = L>>(what: &str, mut look: impl FnM
 }
 
 /// Waits for work that must end within [`SOON`].
-pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub async fn within<T>(what: &str, work: impl IntoFuture<Output = T>) -> T {
     match tokio::time::timeout(SOON, work).await {
         Ok(done) => done,
         Err(_) => panic!("{what} took longer than {SOON:?}"),

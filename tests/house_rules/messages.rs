@@ -38,7 +38,7 @@ const COMMANDS: &str = "src/";
 /// Errors that no operator sees: the file, a part that only this error has, and the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
     ("client-cache/src/lock.rs", ": it is held as before", "wraps an error for the program that hands over"),
-    ("client-cache/src/lock.rs", ": it is given back", "wraps an error for the program that hands over"),
+    ("client-cache/src/lock.rs", ": it is released", "wraps an error for the program that hands over"),
     ("client-cache/src/status.rs", "changes of the session's state were missed", "told to the program that listens"),
     ("client-cache/src/recipes/mod.rs", ": expected 1 to ", "told to the program that uses the recipe"),
     ("client-cache/src/recipes/mod.rs", "as others who use it count", "told to the program that uses the recipe"),

@@ -23,7 +23,7 @@ use crate::{
     },
     ends::{Ends, Granted, grant},
     figures::Figures,
-    number, path,
+    number,
     worker::boottime_ns,
 };
 
@@ -111,7 +111,7 @@ impl Unanswered {
         for number in 0_u64.. {
             let asked = boottime_ns();
             // A read that fails also took long.
-            drop(client.get(&path(&format!("/none{of}/{number}"))).await);
+            drop(client.get(format!("/none{of}/{number}")).await);
             let answered = boottime_ns();
             if Duration::from_nanos(answered - asked) > READ_MAX {
                 self.0.lock().expect("nobody panics").push((asked, answered));
@@ -173,7 +173,7 @@ async fn abandoned_lease_ends_within_700_ms_of_term_and_outage() {
             tokio::spawn(async move {
                 loop {
                     // A write of unknown outcome keeps the cluster busy too.
-                    drop(writer.put(&path("/busy"), "written").await);
+                    drop(writer.put("/busy", "written").await);
                 }
             })
         });

@@ -83,7 +83,7 @@ fn reason(answer: &[u8]) -> Option<&str> {
 /// Reads until the answer comes from memory.
 async fn cache(client: &Client) {
     soon("the copy is in memory", || async {
-        let read = client.read(&path("/kept")).await.expect("served");
+        let read = client.read("/kept").await.expect("served");
         if read.source == ReadSource::Memory { Ok(()) } else { Err(format!("{read:?}")) }
     })
     .await;
@@ -93,7 +93,7 @@ async fn cache(client: &Client) {
 async fn still_serves(client: &Client) {
     let node = path("/counter");
     let other = client.put(&node, "1").await.expect("written");
-    let kept = client.get(&path("/kept")).await.expect("served").expect("there");
+    let kept = client.get("/kept").await.expect("served").expect("there");
     assert_eq!(&kept.value[..], b"kept");
     let entry = client.get(&node).await.expect("served").expect("there");
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"1"[..], other.revision));
@@ -105,7 +105,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
     let mut cluster = Cluster::start(1);
     let address = cluster.address(1).to_owned();
     let client = cluster.client("bystander").await;
-    client.put(&path("/kept"), "kept").await.expect("written");
+    client.put("/kept", "kept").await.expect("written");
     cache(&client).await;
     let before = cluster.status().expect("it answers")["revision"].clone();
 
@@ -152,7 +152,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
         );
     }
     assert_eq!(cluster.status().expect("it answers")["revision"], before, "something has changed");
-    let read = client.read(&path("/kept")).await.expect("served");
+    let read = client.read("/kept").await.expect("served");
     assert_eq!(read.source, ReadSource::Memory, "the bystander's copy has suffered");
     still_serves(&client).await;
     cluster.assert_all_run();
@@ -178,7 +178,7 @@ async fn requests_that_are_over_on_arrival_leave_the_log_as_it_is() {
     let _alone = alone();
     let mut cluster = Cluster::start(1);
     let client = cluster.client("bystander").await;
-    client.put(&path("/kept"), "kept").await.expect("written");
+    client.put("/kept", "kept").await.expect("written");
     let before = cluster.log(1);
     let mut stream = TcpStream::connect(cluster.address(1)).await.expect("it listens");
     let mut frames = hello(PROTOCOL_VERSION, CLIENT);
@@ -212,7 +212,7 @@ async fn invalid_commands_are_refused_with_numbers_and_no_change() {
     let mut cluster = Cluster::start(3);
     let cli = cluster.cli();
     let client = cluster.client("bystander").await;
-    let written = client.put(&path("/kept"), "kept").await.expect("written").revision;
+    let written = client.put("/kept", "kept").await.expect("written").revision;
     let status = cluster.caught_up(&cluster.ids());
 
     let too_long = vec![b'x'; (1 << 20) + 1];

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{CampaignOptions, Client, Leadership, NodePath, Options};
+use leasehold_client_cache::{Client, Leadership, NodePath, Options};
 use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -131,7 +131,7 @@ impl Work {
         let mut attempts = interval(PACE);
         loop {
             attempts.tick().await;
-            match self.client.campaign(&self.path, &self.name, CampaignOptions::default()).await {
+            match self.client.campaign(&self.path, &self.name).await {
                 Ok(leadership) => {
                     self.notes.note(&Note::Elected { token: leadership.token().0, at: boottime_ns() });
                     tokio::select! {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, Condition, NodePath, PutOptions, Refusal, Revision, WriteError, WriteRefusal};
+use leasehold_client_cache::{Client, Condition, NodePath, Refusal, Revision, WriteError, WriteRefusal};
 
 use crate::{
     alone,
@@ -84,10 +84,8 @@ impl Known {
 
     /// Writes once. The outcome also decides about earlier writes.
     async fn write(&mut self, client: &Client, attempt: Attempt, value: String) {
-        let options =
-            PutOptions { condition: self.condition(attempt), timeout: Some(PATIENT), ..PutOptions::default() };
         let must_be_refused = self.must_be_refused(attempt);
-        match client.put_with(&self.path, value.clone(), options).await {
+        match client.put(&self.path, value.clone()).condition(self.condition(attempt)).timeout(PATIENT).await {
             Ok(written) => {
                 assert_ne!(must_be_refused, Some(true), "{attempt:?} took effect on {self:?}: {written:?}");
                 let stat = written.stat.expect("a put has one");

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
-use leasehold_client_cache::{Client, LockGuard, LockOptions, Options, RegisterOptions, Registration};
+use leasehold_client_cache::{Client, LockGuard, Options, Registration};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,7 +18,7 @@ use crate::{
     alone,
     common::{ALLOWANCE, eventually, stall::Stalls},
     figures::Figures,
-    number, path,
+    number,
     worker::{self, Notes, Role, boottime_ns, until_told_to_stop},
     world::{TERM, World},
 };
@@ -70,8 +70,8 @@ async fn keep(task: Task) {
     let client = Client::connect(options).await.expect("the cluster serves");
     let notes = Notes::open(&task.notes);
     loop {
-        let registered = client.register(&path(SERVICE), "here", RegisterOptions::default()).await;
-        let locked = client.lock(&path(LOCK), LockOptions::default()).await;
+        let registered = client.register(SERVICE, "here").await;
+        let locked = client.lock(LOCK).await;
         // After a long cut, one attempt may come too early.
         if let (Ok(registration), Ok(lock)) = (registered, locked) {
             notes.note(&Note::Has { epoch: registration.epoch().0, token: lock.token().0 });

@@ -10,7 +10,6 @@ use tokio::net::TcpStream;
 use crate::{
     alone,
     common::{Cluster, Place, Site, free_address, soon},
-    path,
 };
 
 /// How many files a server may open.
@@ -44,7 +43,7 @@ async fn crowd(address: &str, count: usize) -> (Vec<TcpStream>, Vec<String>) {
 }
 
 async fn writes(client: &Client) {
-    soon("a write goes through", async || client.put(&path("/a"), "1").await.map_err(|error| error.to_string())).await;
+    soon("a write goes through", async || client.put("/a", "1").await.map_err(|error| error.to_string())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

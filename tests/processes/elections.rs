@@ -295,7 +295,7 @@ impl Election {
 
 /// Records each leader.
 async fn observe(client: Client, told: Told) {
-    let mut leaders = client.observe(&path(NODE));
+    let mut leaders = client.observe(NODE);
     while let Ok(leader) = leaders.next().await {
         let at = boottime_ns();
         told.lock().expect("nobody panics").push((leader, at));

@@ -6,9 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{
-    Attach, ChangeReason, Client, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, WatchItem, WatchOptions,
-};
+use leasehold_client_cache::{ChangeReason, Client, EventKind, LeaseId, NodePath, WatchItem};
 
 use crate::{common::soon, path, worker::boottime_ns};
 
@@ -31,7 +29,7 @@ impl Ends {
     /// Watches from now on.
     pub(crate) async fn watched_by(client: &Client) -> Self {
         let ends = Self::default();
-        let mut watch = client.watch(&path("/n"), WatchOptions::default()).await.expect("the cluster serves");
+        let mut watch = client.watch("/n").await.expect("the cluster serves");
         let told = ends.clone();
         tokio::spawn(async move {
             while let Ok(news) = watch.next().await {
@@ -60,9 +58,8 @@ impl Ends {
 /// Grants a lease, and attaches a node to it.
 pub(crate) async fn grant(client: &Client, at: &str, ttl: Duration) -> Granted {
     let asked = boottime_ns();
-    let id = client.grant_lease(ttl, LeaseOptions::default()).await.expect("the cluster serves");
+    let id = client.grant_lease(ttl).await.expect("the cluster serves");
     let (answered, path) = (boottime_ns(), path(at));
-    let with_it = PutOptions { attach: Attach::Lease(id), ..PutOptions::default() };
-    client.put_with(&path, "here", with_it).await.expect("the lease has only just begun");
+    client.put(&path, "here").lease(id).await.expect("the lease has only just begun");
     Granted { id, path, asked, answered }
 }

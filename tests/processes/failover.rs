@@ -88,7 +88,7 @@ async fn leader_kill_spares_cached_reads_and_writes_resume_soon() {
     let (steady, shared) = (path("/steady"), path("/long/shared"));
     let hour = Duration::from_secs(3600);
     let settings = VolumeSettings::new(TERM, hour, TERM / 10, Tracking::Objects, DriftAllowance::DEFAULT);
-    writer.create_volume(&path("/long"), settings.expect("valid")).await.expect("created");
+    writer.admin().create_volume("/long").settings(settings.expect("valid")).await.expect("created");
     writer.put(&steady, "steady").await.expect("written");
     writer.put(&shared, "before").await.expect("written");
     cache(&reader, &steady).await;

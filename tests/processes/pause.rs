@@ -75,7 +75,7 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     let first = cluster.client("first").await;
     let margin = Duration::from_millis(100);
     let settings = VolumeSettings::new(TERM, 100 * TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT);
-    first.create_volume(&path("/v"), settings.expect("valid")).await.expect("created");
+    first.admin().create_volume("/v").settings(settings.expect("valid")).await.expect("created");
     first.put(&node, "old").await.expect("written");
     first.close().await;
     // A client that knows only the leader and has a copy, and a session to the leader without the

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_client_cache::{
-    Client, ConnectionState, DriftAllowance, Options, ReadError, ReadOptions, Tracking, VolumeSettings,
-};
+use leasehold_client_cache::{Client, ConnectionState, DriftAllowance, Options, ReadError, Tracking, VolumeSettings};
 
 use crate::{
     alone,
@@ -30,7 +28,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     let node = path("/v/a");
     let margin = Duration::from_millis(100);
     let settings = VolumeSettings::new(TERM, 100 * TERM, margin, Tracking::Objects, DriftAllowance::DEFAULT);
-    client.create_volume(&path("/v"), settings.expect("valid")).await.expect("created");
+    client.admin().create_volume("/v").settings(settings.expect("valid")).await.expect("created");
     client.put(&node, "kept").await.expect("written");
     client.get(&node).await.expect("served");
     let (cli, mut shell) = (cluster.cli(), cluster.cli().shell_with(&["--timeout", "3s"]));
@@ -64,8 +62,7 @@ async fn quorum_loss_lets_cached_reads_last_out_their_leases() {
     assert!(last_hit + Duration::from_millis(20) >= promised, "{last_hit:?}: {promised:?} had been promised");
     assert!(last_hit <= TERM + TERM / 5 + GENEROUS, "cached reads went on for {last_hit:?} without a quorum");
     assert_eq!(within("the event", events.next()).await, Ok(ConnectionState::Jeopardy));
-    let options = ReadOptions { timeout: Some(Duration::from_secs(1)), ..ReadOptions::default() };
-    let error = client.read_with(&node, options).await.expect_err("nobody can answer");
+    let error = client.read(&node).timeout(Duration::from_secs(1)).await.expect_err("nobody can answer");
     assert!(matches!(error, ReadError::Unavailable { .. } | ReadError::TimedOut { .. }), "{error:?}");
     let (status, kind, message) = cli.fails(["--timeout", "2s", "get", "/v/a"]);
     assert_eq!((status, kind.as_str()), (3, "unavailable"), "{message}");

@@ -5,9 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold_client_cache::{
-    Attach, Client, DeleteOptions, LeaseId, LeaseOptions, NodeOwner, NodePath, Operation, PutOptions, Transaction,
-};
+use leasehold_client_cache::{Attach, Client, LeaseId, NodeOwner, NodePath, Operation, Transaction};
 use serde_json::json;
 
 use crate::{alone, common::Cluster, path};
@@ -64,15 +62,14 @@ async fn put(client: &Client, at: &NodePath, attach: Attach, in_transaction: boo
         let put = Operation::Put { path: at.clone(), value: "value".into(), attach };
         client.transaction(Transaction::new().then(put)).await.expect("the lease is there");
     } else {
-        let options = PutOptions { attach, ..PutOptions::default() };
-        client.put_with(at, "value", options).await.expect("the lease is there");
+        client.put(at, "value").attach(attach).await.expect("the lease is there");
     }
 }
 
 async fn take(client: &Client, at: &NodePath, step: Step, leases: [LeaseId; 2], in_transaction: bool) {
     let (Step::Put(lease) | Step::PutAnew(lease)) = step else { return };
     if matches!(step, Step::PutAnew(_)) {
-        client.delete(at, DeleteOptions::default()).await.expect("it is there");
+        client.delete(at).await.expect("it is there");
     }
     put(client, at, lease.map_or(Attach::Nothing, |lease| Attach::Lease(leases[lease])), in_transaction).await;
 }
@@ -113,7 +110,7 @@ impl Start {
     async fn with(config: Option<&str>) -> Self {
         let cluster = Cluster::start_with(3, config);
         let client = cluster.client("writer").await;
-        let grant = async || client.grant_lease(TTL, LeaseOptions::default()).await.expect("the cluster serves");
+        let grant = async || client.grant_lease(TTL).await.expect("the cluster serves");
         let leases = [grant().await, grant().await];
         Self { cluster, client, leases, stories: Story::all() }
     }

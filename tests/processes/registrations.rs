@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::RegisterOptions;
 use tokio::time::sleep;
 
 use crate::{
@@ -33,8 +32,7 @@ async fn leader_without_a_majority_ends_no_registration() {
     let here = path("/jobs/worker");
     for _ in 0..number("LEASEHOLD_REGISTRATIONS", ROUNDS) {
         let leader = cluster.leader();
-        let registration =
-            within("a registration", client.register(&here, "here", RegisterOptions::default())).await.expect("free");
+        let registration = within("a registration", client.register(&here, "here")).await.expect("free");
         for id in cluster.others(leader) {
             cluster.kill(id);
         }
@@ -54,7 +52,7 @@ async fn leader_without_a_majority_ends_no_registration() {
         let found = client.get(&here).await.expect("the cluster serves").expect("it is there");
         assert_eq!(found.stat.create_revision, registration.epoch(), "the same registration");
         // Its own node does not prevent a new registration, as after an attempt of unknown outcome.
-        let again = within("a registration", client.register(&here, "again", RegisterOptions::default()));
+        let again = within("a registration", client.register(&here, "again"));
         let again = again.await.expect("its own node is replaced");
         within("a farewell", again.leave()).await.expect("it is there");
         assert_eq!(client.get(&here).await.expect("the cluster serves"), None);

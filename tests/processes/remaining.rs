@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{Client, DriftAllowance, LeaseId, LeaseOptions};
+use leasehold_client_cache::{Client, DriftAllowance, LeaseId};
 
 use crate::{
     alone,
@@ -49,7 +49,7 @@ struct Seen {
 impl Seen {
     async fn grant(client: &Client, ttl: Duration) -> Self {
         let asked = boottime_ns();
-        let id = client.grant_lease(ttl, LeaseOptions::default()).await.expect("the cluster serves");
+        let id = client.grant_lease(ttl).await.expect("the cluster serves");
         Self { id, ttl, asked, answered: boottime_ns(), least: Duration::MAX, rise: Duration::ZERO }
     }
 

@@ -12,14 +12,14 @@ async fn follower_behind_the_log_catches_up_by_raft_snapshot() {
     let _alone = alone();
     let mut cluster = Cluster::start_with(3, Some(CONFIG));
     let client = cluster.client("writer").await;
-    client.put(&path("/data/gone"), "before").await.expect("written");
-    client.put(&path("/data/kept"), "before").await.expect("written");
+    client.put("/data/gone", "before").await.expect("written");
+    client.put("/data/kept", "before").await.expect("written");
     let leader = cluster.leader();
     let behind = cluster.others(leader)[0];
     cluster.caught_up(&[behind]);
     cluster.kill(behind);
 
-    client.delete(&path("/data/gone"), Default::default()).await.expect("deleted");
+    client.delete("/data/gone").await.expect("deleted");
     for number in 0..WRITES {
         let node = path(&format!("/data/{}/{}", number % 7, number % 100));
         client.put(&node, format!("{number}")).await.expect("written");
@@ -33,12 +33,12 @@ async fn follower_behind_the_log_catches_up_by_raft_snapshot() {
     if leader != behind {
         let third = cluster.others(leader).into_iter().find(|id| *id != behind).expect("one of three");
         cluster.kill(third);
-        client.put(&path("/data/kept"), "between").await.expect("written");
+        client.put("/data/kept", "between").await.expect("written");
         cluster.kill(leader);
         cluster.spawn(third);
         assert_eq!(cluster.leader(), behind);
     }
-    client.put(&path("/data/kept"), "after").await.expect("written");
+    client.put("/data/kept", "after").await.expect("written");
     let target = cluster.directory("target");
     let to = target.display().to_string();
     cluster.cli().done(["--timeout", "30s", "export", "/data", &to]);
@@ -56,7 +56,7 @@ async fn follower_behind_the_log_catches_up_by_raft_snapshot() {
     for id in cluster.ids() {
         cluster.spawn_if_down(id);
     }
-    client.put(&path("/data/kept"), "again").await.expect("written");
+    client.put("/data/kept", "again").await.expect("written");
     cluster.caught_up(&cluster.ids());
     cluster.assert_all_run();
 }

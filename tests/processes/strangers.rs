@@ -10,7 +10,6 @@ use crate::{
     alone,
     common::{Cli, Cluster, SOON, soon},
     identity::Started,
-    path,
 };
 
 /// A cluster of three that has `/a`, and lost one server. A cluster of one without `/a` runs in its
@@ -40,13 +39,13 @@ async fn client_does_not_read_from_another_cluster() {
     let _alone = alone();
     let (mut cluster, leader, wiped, _stranger) = split();
     let client = connect([leader, wiped].map(|id| cluster.address(id).to_owned()).into()).await.expect("it leads");
-    let entry = client.get(&path("/a")).await.expect("served").expect("there");
+    let entry = client.get("/a").await.expect("served").expect("there");
     assert_eq!(&entry.value[..], b"1");
 
     // Only the other cluster answers.
     cluster.kill(leader);
     let refused = soon("the other cluster is refused", || async {
-        match client.get(&path("/a")).await {
+        match client.get("/a").await {
             Ok(Some(_)) => Err("from memory".to_owned()),
             Ok(None) => panic!("not found, says the wrong cluster"),
             Err(error @ ReadError::Unavailable { source: Unavailable::OtherCluster { .. }, .. }) => Ok(error),
@@ -64,7 +63,7 @@ async fn client_does_not_read_from_another_cluster() {
 
     cluster.spawn(leader);
     soon("the client goes on", || async {
-        let read = client.get(&path("/a")).await.map_err(|error| error.to_string())?;
+        let read = client.get("/a").await.map_err(|error| error.to_string())?;
         read.map(|_| ()).ok_or_else(|| panic!("not found, says the wrong cluster"))
     })
     .await;
@@ -82,7 +81,7 @@ async fn client_with_a_stray_server_first_reads_from_the_others() {
         assert_eq!(cli.done(["get", "/a"])["value"], "1");
     }
     let client = connect(endpoints).await.expect("two of three lead");
-    assert!(client.get(&path("/a")).await.expect("served").is_some());
+    assert!(client.get("/a").await.expect("served").is_some());
     cluster.assert_all_run();
 }
 
@@ -103,5 +102,5 @@ async fn replica_that_founded_a_cluster_does_not_serve_with_the_list() {
     cluster.caught_up(&cluster.ids());
     cluster.stop(leader, Signal::SIGTERM);
     let client = Client::connect(Options::new(cluster.endpoints()).timeout(SOON)).await.expect("it serves");
-    assert!(client.get(&path("/a")).await.expect("served").is_some());
+    assert!(client.get("/a").await.expect("served").is_some());
 }

@@ -17,8 +17,7 @@ use std::{
 };
 
 use leasehold_client_cache::{
-    Client, Condition, ConnectionState, Content, DeleteOptions, DriftAllowance, NodePath, Options, PutOptions,
-    WriteError,
+    Client, Condition, ConnectionState, Content, DriftAllowance, NodePath, Options, WriteError,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use rustix::time::{ClockId, clock_gettime};
@@ -196,18 +195,15 @@ impl Work {
         let mut operation =
             Operation { number, path: path.to_string(), kind, begin, end: begin, outcome: Outcome::Unknown };
         self.notes.note(&Note::Operation(operation.clone()));
-        let put = |condition| PutOptions { condition, timeout: Some(WRITE_TIMEOUT), ..PutOptions::default() };
+        let put = || self.client.put(path, value).timeout(WRITE_TIMEOUT);
         let written = match &operation.kind {
-            Kind::Delete => {
-                let options = DeleteOptions { timeout: Some(WRITE_TIMEOUT), ..DeleteOptions::default() };
-                self.client.delete(path, options).await
-            }
-            Kind::Compare(_, 0) => self.client.put_with(path, value, put(Condition::Absent)).await,
+            Kind::Delete => self.client.delete(path).timeout(WRITE_TIMEOUT).await,
+            Kind::Compare(_, 0) => put().if_absent().await,
             Kind::Compare(_, revision) => {
                 let condition = Condition::Revision(leasehold_client_cache::Revision(*revision));
-                self.client.put_with(path, value, put(condition)).await
+                put().condition(condition).await
             }
-            _ => self.client.put_with(path, value, put(Condition::Any)).await,
+            _ => put().await,
         };
         operation.end = now_ns();
         operation.outcome = match written {

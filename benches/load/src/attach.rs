@@ -10,7 +10,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold_client_cache::{Attach, LeaseId, LeaseOptions, PutOptions};
+use leasehold_client_cache::{Attach, LeaseId, NodePath};
 
 use crate::{
     Bench, close,
@@ -59,8 +59,7 @@ impl Bench<'_> {
         let client = self.client("attach").await?;
         let mut leases = Vec::new();
         for carried in self.options.carried.iter().map(|carried| *carried as u64) {
-            let lease = client.grant_lease(TERM, LeaseOptions::default()).await;
-            let lease = lease?;
+            let lease = client.grant_lease(TERM).await?;
             self.make(&format!("carried-{carried}"), carried, Carrier::One(lease)).await?;
             let (attach, detach) = (Mutex::new(histogram()), Mutex::new(histogram()));
             leases.push(Carrying { lease, carried, attach, detach });
@@ -99,11 +98,10 @@ impl Bench<'_> {
                 let turn = (number % leases.len() as u64) as usize;
                 let (lease, node) = (&leases[turn], number / leases.len() as u64);
                 let path = format!("{top}/attached-{turn}-{inflight}/{}/{}", node / 1000, node % 1000);
-                let path = path.parse()?;
+                let path: NodePath = path.parse()?;
                 for (attach, times) in [(Attach::Lease(lease.lease), &lease.attach), (Attach::Nothing, &lease.detach)] {
                     let begin = Instant::now();
-                    let put = client.put_with(&path, "here", PutOptions { attach, ..PutOptions::default() }).await;
-                    put?;
+                    client.put(&path, "here").attach(attach).await?;
                     let took = nanos(begin.elapsed());
                     times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(took);
                 }

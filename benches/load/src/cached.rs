@@ -52,7 +52,7 @@ impl Bench<'_> {
 
 /// Caches a copy of each node.
 pub(crate) async fn fetch(client: &Client, paths: &[NodePath]) -> Result<(), LoadError> {
-    let reads = stream::iter(paths).map(|path| client.get(path)).buffer_unordered(FETCH_AT_ONCE);
+    let reads = stream::iter(paths).map(|path| client.get(path).into_future()).buffer_unordered(FETCH_AT_ONCE);
     Ok(reads.try_for_each(|_| async { Ok(()) }).await?)
 }
 

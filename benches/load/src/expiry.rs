@@ -14,9 +14,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold_client_cache::{
-    Attach, Client, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, Watch, WatchItem, WatchOptions,
-};
+use leasehold_client_cache::{Client, EventKind, LeaseId, NodePath, Watch, WatchItem};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -92,7 +90,7 @@ impl Bench<'_> {
 
     async fn one_with_many(&self, nodes: u64) -> Result<BenchRow, LoadError> {
         let client = self.client("expiry").await?;
-        let lease = client.grant_lease(TERM, LeaseOptions::default()).await?;
+        let lease = client.grant_lease(TERM).await?;
         self.make("one", nodes, Carrier::One(lease)).await?;
         let (watch, writers) = (self.watch_of(&client, "one").await?, self.writers().await?);
         tokio::time::sleep(BEFORE).await;
@@ -136,7 +134,7 @@ impl Bench<'_> {
         };
         let (told, (before, gone)) = tokio::try_join!(watcher, timing)?;
         let meanwhile = writers.end().await?;
-        while !client.leases().await?.is_empty() {
+        while !client.admin().leases().await?.is_empty() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         let none = end.elapsed();
@@ -188,7 +186,7 @@ impl Bench<'_> {
 
     pub(crate) async fn watch_of(&self, client: &Client, set: &str) -> Result<Watch, LoadError> {
         let top = self.node(set, 0).ancestors().nth(1).unwrap_or_else(NodePath::root);
-        Ok(client.watch(&top, WatchOptions::default()).await?)
+        Ok(client.watch(&top).await?)
     }
 
     /// Waits until the watch has returned this many deletions. Returns the time from `began` to the
@@ -236,15 +234,18 @@ impl Carrier {
             Self::Each(end) => grant(client, None, end).await?,
             Self::Nothing(end) => return grant(client, Some(LeaseId(FIRST + number)), end).await.map(drop),
         };
-        let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
-        Ok(client.put_with(path, VALUE, options).await.map(drop)?)
+        Ok(client.put(path, VALUE).lease(lease).await.map(drop)?)
     }
 }
 
 /// Grants a lease that ends at `end`.
 async fn grant(client: &Client, id: Option<LeaseId>, end: Instant) -> Result<LeaseId, LoadError> {
     let left = end.saturating_duration_since(Instant::now());
-    Ok(client.grant_lease(left, LeaseOptions { id, ..LeaseOptions::default() }).await?)
+    let grant = client.grant_lease(left);
+    Ok(match id {
+        Some(id) => grant.id(id).await?,
+        None => grant.await?,
+    })
 }
 
 /// A sample of the numbers below `leases`, spread over all and including the last.

@@ -24,7 +24,7 @@ impl Bench<'_> {
             let began = Instant::now();
             while began.elapsed() < self.options.span {
                 // All have copies again before the next write begins. This time is not counted.
-                try_join_all(holders.iter().map(|holder| holder.get(&path))).await?;
+                try_join_all(holders.iter().map(|holder| holder.get(&path).into_future())).await?;
                 let begin = Instant::now();
                 writer.put(&path, value(latency.len())).await?;
                 latency.saturating_record(nanos(begin.elapsed()));

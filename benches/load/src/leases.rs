@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::LeaseOptions;
-
 use crate::{Bench, close, closed_loop::Until, error::LoadError, result::BenchRow};
 
 /// Long enough that no lease expires.
@@ -19,8 +17,7 @@ impl Bench<'_> {
             let op = move |worker: usize, _| {
                 let client = shared[worker % shared.len()].clone();
                 async move {
-                    let lease = client.grant_lease(TERM, LeaseOptions::default()).await;
-                    let lease = lease?;
+                    let lease = client.grant_lease(TERM).await?;
                     Ok(client.revoke_lease(lease).await.map(drop)?)
                 }
             };

@@ -33,7 +33,7 @@ mod watch;
 
 use std::{fmt, time::Duration};
 
-use leasehold_client_cache::{Client, DeleteOptions, NodePath, Options, Refusal, WriteError, WriteRefusal};
+use leasehold_client_cache::{Client, NodePath, Options, Refusal, WriteError, WriteRefusal};
 
 pub use self::{
     closed_loop::{Load, LoopError, Until, closed_loop},
@@ -161,10 +161,9 @@ impl<'a> Bench<'a> {
 
 /// Removes a node and all nodes below it, in parts if the servers refuse too many at once.
 async fn remove(client: &Client, top: &NodePath) -> Result<(), LoadError> {
-    let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
     let mut parts = vec![top.clone()];
     while let Some(part) = parts.pop() {
-        match client.delete(&part, options).await {
+        match client.delete(&part).recursive(true).await {
             // Some kinds write nothing.
             Ok(_) | Err(WriteError::Refused(Refusal::Write(WriteRefusal::NotFound { .. }))) => {}
             Err(WriteError::Refused(Refusal::Write(WriteRefusal::TooManyNodes { .. }))) => {

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use leasehold_client_cache::{Client, LockOptions, NodePath};
+use leasehold_client_cache::{Client, NodePath};
 
 use crate::{
     Bench, close,
@@ -35,9 +35,8 @@ impl Bench<'_> {
         let op = move |worker: usize, _| {
             let (client, paths) = (shared[worker % shared.len()].clone(), Arc::clone(&paths));
             async move {
-                let hold = client.lock(&paths[worker], LockOptions::default()).await;
-                let hold = hold?;
-                Ok(hold.release().await?)
+                let lock = client.lock(&paths[worker]).await?;
+                Ok(lock.release().await?)
             }
         };
         let what = format!("locks, {inflight} in flight");
@@ -83,7 +82,7 @@ async fn take_once(
     times: &Mutex<hdrhistogram::Histogram<u64>>,
     given: &Mutex<Option<Instant>>,
 ) -> Result<(), LoadError> {
-    let hold = client.lock(path, LockOptions::default()).await?;
+    let hold = client.lock(path).await?;
     if let Some(at) = since() {
         times.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(nanos(at.elapsed()));
     }

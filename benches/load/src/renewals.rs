@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, RegisterOptions, Registration, server_status};
+use leasehold_client_cache::{Client, Registration, server_status};
 
 use crate::{Bench, TIMEOUT, close, error::LoadError, process::processor_time, result::BenchRow};
 
@@ -47,8 +47,7 @@ impl Bench<'_> {
 
     async fn registered(&self, number: u64) -> Result<(Client, Registration), LoadError> {
         let client = self.client("renewing").await?;
-        let options = RegisterOptions { timeout: Some(TIMEOUT), ..RegisterOptions::default() };
-        let registered = client.register(&self.node("renewals", number), "here", options).await;
+        let registered = client.register(self.node("renewals", number), "here").timeout(TIMEOUT).await;
         Ok((client, registered?))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::try_join_all;
-use leasehold_client_cache::Value;
+use leasehold_client_cache::{NodePath, Value};
 
 use crate::{
     Bench, VALUE_BYTES, close,
@@ -50,7 +50,7 @@ impl Bench<'_> {
             let op = move |worker: usize, number: u64| {
                 let (client, path) = (shared[worker % shared.len()].clone(), nodes(worker, number));
                 async move {
-                    let path = path.parse()?;
+                    let path: NodePath = path.parse()?;
                     Ok(client.put(&path, value(number)).await.map(drop)?)
                 }
             };

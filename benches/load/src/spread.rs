@@ -12,10 +12,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold_client_cache::{
-    Attach, Client, DriftAllowance, EventKind, LeaseId, LeaseOptions, NodePath, PutOptions, VolumeSettings, Watch,
-    WatchItem,
-};
+use leasehold_client_cache::{Client, DriftAllowance, EventKind, LeaseId, NodePath, VolumeSettings, Watch, WatchItem};
 use leasehold_protocol::{
     lessor::key_lease_margin,
     message::{KEEP_ALIVES_MAX, KeepAliveResult, KeyLeaseRenewal},
@@ -163,10 +160,8 @@ impl Bench<'_> {
 }
 
 async fn make_one(client: &Client, path: &NodePath, id: LeaseId, term: Duration) -> Result<(), LoadError> {
-    let options = LeaseOptions { id: Some(id), ..LeaseOptions::default() };
-    let lease = client.grant_lease(term, options).await?;
-    let options = PutOptions { attach: Attach::Lease(lease), ..PutOptions::default() };
-    Ok(client.put_with(path, VALUE, options).await.map(drop)?)
+    let lease = client.grant_lease(term).id(id).await?;
+    Ok(client.put(path, VALUE).lease(lease).await.map(drop)?)
 }
 
 fn millis(span: Duration) -> u64 {

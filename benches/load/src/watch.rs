@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_client_cache::{Client, NodePath, WatchItem, WatchOptions};
+use leasehold_client_cache::{Client, NodePath, WatchItem};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
@@ -38,9 +38,7 @@ impl Bench<'_> {
         let (sender, mut told) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
         for number in 0..watchers {
-            let options = WatchOptions { recursive: false, ..WatchOptions::default() };
-            let watch = watching[number % clients].watch(&path, options).await;
-            let watch = watch?;
+            let watch = watching[number % clients].watch(&path).recursive(false).await?;
             tasks.spawn(tell(watch, sender.clone()));
         }
         drop(sender);

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use futures::future::BoxFuture;
 use leasehold_bench::LoadLine;
-use leasehold_client_cache::{Client, LeaseOptions, LockOptions, NodePath, Options, WatchItem, WatchOptions};
+use leasehold_client_cache::{Client, NodePath, Options, WatchItem};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
@@ -72,10 +72,10 @@ impl Line for Writer {
             let path: NodePath = path_of(node).parse()?;
             match load {
                 Load::Lease => {
-                    let lease = self.0.grant_lease(LEASE_TERM, LeaseOptions::default()).await?;
+                    let lease = self.0.grant_lease(LEASE_TERM).await?;
                     self.0.revoke_lease(lease).await?;
                 }
-                Load::Lock => self.0.lock(&path, LockOptions::default()).await?.release().await?,
+                Load::Lock => self.0.lock(&path).await?.release().await?,
                 Load::Fill | Load::Write | Load::Read | Load::LocalRead => {
                     self.0.put(&path, value(node)).await?;
                 }
@@ -102,8 +102,7 @@ pub(crate) async fn watched(endpoints: &[String], watchers: usize) -> Result<Wat
     let (sender, told) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
     for _ in 0..watchers {
-        let options = WatchOptions { recursive: false, ..WatchOptions::default() };
-        let (mut watch, sender) = (client.watch(&path, options).await?, sender.clone());
+        let (mut watch, sender) = (client.watch(&path).recursive(false).await?, sender.clone());
         let client = client.clone();
         tasks.spawn(async move {
             // Watches end with their client.

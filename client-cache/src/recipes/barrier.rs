@@ -30,9 +30,8 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
-    command::Condition,
     id::Revision,
-    path::NodePath,
+    path::{NodePath, PathError},
     transaction::{Compare, Operation, Transaction},
 };
 use tokio_util::sync::CancellationToken;
@@ -40,12 +39,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     RecipeError,
     departures::put,
-    party::{Party, PartyNode},
+    party::{Party, PartyNode, PartyPlace},
 };
 use crate::{
+    call::given,
     client::Client,
     error::{WatchError, WriteError},
-    write::DeleteOptions,
 };
 
 /// A transaction has one comparison for each party, and one for the barrier itself.
@@ -56,12 +55,12 @@ const OPEN: &str = "open";
 
 /// Opens when the given number of parties have arrived, and stays open. See [`Client::barrier`].
 #[derive(Debug, Clone)]
-pub struct Barrier(PartyNode);
+pub struct Barrier(PartyPlace);
 
 /// Opens when the given number of parties have arrived, and closes when all have left, again and
 /// again. See [`Client::double_barrier`].
 #[derive(Debug, Clone)]
-pub struct DoubleBarrier(PartyNode);
+pub struct DoubleBarrier(PartyPlace);
 
 /// A party of an open round. Dropping it leaves, without waiting.
 #[derive(Debug)]
@@ -81,13 +80,14 @@ impl Barrier {
     ///
     /// [`RecipeError`]. The party may have been counted, if the others arrived before it had left.
     pub async fn wait(&self) -> Result<(), RecipeError> {
-        let open = self.0.open()?;
-        if self.0.client.get(&open).await?.is_some() {
+        let node = self.0.node()?;
+        let open = node.open()?;
+        if node.client.get(&open).await?.is_some() {
             return Ok(());
         }
-        self.0.wait_for_pending_releases().await?;
-        let Some(place) = self.0.join(Some(&open)).await? else { return Ok(()) };
-        place.run_until_lost(self.0.until_open(&place)).await.map(|_| ())
+        node.wait_for_pending_releases().await?;
+        let Some(place) = node.join(Some(&open)).await? else { return Ok(()) };
+        place.run_until_lost(node.until_open(&place)).await.map(|_| ())
     }
 }
 
@@ -99,15 +99,16 @@ impl DoubleBarrier {
     ///
     /// [`RecipeError`]. The party may have been counted, if the others arrived before it had left.
     pub async fn enter(&self) -> Result<BarrierGuard, RecipeError> {
-        let open = self.0.open()?;
+        let node = self.0.node()?;
+        let open = node.open()?;
         loop {
-            if let Some(entry) = self.0.client.get(&open).await? {
-                self.0.until_all_have_left(entry.stat.create_revision).await?;
+            if let Some(entry) = node.client.get(&open).await? {
+                node.until_all_have_left(entry.stat.create_revision).await?;
             }
-            self.0.wait_for_pending_releases().await?;
-            if let Some(place) = self.0.join(Some(&open)).await? {
-                let round = place.run_until_lost(self.0.until_open(&place)).await?;
-                return Ok(BarrierGuard { gathering: self.0.clone(), place, round });
+            node.wait_for_pending_releases().await?;
+            if let Some(place) = node.join(Some(&open)).await? {
+                let round = place.run_until_lost(node.until_open(&place)).await?;
+                return Ok(BarrierGuard { gathering: node.clone(), place, round });
             }
         }
     }
@@ -204,8 +205,7 @@ impl PartyNode {
                 left => left?,
             }
             // Nobody has arrived meanwhile, because the barrier is open.
-            let options = DeleteOptions { condition: Condition::Revision(round), ..DeleteOptions::default() };
-            return match self.client.delete(&open, options).await {
+            return match self.client.delete(&open).if_revision(round).await {
                 Ok(_) | Err(WriteError::Refused(_)) => Ok(()),
                 Err(error) => Err(error.into()),
             };
@@ -216,16 +216,23 @@ impl PartyNode {
 impl Client {
     /// A barrier for 1 to 127 parties. All users must give the same number: the first writes it to
     /// the node. The nodes below belong to the barrier. To close it again, remove the node
-    /// recursively.
-    pub fn barrier(&self, path: &NodePath, parties: u32) -> Barrier {
-        Barrier(self.gathering(path, parties))
+    /// recursively. Sends nothing before somebody waits.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.barrier("/computation/all-are-there", 3).wait().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn barrier(&self, path: impl TryInto<NodePath, Error: Into<PathError>>, parties: u32) -> Barrier {
+        Barrier(PartyPlace::new(self, given(path), parties, PARTIES_MAX))
     }
 
     /// A double barrier for 1 to 127 parties: they enter together, and leave together.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let step = client.double_barrier(&"/computation/step".parse()?, 3);
+    /// let step = client.double_barrier("/computation/step", 3);
     /// for _ in 0..10 {
     ///     let inside = step.enter().await?;
     ///     // What each of the three does in this step.
@@ -234,11 +241,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn double_barrier(&self, path: &NodePath, parties: u32) -> DoubleBarrier {
-        DoubleBarrier(self.gathering(path, parties))
-    }
-
-    fn gathering(&self, path: &NodePath, parties: u32) -> PartyNode {
-        PartyNode { client: self.clone(), path: path.clone(), count: parties, most: PARTIES_MAX }
+    pub fn double_barrier(&self, path: impl TryInto<NodePath, Error: Into<PathError>>, parties: u32) -> DoubleBarrier {
+        DoubleBarrier(PartyPlace::new(self, given(path), parties, PARTIES_MAX))
     }
 }

@@ -18,7 +18,7 @@ use leasehold_protocol::{
 use crate::{
     client::Client,
     error::WatchError,
-    watch::{Watch, WatchItem, WatchOptions},
+    watch::{Watch, WatchItem},
 };
 
 /// Up to this number, each node has a watch of its own. Above it, one watch reports all arrivals
@@ -93,9 +93,7 @@ async fn happens(
     after: Revision,
     is_it: impl Fn(&EventKind) -> bool,
 ) -> Result<Revision, WatchError> {
-    let from = Some(Revision(after.0.saturating_add(1)));
-    let options = WatchOptions { from, recursive: false, ..WatchOptions::default() };
-    let mut watch = client.watch(path, options).await?;
+    let mut watch = client.watch(path).from(Revision(after.0.saturating_add(1))).recursive(false).await?;
     loop {
         if let WatchItem::Change(change) = watch.next().await?
             && change.events.iter().any(|event| is_it(&event.kind))

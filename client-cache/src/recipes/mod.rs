@@ -28,6 +28,7 @@ use crate::error::{LockError, ReadError, UpdateError, WatchError, WriteError};
 
 /// Why a recipe failed. The caller is not counted any longer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecipeError {
     /// The party's lock was refused, lost or not answered.
     #[error(transparent)]

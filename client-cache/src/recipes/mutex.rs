@@ -5,19 +5,20 @@
 
 use std::{ops::Deref, time::Duration};
 
-use leasehold_protocol::{command::WriteRefusal, message::Refusal, path::NodePath};
+use leasehold_protocol::path::{NodePath, PathError};
 
 use crate::{
+    call::{GivenPath, given},
     client::Client,
-    error::{LockError, WriteError},
-    lock::{LockGuard, LockOptions, LockWait},
+    error::LockError,
+    lock::{LockGuard, LockWait},
 };
 
 /// A lock for one client at a time, in the order of arrival. See [`Client::mutex`].
 #[derive(Debug, Clone)]
 pub struct Mutex {
     client: Client,
-    path: NodePath,
+    path: GivenPath,
 }
 
 /// A locked mutex, until it is dropped, [released](MutexGuard::release) or lost
@@ -57,15 +58,14 @@ impl Mutex {
     }
 
     async fn lock_with(&self, wait: LockWait) -> Result<MutexGuard, LockError> {
-        self.client.lock(&self.path, LockOptions { wait, ..LockOptions::default() }).await.map(MutexGuard)
+        self.client.lock(self.path.clone()?).wait(wait).await.map(MutexGuard)
     }
 }
 
 /// For a caller that only tries, a lock that is not free is no error.
 pub(super) fn if_free<G>(result: Result<G, LockError>) -> Result<Option<G>, LockError> {
     match result {
-        Err(LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Locked { .. })))) => Ok(None),
-        Err(LockError::NotGranted { .. }) => Ok(None),
+        Err(error) if error.is_not_free() => Ok(None),
         result => result.map(Some),
     }
 }
@@ -94,14 +94,14 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let mutex = client.mutex(&"/jobs/nightly".parse()?);
+    /// let mutex = client.mutex("/jobs/nightly");
     /// let guard = mutex.lock().await?;
     /// println!("token {}, {:?} remain", guard.token(), guard.remaining());
     /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn mutex(&self, path: &NodePath) -> Mutex {
-        Mutex { client: self.clone(), path: path.clone() }
+    pub fn mutex(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> Mutex {
+        Mutex { client: self.clone(), path: given(path) }
     }
 }

@@ -23,10 +23,9 @@ use std::time::Duration;
 use leasehold_protocol::{
     command::{Attach, Condition, Write, WriteRefusal},
     id::Token,
-    lock::LockMode,
     message::Refusal,
     object::Value,
-    path::NodePath,
+    path::{NodePath, PathError},
     transaction::{Compare, Operation, Relation, Transaction},
 };
 use tokio::{runtime::Handle, sync::oneshot};
@@ -34,11 +33,26 @@ use tokio_util::sync::CancellationToken;
 
 use super::RecipeError;
 use crate::{
+    call::GivenPath,
     client::Client,
     driver::WriteOutcome,
     error::{LockError, WriteError},
-    lock::{LockGuard, LockOptions, LockWait},
+    lock::{LockGuard, LockWait},
 };
+
+/// A recipe's node, if its path is valid.
+#[derive(Debug, Clone)]
+pub(super) struct PartyPlace(Result<PartyNode, PathError>);
+
+impl PartyPlace {
+    pub(super) fn new(client: &Client, path: GivenPath, count: u32, most: u32) -> Self {
+        Self(path.map(|path| PartyNode { client: client.clone(), path, count, most }))
+    }
+
+    pub(super) fn node(&self) -> Result<&PartyNode, PathError> {
+        self.0.as_ref().map_err(PathError::clone)
+    }
+}
 
 /// What all parties at a node agree on.
 #[derive(Debug, Clone)]
@@ -73,8 +87,7 @@ impl PartyNode {
         }
         let name = format!("{:016x}", rand::random::<u64>());
         let node = self.path.child(&name)?;
-        let options = LockOptions { mode: LockMode::Shared, wait: LockWait::No, ..LockOptions::default() };
-        let hold = self.client.lock(&node, options).await?;
+        let hold = self.client.lock(&node).shared().wait(LockWait::No).await?;
         let mut place = Party::new(self.client.clone(), node, hold);
         loop {
             let transaction = self.transaction(&place, unless);

@@ -6,24 +6,31 @@
 //! never while [`Registration::remaining`] is above zero.
 //!
 //! Events are in order, but may be out of date when they arrive. So a request for a member names
-//! its [epoch](Member::epoch), which grows with each registration and update of a name. The
-//! receiver refuses an older epoch, or compares it with the node's modify revision in a
-//! transaction.
+//! its [epoch](Member::epoch), which grows with each registration of a name. The receiver refuses
+//! an older epoch, or compares it with the node's create revision in a transaction.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
+use futures::Stream;
 use leasehold_protocol::{
     change::{Change, EventKind},
     id::{Revision, SessionId},
     object::{Data, NodeOwner, Value},
-    path::NodePath,
+    path::{NodePath, PathError},
 };
+use tokio_util::sync::ReusableBoxFuture;
 
 use super::RecipeError;
 use crate::{
+    call::{GivenPath, given},
     client::Client,
     error::WatchError,
-    key_lease::{RegisterOptions, Registration},
+    registration::Registration,
     watch::{Watch, WatchItem},
 };
 
@@ -31,7 +38,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Registry {
     client: Client,
-    path: NodePath,
+    path: GivenPath,
 }
 
 /// A registered member.
@@ -42,7 +49,8 @@ pub struct Member {
     pub name: String,
     /// The member's description of itself, usually an address.
     pub value: Value,
-    /// The node's modify revision ([`Registration::revision`]).
+    /// The number of the registration, which updates do not change: the node's create revision
+    /// ([`Registration::epoch`]).
     pub epoch: Revision,
     /// The session whose lease the node is attached to.
     pub session: SessionId,
@@ -51,19 +59,28 @@ pub struct Member {
 /// A change among the members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// A member joined, registered again or updated its value. The epoch is larger.
+    /// A member joined, or registered again. The epoch is larger than that of any earlier member
+    /// with this name.
     Joined(Member),
-    /// A member left, lost its lease, or was replaced. Also the first event of an update.
+    /// A member [updated](Registration::update) its value. The epoch is the same.
+    Updated(Member),
+    /// A member left, lost its lease, or was replaced.
     Left(Member),
 }
 
 /// The members of a registry, and their changes.
+///
+/// It is a [`Stream`], which goes on after errors. [`Members::next`] is the same without the
+/// `Option`, and needs no import.
 #[derive(Debug)]
+#[must_use = "nothing is received until this is polled"]
 pub struct Members {
     client: Client,
     path: NodePath,
     now: BTreeMap<String, Member>,
     watch: Watch,
+    /// Reads the registry again, after a watch that fell behind.
+    reading: Option<ReusableBoxFuture<'static, Result<MemberList, WatchError>>>,
     /// The events that are still to be reported.
     events: VecDeque<MemberEvent>,
 }
@@ -75,9 +92,9 @@ impl Registry {
     /// # Errors
     ///
     /// [`RecipeError`]. Refused if another session is registered under that name.
-    pub async fn join(&self, name: &str, value: impl Into<Value>) -> Result<Registration, RecipeError> {
-        let node = self.path.child(name)?;
-        Ok(self.client.register(&node, value, RegisterOptions::default()).await?)
+    pub async fn join(&self, name: &str, value: impl AsRef<[u8]>) -> Result<Registration, RecipeError> {
+        let node = self.path()?.child(name)?;
+        Ok(self.client.register(node, value).await?)
     }
 
     /// Lists the members, and follows the changes from then on.
@@ -86,8 +103,13 @@ impl Registry {
     ///
     /// [`WatchError`].
     pub async fn members(&self) -> Result<Members, WatchError> {
-        let (now, watch) = list(&self.client, &self.path).await?;
-        Ok(Members { client: self.client.clone(), path: self.path.clone(), now, watch, events: VecDeque::new() })
+        let path = self.path()?.clone();
+        let (now, watch) = list(self.client.clone(), path.clone()).await?;
+        Ok(Members { client: self.client.clone(), path, now, watch, reading: None, events: VecDeque::new() })
+    }
+
+    fn path(&self) -> Result<&NodePath, PathError> {
+        self.path.as_ref().map_err(PathError::clone)
     }
 }
 
@@ -107,23 +129,39 @@ impl Members {
     ///
     /// [`WatchError`] if the watch has ended, or if no server answers in time.
     pub async fn next(&mut self) -> Result<MemberEvent, WatchError> {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<MemberEvent, WatchError>> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 match &event {
-                    MemberEvent::Joined(member) => self.now.insert(member.name.clone(), member.clone()),
+                    MemberEvent::Joined(member) | MemberEvent::Updated(member) => {
+                        self.now.insert(member.name.clone(), member.clone())
+                    }
                     MemberEvent::Left(member) => self.now.remove(&member.name),
                 };
-                return Ok(event);
+                return Poll::Ready(Ok(event));
             }
-            match self.watch.next().await {
+            if let Some(reading) = &mut self.reading {
+                let read = ready!(reading.poll(cx));
+                self.reading = None;
+                match read {
+                    Ok((now, watch)) => {
+                        self.watch = watch;
+                        self.start_over(now);
+                    }
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+                continue;
+            }
+            match ready!(self.watch.poll_item(cx)) {
                 Ok(WatchItem::Change(change)) => self.note(&change),
                 Ok(WatchItem::Progress(_)) => {}
                 Err(WatchError::Compacted { .. }) => {
-                    let (now, watch) = list(&self.client, &self.path).await?;
-                    self.watch = watch;
-                    self.start_over(now);
+                    self.reading = Some(ReusableBoxFuture::new(list(self.client.clone(), self.path.clone())));
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
     }
@@ -136,31 +174,54 @@ impl Members {
                 EventKind::Delete => None,
             };
             let known = event.path.name().and_then(|name| self.now.get(name));
-            self.events.extend(known.cloned().map(MemberEvent::Left));
-            self.events.extend(member.map(MemberEvent::Joined));
+            self.events.extend(became(known, member));
         }
     }
 
-    fn start_over(&mut self, now: BTreeMap<String, Member>) {
-        let is_in = |all: &BTreeMap<String, Member>, member: &Member| all.get(&member.name) == Some(member);
-        let left = self.now.values().filter(|member| !is_in(&now, member));
-        self.events.extend(left.cloned().map(MemberEvent::Left));
-        let joined = now.values().filter(|member| !is_in(&self.now, member));
-        self.events.extend(joined.cloned().map(MemberEvent::Joined));
+    fn start_over(&mut self, mut now: BTreeMap<String, Member>) {
+        for known in self.now.values() {
+            let found = now.remove(&known.name);
+            if found.as_ref() != Some(known) {
+                self.events.extend(became(Some(known), found));
+            }
+        }
+        self.events.extend(now.into_values().map(MemberEvent::Joined));
     }
 }
 
+impl Stream for Members {
+    type Item = Result<MemberEvent, WatchError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_event(cx).map(Some)
+    }
+}
+
+/// The events of a name, whose member was `known` and is `found` now.
+fn became(known: Option<&Member>, found: Option<Member>) -> impl Iterator<Item = MemberEvent> {
+    let is_update = matches!((known, &found), (Some(known), Some(found)) if found.is_same_registration(known));
+    let left = known.filter(|_| !is_update).cloned().map(MemberEvent::Left);
+    left.into_iter().chain(found.map(if is_update { MemberEvent::Updated } else { MemberEvent::Joined }))
+}
+
 impl Member {
+    fn is_same_registration(&self, other: &Self) -> bool {
+        (self.epoch, self.session) == (other.epoch, other.session)
+    }
+
     /// `None` if the node is attached to no session's lease.
     fn of(path: &NodePath, data: &Data) -> Option<Self> {
         let Some(NodeOwner::Session(session)) = data.stat.owner else { return None };
         let (name, value) = (path.name()?.to_owned(), data.value.clone());
-        Some(Self { name, value, epoch: data.stat.modify_revision, session })
+        Some(Self { name, value, epoch: data.stat.create_revision, session })
     }
 }
 
-async fn list(client: &Client, path: &NodePath) -> Result<(BTreeMap<String, Member>, Watch), WatchError> {
-    let (subtree, watch) = client.list_and_watch(path).await?;
+/// The members, and a watch of the later changes.
+type MemberList = (BTreeMap<String, Member>, Watch);
+
+async fn list(client: Client, path: NodePath) -> Result<MemberList, WatchError> {
+    let (subtree, watch) = client.list_and_watch(&path).await?;
     let right_below = subtree.nodes.iter().filter(|(node, _)| path.is_parent_of(node));
     let members = right_below.filter_map(|(node, data)| Member::of(node, data));
     Ok((members.map(|member| (member.name.clone(), member)).collect(), watch))
@@ -172,7 +233,7 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let registry = client.registry(&"/services/web".parse()?);
+    /// let registry = client.registry("/services/web");
     /// let registration = registry.join("host-1", "10.0.0.1:80").await?;
     /// let mut members = registry.members().await?;
     /// println!("{} are there; this is epoch {}", members.current().count(), registration.epoch());
@@ -180,7 +241,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn registry(&self, path: &NodePath) -> Registry {
-        Registry { client: self.clone(), path: path.clone() }
+    pub fn registry(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> Registry {
+        Registry { client: self.clone(), path: given(path) }
     }
 }

@@ -6,20 +6,24 @@
 
 use std::{ops::Deref, time::Duration};
 
-use leasehold_protocol::{lock::LockMode, path::NodePath};
+use leasehold_protocol::{
+    lock::LockMode,
+    path::{NodePath, PathError},
+};
 
 use super::mutex::if_free;
 use crate::{
+    call::{GivenPath, given},
     client::Client,
     error::LockError,
-    lock::{LockGuard, LockOptions, LockWait},
+    lock::{LockGuard, LockWait},
 };
 
 /// A lock that any number of readers share, or one writer has. See [`Client::rw_lock`].
 #[derive(Debug, Clone)]
 pub struct RwLock {
     client: Client,
-    path: NodePath,
+    path: GivenPath,
 }
 
 /// A shared lock, until it is dropped, [released](ReadGuard::release) or lost
@@ -90,7 +94,7 @@ impl RwLock {
     }
 
     async fn take(&self, mode: LockMode, wait: LockWait) -> Result<LockGuard, LockError> {
-        self.client.lock(&self.path, LockOptions { mode, wait, ..LockOptions::default() }).await
+        self.client.lock(self.path.clone()?).mode(mode).wait(wait).await
     }
 }
 
@@ -167,7 +171,17 @@ impl Deref for WriteGuard {
 
 impl Client {
     /// A read-write lock. Sends nothing before it is locked.
-    pub fn rw_lock(&self, path: &NodePath) -> RwLock {
-        RwLock { client: self.clone(), path: path.clone() }
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let table = client.rw_lock("/tables/orders");
+    /// let reading = table.read().await?;
+    /// println!("others may read for {:?}", reading.remaining());
+    /// reading.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn rw_lock(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> RwLock {
+        RwLock { client: self.clone(), path: given(path) }
     }
 }

@@ -31,14 +31,18 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use leasehold_protocol::transaction::Compare;
-use leasehold_protocol::{id::Token, path::NodePath};
+use leasehold_protocol::{
+    id::Token,
+    path::{NodePath, PathError},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     RecipeError,
-    party::{Party, PartyNode},
+    party::{Party, PartyPlace},
 };
 use crate::{
+    call::given,
     client::Client,
     error::{LockError, WatchError},
 };
@@ -48,7 +52,7 @@ const PERMITS_MAX: u32 = 1 << 16;
 
 /// Permits for up to N clients at a time. See [`Client::semaphore`].
 #[derive(Debug, Clone)]
-pub struct Semaphore(PartyNode);
+pub struct Semaphore(PartyPlace);
 
 /// A permit, until it is dropped, [released](Permit::release) or lost ([`Permit::on_lost`]).
 ///
@@ -83,19 +87,20 @@ impl Semaphore {
     ///
     /// [`RecipeError`].
     pub async fn try_acquire(&self) -> Result<Option<Permit>, RecipeError> {
-        self.0.wait_for_pending_releases().await?;
+        let node = self.0.node()?;
+        node.wait_for_pending_releases().await?;
         // Usually answered from memory, so a failed attempt costs no request.
-        let children = self.0.client.children(&self.0.path).await?;
-        if children.is_some_and(|children| children.names.len() >= self.0.count as usize) {
+        let children = node.client.children(&node.path).await?;
+        if children.is_some_and(|children| children.names.len() >= node.count as usize) {
             return Ok(None);
         }
         let place = self.arrive().await?;
         let ahead = place.run_until_lost(async {
-            let standing = self.0.client.parties(&self.0.path, None).await?;
+            let standing = node.client.parties(&node.path, None).await?;
             Ok(standing.nodes.iter().position(|node| node == place.node()))
         });
         match ahead.await? {
-            Some(ahead) if ahead < self.0.count as usize => permit(place).await.map(Some),
+            Some(ahead) if ahead < node.count as usize => permit(place).await.map(Some),
             Some(_) => Ok(None),
             None => Err(place.lost_error().into()),
         }
@@ -114,7 +119,7 @@ impl Semaphore {
     }
 
     async fn arrive(&self) -> Result<Party, RecipeError> {
-        match self.0.join(None).await? {
+        match self.0.node()?.join(None).await? {
             Some(place) => Ok(place),
             None => unreachable!("nothing stands in the way of a place"),
         }
@@ -122,13 +127,14 @@ impl Semaphore {
 
     /// Waits until fewer than N older parties are left.
     async fn wait_for_permit(&self, place: &Party) -> Result<(), RecipeError> {
-        let count = self.0.count as usize;
+        let node = self.0.node()?;
+        let count = node.count as usize;
         loop {
-            let standing = self.0.client.parties(&self.0.path, None).await?;
+            let standing = node.client.parties(&node.path, None).await?;
             let Some(ahead) = standing.nodes.iter().position(|node| node == place.node()) else {
                 return Err(place.lost_error().into());
             };
-            match standing.until_fewer_than(count, ahead, &self.0.client).await {
+            match standing.until_fewer_than(count, ahead, &node.client).await {
                 // The watch is compacted, so this client does not know who has left.
                 Err(WatchError::Compacted { .. }) => {}
                 turn => return Ok(turn?),
@@ -184,7 +190,7 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let licences = client.semaphore(&"/licences".parse()?, 4);
+    /// let licences = client.semaphore("/licences", 4);
     /// let permit = licences.acquire().await?;
     /// tokio::select! {
     ///     () = permit.on_lost().cancelled_owned() => println!("stopped in time"),
@@ -193,7 +199,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn semaphore(&self, path: &NodePath, permits: u32) -> Semaphore {
-        Semaphore(PartyNode { client: self.clone(), path: path.clone(), count: permits, most: PERMITS_MAX })
+    pub fn semaphore(&self, path: impl TryInto<NodePath, Error: Into<PathError>>, permits: u32) -> Semaphore {
+        Semaphore(PartyPlace::new(self, given(path), permits, PERMITS_MAX))
     }
 }

@@ -8,7 +8,6 @@
 
 use std::{
     collections::BTreeMap,
-    future::Future,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -66,7 +65,7 @@ pub fn path(text: &str) -> NodePath {
 }
 
 /// Waits for something that must happen.
-pub async fn within<T>(work: impl Future<Output = T>) -> T {
+pub async fn within<T>(work: impl IntoFuture<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes far longer than it can")
 }
 

@@ -6,8 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_client_cache::{
-    CampaignOptions, Client, Compare, ElectedLeader, ElectedLeaders, HandOverError, Leadership, LockError, LockId,
-    LockWait, Operation, Options, Refusal, Token, Transaction, WriteError, WriteRefusal,
+    Client, Compare, ElectedLeader, ElectedLeaders, HandOverError, Leadership, LockError, LockId, LockWait, Operation,
+    Options, Refusal, Token, Transaction, WriteError, WriteRefusal,
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 const TERM: Duration = Duration::from_secs(10);
 
 async fn campaign(client: &Client, name: &str) -> Leadership {
-    within(client.campaign(&path("/a"), name, CampaignOptions::default())).await.unwrap()
+    within(client.campaign("/a", name)).await.unwrap()
 }
 
 fn in_line(client: &Client, name: &'static str) -> tokio::task::JoinHandle<Leadership> {
@@ -34,7 +34,7 @@ async fn until_in_line(client: &Client, count: usize) {
 async fn until_so_many(client: &Client, at: &str, count: usize) {
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
-        while client.locks(&path(at)).await.unwrap().len() != count {
+        while client.locks(at).await.unwrap().len() != count {
             looks.tick().await;
         }
     })
@@ -42,7 +42,7 @@ async fn until_so_many(client: &Client, at: &str, count: usize) {
 }
 
 async fn leader(client: &Client) -> Option<ElectedLeader> {
-    within(client.leader(&path("/a"))).await.unwrap()
+    within(client.leader("/a")).await.unwrap()
 }
 
 async fn next(leaders: &mut ElectedLeaders) -> (String, Token) {
@@ -54,7 +54,7 @@ async fn next(leaders: &mut ElectedLeaders) -> (String, Token) {
 async fn candidates_are_elected_in_order_of_arrival() {
     let server = Server::start(TERM).await;
     let (one, two, three) = (server.client().await, server.client().await, server.client().await);
-    let mut leaders = one.observe(&path("/a"));
+    let mut leaders = one.observe("/a");
     assert_eq!(leader(&one).await, None);
     let first = campaign(&one, "one").await;
     let second = in_line(&two, "two");
@@ -88,11 +88,11 @@ async fn candidates_are_elected_in_order_of_arrival() {
 async fn observer_sees_elected_leader_and_no_manual_value() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    two.put(&path("/a"), "7 by hand").await.unwrap();
-    let mut early = two.observe(&path("/a"));
+    two.put("/a", "7 by hand").await.unwrap();
+    let mut early = two.observe("/a");
     assert_eq!(leader(&two).await, None, "it is nobody's word");
     let first = campaign(&one, "one").await;
-    let mut late = two.observe(&path("/a"));
+    let mut late = two.observe("/a");
     for leaders in [&mut early, &mut late] {
         assert_eq!(next(leaders).await, ("one".to_owned(), first.token()));
     }
@@ -103,8 +103,7 @@ async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
     let first = campaign(&one, "one").await;
-    let at_once = CampaignOptions { wait: LockWait::No, ..CampaignOptions::default() };
-    let refused = two.campaign(&path("/a"), "two", at_once).await.unwrap_err();
+    let refused = two.campaign("/a", "two").wait(LockWait::No).await.unwrap_err();
     assert!(
         matches!(refused, LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Locked { .. })))),
         "{refused:?}"
@@ -114,8 +113,8 @@ async fn who_does_not_want_to_wait_is_refused_and_leaves_nothing() {
     waiting.abort();
     until_in_line(&one, 1).await;
     // A candidate that cannot write the node cannot lead: its lock is released.
-    two.put(&path("/b/child"), "").await.unwrap();
-    let refused = two.campaign(&path("/b"), "two", at_once).await.unwrap_err();
+    two.put("/b/child", "").await.unwrap();
+    let refused = two.campaign("/b", "two").wait(LockWait::No).await.unwrap_err();
     assert!(matches!(refused, LockError::Write(WriteError::Refused(_))), "{refused:?}");
     until_so_many(&two, "/b", 0).await;
     assert_eq!(leader(&two).await.unwrap().token, first.token());
@@ -183,7 +182,7 @@ async fn candidate(leadership: &Leadership, client: &Client) -> LockId {
 async fn leader_hands_over_to_named_candidate_with_none_in_between() {
     let server = Server::start(TERM).await;
     let (one, two, three) = (server.client().await, server.client().await, server.client().await);
-    let mut leaders = one.observe(&path("/a"));
+    let mut leaders = one.observe("/a");
     let first = campaign(&one, "one").await;
     assert_eq!(next(&mut leaders).await, ("one".to_owned(), first.token()));
     let second = in_line(&two, "two");
@@ -244,7 +243,7 @@ async fn unanswered_hand_over_ends_leadership_and_next_is_elected() {
             assert!(matches!(error, LockError::Write(WriteError::Unavailable { .. })), "{error:?}");
             drop(first);
         }
-        HandOverError::Released(_) => assert!(over.is_cancelled()),
+        error => assert!(matches!(error, HandOverError::Released(_)) && over.is_cancelled()),
     }
     server.lead();
     assert!(within(second).await.unwrap().token() > token);

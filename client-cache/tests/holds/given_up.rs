@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{
-    CampaignOptions, Client, Leadership, LockError, LockGuard, LockMode, LockOptions, LockWait, Permit,
-};
+use leasehold_client_cache::{Client, Leadership, LockError, LockGuard, LockMode, LockWait, recipes::Permit};
 use leasehold_protocol::command::Write;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{TERM, exclusive, lock, shared, until_counts};
+use super::{TERM, exclusive, shared, until_counts};
 use crate::{
-    common::{Server, path, until, within},
+    common::{Server, until, within},
     recipes::{proxy::Proxy, until_children},
 };
 
@@ -20,7 +18,7 @@ const ROUNDS: usize = 20;
 
 fn tries(client: &Client) -> JoinHandle<Result<LockGuard, LockError>> {
     let client = client.clone();
-    tokio::spawn(async move { client.lock(&path("/a"), exclusive(LockWait::No)).await })
+    tokio::spawn(async move { client.lock("/a").wait(LockWait::No).await })
 }
 
 /// The client tries to lock the node while its earlier release is still on its way.
@@ -39,7 +37,7 @@ async fn a_hold_that_was_dropped_is_gone_before_its_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     for _ in 0..ROUNDS {
-        let hold = lock(&client, exclusive(LockWait::No)).await;
+        let hold = exclusive(&client, LockWait::No).await;
         has_it_next(&server, &client, async || drop(hold)).await;
     }
 }
@@ -48,10 +46,9 @@ async fn a_hold_that_was_dropped_is_gone_before_its_client_asks_again() {
 async fn cancelled_lock_request_ends_before_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let options = exclusive(LockWait::For(Duration::from_millis(5)));
     for _ in 0..ROUNDS {
         has_it_next(&server, &client, async || {
-            let refused = client.lock(&path("/a"), options).await.unwrap_err();
+            let refused = client.lock("/a").wait(LockWait::For(Duration::from_millis(5))).await.unwrap_err();
             assert!(matches!(refused, LockError::NotGranted { .. }), "{refused:?}");
         })
         .await;
@@ -59,7 +56,7 @@ async fn cancelled_lock_request_ends_before_client_asks_again() {
             let asked = server.asked("Write");
             let dropped = tokio::spawn({
                 let client = client.clone();
-                async move { client.lock(&path("/a"), exclusive(LockWait::Forever)).await }
+                async move { client.lock("/a").await }
             });
             until(|| server.asked("Write") > asked).await;
             dropped.abort();
@@ -73,29 +70,28 @@ async fn cancelled_lock_request_ends_before_client_asks_again() {
 async fn try_lock_waits_for_own_pending_release_up_to_timeout() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let hold = lock(&client, exclusive(LockWait::No)).await;
+    let hold = exclusive(&client, LockWait::No).await;
     server.hold_writes(|write| matches!(write, Write::Unlock { .. }));
     drop(hold);
     let after = Duration::from_millis(20);
-    let options = LockOptions { timeout: Some(after), ..exclusive(LockWait::No) };
-    let refused = client.lock(&path("/a"), options).await.unwrap_err();
+    let refused = client.lock("/a").wait(LockWait::No).timeout(after).await.unwrap_err();
     assert!(matches!(refused, LockError::TimedOut { after: waited, .. } if waited == after), "{refused:?}");
-    let _elsewhere = within(client.lock(&path("/b"), exclusive(LockWait::No))).await.unwrap();
+    let _elsewhere = within(client.lock("/b").wait(LockWait::No)).await.unwrap();
     // A request that waits is queued by the server.
     let waiting = tokio::spawn({
         let client = client.clone();
-        async move { lock(&client, exclusive(LockWait::Forever)).await }
+        async move { exclusive(&client, LockWait::Forever).await }
     });
     until_counts(&client, (1, 1)).await;
     server.hold_writes(|_| false);
-    within(waiting).await.unwrap();
+    drop(within(waiting).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_wait_is_too_long() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let mut hold = lock(&client, shared(LockWait::For(Duration::MAX))).await;
+    let mut hold = shared(&client, LockWait::For(Duration::MAX)).await;
     within(hold.upgrade(LockWait::For(Duration::MAX))).await.unwrap();
     assert_eq!(hold.mode(), LockMode::Exclusive);
 }
@@ -104,8 +100,8 @@ async fn no_wait_is_too_long() {
 async fn an_upgrade_that_is_given_up_is_in_nobody_s_way() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let mut first = lock(&one, shared(LockWait::No)).await;
-    let mut second = lock(&two, shared(LockWait::No)).await;
+    let mut first = shared(&one, LockWait::No).await;
+    let mut second = shared(&two, LockWait::No).await;
     {
         let mut upgrading = std::pin::pin!(first.upgrade(LockWait::Forever));
         tokio::select! {
@@ -114,7 +110,7 @@ async fn an_upgrade_that_is_given_up_is_in_nobody_s_way() {
         }
     }
     // Only one upgrade can wait. This try waits until the first one is cancelled.
-    lock(&one, shared(LockWait::No)).await.release().await.unwrap();
+    shared(&one, LockWait::No).await.release().await.unwrap();
     let upgraded = tokio::spawn(async move { second.upgrade(LockWait::Forever).await.map(|_| second) });
     within(first.contended()).await;
     assert_eq!(first.mode(), LockMode::Shared);
@@ -127,11 +123,11 @@ async fn dropped_write_lease_is_flushed_before_client_asks_again() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     for round in 0..ROUNDS {
-        let lease = within(client.write_lease(&path("/a"), exclusive(LockWait::No))).await.unwrap();
+        let lease = within(client.write_lease("/a").wait(LockWait::No)).await.unwrap();
         let text = round.to_string();
         within(lease.set(text.clone())).await.unwrap();
         drop(lease);
-        let lease = within(client.write_lease(&path("/a"), exclusive(LockWait::No))).await.unwrap();
+        let lease = within(client.write_lease("/a").wait(LockWait::No)).await.unwrap();
         assert_eq!(within(lease.get()).await.unwrap(), *text);
         within(lease.release()).await.unwrap();
     }
@@ -141,7 +137,7 @@ async fn dropped_write_lease_is_flushed_before_client_asks_again() {
 async fn a_permit_that_was_dropped_can_be_tried_for_at_once() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let semaphore = client.semaphore(&path("/s"), 1);
+    let semaphore = client.semaphore("/s", 1);
     for _ in 0..ROUNDS {
         let permit = within(semaphore.try_acquire()).await.unwrap();
         drop(permit.expect("nobody else has it"));
@@ -155,7 +151,7 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
     for round in 0..ROUNDS {
         let at = format!("/barrier{round}");
         let comes = |client: &Client| {
-            let barrier = client.barrier(&path(&at), 2);
+            let barrier = client.barrier(&at, 2);
             tokio::spawn(async move { barrier.wait().await })
         };
         let first = comes(&one);
@@ -166,7 +162,7 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
         let again = comes(&one);
         // More than enough time to join twice.
         for _ in 0..10 {
-            two.locks(&path(&at)).await.unwrap();
+            two.locks(&at).await.unwrap();
         }
         assert!(!again.is_finished(), "it was counted twice");
         server.hold_writes(|_| false);
@@ -179,9 +175,8 @@ async fn who_leaves_a_barrier_and_comes_again_counts_once() {
 async fn a_leader_that_was_dropped_can_campaign_at_once() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let options = CampaignOptions { wait: LockWait::No, ..CampaignOptions::default() };
     for _ in 0..ROUNDS {
-        drop(within(client.campaign(&path("/e"), "me", options)).await.unwrap());
+        drop(within(client.campaign("/e", "me").wait(LockWait::No)).await.unwrap());
     }
 }
 
@@ -199,14 +194,14 @@ async fn lost_permit_or_leadership_blocks_nobody_under_live_lease() {
     let server = Server::start_with_margin(Duration::from_secs(1), TERM * 6).await;
     let proxy = Proxy::before(&server).await;
     let (client, other) = (proxy.client().await, server.client().await);
-    let permit = within(client.semaphore(&path("/s"), 1).acquire()).await.unwrap();
+    let permit = within(client.semaphore("/s", 1).acquire()).await.unwrap();
     let _permit = stood_still(&proxy, permit, Permit::on_lost).await;
-    drop(within(other.semaphore(&path("/s"), 1).acquire()).await.unwrap());
-    let leader = within(client.campaign(&path("/e"), "me", CampaignOptions::default())).await.unwrap();
+    drop(within(other.semaphore("/s", 1).acquire()).await.unwrap());
+    let leader = within(client.campaign("/e", "me")).await.unwrap();
     drop(stood_still(&proxy, leader, Leadership::on_lost).await);
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
-        while other.leader(&path("/e")).await.unwrap().is_some() {
+        while other.leader("/e").await.unwrap().is_some() {
             looks.tick().await;
         }
     })

@@ -8,9 +8,8 @@ use std::{
 use futures::future::join_all;
 use leasehold_client_cache::{Client, LockGuard, LockWait, Token};
 
-use super::exclusive;
 use crate::{
-    common::{Server, path, within},
+    common::{Server, within},
     recipes::proxy::Proxy,
     stall::{Missed, check, measured_async},
 };
@@ -24,7 +23,7 @@ const MARGIN: Duration = Duration::from_millis(50);
 const TICKS: Duration = Duration::from_millis(2 * 250);
 
 async fn lock_all(client: &Client, wait: LockWait) -> Vec<LockGuard> {
-    let lock = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(wait)).await.unwrap();
+    let lock = async |number| client.lock(format!("/many/{number}")).wait(wait).await.unwrap();
     within(join_all((0..HOLDS).map(lock))).await
 }
 
@@ -46,7 +45,7 @@ async fn cut_off() -> Result<(), Missed> {
         .map(|number| {
             let (other, held) = (other.clone(), Arc::clone(&held));
             tokio::spawn(async move {
-                let next = other.lock(&path(&format!("/many/{number}")), exclusive(LockWait::Forever)).await.unwrap();
+                let next = other.lock(format!("/many/{number}")).await.unwrap();
                 (next, held[number].remaining(), Instant::now())
             })
         })

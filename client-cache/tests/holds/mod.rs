@@ -14,7 +14,7 @@ use std::{
 };
 
 use leasehold_client_cache::{
-    Client, LockError, LockGuard, LockMode, LockOptions, LockWait, Refusal, Token, WriteError, WriteRefusal,
+    Client, LockError, LockGuard, LockMode, LockWait, Refusal, Token, WriteError, WriteRefusal,
 };
 
 use crate::{
@@ -25,21 +25,17 @@ use crate::{
 
 const TERM: Duration = Duration::from_secs(10);
 
-fn shared(wait: LockWait) -> LockOptions {
-    LockOptions { mode: LockMode::Shared, wait, ..LockOptions::default() }
+async fn shared(client: &Client, wait: LockWait) -> LockGuard {
+    within(client.lock("/a").shared().wait(wait)).await.unwrap()
 }
 
-fn exclusive(wait: LockWait) -> LockOptions {
-    LockOptions { wait, ..LockOptions::default() }
-}
-
-async fn lock(client: &Client, options: LockOptions) -> LockGuard {
-    within(client.lock(&path("/a"), options)).await.unwrap()
+async fn exclusive(client: &Client, wait: LockWait) -> LockGuard {
+    within(client.lock("/a").wait(wait)).await.unwrap()
 }
 
 /// The number of lock owners and of waiters.
 async fn counts(client: &Client) -> (usize, usize) {
-    let holds = client.locks(&path("/a")).await.unwrap();
+    let holds = client.locks("/a").await.unwrap();
     let held = holds.iter().filter(|hold| hold.token.is_some()).count();
     (held, holds.len() - held)
 }
@@ -58,9 +54,9 @@ async fn until_counts(client: &Client, expected: (usize, usize)) {
 async fn a_node_is_held_by_one_until_it_is_given_back_and_tokens_grow() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let first = lock(&one, exclusive(LockWait::No)).await;
+    let first = exclusive(&one, LockWait::No).await;
     assert!(first.remaining() > TERM / 2 && !first.on_lost().is_cancelled() && first.mode() == LockMode::Exclusive);
-    let refused = two.lock(&path("/a"), exclusive(LockWait::No)).await.unwrap_err();
+    let refused = two.lock("/a").wait(LockWait::No).await.unwrap_err();
     let LockError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Locked { owner, token, .. }))) = refused
     else {
         panic!("{refused:?}")
@@ -69,7 +65,7 @@ async fn a_node_is_held_by_one_until_it_is_given_back_and_tokens_grow() {
     let token = first.token();
     let waiting = tokio::spawn({
         let two = two.clone();
-        async move { lock(&two, exclusive(LockWait::Forever)).await }
+        async move { exclusive(&two, LockWait::Forever).await }
     });
     until_counts(&one, (1, 1)).await;
     first.release().await.unwrap();
@@ -83,10 +79,10 @@ async fn a_node_is_held_by_one_until_it_is_given_back_and_tokens_grow() {
 async fn who_waits_for_so_long_withdraws_then() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let _held = lock(&one, exclusive(LockWait::No)).await;
+    let _held = exclusive(&one, LockWait::No).await;
     let after = Duration::from_millis(50);
     let began = Instant::now();
-    let refused = two.lock(&path("/a"), exclusive(LockWait::For(after))).await.unwrap_err();
+    let refused = two.lock("/a").wait(LockWait::For(after)).await.unwrap_err();
     assert!(matches!(refused, LockError::NotGranted { after: waited, .. } if waited == after), "{refused:?}");
     assert!(began.elapsed() >= after);
     until_counts(&one, (1, 0)).await;
@@ -96,10 +92,10 @@ async fn who_waits_for_so_long_withdraws_then() {
 async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let held = lock(&one, exclusive(LockWait::No)).await;
+    let held = exclusive(&one, LockWait::No).await;
     let waiting = tokio::spawn({
         let two = two.clone();
-        async move { lock(&two, exclusive(LockWait::Forever)).await }
+        async move { exclusive(&two, LockWait::Forever).await }
     });
     until_counts(&one, (1, 1)).await;
     waiting.abort();
@@ -108,9 +104,9 @@ async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
     // Cancelled before the answer.
     let node = path("/a");
     for _ in 0..50 {
-        let asked = two.lock(&node, exclusive(LockWait::Forever));
+        let asked = two.lock(&node);
         let _ = tokio::time::timeout(Duration::ZERO, asked).await;
-        lock(&two, exclusive(LockWait::No)).await.release().await.unwrap();
+        exclusive(&two, LockWait::No).await.release().await.unwrap();
     }
 }
 
@@ -118,12 +114,11 @@ async fn a_request_that_nobody_waits_for_any_more_leaves_nothing() {
 async fn shared_owners_release_when_notified_of_waiter() {
     let server = Server::start(TERM).await;
     let clients = [server.client().await, server.client().await, server.client().await];
-    let mut readers =
-        vec![lock(&clients[0], shared(LockWait::No)).await, lock(&clients[1], shared(LockWait::No)).await];
+    let mut readers = vec![shared(&clients[0], LockWait::No).await, shared(&clients[1], LockWait::No).await];
     assert!(readers.iter().all(|reader| !reader.is_contended()));
     let writer = tokio::spawn({
         let client = clients[2].clone();
-        async move { lock(&client, exclusive(LockWait::Forever)).await }
+        async move { exclusive(&client, LockWait::Forever).await }
     });
     for mut reader in readers.drain(..) {
         within(reader.contended()).await;
@@ -137,7 +132,7 @@ async fn shared_owners_release_when_notified_of_waiter() {
 async fn upgrade_waits_to_be_alone_and_second_upgrade_is_refused() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let (mut first, mut second) = (lock(&one, shared(LockWait::No)).await, lock(&two, shared(LockWait::No)).await);
+    let (mut first, mut second) = (shared(&one, LockWait::No).await, shared(&two, LockWait::No).await);
     let before = first.token();
     let in_vain = first.upgrade(LockWait::For(Duration::from_millis(30))).await.unwrap_err();
     assert!(matches!(in_vain, LockError::NotGranted { .. }), "{in_vain:?}");
@@ -154,7 +149,7 @@ async fn upgrade_waits_to_be_alone_and_second_upgrade_is_refused() {
     second.release().await.unwrap();
     let (mut first, token) = within(upgrading).await.unwrap();
     assert!(token > before && first.token() == token && first.mode() == LockMode::Exclusive);
-    let waiting = tokio::spawn(async move { lock(&two, shared(LockWait::Forever)).await });
+    let waiting = tokio::spawn(async move { shared(&two, LockWait::Forever).await });
     within(first.contended()).await;
     first.downgrade().await.unwrap();
     let second = within(waiting).await.unwrap();
@@ -172,11 +167,11 @@ async fn cut_off_a_holder() -> Result<(), Missed> {
     let server = Server::start_with_margin(SHORT_TERM, ALLOWANCE).await;
     let proxy = Proxy::before(&server).await;
     let (one, two) = (proxy.client().await, server.client().await);
-    let held = Arc::new(lock(&one, exclusive(LockWait::No)).await);
+    let held = Arc::new(exclusive(&one, LockWait::No).await);
     let (over, token) = (held.on_lost(), held.token());
     let next = tokio::spawn({
         let (two, held) = (two.clone(), Arc::clone(&held));
-        async move { (lock(&two, exclusive(LockWait::Forever)).await, held.remaining(), held.on_lost().is_cancelled()) }
+        async move { (exclusive(&two, LockWait::Forever).await, held.remaining(), held.on_lost().is_cancelled()) }
     });
     until_counts(&two, (1, 1)).await;
     assert!(held.remaining() > Duration::ZERO && !over.is_cancelled());
@@ -198,8 +193,8 @@ async fn cut_off_a_holder() -> Result<(), Missed> {
 async fn a_hold_outlives_a_change_of_leader() {
     let mut server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let held = lock(&one, exclusive(LockWait::No)).await;
-    let waiting = tokio::spawn(async move { lock(&two, exclusive(LockWait::Forever)).await });
+    let held = exclusive(&one, LockWait::No).await;
+    let waiting = tokio::spawn(async move { exclusive(&two, LockWait::Forever).await });
     until_counts(&one, (1, 1)).await;
     server.stop().await;
     server.lead();
@@ -213,10 +208,10 @@ async fn a_hold_outlives_a_change_of_leader() {
 async fn lock_in_unknown_volume_uses_lease_of_that_volume() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    one.get(&path("/x")).await.unwrap();
+    one.get("/x").await.unwrap();
     assert!(one.volume_remaining(&path("/x")) > Duration::ZERO, "it has a lease on the root");
-    two.create_volume(&path("/a"), settings(TERM * 2)).await.unwrap();
-    let held = lock(&one, exclusive(LockWait::No)).await;
+    two.admin().create_volume("/a").settings(settings(TERM * 2)).await.unwrap();
+    let held = exclusive(&one, LockWait::No).await;
     assert!(held.remaining() > TERM, "{:?}", held.remaining());
 }
 
@@ -224,14 +219,14 @@ async fn lock_in_unknown_volume_uses_lease_of_that_volume() {
 async fn a_client_that_closes_gives_all_its_holds_back() {
     let server = Server::start(TERM).await;
     let (one, two) = (server.client().await, server.client().await);
-    let held = lock(&one, exclusive(LockWait::No)).await;
-    let waiting = tokio::spawn(async move { lock(&two, exclusive(LockWait::Forever)).await });
+    let held = exclusive(&one, LockWait::No).await;
+    let waiting = tokio::spawn(async move { exclusive(&two, LockWait::Forever).await });
     let other = server.client().await;
     until_counts(&other, (1, 1)).await;
     one.close().await;
     assert!(held.on_lost().is_cancelled());
     until(|| held.remaining().is_zero()).await;
-    within(waiting).await.unwrap();
-    let refused = one.lock(&path("/a"), exclusive(LockWait::No)).await.unwrap_err();
+    drop(within(waiting).await.unwrap());
+    let refused = one.lock("/a").wait(LockWait::No).await.unwrap_err();
     assert!(matches!(refused, LockError::Write(WriteError::SessionEnded)), "{refused:?}");
 }

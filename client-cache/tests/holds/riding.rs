@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use futures::future::{join, join_all};
 use leasehold_client_cache::{LockGuard, LockWait};
 
-use super::{exclusive, lock};
+use super::exclusive;
 use crate::{
-    common::{Server, path, within},
+    common::{Server, within},
     stall::{Missed, check, measured_async},
 };
 
@@ -36,7 +36,7 @@ async fn hundred_holds_for_two_terms_cost_the_renewals_of_one_lease() {
 async fn hold_on() -> Result<(), Missed> {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let take = async |number| client.lock(&path(&format!("/many/{number}")), exclusive(LockWait::No)).await.unwrap();
+    let take = async |number| client.lock(format!("/many/{number}")).wait(LockWait::No).await.unwrap();
     let held: Vec<LockGuard> = within(join_all((0..HOLDS).map(take))).await;
     let asked = || (FOR_HOLDS.map(|kind| server.asked(kind)), server.asked("Heartbeat"));
     let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitLocks"));
@@ -63,14 +63,14 @@ async fn a_node_that_another_wants_is_handed_over_within_a_second() {
 async fn hand_over() -> Result<(), Missed> {
     let server = Server::start_with_margin(LONG_TERM, MARGIN).await;
     let (one, two) = (server.client().await, server.client().await);
-    let mut held = lock(&one, exclusive(LockWait::No)).await;
+    let mut held = exclusive(&one, LockWait::No).await;
     let token = held.token();
     let (before, asked) = (server.asked("Write"), Instant::now());
     let give_back = async {
         held.contended().await;
         held.release().await.unwrap();
     };
-    let (next, ()) = within(join(lock(&two, exclusive(LockWait::Forever)), give_back)).await;
+    let (next, ()) = within(join(exclusive(&two, LockWait::Forever), give_back)).await;
     let took = asked.elapsed();
     assert!(next.token() > token);
     assert_eq!(server.asked("Write") - before, 2, "one asked, and the other gave the node back");

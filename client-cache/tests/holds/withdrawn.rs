@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold_client_cache::{
-    Client, LockError, LockGuard, LockMode, LockOptions, LockWait, ReadError, RegisterOptions, WriteError,
-};
+use leasehold_client_cache::{Client, LockError, LockGuard, LockMode, LockWait, ReadError, WriteError};
 use leasehold_protocol::command::Write;
 
-use super::{TERM, exclusive, lock, shared};
+use super::{TERM, exclusive, shared};
 use crate::common::{SHORT_TERM, Server, path, until, within};
 
 async fn until_async(mut holds: impl AsyncFnMut() -> bool) {
@@ -29,7 +27,7 @@ async fn hasty(server: &Server) -> Client {
 /// Takes a shared lock without waiting: there is no exclusive owner and no waiter, and this
 /// client's pending releases have ended.
 async fn shares(client: &Client) {
-    within(lock(client, shared(LockWait::No)).await.release()).await.unwrap();
+    within(shared(client, LockWait::No).await.release()).await.unwrap();
 }
 
 /// Delays the answers to an upgrade and to its cancellation until the upgrade has timed out.
@@ -46,7 +44,7 @@ async fn upgrade_times_out(server: &Server, hold: &mut LockGuard, wait: LockWait
 async fn upgrade_that_timed_out_unanswered_is_withdrawn() {
     let server = Server::start(TERM).await;
     let (client, other) = (hasty(&server).await, server.client().await);
-    let mut hold = lock(&client, shared(LockWait::No)).await;
+    let mut hold = shared(&client, LockWait::No).await;
     for wait in [LockWait::No, LockWait::For(Duration::from_millis(200)), LockWait::Forever] {
         upgrade_times_out(&server, &mut hold, wait).await;
         shares(&client).await;
@@ -61,7 +59,7 @@ async fn upgrade_that_timed_out_unanswered_is_withdrawn() {
 async fn upgrade_can_be_tried_again_as_soon_as_it_timed_out() {
     let server = Server::start(TERM).await;
     let client = hasty(&server).await;
-    let mut hold = lock(&client, shared(LockWait::No)).await;
+    let mut hold = shared(&client, LockWait::No).await;
     for _ in 0..2 {
         upgrade_times_out(&server, &mut hold, LockWait::Forever).await;
         within(hold.upgrade(LockWait::No)).await.unwrap();
@@ -78,8 +76,8 @@ async fn upgrade_can_be_tried_again_as_soon_as_it_timed_out() {
 async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
     let server = Server::start(TERM).await;
     let (client, other, third) = (hasty(&server).await, server.client().await, server.client().await);
-    let mut hold = lock(&client, shared(LockWait::No)).await;
-    let reader = lock(&other, shared(LockWait::No)).await;
+    let mut hold = shared(&client, LockWait::No).await;
+    let reader = shared(&other, LockWait::No).await;
     upgrade_times_out(&server, &mut hold, LockWait::For(Duration::from_millis(200))).await;
     // A waiting upgrade would be in the way.
     shares(&client).await;
@@ -93,13 +91,13 @@ async fn upgrade_that_timed_out_beside_a_reader_is_withdrawn() {
 async fn downgrade_that_nobody_answered_is_done_when_somebody_does() {
     let mut server = Server::start(TERM).await;
     let (client, other) = (hasty(&server).await, server.client().await);
-    let mut hold = lock(&client, exclusive(LockWait::No)).await;
+    let mut hold = exclusive(&client, LockWait::No).await;
     server.stop().await;
     let error = within(hold.downgrade()).await.unwrap_err();
     assert!(matches!(error, LockError::Write(WriteError::TimedOut { .. })), "{error:?}");
     assert_eq!(hold.mode(), LockMode::Shared);
     server.lead();
-    within(lock(&other, shared(LockWait::Forever)).await.release()).await.unwrap();
+    within(shared(&other, LockWait::Forever).await.release()).await.unwrap();
     within(hold.upgrade(LockWait::No)).await.unwrap();
 }
 
@@ -107,21 +105,22 @@ async fn downgrade_that_nobody_answered_is_done_when_somebody_does() {
 async fn locks_that_timed_out_unsent_are_never_sent() {
     let mut server = Server::start(SHORT_TERM).await;
     let client = hasty(&server).await;
-    within(client.get(&path("/x"))).await.unwrap();
+    within(client.get("/x")).await.unwrap();
     server.stop().await;
     // The client knows that no server can be reached.
-    let is_alone = async || matches!(client.get(&path("/y")).await, Err(ReadError::Unavailable { .. }));
+    let is_alone = async || matches!(client.get("/y").await, Err(ReadError::Unavailable { .. }));
     until_async(is_alone).await;
     let asked = server.asked("Write");
-    let options = LockOptions { wait: LockWait::For(Duration::from_millis(100)), ..LockOptions::default() };
     let at = path("/a");
-    for refused in join_all((0..100).map(|_| client.lock(&at, options))).await {
+    for refused in
+        join_all((0..100).map(|_| client.lock(&at).wait(LockWait::For(Duration::from_millis(100))).into_future())).await
+    {
         let error = refused.unwrap_err();
         assert!(matches!(error, LockError::Write(WriteError::Unavailable { .. }) | LockError::NotGranted { .. }));
     }
     server.lead();
     // The answer comes after all earlier requests were sent.
-    drop(within(client.lock(&at, LockOptions { timeout: Some(TERM), ..exclusive(LockWait::Forever) })).await.unwrap());
+    drop(within(client.lock(&at).timeout(TERM)).await.unwrap());
     assert!(server.asked("Write") < asked + 50, "this lock and its end, and none of the hundred");
 }
 
@@ -129,14 +128,14 @@ async fn locks_that_timed_out_unsent_are_never_sent() {
 async fn client_dropped_with_a_lock_unanswered_ends() {
     let server = Server::start(SHORT_TERM).await;
     let (client, other) = (hasty(&server).await, server.client().await);
-    let registered = within(client.register(&path("/s"), "here", RegisterOptions::default())).await.unwrap();
+    let registered = within(client.register("/s", "here")).await.unwrap();
     let asked = server.asked("Write");
     server.hold_writes(|write| matches!(write, Write::Lock { .. }));
-    client.lock(&path("/a"), LockOptions::default()).await.unwrap_err();
+    client.lock("/a").await.unwrap_err();
     assert!(server.asked("Write") > asked, "it was sent");
     drop((registered, client));
     // Its lease ends by itself, and the node with it, while the request is still unanswered.
-    until_async(async || other.get(&path("/s")).await.unwrap().is_none()).await;
+    until_async(async || other.get("/s").await.unwrap().is_none()).await;
     server.hold_writes(|_| false);
-    drop(within(other.lock(&path("/a"), exclusive(LockWait::Forever))).await.unwrap());
+    drop(within(other.lock("/a")).await.unwrap());
 }

@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{LeaseError, LeaseId, LeaseInfo, LeaseOptions, Refusal, WriteError, WriteRefusal};
+use leasehold_client_cache::{LeaseError, LeaseId, LeaseInfo, Refusal, WriteError, WriteRefusal};
 
-use super::{SLACK, gone, with};
+use super::{SLACK, gone};
 use crate::{
     common::{Server, path, within},
     stall::{Missed, check, measured_async},
@@ -22,18 +22,14 @@ const TTL: Duration = Duration::from_secs(1);
 const LONG_TTL: Duration = Duration::from_secs(4);
 const VOLUME_TERM: Duration = Duration::from_secs(10);
 
-fn named(id: u64) -> LeaseOptions {
-    LeaseOptions { id: Some(LeaseId(id)), ..LeaseOptions::default() }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_lease_lives_with_its_handle_then_expires() {
     let server = Server::start(VOLUME_TERM).await;
     let (client, watcher) = (server.client().await, server.client().await);
     let began = Instant::now();
-    let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
+    let id = client.grant_lease(LONG_TTL).await.unwrap();
     let mut lease = client.keep_lease_alive(id).await.unwrap();
-    client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
+    client.put("/a", "alive").lease(id).await.unwrap();
     let mut renewals = 0;
     while began.elapsed() < LONG_TTL * 3 / 2 {
         let certain = within(lease.renewed()).await.expect("it is kept");
@@ -63,8 +59,8 @@ async fn abandon() -> Result<(), Missed> {
     let server = Server::start(VOLUME_TERM).await;
     let (client, watcher) = (server.client().await, server.client().await);
     let before = Instant::now();
-    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
-    client.put_with(&path("/a"), "for a while", with(id)).await.unwrap();
+    let id = client.grant_lease(TTL).await.unwrap();
+    client.put("/a", "for a while").lease(id).await.unwrap();
     let gone = gone(&watcher, &path("/a")).await;
     assert_eq!(watcher.lease(id).await.unwrap(), None);
     // A lease lasts longer by a margin of 2 ms and a clock step of 50 ms. Both are within the
@@ -76,9 +72,9 @@ async fn abandon() -> Result<(), Missed> {
 async fn key_lease_is_lost_by_client_clock_during_server_outage() {
     let mut server = Server::start(VOLUME_TERM).await;
     let (client, watcher) = (server.client().await, server.client().await);
-    let id = client.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
+    let id = client.grant_lease(TTL).await.unwrap();
     let lease = client.keep_lease_alive(id).await.unwrap();
-    client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
+    client.put("/a", "alive").lease(id).await.unwrap();
     server.stop().await;
     let over = lease.on_lost();
     let stopped = Instant::now();
@@ -99,34 +95,34 @@ async fn key_lease_is_lost_by_client_clock_during_server_outage() {
     assert!(lease.on_lost().is_cancelled() && lease.remaining() == Duration::ZERO);
     let again = client.keep_lease_alive(id).await.unwrap();
     assert!(!again.on_lost().is_cancelled() && again.remaining() > Duration::ZERO);
-    assert_eq!(&watcher.get(&path("/a")).await.unwrap().unwrap().value[..], b"alive");
+    assert_eq!(&watcher.get("/a").await.unwrap().unwrap().value[..], b"alive");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_keeps_a_lease_hears_once_that_another_has_revoked_it() {
     let server = Server::start(VOLUME_TERM).await;
     let (client, other) = (server.client().await, server.client().await);
-    let id = client.grant_lease(TTL, named(7)).await.unwrap();
+    let id = client.grant_lease(TTL).id(LeaseId(7)).await.unwrap();
     assert_eq!(id, LeaseId(7));
     let (mut lease, second) = (client.keep_lease_alive(id).await.unwrap(), client.keep_lease_alive(id).await.unwrap());
-    client.put_with(&path("/a"), "alive", with(id)).await.unwrap();
+    client.put("/a", "alive").lease(id).await.unwrap();
     let written = other.revoke_lease(id).await.unwrap();
-    assert_eq!((written.removed, other.get(&path("/a")).await.unwrap()), (1, None));
+    assert_eq!((written.removed, other.get("/a").await.unwrap()), (1, None));
     within(async { while lease.renewed().await.is_some() {} }).await;
     assert!(lease.on_lost().is_cancelled() && second.on_lost().is_cancelled());
     assert_eq!(within(lease.renewed()).await, None);
 
     // The id is free: a new lease with it is another lease.
-    client.grant_lease(TTL, named(7)).await.unwrap();
+    client.grant_lease(TTL).id(LeaseId(7)).await.unwrap();
     assert!(lease.on_lost().is_cancelled());
-    assert_eq!(other.get(&path("/a")).await.unwrap(), None);
+    assert_eq!(other.get("/a").await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_handles_keeps_the_lease() {
     let server = Server::start(VOLUME_TERM).await;
     let client = server.client().await;
-    let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
+    let id = client.grant_lease(LONG_TTL).await.unwrap();
     let (one, mut other) = (client.keep_lease_alive(id).await.unwrap(), client.keep_lease_alive(id).await.unwrap());
     drop(one);
     let began = Instant::now();
@@ -147,7 +143,7 @@ async fn what_is_refused_says_why_and_leaves_nothing() {
         WriteError::Refused(Refusal::Write(refusal)) => refusal,
         other => panic!("{other:?}"),
     };
-    let put = client.put_with(&node, "1", with(unknown)).await.unwrap_err();
+    let put = client.put(&node, "1").lease(unknown).await.unwrap_err();
     assert_eq!(refused(put), WriteRefusal::LeaseNotFound { id: unknown });
     assert_eq!(client.get(&node).await.unwrap(), None, "a put with an unknown lease leaves no key");
     assert_eq!(client.lease(unknown).await.unwrap(), None);
@@ -155,15 +151,15 @@ async fn what_is_refused_says_why_and_leaves_nothing() {
     let revoked = client.revoke_lease(unknown).await.unwrap_err();
     assert_eq!(refused(revoked), WriteRefusal::LeaseNotFound { id: unknown });
 
-    client.grant_lease(VOLUME_TERM, named(99)).await.unwrap();
-    let taken = client.grant_lease(TTL, named(99)).await.unwrap_err();
+    client.grant_lease(VOLUME_TERM).id(LeaseId(99)).await.unwrap();
+    let taken = client.grant_lease(TTL).id(LeaseId(99)).await.unwrap_err();
     assert_eq!(refused(taken), WriteRefusal::LeaseExists { id: unknown });
     assert_eq!(client.lease(unknown).await.unwrap().unwrap().ttl, VOLUME_TERM, "it is as it was");
     for ttl in [Duration::ZERO, Duration::from_millis(199), Duration::from_secs(367 * 24 * 3600)] {
-        let error = client.grant_lease(ttl, LeaseOptions::default()).await.unwrap_err();
+        let error = client.grant_lease(ttl).await.unwrap_err();
         assert!(matches!(&error, WriteError::Refused(Refusal::Limit(_))) && !error.may_still_happen(), "{error:?}");
     }
-    assert_eq!(client.leases().await.unwrap().len(), 1);
+    assert_eq!(client.admin().leases().await.unwrap().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,20 +167,20 @@ async fn key_stays_attached_to_last_lease_across_leader_change() {
     let mut server = Server::start(VOLUME_TERM).await;
     let client = server.client().await;
     let long = Duration::from_secs(3600);
-    let one = client.grant_lease(long, LeaseOptions::default()).await.unwrap();
-    let other = client.grant_lease(long, LeaseOptions::default()).await.unwrap();
+    let one = client.grant_lease(long).await.unwrap();
+    let other = client.grant_lease(long).await.unwrap();
     let [moved, freed, taken] = ["/moved", "/freed", "/taken"].map(path);
-    client.put_with(&moved, "1", with(one)).await.unwrap();
-    client.put_with(&moved, "2", with(other)).await.unwrap();
-    client.put_with(&freed, "1", with(one)).await.unwrap();
+    client.put(&moved, "1").lease(one).await.unwrap();
+    client.put(&moved, "2").lease(other).await.unwrap();
+    client.put(&freed, "1").lease(one).await.unwrap();
     client.put(&freed, "2").await.unwrap();
     client.put(&taken, "1").await.unwrap();
-    client.put_with(&taken, "2", with(one)).await.unwrap();
+    client.put(&taken, "2").lease(one).await.unwrap();
     server.stop().await;
     server.lead();
     let keys = |info: Option<LeaseInfo>| info.unwrap().keys;
-    assert_eq!(keys(client.lease_with_keys(one).await.unwrap()), slice::from_ref(&taken));
-    assert_eq!(keys(client.lease_with_keys(other).await.unwrap()), slice::from_ref(&moved));
+    assert_eq!(keys(client.lease(one).with_keys().await.unwrap()), slice::from_ref(&taken));
+    assert_eq!(keys(client.lease(other).with_keys().await.unwrap()), slice::from_ref(&moved));
     client.revoke_lease(one).await.unwrap();
     assert_eq!(client.get(&taken).await.unwrap(), None);
     assert!(client.get(&moved).await.unwrap().is_some() && client.get(&freed).await.unwrap().is_some());
@@ -199,7 +195,7 @@ async fn all_leases_of_a_client_are_renewed_together() {
     let client = server.client().await;
     let mut leases = Vec::new();
     for _ in 0..LEASES {
-        let id = client.grant_lease(LONG_TTL, LeaseOptions::default()).await.unwrap();
+        let id = client.grant_lease(LONG_TTL).await.unwrap();
         leases.push(client.keep_lease_alive(id).await.unwrap());
     }
     let is_lost = Arc::new(AtomicBool::new(false));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
-use leasehold_client_cache::{Client, KeyLease, LeaseOptions};
+use leasehold_client_cache::{Client, KeyLease};
 
 use crate::common::{Server, within};
 
@@ -19,7 +19,7 @@ const AT_ONCE: usize = 256;
 const MESSAGES_PER_TERM_MAX: f64 = 2.0;
 
 async fn grant_and_keep(client: &Client) -> KeyLease {
-    let id = client.grant_lease(TERM, LeaseOptions::default()).await.unwrap();
+    let id = client.grant_lease(TERM).await.unwrap();
     client.keep_lease_alive(id).await.unwrap()
 }
 
@@ -43,7 +43,7 @@ async fn one_message_each_half_term_renews_ten_thousand_leases() {
     let (asked, terms) = (server.asked("KeepAlive") - before, began.elapsed().as_secs_f64() / TERM.as_secs_f64());
     let over = leases.iter().filter(|lease| lease.on_lost().is_cancelled()).count();
     assert_eq!(over, 0, "leases of {LEASES} that are over");
-    assert_eq!(within(client.leases()).await.unwrap().len(), LEASES);
+    assert_eq!(within(client.admin().leases()).await.unwrap().len(), LEASES);
     // The first and the last of the messages are half a term apart.
     let most = MESSAGES_PER_TERM_MAX * terms + 1.0;
     assert!(

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_client_cache::{Attach, Client, LeaseId, NodePath, PutOptions};
+use leasehold_client_cache::{Client, NodePath};
 
 use crate::common::within;
 
@@ -21,10 +21,6 @@ mod registration;
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Attaches a node to the lease.
-fn with(id: LeaseId) -> PutOptions {
-    PutOptions { attach: Attach::Lease(id), ..PutOptions::default() }
-}
-
 /// Polls until `is_so` is true. Returns when the last request began.
 async fn asked_until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> Instant {
     let mut looks = tokio::time::interval(Duration::from_millis(2));

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, Content, LeaseId, LeaseOptions, NodePath};
+use leasehold_client_cache::{Client, Content, LeaseId, NodePath};
 
-use super::{gone, with};
+use super::gone;
 use crate::common::{Server, path, until, within};
 
 const TTL: Duration = Duration::from_secs(1);
@@ -68,8 +68,8 @@ impl Reader {
 
 async fn node_with_lease(server: &Server, node: &NodePath) -> (Client, Client, LeaseId) {
     let (writer, reader) = (server.client().await, server.client().await);
-    let id = writer.grant_lease(TTL, LeaseOptions::default()).await.unwrap();
-    writer.put_with(node, "alive", with(id)).await.unwrap();
+    let id = writer.grant_lease(TTL).await.unwrap();
+    writer.put(node, "alive").lease(id).await.unwrap();
     assert!(reader.get(node).await.unwrap().is_some());
     (writer, reader, id)
 }
@@ -85,7 +85,7 @@ async fn no_copy_is_read_once_its_lease_has_ended_by_itself() {
     reader.finish().await;
     assert_eq!(writer.lease(id).await.unwrap(), None);
     assert_eq!(reading.get(&node).await.unwrap(), None);
-    assert_eq!(reading.children(&path("/services")).await.unwrap().unwrap().names, [""; 0]);
+    assert_eq!(reading.children("/services").await.unwrap().unwrap().names, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

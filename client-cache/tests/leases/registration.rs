@@ -3,12 +3,9 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{
-    Attach, Condition, LeaseOptions, NodeOwner, NodePath, PutOptions, Refusal, RegisterCondition, RegisterOptions,
-    ServiceHealth, WriteError, WriteRefusal,
-};
+use leasehold_client_cache::{Attach, NodeOwner, NodePath, Refusal, ServiceHealth, WriteError, WriteRefusal};
 
-use super::{SLACK, asked_until, gone, with};
+use super::{SLACK, asked_until, gone};
 use crate::common::{Server, path, within};
 
 const TERM: Duration = Duration::from_secs(1);
@@ -21,7 +18,7 @@ async fn a_service_is_registered_until_it_leaves() {
     let (service, watcher) = (server.client().await, server.client().await);
     let node = path("/services/web");
     let began = Instant::now();
-    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    let registration = service.register(&node, "here").await.unwrap();
     assert_eq!(registration.path(), &node);
     let entry = watcher.get(&node).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"here"[..], registration.epoch()));
@@ -35,7 +32,7 @@ async fn a_service_is_registered_until_it_leaves() {
     assert!(certain > Duration::ZERO && certain <= LONG_TERM && !registration.on_lost().is_cancelled());
     let written = registration.leave().await.unwrap();
     assert_eq!((written.removed, watcher.get(&node).await.unwrap()), (1, None));
-    assert_eq!(watcher.children(&path("/services")).await.unwrap().unwrap().names, [""; 0]);
+    assert_eq!(watcher.children("/services").await.unwrap().unwrap().names, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,7 +40,7 @@ async fn closing_the_session_ends_what_it_registered_at_once() {
     let server = Server::start(20 * TERM).await;
     let (service, watcher) = (server.client().await, server.client().await);
     let node = path("/services/web");
-    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    let registration = service.register(&node, "here").await.unwrap();
     let over = registration.on_lost();
     assert!(watcher.get(&node).await.unwrap().is_some());
     service.close().await;
@@ -59,7 +56,7 @@ async fn dropped_service_registration_expires_after_its_term() {
     let server = Server::start(TERM).await;
     let (service, watcher) = (server.client().await, server.client().await);
     let node = path("/services/web");
-    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    let registration = service.register(&node, "here").await.unwrap();
     let certain = registration.remaining();
     let dropped = Instant::now();
     drop((registration, service));
@@ -74,7 +71,7 @@ async fn an_outage_of_the_server_ends_no_registration() {
     let mut server = Server::start(TERM).await;
     let (service, watcher) = (server.client().await, server.client().await);
     let node = path("/services/web");
-    let registration = service.register(&node, "here", RegisterOptions::default()).await.unwrap();
+    let registration = service.register(&node, "here").await.unwrap();
     server.stop().await;
     asked_until(|| async { registration.remaining() == Duration::ZERO }).await;
     assert!(!registration.on_lost().is_cancelled(), "without a server, no lease ends");
@@ -90,12 +87,12 @@ async fn whose_place_is_taken_does_not_remove_his_successor() {
     let server = Server::start(TERM).await;
     let (first, second) = (server.client().await, server.client().await);
     let node = path("/services/web");
-    let registration = first.register(&node, "first", RegisterOptions::default()).await.unwrap();
-    let taken = second.register(&node, "second", RegisterOptions::default()).await.unwrap_err();
+    let registration = first.register(&node, "first").await.unwrap();
+    let taken = second.register(&node, "second").await.unwrap_err();
     assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
-    let options = RegisterOptions { condition: RegisterCondition::Any, ..RegisterOptions::default() };
-    let successor = second.register(&node, "second", options).await.unwrap();
+    let successor = second.register(&node, "second").replace(true).await.unwrap();
     assert!(successor.epoch() > registration.epoch(), "it only grows");
+    assert_eq!(first.get(&node).await.unwrap().unwrap().stat.create_revision, successor.epoch());
     let error = registration.leave().await.unwrap_err();
     let is_another = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::RevisionDiffers { .. })));
     assert!(is_another, "{error:?}");
@@ -105,10 +102,9 @@ async fn whose_place_is_taken_does_not_remove_his_successor() {
     within(successor.leave()).await.unwrap();
 
     // A node that somebody else has written stays.
-    let registration = second.register(&node, "second", RegisterOptions::default()).await.unwrap();
-    let options = PutOptions { condition: Condition::Revision(registration.epoch()), ..PutOptions::default() };
+    let registration = second.register(&node, "second").await.unwrap();
     let watcher = server.client().await;
-    watcher.put_with(&node, "for good", options).await.unwrap();
+    watcher.put(&node, "for good").if_revision(registration.epoch()).await.unwrap();
     second.close().await;
     assert_eq!(&watcher.get(&node).await.unwrap().unwrap().value[..], b"for good");
 }
@@ -118,20 +114,20 @@ async fn registered_value_can_be_updated() {
     let server = Server::start(LONG_TERM).await;
     let (service, other) = (server.client().await, server.client().await);
     let node = path("/services/web");
-    let mut registration = service.register(&node, "first", RegisterOptions::default()).await.unwrap();
+    let mut registration = service.register(&node, "first").await.unwrap();
     let epoch = registration.epoch();
     let written = registration.update("second").await.unwrap();
     let entry = other.get(&node).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"second"[..], written.revision));
     assert_eq!(entry.stat.owner, service.session().map(NodeOwner::Session));
     assert_eq!((registration.epoch(), registration.revision()), (epoch, written.revision));
+    assert_eq!(entry.stat.create_revision, epoch, "the epoch can be read and compared");
     assert!(registration.remaining() > Duration::ZERO && !registration.on_lost().is_cancelled());
-    let kept = PutOptions { attach: Attach::Unchanged, ..PutOptions::default() };
-    other.put_with(&node, "theirs", kept).await.unwrap();
+    other.put(&node, "theirs").attach(Attach::Unchanged).await.unwrap();
     let error = registration.update("third").await.unwrap_err();
     let is_another = matches!(&error, WriteError::Refused(Refusal::Write(WriteRefusal::RevisionDiffers { .. })));
     assert!(is_another, "{error:?}");
-    let mut registration = service.register(&node, "again", RegisterOptions::default()).await.unwrap();
+    let mut registration = service.register(&node, "again").await.unwrap();
     registration.update("last").await.unwrap();
     assert_eq!(registration.leave().await.unwrap().removed, 1);
     assert_eq!(other.get(&node).await.unwrap(), None);
@@ -142,18 +138,19 @@ async fn register_with_own_node_there_replaces_it() {
     let server = Server::start(LONG_TERM).await;
     let (service, other) = (server.client().await, server.client().await);
     let node = path("/services/web");
-    let first = service.register(&node, "first", RegisterOptions::default()).await.unwrap();
-    let again = service.register(&node, "again", RegisterOptions::default()).await.unwrap();
+    let first = service.register(&node, "first").await.unwrap();
+    let again = service.register(&node, "again").await.unwrap();
     assert!(again.epoch() > first.epoch(), "it is a new registration");
-    assert_eq!(&other.get(&node).await.unwrap().unwrap().value[..], b"again");
+    let entry = other.get(&node).await.unwrap().unwrap();
+    assert_eq!((&entry.value[..], entry.stat.create_revision), (&b"again"[..], again.epoch()));
     first.leave().await.expect_err("the node is the second one's");
-    let taken = other.register(&node, "other", RegisterOptions::default()).await.unwrap_err();
+    let taken = other.register(&node, "other").await.unwrap_err();
     assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
     again.leave().await.unwrap();
 
     // A node without a lease is nobody's registration.
     other.put(&node, "for good").await.unwrap();
-    let taken = service.register(&node, "third", RegisterOptions::default()).await.unwrap_err();
+    let taken = service.register(&node, "third").await.unwrap_err();
     assert!(matches!(&taken, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{taken:?}");
 }
 
@@ -162,11 +159,10 @@ async fn register_after_an_unknown_outcome_succeeds() {
     let server = Server::start(LONG_TERM).await;
     let service = server.client().await;
     let node = path("/services/web");
-    service.put(&path("/services/other"), "so that the session is known").await.unwrap();
+    service.put("/services/other", "so that the session is known").await.unwrap();
     // Nobody waits for the outcome, but the node is put.
-    let options = PutOptions { attach: Attach::Session, ..PutOptions::default() };
-    service.put_with(&node, "unknown", options).await.unwrap();
-    let registration = service.register(&node, "known", RegisterOptions::default()).await.unwrap();
+    service.put(&node, "unknown").attach(Attach::Session).await.unwrap();
+    let registration = service.register(&node, "known").await.unwrap();
     let entry = service.get(&node).await.unwrap().unwrap();
     assert_eq!((&entry.value[..], entry.stat.modify_revision), (&b"known"[..], registration.epoch()));
     assert_eq!(entry.stat.owner, service.session().map(NodeOwner::Session));
@@ -177,11 +173,11 @@ async fn services_listing_returns_all_services_across_pages() {
     const SERVICES: usize = 2100;
     let server = Server::start(20 * TERM).await;
     let client = server.client().await;
-    let lease = client.grant_lease(600 * TERM, LeaseOptions::default()).await.unwrap();
+    let lease = client.grant_lease(600 * TERM).await.unwrap();
     let nodes: Vec<NodePath> = (0..SERVICES).map(|number| path(&format!("/services/{number:05}"))).collect();
-    let puts = nodes.iter().map(|node| client.put_with(node, "here", with(lease)));
+    let puts = nodes.iter().map(|node| client.put(node, "here").lease(lease).into_future());
     stream::iter(puts).buffer_unordered(64).try_for_each(|_| async { Ok(()) }).await.unwrap();
-    let services = client.services(&path("/services")).await.unwrap();
+    let services = client.admin().services("/services").await.unwrap();
     assert!(services.iter().map(|service| &service.path).eq(&nodes), "{} services", services.len());
     assert!(services.iter().all(|service| service.health == ServiceHealth::Live));
     assert_eq!(server.asked("Inspect"), 3, "parts");

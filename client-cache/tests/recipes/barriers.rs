@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, EventKind, NodePath, RecipeError, Revision, WatchItem, WatchOptions};
+use leasehold_client_cache::{Client, EventKind, NodePath, Revision, WatchItem, recipes::RecipeError};
 use tokio::task::JoinHandle;
 
 use super::{TERM, clients, proxy::Proxy, until_children};
@@ -19,7 +19,7 @@ use crate::common::{SHORT_TERM, Server, path, until, within};
 type Waiting = JoinHandle<Result<(), RecipeError>>;
 
 fn comes(client: &Client) -> Waiting {
-    let barrier = client.barrier(&path("/b"), 3);
+    let barrier = client.barrier("/b", 3);
     tokio::spawn(async move { barrier.wait().await })
 }
 
@@ -90,8 +90,7 @@ async fn barrier_opens_with_next_party_when_last_one_cancels() {
 
 /// The number of parties at the opening of a barrier, as a watch reports them.
 async fn stood_at_opening(client: &Client, top: &NodePath, from: Revision) -> usize {
-    let options = WatchOptions { from: Some(from), ..WatchOptions::default() };
-    let mut watch = within(client.watch(top, options)).await.unwrap();
+    let mut watch = within(client.watch(top).from(from)).await.unwrap();
     let (open, mut standing) = (top.child("open").unwrap(), BTreeSet::new());
     loop {
         let WatchItem::Change(change) = within(watch.next()).await.unwrap() else { continue };
@@ -111,7 +110,7 @@ async fn barrier_opens_only_with_enough_parties_despite_cancel() {
     let [one, two, last] = clients(&server).await;
     for step in 0..150 {
         let at = path(&format!("/b{step}"));
-        let from = last.put(&path("/from"), "").await.unwrap().revision;
+        let from = last.put("/from", "").await.unwrap().revision;
         let waits = |client: &Client| {
             let barrier = client.barrier(&at, 2);
             tokio::spawn(async move { barrier.wait().await })
@@ -137,7 +136,7 @@ async fn all_go_in_together_and_come_out_together_round_after_round() {
     // How many have arrived and how many begin to leave, over all rounds.
     let (came, went) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let work = clients.iter().map(|client| {
-        let barrier = client.double_barrier(&path("/b"), 3);
+        let barrier = client.double_barrier("/b", 3);
         let (came, went) = (Arc::clone(&came), Arc::clone(&went));
         tokio::spawn(async move {
             let mut rounds = Vec::new();
@@ -166,7 +165,7 @@ async fn double_barrier_waits_only_for_lease_of_cut_off_party() {
     let proxy = Proxy::before(&server).await;
     let cut = proxy.client().await;
     let enters = |client: &Client, parties| {
-        let barrier = client.double_barrier(&path("/b"), parties);
+        let barrier = client.double_barrier("/b", parties);
         tokio::spawn(async move { barrier.enter().await })
     };
     let entering = [enters(&one, 3), enters(&two, 3), enters(&cut, 3)];
@@ -197,11 +196,11 @@ async fn barrier_refuses_differing_or_unsupported_party_count() {
     let [one, two] = clients(&server).await;
     let first = comes(&one);
     until_children(&two, "/b", 1).await;
-    let differs = within(two.barrier(&path("/b"), 2).wait()).await.unwrap_err();
+    let differs = within(two.barrier("/b", 2).wait()).await.unwrap_err();
     let RecipeError::CountMismatch { expected, found, .. } = differs else { panic!("{differs:?}") };
     assert_eq!((expected.as_str(), found.as_str()), ("2", "3"));
     for parties in [0, 128] {
-        let refused = within(two.barrier(&path("/c"), parties).wait()).await.unwrap_err();
+        let refused = within(two.barrier("/c", parties).wait()).await.unwrap_err();
         assert!(matches!(refused, RecipeError::InvalidCount { got, most: 127, .. } if got == parties), "{refused:?}");
     }
     until_children(&two, "/b", 1).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_client_cache::{LockError, LockMode, LockWait, Refusal, WriteError, WriteRefusal};
 
 use super::{TERM, clients};
-use crate::common::{Server, path, within};
+use crate::common::{Server, within};
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -13,7 +13,7 @@ const SHORT: Duration = Duration::from_millis(30);
 async fn a_mutex_is_locked_by_one_and_who_only_tries_is_told_so() {
     let server = Server::start(TERM).await;
     let [one, two] = clients(&server).await;
-    let (first, second) = (one.mutex(&path("/m")), two.mutex(&path("/m")));
+    let (first, second) = (one.mutex("/m"), two.mutex("/m"));
     let guard = within(first.lock()).await.unwrap();
     assert!(guard.remaining() > TERM / 2 && guard.mode() == LockMode::Exclusive);
     assert!(within(second.try_lock()).await.unwrap().is_none());
@@ -30,7 +30,7 @@ async fn a_mutex_is_locked_by_one_and_who_only_tries_is_told_so() {
 async fn rw_lock_is_shared_upgraded_and_downgraded() {
     let server = Server::start(TERM).await;
     let [one, two] = clients(&server).await;
-    let (first, second) = (one.rw_lock(&path("/l")), two.rw_lock(&path("/l")));
+    let (first, second) = (one.rw_lock("/l"), two.rw_lock("/l"));
     let (reader, other) = (within(first.read()).await.unwrap(), within(second.try_read()).await.unwrap().unwrap());
     assert!(within(first.try_write()).await.unwrap().is_none());
     assert!(within(first.write_timeout(SHORT)).await.unwrap().is_none());

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use leasehold_client_cache::Client;
 
-use crate::common::{Server, path, within};
+use crate::common::{Server, within};
 
 const TERM: Duration = Duration::from_secs(10);
 
@@ -21,7 +21,7 @@ const TERM: Duration = Duration::from_secs(10);
 pub async fn until_children(client: &Client, at: &str, count: usize) {
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
-        while client.children(&path(at)).await.unwrap().map_or(0, |children| children.names.len()) != count {
+        while client.children(at).await.unwrap().map_or(0, |children| children.names.len()) != count {
             looks.tick().await;
         }
     })

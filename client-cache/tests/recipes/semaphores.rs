@@ -10,7 +10,10 @@ use std::{
 };
 
 use futures::future::join_all;
-use leasehold_client_cache::{Client, Compare, Operation, Permit, RecipeError, Semaphore, Token, Transaction};
+use leasehold_client_cache::{
+    Client, Compare, Operation, Token, Transaction,
+    recipes::{Permit, RecipeError, Semaphore},
+};
 use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -20,7 +23,7 @@ use crate::common::{SHORT_TERM, Server, path, until, within};
 const PERMITS: u32 = 2;
 
 fn semaphore(client: &Client) -> Semaphore {
-    client.semaphore(&path("/s"), PERMITS)
+    client.semaphore("/s", PERMITS)
 }
 
 async fn acquire(client: &Client) -> Permit {
@@ -51,7 +54,7 @@ async fn permits_are_granted_in_the_order_of_arrival_and_tokens_grow() {
     for next in PERMITS as usize..clients.len() {
         assert!(grants.try_recv().is_err(), "no permit is left");
         // A token later than the arrival of all waiters, and than all earlier grants.
-        let mark = within(clients[0].mutex(&path("/mark")).lock()).await.unwrap().token();
+        let mark = within(clients[0].mutex("/mark").lock()).await.unwrap().token();
         // Alternates between the older and the younger permit.
         let (_, permit) = held.remove(next % 2);
         permit.release().await.unwrap();
@@ -85,11 +88,11 @@ async fn many_permits_are_waited_for_too() {
     const MANY: usize = 12;
     let server = Server::start(TERM).await;
     let [one, two] = clients(&server).await;
-    let many = one.semaphore(&path("/s"), MANY as u32);
+    let many = one.semaphore("/s", MANY as u32);
     let permits = within(join_all((0..MANY).map(|_| many.acquire()))).await;
     let mut permits: Vec<Permit> = permits.into_iter().map(Result::unwrap).collect();
     let waiting = [&one, &two].map(|client| {
-        let semaphore = client.semaphore(&path("/s"), MANY as u32);
+        let semaphore = client.semaphore("/s", MANY as u32);
         tokio::spawn(async move { semaphore.acquire().await.unwrap() })
     });
     until_children(&one, "/s", MANY + 2).await;
@@ -166,12 +169,12 @@ async fn all_have_to_give_the_same_number() {
     let server = Server::start(TERM).await;
     let [one, two] = clients(&server).await;
     // As the topmost node of a volume: without a value.
-    one.put(&path("/s"), "").await.unwrap();
+    one.put("/s", "").await.unwrap();
     let _permit = acquire(&one).await;
-    let differs = within(two.semaphore(&path("/s"), 3).acquire()).await.unwrap_err();
+    let differs = within(two.semaphore("/s", 3).acquire()).await.unwrap_err();
     let RecipeError::CountMismatch { expected, found, .. } = differs else { panic!("{differs:?}") };
     assert_eq!((expected.as_str(), found.as_str()), ("3", "2"));
-    let none = within(two.semaphore(&path("/s"), 0).acquire()).await.unwrap_err();
+    let none = within(two.semaphore("/s", 0).acquire()).await.unwrap_err();
     assert!(matches!(none, RecipeError::InvalidCount { got: 0, .. }), "{none:?}");
     until_children(&two, "/s", 1).await;
 }

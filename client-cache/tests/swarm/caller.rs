@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use leasehold_client_cache::{
-    BarrierGuard, CampaignOptions, Client, Content, DoubleBarrier, ElectedLeaders, Events, HandOverError, KeyLease,
-    Leadership, LeaseOptions, LockGuard, LockId, LockWait, Members, Mirror, MutexGuard, NodePath, Options, Permit,
-    Read, ReadGuard, Registration, Token, UpdateOptions, Watch, WriteGuard, WriteLease,
+    Client, Content, ElectedLeaders, Events, HandOverError, KeyLease, Leadership, LockGuard, LockId, LockWait, Mirror,
+    NodePath, Options, Read, Registration, Token, Watch, WriteLease,
+    recipes::{BarrierGuard, DoubleBarrier, Members, MutexGuard, Permit, ReadGuard, WriteGuard},
 };
 
 use crate::{
@@ -114,7 +114,7 @@ impl Caller {
         let floor = self.judge.floor(&path);
         match name {
             "Client::get" => {
-                if let Ok(found) = client.get(&path).await {
+                if let Ok(found) = self.draw.read(client.get(&path)).await {
                     self.judge.read(&path, floor, found.as_deref());
                 }
             }
@@ -126,45 +126,40 @@ impl Caller {
                 }
             }
             "Client::read" => {
-                if let Ok(read) = client.read(&path).await {
+                let kind = self.draw.kind();
+                if let Ok(read) = self.draw.read(client.read(&path).kind(kind)).await {
                     self.judge_read(&path, floor, &read);
                 }
             }
-            "Client::read_with" => {
-                if let Ok(read) = client.read_with(&path, self.draw.read_options()).await {
-                    self.judge_read(&path, floor, &read);
-                }
-            }
-            "Client::snapshot" | "Client::snapshot_with" => {
+            "Client::snapshot" => {
                 let paths = [path.clone(), self.draw.path(), self.draw.path()];
-                let snapshot = match name {
-                    "Client::snapshot" => client.snapshot(&paths).await,
-                    _ => client.snapshot_with(&paths, self.draw.timeout()).await,
-                };
-                if let Ok(snapshot) = snapshot {
+                if let Ok(snapshot) = self.draw.snapshot(client.snapshot(&paths)).await {
                     self.judge.read(&path, floor, snapshot.entries[0].as_deref());
                 }
             }
-            "Client::children" => drop(client.children(&path).await),
+            "Client::children" => drop(self.draw.read(client.children(&path)).await),
             "Client::stat" => drop(client.stat(&path).await),
             "Client::leader" => drop(client.leader(&path).await),
             "Client::list_and_watch" => drop(client.list_and_watch(&path).await),
-            "Client::holders" => drop(client.holders(&path).await),
-            "Client::pending_writes" => drop(client.pending_writes(&path).await),
-            "Client::blocked_reads" => drop(client.blocked_reads(&path).await),
-            "Client::volumes" => drop(client.volumes(&path).await),
+            "Admin::holders" => drop(client.admin().holders(&path).await),
+            "Admin::pending_writes" => drop(client.admin().pending_writes(&path).await),
+            "Admin::blocked_reads" => drop(client.admin().blocked_reads(&path).await),
+            "Admin::volumes" => drop(client.admin().volumes(&path).await),
             "Client::locks" => drop(client.locks(&path).await),
-            "Client::cluster" => drop(client.cluster().await),
-            "Client::services" => drop(client.services(&path).await),
-            "Client::lease" => drop(client.lease(self.draw.lease_id()).await),
-            "Client::lease_with_keys" => drop(client.lease_with_keys(self.draw.lease_id()).await),
-            "Client::leases" => drop(client.leases().await),
+            "Admin::cluster" => drop(client.admin().cluster().await),
+            "Admin::services" => drop(client.admin().services(&path).await),
+            "Client::lease" => {
+                let lease = client.lease(self.draw.lease_id());
+                drop(if self.draw.rng_bool() { lease.with_keys().await } else { lease.await });
+            }
+            "Admin::leases" => drop(client.admin().leases().await),
             "Client::connection_state" => drop(client.connection_state()),
             "Client::clock_excess" => drop(client.clock_excess()),
             "Client::volume_remaining" => drop(client.volume_remaining(&path)),
             "Client::cached_for" => drop(client.cached_for(&path)),
             "Client::stats" => drop(client.stats()),
             "Client::session" => drop(client.session()),
+            "Client::admin" => drop(client.admin().cluster().await),
             _ => return Err(()),
         }
         Ok(Some(()))
@@ -185,61 +180,46 @@ impl Caller {
                 self.client = Client::connect(self.options.clone()).await.ok()?;
             }
             "Client::put" => {
-                let put = client.put(&path, self.draw.value()).await;
+                let put = client.put(&path, self.draw.value());
+                let put = if self.draw.rng_bool() { self.draw.put(put).await } else { put.await };
                 put.iter().for_each(|written| self.judge.written(&path, written));
             }
-            "Client::put_with" => {
-                let put = client.put_with(&path, self.draw.value(), self.draw.put_options()).await;
-                put.iter().for_each(|written| self.judge.written(&path, written));
-            }
-            "Client::delete" => drop(client.delete(&path, self.draw.delete_options()).await),
-            "Client::create_volume" => drop(client.create_volume(&path, self.draw.settings()).await),
-            "Client::set_volume" => drop(client.set_volume(&path, self.draw.settings()).await),
-            "Client::remove_volume" => drop(client.remove_volume(&path).await),
-            "Client::write" => {
-                let (condition, recursive) = (self.draw.condition(), self.draw.rng_bool());
-                let change = leasehold_client_cache::Write::Delete { path, recursive, condition };
-                drop(client.write(change, self.draw.timeout()).await);
-            }
-            "Client::transaction" => drop(client.transaction(self.draw.transaction(self.tokens())).await),
-            "Client::transaction_with" => {
+            "Client::delete" => drop(self.draw.delete(client.delete(&path)).await),
+            "Admin::create_volume" => drop(client.admin().create_volume(&path).settings(self.draw.settings()).await),
+            "Admin::set_volume" => drop(client.admin().set_volume(&path, self.draw.settings()).await),
+            "Admin::remove_volume" => drop(client.admin().remove_volume(&path).await),
+            "Client::transaction" => {
                 let transaction = self.draw.transaction(self.tokens());
-                drop(client.transaction_with(transaction, self.draw.timeout()).await);
+                drop(self.draw.transact(client.transaction(transaction)).await);
             }
             "Client::update" => {
-                let value = self.draw.value();
-                drop(client.update(&path, |_| Some(value.clone())).await);
+                let (value, always) = (self.draw.value(), self.draw.rng_bool());
+                let update = client.update(&path, |found| (always || found.is_some()).then(|| value.clone()));
+                drop(self.draw.update(update).await);
             }
-            "Client::update_with" => {
-                let options = UpdateOptions { attach: self.draw.attach(), timeout: self.draw.timeout() };
-                let value = self.draw.value();
-                drop(client.update_with(&path, options, |found| found.is_some().then(|| value.clone())).await);
-            }
-            "Client::lock" => keep(&mut self.held.holds, client.lock(&path, self.draw.lock_options()).await.ok()?),
+            "Client::lock" => keep(&mut self.held.holds, self.draw.lock(client.lock(&path)).await.ok()?),
             "Client::write_lease" => {
-                let lease = client.write_lease(&path, self.draw.lock_options()).await.ok()?;
+                let lease = self.draw.write_lease(client.write_lease(&path)).await.ok()?;
                 keep(&mut self.held.write_leases, lease);
             }
             "Client::grant_lease" => {
-                let id = self.draw.rng_bool().then(|| self.draw.lease_id());
-                let options = LeaseOptions { id, timeout: self.draw.timeout() };
-                drop(client.grant_lease(self.draw.duration(), options).await);
+                let ttl = self.draw.duration();
+                drop(self.draw.grant(client.grant_lease(ttl)).await);
             }
             "Client::keep_lease_alive" => {
                 keep(&mut self.held.key_leases, client.keep_lease_alive(self.draw.lease_id()).await.ok()?);
             }
             "Client::revoke_lease" => drop(client.revoke_lease(self.draw.lease_id()).await),
             "Client::register" => {
-                let (value, options) = (self.draw.value(), self.draw.register_options());
-                keep(&mut self.held.registrations, client.register(&path, value, options).await.ok()?);
+                let register = client.register(&path, self.draw.value());
+                keep(&mut self.held.registrations, self.draw.register(register).await.ok()?);
             }
             "Client::campaign" => {
-                let options = CampaignOptions { wait: self.draw.wait(), ..CampaignOptions::default() };
-                let leadership = client.campaign(&path, self.draw.value(), options).await.ok()?;
+                let leadership = client.campaign(&path, self.draw.value()).wait(self.draw.wait()).await.ok()?;
                 keep(&mut self.held.leaderships, leadership);
             }
             "Client::watch" => {
-                keep(&mut self.held.watches, client.watch(&path, self.draw.watch_options()).await.ok()?);
+                keep(&mut self.held.watches, self.draw.watch(client.watch(&path)).await.ok()?);
             }
             "Client::mirror" => keep(&mut self.held.mirrors, client.mirror(&path).await.ok()?),
             "Client::observe" => keep(&mut self.held.leaders, client.observe(&path)),
@@ -264,7 +244,10 @@ impl Caller {
         let known = self.hold_ids();
         let mut hold = match self.held.holds.pop() {
             Some(hold) => hold,
-            None => self.client.lock(&self.draw.path(), self.draw.lock_options()).await.ok()?,
+            None => {
+                let path = self.draw.path();
+                self.draw.lock(self.client.lock(&path)).await.ok()?
+            }
         };
         match name {
             "LockGuard::path" => drop(hold.path().clone()),
@@ -274,6 +257,7 @@ impl Caller {
             "LockGuard::remaining" => drop(hold.remaining()),
             "LockGuard::on_lost" => drop(hold.on_lost()),
             "LockGuard::is_contended" => drop(hold.is_contended()),
+            "LockGuard::run" => drop(hold.run(tokio::task::yield_now()).await),
             "LockGuard::contended" => hold.contended().await,
             "LockGuard::upgrade" => drop(hold.upgrade(self.draw.wait()).await),
             "LockGuard::downgrade" => drop(hold.downgrade().await),
@@ -299,7 +283,7 @@ impl Caller {
             None => {
                 let path = self.draw.path();
                 drop(self.client.put(&path, self.draw.value()).await);
-                self.client.write_lease(&path, self.draw.lock_options()).await.ok()?
+                self.draw.write_lease(self.client.write_lease(&path)).await.ok()?
             }
         };
         match name {
@@ -336,6 +320,7 @@ impl Caller {
                 let members = self.held.members.last_mut()?;
                 match name {
                     "Members::current" => drop(members.current().count()),
+                    _ if self.draw.rng_bool() => drop(StreamExt::next(members).await),
                     _ => drop(members.next().await),
                 }
             }
@@ -343,8 +328,8 @@ impl Caller {
                 let mut registration = match self.held.registrations.pop() {
                     Some(registration) => registration,
                     None => {
-                        let (value, options) = (self.draw.value(), self.draw.register_options());
-                        self.client.register(&path, value, options).await.ok()?
+                        let register = self.client.register(&path, self.draw.value());
+                        self.draw.register(register).await.ok()?
                     }
                 };
                 match name {
@@ -375,9 +360,8 @@ impl Caller {
         let mut lease = match self.held.key_leases.pop() {
             Some(lease) => lease,
             None => {
-                let options = LeaseOptions { id: Some(self.draw.lease_id()), timeout: None };
-                let id = options.id.expect("it was given");
-                drop(self.client.grant_lease(Duration::from_secs(2), options).await);
+                let id = self.draw.lease_id();
+                drop(self.client.grant_lease(Duration::from_secs(2)).id(id).await);
                 self.client.keep_lease_alive(id).await.ok()?
             }
         };
@@ -400,15 +384,12 @@ impl Caller {
         let path = self.draw.path();
         if name == "ElectedLeaders::next" {
             let mut leaders = self.client.observe(&path);
-            drop(leaders.next().await);
+            drop(if self.draw.rng_bool() { StreamExt::next(&mut leaders).await } else { Some(leaders.next().await) });
             return Some(());
         }
         let leadership = match self.held.leaderships.pop() {
             Some(leadership) => leadership,
-            None => {
-                let options = CampaignOptions { wait: LockWait::No, ..CampaignOptions::default() };
-                self.client.campaign(&path, self.draw.value(), options).await.ok()?
-            }
+            None => self.client.campaign(&path, self.draw.value()).wait(LockWait::No).await.ok()?,
         };
         match name {
             "Leadership::path" => drop(leadership.path().clone()),
@@ -416,6 +397,7 @@ impl Caller {
             "Leadership::remaining" => drop(leadership.remaining()),
             "Leadership::on_lost" => drop(leadership.on_lost()),
             "Leadership::is_contended" => drop(leadership.is_contended()),
+            "Leadership::run" => drop(leadership.run(tokio::task::yield_now()).await),
             "Leadership::proclaim" => drop(leadership.proclaim(self.draw.value()).await),
             "Leadership::candidates" => drop(leadership.candidates().await),
             "Leadership::hand_over" => {
@@ -500,20 +482,18 @@ impl Caller {
         match name {
             "Events::next" => {
                 let mut events = self.held.events.pop().unwrap_or_else(|| self.client.events());
-                drop(events.next().await);
+                let _ =
+                    if self.draw.rng_bool() { StreamExt::next(&mut events).await } else { Some(events.next().await) };
             }
             _ if name.starts_with("Watch::") => {
                 let mut watch = match self.held.watches.pop() {
                     Some(watch) => watch,
-                    None => self.client.watch(&path, self.draw.watch_options()).await.ok()?,
+                    None => self.draw.watch(self.client.watch(&path)).await.ok()?,
                 };
                 match name {
+                    "Watch::next" if self.draw.rng_bool() => drop(StreamExt::next(&mut watch).await),
                     "Watch::next" => drop(watch.next().await),
                     "Watch::resume_from" => drop(watch.resume_from()),
-                    "Watch::into_stream" => {
-                        drop(std::pin::pin!(watch.into_stream()).next().await);
-                        return Some(());
-                    }
                     _ => panic!("{name} is listed and cannot be made"),
                 }
                 keep(&mut self.held.watches, watch);

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use leasehold_client_cache::{
-    Attach, Compare, CompareTarget, Condition, DeleteOptions, DriftAllowance, LeaseId, LockId, LockMode, LockOptions,
-    LockWait, NodePath, ObjectKind, Operation, PutOptions, ReadOptions, RegisterCondition, RegisterOptions, Relation,
-    Revision, Token, Tracking, Transaction, Value, VolumeSettings, WatchOptions,
+    Attach, Compare, CompareTarget, Condition, DeleteBuilder, DriftAllowance, GrantLeaseBuilder, LeaseId, LockBuilder,
+    LockId, LockWait, NodePath, ObjectKind, Operation, PutBuilder, ReadBuilder, RegisterBuilder, Relation, Revision,
+    SnapshotReadBuilder, Token, Tracking, Transaction, TransactionBuilder, UpdateBuilder, Value, VolumeSettings,
+    WatchBuilder, WriteLeaseBuilder,
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
@@ -14,6 +15,17 @@ const PATHS: [&str; 12] =
     ["/", "/a", "/a/b", "/a/b/c", "/d", "/e/f", "/v", "/v/x", "/v/y", "/v/w", "/v/w/z", "/services"];
 /// The ids of key leases. Ids that the servers choose meet the first of them.
 const LEASE_IDS: u64 = 6;
+
+/// The call with a timeout, or without one.
+macro_rules! timed {
+    ($draw:expr, $call:expr) => {{
+        let call = $call;
+        match $draw.timeout() {
+            Some(timeout) => call.timeout(timeout),
+            None => call,
+        }
+    }};
+}
 
 /// Draws arguments. One seed gives one sequence.
 pub struct Draw {
@@ -100,6 +112,10 @@ impl Draw {
         known.choose(&mut self.rng).copied().filter(|_| self.rng.random_bool(0.8)).unwrap_or(LockId(number))
     }
 
+    pub fn kind(&mut self) -> ObjectKind {
+        if self.rng.random() { ObjectKind::Data } else { ObjectKind::Children }
+    }
+
     pub fn condition(&mut self) -> Condition {
         match self.rng.random_range(0..6) {
             0 => Condition::Absent,
@@ -117,24 +133,54 @@ impl Draw {
         }
     }
 
-    pub fn put_options(&mut self) -> PutOptions {
-        PutOptions { condition: self.condition(), attach: self.attach(), timeout: self.timeout() }
+    pub fn read<'a, T>(&mut self, call: ReadBuilder<'a, T>) -> ReadBuilder<'a, T> {
+        timed!(self, call)
     }
 
-    pub fn delete_options(&mut self) -> DeleteOptions {
-        let recursive = self.rng.random();
-        DeleteOptions { recursive, condition: self.condition(), timeout: self.timeout() }
+    pub fn put<'a>(&mut self, call: PutBuilder<'a>) -> PutBuilder<'a> {
+        timed!(self, call.condition(self.condition()).attach(self.attach()))
     }
 
-    pub fn read_options(&mut self) -> ReadOptions {
-        let kind = if self.rng.random() { ObjectKind::Data } else { ObjectKind::Children };
-        ReadOptions { kind, timeout: self.timeout() }
+    pub fn delete<'a>(&mut self, call: DeleteBuilder<'a>) -> DeleteBuilder<'a> {
+        timed!(self, call.recursive(self.rng.random()).condition(self.condition()))
     }
 
-    pub fn watch_options(&mut self) -> WatchOptions {
-        let from = self.rng.random_bool(0.5).then(|| Revision(self.number()));
-        let buffer_bytes = if self.chance(3) { self.rng.random() } else { WatchOptions::default().buffer_bytes };
-        WatchOptions { from, recursive: self.rng.random(), buffer_bytes, timeout: self.timeout() }
+    pub fn update<'a, F>(&mut self, call: UpdateBuilder<'a, F>) -> UpdateBuilder<'a, F> {
+        timed!(self, call.attach(self.attach()))
+    }
+
+    pub fn snapshot<'a>(&mut self, call: SnapshotReadBuilder<'a>) -> SnapshotReadBuilder<'a> {
+        timed!(self, call)
+    }
+
+    pub fn transact<'a>(&mut self, call: TransactionBuilder<'a>) -> TransactionBuilder<'a> {
+        timed!(self, call)
+    }
+
+    pub fn grant<'a>(&mut self, call: GrantLeaseBuilder<'a>) -> GrantLeaseBuilder<'a> {
+        let call = if self.rng.random() { call.id(self.lease_id()) } else { call };
+        timed!(self, call)
+    }
+
+    pub fn register<'a>(&mut self, call: RegisterBuilder<'a>) -> RegisterBuilder<'a> {
+        timed!(self, call.replace(self.rng.random()))
+    }
+
+    pub fn watch<'a>(&mut self, call: WatchBuilder<'a>) -> WatchBuilder<'a> {
+        let call = if self.rng.random() { call.from(Revision(self.number())) } else { call };
+        let call = if self.chance(3) { call.buffer_bytes(self.rng.random()) } else { call };
+        timed!(self, call.recursive(self.rng.random()))
+    }
+
+    pub fn lock<'a>(&mut self, call: LockBuilder<'a>) -> LockBuilder<'a> {
+        let call = if self.rng.random() { call.shared() } else { call };
+        let call = if self.chance(4) { call.lock_delay(self.duration()) } else { call };
+        timed!(self, call.wait(self.wait()))
+    }
+
+    pub fn write_lease<'a>(&mut self, call: WriteLeaseBuilder<'a>) -> WriteLeaseBuilder<'a> {
+        let call = if self.chance(4) { call.lock_delay(self.duration()) } else { call };
+        timed!(self, call.wait(self.wait()))
     }
 
     pub fn wait(&mut self) -> LockWait {
@@ -143,17 +189,6 @@ impl Draw {
             1 => LockWait::For(self.duration()),
             _ => LockWait::No,
         }
-    }
-
-    pub fn lock_options(&mut self) -> LockOptions {
-        let mode = if self.rng.random() { LockMode::Shared } else { LockMode::Exclusive };
-        let lock_delay = if self.chance(4) { self.duration() } else { Duration::ZERO };
-        LockOptions { mode, wait: self.wait(), lock_delay, timeout: self.timeout() }
-    }
-
-    pub fn register_options(&mut self) -> RegisterOptions {
-        let condition = if self.rng.random() { RegisterCondition::Any } else { RegisterCondition::Absent };
-        RegisterOptions { condition, timeout: self.timeout() }
     }
 
     /// Most terms end within the test. Some settings are refused, and some of those only by the

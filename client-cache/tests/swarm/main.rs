@@ -31,7 +31,7 @@ use caller::Caller;
 use common::{Server, within};
 use draw::Draw;
 use judge::Judge;
-use leasehold_client_cache::{ConnectionState, LockId, LockStatus, ObjectKind, ReadOptions};
+use leasehold_client_cache::{ConnectionState, LockId, LockStatus, ObjectKind};
 use leasehold_protocol::{command::LeaseKey, object::Object};
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -52,7 +52,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The calls that the swarm draws: type and method.
 const CALLS: &[&str] = &[
+    "Admin::blocked_reads",
+    "Admin::cluster",
+    "Admin::create_volume",
+    "Admin::holders",
+    "Admin::leases",
+    "Admin::pending_writes",
+    "Admin::remove_volume",
+    "Admin::services",
+    "Admin::set_volume",
+    "Admin::volumes",
     "Barrier::wait",
+    "Client::admin",
     "Client::barrier",
     "Client::cached",
     "Client::cached_for",
@@ -61,53 +72,36 @@ const CALLS: &[&str] = &[
     "Client::children",
     "Client::clock_excess",
     "Client::close",
-    "Client::cluster",
     "Client::connect",
     "Client::connection_state",
-    "Client::create_volume",
     "Client::delete",
     "Client::double_barrier",
     "Client::events",
     "Client::get",
     "Client::grant_lease",
-    "Client::holders",
     "Client::locks",
     "Client::keep_lease_alive",
     "Client::leader",
     "Client::lease",
-    "Client::lease_with_keys",
-    "Client::leases",
     "Client::list_and_watch",
     "Client::lock",
     "Client::mirror",
     "Client::mutex",
     "Client::observe",
     "Client::put",
-    "Client::put_with",
     "Client::read",
-    "Client::blocked_reads",
-    "Client::read_with",
     "Client::register",
     "Client::registry",
-    "Client::remove_volume",
     "Client::revoke_lease",
     "Client::rw_lock",
     "Client::semaphore",
-    "Client::services",
     "Client::session",
-    "Client::set_volume",
     "Client::snapshot",
-    "Client::snapshot_with",
     "Client::stat",
     "Client::stats",
     "Client::transaction",
-    "Client::transaction_with",
     "Client::update",
-    "Client::update_with",
-    "Client::volumes",
-    "Client::pending_writes",
     "Client::watch",
-    "Client::write",
     "Client::write_lease",
     "DoubleBarrier::enter",
     "Events::next",
@@ -120,6 +114,7 @@ const CALLS: &[&str] = &[
     "LockGuard::on_lost",
     "LockGuard::path",
     "LockGuard::release",
+    "LockGuard::run",
     "LockGuard::token",
     "LockGuard::upgrade",
     "LockGuard::contended",
@@ -141,6 +136,7 @@ const CALLS: &[&str] = &[
     "Leadership::path",
     "Leadership::proclaim",
     "Leadership::resign",
+    "Leadership::run",
     "Leadership::token",
     "Members::next",
     "Members::current",
@@ -183,7 +179,6 @@ const CALLS: &[&str] = &[
     "Semaphore::acquire",
     "Semaphore::acquire_timeout",
     "Semaphore::try_acquire",
-    "Watch::into_stream",
     "Watch::next",
     "Watch::resume_from",
     "WriteGuard::downgrade",
@@ -200,19 +195,71 @@ const CALLS: &[&str] = &[
 
 /// Public functions that are no calls to a cluster: they make arguments or read results.
 const NOT_DRAWN: &[&str] = &[
+    "CampaignBuilder::lock_delay",
+    "CampaignBuilder::timeout",
+    "CampaignBuilder::wait",
+    "CreateVolumeBuilder::object_term",
+    "CreateVolumeBuilder::settings",
+    "CreateVolumeBuilder::skew_margin",
+    "CreateVolumeBuilder::term",
+    "CreateVolumeBuilder::tracking",
+    "DeleteBuilder::condition",
+    "DeleteBuilder::if_revision",
+    "DeleteBuilder::recursive",
+    "DeleteBuilder::timeout",
     "ElectedLeader::of",
+    "GrantLeaseBuilder::id",
+    "GrantLeaseBuilder::timeout",
+    "LeaseInfoBuilder::with_keys",
+    "LockBuilder::lock_delay",
+    "LockBuilder::mode",
+    "LockBuilder::shared",
+    "LockBuilder::timeout",
+    "LockBuilder::wait",
+    "LockError::is_lost",
+    "LockError::is_not_free",
+    "LockError::is_unavailable",
     "Options::cache_capacity_bytes",
+    "Options::connect_lazily",
     "Options::drift",
+    "Options::from_env",
     "Options::name",
     "Options::new",
     "Options::timeout",
+    "PutBuilder::attach",
+    "PutBuilder::condition",
+    "PutBuilder::if_absent",
+    "PutBuilder::if_revision",
+    "PutBuilder::lease",
+    "PutBuilder::timeout",
+    "ReadBuilder::kind",
+    "ReadBuilder::timeout",
+    "ReadError::is_unavailable",
+    "RegisterBuilder::replace",
+    "RegisterBuilder::timeout",
+    "SnapshotReadBuilder::timeout",
     "Subtree::apply",
-    "WatchItem::revision",
+    "TransactionBuilder::timeout",
     "TransactionOutcome::branch",
     "TransactionOutcome::succeeded",
+    "UpdateBuilder::attach",
+    "UpdateBuilder::timeout",
     "UpdateError::may_still_happen",
     "UpdateError::tries",
+    "WatchBuilder::buffer_bytes",
+    "WatchBuilder::from",
+    "WatchBuilder::recursive",
+    "WatchBuilder::timeout",
+    "WatchItem::revision",
+    "WriteError::is_exists",
+    "WriteError::is_not_found",
+    "WriteError::is_revision_differs",
+    "WriteError::is_unavailable",
     "WriteError::may_still_happen",
+    "WriteError::refusal",
+    "WriteLeaseBuilder::lock_delay",
+    "WriteLeaseBuilder::timeout",
+    "WriteLeaseBuilder::wait",
 ];
 
 /// How often each call was made.
@@ -240,7 +287,8 @@ fn public_functions(folder: &FilePath, found: &mut BTreeSet<String>) {
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("impl") {
                 of_type = rest.strip_suffix(" {").filter(|rest| !rest.contains(" for ")).map(|rest| {
-                    let name = rest.rsplit(' ').next().unwrap_or(rest);
+                    let generics = if rest.starts_with('<') { rest.find("> ").map_or(0, |end| end + 1) } else { 0 };
+                    let name = rest[generics..].trim_start();
                     name.split('<').next().unwrap_or(name).to_owned()
                 });
             } else if line == "}" {
@@ -257,6 +305,37 @@ fn public_functions(folder: &FilePath, found: &mut BTreeSet<String>) {
             }
         }
     }
+}
+
+/// The calls of `Client` and `Admin` in a folder whose documentation has no example.
+fn calls_without_example(folder: &FilePath, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        if file.is_dir() {
+            calls_without_example(&file, found);
+            continue;
+        }
+        let (mut is_entry, mut has_example) = (false, false);
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            match line.trim_start() {
+                text if line.starts_with("impl") => is_entry = text.ends_with(" Client {") || text.contains(" Admin<"),
+                "" => has_example = false,
+                text if text.starts_with("/// ```") => has_example = true,
+                text if is_entry && (text.starts_with("pub fn ") || text.starts_with("pub async fn ")) => {
+                    let missing = (!has_example).then(|| format!("{}: {text}", file.display()));
+                    found.extend(missing);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn every_call_of_the_client_has_an_example() {
+    let mut found = Vec::new();
+    calls_without_example(&FilePath::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    assert_eq!(found, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -407,8 +486,7 @@ async fn same_content(server: &Server, caller: &Caller, path: &leasehold_client_
     let object = Object { path: path.clone(), kind };
     eventually("a client reads what the server has", async || {
         let before = server.look(|state| state.content(&object));
-        let options = ReadOptions { kind, ..ReadOptions::default() };
-        let found = match caller.client.read_with(path, options).await {
+        let found = match caller.client.read(path).kind(kind).await {
             Ok(read) => (*read.content).clone(),
             Err(error) => return Some(format!("{path}: {error}")),
         };

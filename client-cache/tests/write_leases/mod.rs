@@ -10,8 +10,7 @@ use std::{
 
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, Condition, LockError, LockOptions, LockWait, PutOptions, Refusal, Value, WriteError, WriteLease,
-    WriteLeaseError, WriteRefusal,
+    Client, LockError, LockWait, Refusal, Value, WriteError, WriteLease, WriteLeaseError, WriteRefusal,
 };
 
 use crate::common::{SHORT_TERM, Server, path, until, within};
@@ -19,12 +18,11 @@ use crate::common::{SHORT_TERM, Server, path, until, within};
 const TERM: Duration = Duration::from_secs(10);
 
 async fn own(client: &Client) -> WriteLease {
-    let options = LockOptions { wait: LockWait::For(TERM * 3), ..LockOptions::default() };
-    within(client.write_lease(&path("/a"), options)).await.unwrap()
+    within(client.write_lease("/a").wait(LockWait::For(TERM * 3))).await.unwrap()
 }
 
 async fn found(client: &Client) -> Value {
-    let entry = within(client.get(&path("/a"))).await.unwrap();
+    let entry = within(client.get("/a")).await.unwrap();
     entry.map(|entry| entry.value.clone()).unwrap_or_default()
 }
 
@@ -59,8 +57,7 @@ async fn what_is_set_is_in_memory_until_somebody_reads_it() {
 async fn write_lease_with_longest_timeout_is_granted() {
     let server = Server::start(TERM).await;
     let client = server.client().await;
-    let options = LockOptions { timeout: Some(Duration::MAX), ..LockOptions::default() };
-    let lease = within(client.write_lease(&path("/a"), options)).await.unwrap();
+    let lease = within(client.write_lease("/a").timeout(Duration::MAX)).await.unwrap();
     within(lease.release()).await.unwrap();
 }
 
@@ -68,7 +65,7 @@ async fn write_lease_with_longest_timeout_is_granted() {
 async fn inspect_with_longest_timeout_is_answered() {
     let server = Server::start(TERM).await;
     let client = within(Client::connect(server.options().timeout(Duration::MAX))).await.unwrap();
-    assert_eq!(within(client.locks(&path("/a"))).await.unwrap(), []);
+    assert_eq!(within(client.locks("/a")).await.unwrap(), []);
     let info = within(leasehold_client_cache::server_status(server.address(), Duration::MAX)).await.unwrap().info;
     assert_eq!(info.leader, Some(1));
 }
@@ -122,7 +119,7 @@ async fn what_is_dropped_while_it_is_asked_for_is_given_back() {
     for _ in 0..20 {
         let asked = tokio::spawn({
             let one = one.clone();
-            async move { one.write_lease(&path("/a"), LockOptions::default()).await }
+            async move { one.write_lease("/a").await }
         });
         tokio::task::yield_now().await;
         asked.abort();
@@ -155,7 +152,10 @@ async fn flush_confirms_nothing_that_ends_with_the_lease() {
         let server = Server::start(TERM).await;
         let client = server.client().await;
         let paths: Vec<_> = (0..COPIES).map(|number| path(&format!("/n/{number}"))).collect();
-        join_all(paths.iter().map(|path| client.get(path))).await.into_iter().for_each(|got| drop(got.unwrap()));
+        join_all(paths.iter().map(|path| client.get(path).into_future()))
+            .await
+            .into_iter()
+            .for_each(|got| drop(got.unwrap()));
         let lease = Arc::new(own(&client).await);
         within(lease.flush()).await.unwrap();
         set(&lease, "precious").await;
@@ -209,10 +209,9 @@ async fn a_write_waits_for_what_is_flushed_and_comes_after_it() {
     let (one, two) = (server.client().await, server.client().await);
     let lease = own(&one).await;
     set(&lease, "one").await;
-    let options = PutOptions { condition: Condition::Absent, ..PutOptions::default() };
-    let refused = within(two.put_with(&path("/a"), "other's", options)).await.unwrap_err();
+    let refused = within(two.put("/a", "other's").if_absent()).await.unwrap_err();
     assert!(matches!(refused, WriteError::Refused(Refusal::Write(WriteRefusal::Exists { .. }))), "{refused:?}");
-    let written = within(two.put(&path("/a"), "other's")).await.unwrap();
+    let written = within(two.put("/a", "other's")).await.unwrap();
     assert_eq!(written.stat.unwrap().version, 3, "it was made, flushed, and then this");
     assert_eq!(within(lease.get()).await.unwrap(), "other's");
     set(&lease, "two").await;
@@ -277,16 +276,15 @@ async fn write_lease_refuses_attached_node_and_oversized_value() {
     let error = within(lease.set(vec![0; 17 << 20])).await.unwrap_err();
     assert!(matches!(error, WriteLeaseError::Write(WriteError::Limit(_))), "{error:?}");
     within(lease.release()).await.unwrap();
-    let options = PutOptions { attach: leasehold_client_cache::Attach::Session, ..PutOptions::default() };
-    within(two.put_with(&path("/a"), "mine", options)).await.unwrap();
-    let error = within(one.write_lease(&path("/a"), LockOptions::default())).await.unwrap_err();
+    within(two.put("/a", "mine").attach(leasehold_client_cache::Attach::Session)).await.unwrap();
+    let error = within(one.write_lease("/a")).await.unwrap_err();
     let is_leased = |error: &WriteLeaseError| {
         matches!(error, WriteLeaseError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Attached { .. }))))
     };
     assert!(is_leased(&error), "{error:?}");
     let mut looks = tokio::time::interval(Duration::from_millis(1));
     within(async {
-        while !two.locks(&path("/a")).await.unwrap().is_empty() {
+        while !two.locks("/a").await.unwrap().is_empty() {
             looks.tick().await;
         }
     })

@@ -164,6 +164,6 @@ pub(crate) async fn connect(endpoints: &[String], name: &str) -> Result<Client, 
 
 /// Reads each file once.
 async fn warm(client: &Client, files: &[NodePath]) -> Result<(), ClientError> {
-    let reads = stream::iter(files).map(|file| client.get(file)).buffer_unordered(READS_AT_ONCE);
+    let reads = stream::iter(files).map(|file| client.get(file).into_future()).buffer_unordered(READS_AT_ONCE);
     Ok(reads.try_for_each(|_| async { Ok(()) }).await?)
 }

@@ -173,3 +173,9 @@ pub enum ClientError {
     #[error(transparent)]
     Read(#[from] ReadError),
 }
+
+/// An error and all its causes, in one line.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

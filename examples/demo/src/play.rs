@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, DriftAllowance, NodePath, PutOptions, Tracking, VolumeSettings};
+use leasehold_client_cache::{Client, DriftAllowance, NodePath, Tracking, VolumeSettings};
 use leasehold_protocol::volume::{TICK_MAX, TICKS_PER_TERM};
 use leasehold_server::RaftConfig;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -95,7 +95,7 @@ impl<'a> Play<'a> {
     async fn import(&mut self) -> Result<(), DemoError> {
         let settings = VolumeSettings::new(TERM, OBJECT_TERM, SKEW_MARGIN, Tracking::Objects, DriftAllowance::DEFAULT);
         let settings = settings.expect("constant settings that are valid");
-        self.client.create_volume(&top(), settings).await?;
+        self.client.admin().create_volume(top()).settings(settings).await?;
         let began = Instant::now();
         let client = &self.client;
         let puts = self.files.iter().enumerate().map(|(place, file)| import(client, place as u32, file));
@@ -226,11 +226,10 @@ impl<'a> Play<'a> {
         self.crowd.kill(0).await?;
         let node = self.files[file as usize].node.clone();
         self.narrator.tell(&format!("client 0 was killed; it had {node} for {:.1} s more", certain.as_secs_f64()));
-        let options = PutOptions { timeout: Some(TIMEOUT), ..PutOptions::default() };
         let client = self.client.clone();
         let begin = now_ns();
-        let put = client.put_with(&node, "written after a client that held it was killed\n", options);
-        tokio::pin!(put);
+        let mut put =
+            client.put(&node, "written after a client that held it was killed\n").timeout(TIMEOUT).into_future();
         let written = loop {
             tokio::select! {
                 outcome = &mut put => break outcome?,

@@ -233,7 +233,7 @@ impl Reader {
                 }
                 self.log.read(file, revision, begin, || end);
             }
-            Err(error) => self.log.fail(error.to_string()),
+            Err(error) => self.log.fail(crate::error::causes(&error)),
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_client_cache::{Client, NodePath, PutOptions, Value};
+use leasehold_client_cache::{Client, NodePath, Value};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -86,9 +86,8 @@ impl DemoWriter {
         let (file, path, content) = &self.files[at];
         self.written += 1;
         let value = [content.as_ref(), format!("\nwritten {} times\n", self.written).as_bytes()].concat();
-        let options = PutOptions { timeout: Some(TIMEOUT), ..PutOptions::default() };
         let begin = now_ns();
-        let outcome = self.client.put_with(path, value, options).await;
+        let outcome = self.client.put(path, value).timeout(TIMEOUT).await;
         let end = now_ns();
         match outcome {
             Ok(written) => {
@@ -97,7 +96,7 @@ impl DemoWriter {
             Err(error) => {
                 self.report.failed += 1;
                 if self.report.failures.len() < FAILURES_TOLD {
-                    self.report.failures.push(error.to_string());
+                    self.report.failures.push(crate::error::causes(&error));
                 }
             }
         }

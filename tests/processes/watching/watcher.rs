@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold_client_cache::{Change, Client, Data, NodePath, Revision, Subtree, Watch, WatchItem, WatchOptions};
+use leasehold_client_cache::{Change, Client, Data, NodePath, Revision, Subtree, Watch, WatchItem};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
 use tokio::time::interval;
@@ -131,11 +131,11 @@ impl Watcher<'_> {
                     self.take(watch, |_, taken| taken >= count).await;
                 }
             } else {
-                let buffer_bytes = if way == Way::Narrow { 1 } else { WatchOptions::default().buffer_bytes };
                 let recursive = self.is_recursive;
-                let options = WatchOptions { from: Some(from), recursive, buffer_bytes, timeout: None };
                 // This asks no server.
-                let watch = client.watch(&self.top, options).await.expect("a watch is begun from a given revision");
+                let watch = client.watch(&self.top).from(from).recursive(recursive);
+                let watch = if way == Way::Narrow { watch.buffer_bytes(1) } else { watch };
+                let watch = watch.await.expect("a watch is begun from a given revision");
                 self.say(Said::From { top: self.top.clone(), is_recursive: recursive, revision: from });
                 let count = self.random.random_range(1..100);
                 from = match way {

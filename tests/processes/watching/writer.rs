@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold_client_cache::{
-    Client, Compare, DeleteOptions, Operation, RegisterOptions, Relation, Revision, Transaction, WriteError,
-};
+use leasehold_client_cache::{Client, Compare, Operation, Relation, Revision, Transaction, WriteError};
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::index};
 use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
@@ -77,7 +75,7 @@ impl Writer {
         paces.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let live = path(&format!("{LIVE}/{}", self.name));
         // Until it is registered.
-        while self.client.register(&live, self.name.clone(), RegisterOptions::default()).await.is_err() {
+        while self.client.register(&live, self.name.clone()).await.is_err() {
             paces.tick().await;
         }
         loop {
@@ -130,18 +128,15 @@ impl Writer {
 
     /// The revision of a node's last change. One of ten is wrong on purpose.
     async fn seen(&mut self, at: &str) -> u64 {
-        let read = self.client.get(&path(at)).await;
+        let read = self.client.get(at).await;
         let seen = read.ok().flatten().map_or(0, |entry| entry.stat.modify_revision.0);
         if self.random.random_bool(0.1) { seen + 1 } else { seen }
     }
 
     async fn carry_out(&self, way: Way, then: Deed, otherwise: Deed) -> Result<(Revision, bool), WriteError> {
         match way {
-            Way::Put => Ok((self.client.put(&path(&then.puts[0]), then.value).await?.revision, true)),
-            Way::Delete => {
-                let options = DeleteOptions { recursive: true, ..DeleteOptions::default() };
-                Ok((self.client.delete(&path(&then.removals[0]), options).await?.revision, true))
-            }
+            Way::Put => Ok((self.client.put(&then.puts[0], then.value).await?.revision, true)),
+            Way::Delete => Ok((self.client.delete(&then.removals[0]).recursive(true).await?.revision, true)),
             Way::Transaction(compared, seen) => {
                 let compared = path(&compared);
                 let compare = match seen {

@@ -1,0 +1,98 @@
+//! The options of a lock, and its request.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use leasehold_protocol::{
+    command::Write,
+    lock::{LockMode, LockStatus},
+};
+use tokio::time::Instant;
+
+use super::{LockGuard, LockWait, granted, request::LockRequest};
+use crate::{call::GivenPath, client::Client, error::LockError};
+
+/// A lock that is about to be requested: see [`Client::lock`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is locked until this is awaited"]
+pub struct LockBuilder<'a> {
+    client: &'a Client,
+    path: GivenPath,
+    mode: LockMode,
+    wait: LockWait,
+    lock_delay: Duration,
+    timeout: Option<Duration>,
+}
+
+impl<'a> LockBuilder<'a> {
+    pub(super) fn new(client: &'a Client, path: GivenPath) -> Self {
+        let (mode, wait, lock_delay) = (LockMode::Exclusive, LockWait::Forever, Duration::ZERO);
+        Self { client, path, mode, wait, lock_delay, timeout: None }
+    }
+
+    /// A shared lock: others may share it. By default, a lock is exclusive.
+    pub fn shared(self) -> Self {
+        self.mode(LockMode::Shared)
+    }
+
+    /// Exclusive by default.
+    pub fn mode(mut self, mode: LockMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// How long to wait in the lock queue, which is in the order of arrival. By default, until the
+    /// lock is granted.
+    pub fn wait(mut self, wait: LockWait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long nobody gets the node after this lock was lost with its lease (Chubby's lock delay).
+    /// For resources that check no token, it gives late requests of the former owner time to end.
+    /// Zero by default, at most 60 s.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.lock_delay = delay;
+        self
+    }
+
+    /// How long the request may take, without the time in the queue. By default, the client's
+    /// timeout.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    async fn request(self) -> Result<LockGuard, LockError> {
+        let Self { client, path, mode, wait, lock_delay, timeout } = self;
+        let path = path?;
+        let after = client.timeout(timeout);
+        let after = if let LockWait::For(most) = wait { after.min(most) } else { after };
+        let change = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
+        // A sent request is never abandoned, because the node could stay locked without a guard. If
+        // the caller has left when the lock is granted, the client releases it.
+        let taken = async {
+            if wait == LockWait::No {
+                client.driver().pending_releases.wait(&path).await;
+            }
+            LockRequest::new(client.clone(), path.clone(), change).answered().await
+        };
+        let asked = Instant::now();
+        let mut hold = match tokio::time::timeout(after, taken).await {
+            Ok(taken) => taken?,
+            Err(_) => return Err(client.not_answered(&path, wait, after)),
+        };
+        let is_granted = |status: &LockStatus| !matches!(status, LockStatus::Waiting);
+        granted(&mut hold.status, &path, wait, asked, is_granted).await?;
+        Ok(hold)
+    }
+}
+
+impl<'a> IntoFuture for LockBuilder<'a> {
+    type Output = Result<LockGuard, LockError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.request())
+    }
+}
