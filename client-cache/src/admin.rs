@@ -366,3 +366,17 @@ impl<'a> IntoFuture for CreateVolumeBuilder<'a> {
         })
     }
 }
+
+impl Client {
+    /// The operators' calls: volumes, and what the servers know about leases and waiting requests.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{} volumes", client.admin().volumes("/").await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn admin(&self) -> Admin<'_> {
+        Admin::new(self)
+    }
+}

@@ -33,18 +33,21 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::waiting::WaitingCalls;
+pub(crate) use self::{
+    key_leases::{KeyLeaseShared, KeyLeaseState},
+    locks::LockCell,
+    write_leases::WriteLeaseCell,
+};
 use crate::{
     cache::Cache,
     clock,
-    key_lease::{KeyLeaseShared, KeyLeaseState},
-    lock::LockCell,
+    lost_change::LostChange,
     options::Options,
     pending_release::{PendingRelease, PendingReleases},
     shared_content::SharedContent,
     stats::count,
     status::{ConnectionState, Status},
     volume_leases::VolumeLeases,
-    write_lease::LostChange,
 };
 
 /// The most copies evicted for each one installed. It is more than one, so that the cache shrinks

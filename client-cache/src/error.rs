@@ -17,7 +17,7 @@ use leasehold_protocol::{
     path::{NodePath, PathError},
 };
 
-use crate::write_lease::LostChange;
+use crate::lost_change::LostChange;
 
 /// Why no server could answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,8 +33,8 @@ pub enum Unavailable {
     },
     /// Servers answer, but they belong to another cluster than this client.
     #[error(
-        "{endpoint} belongs to cluster {got}: expected {expected}, that of this client; no server of that \
-         cluster answers: correct the endpoints, or start this client anew if that cluster is gone for good"
+        "{endpoint}: belongs to cluster {got}, and this client to {expected}, of which no server answers; \
+         correct the endpoints, or restart this client if its cluster no longer exists"
     )]
     OtherCluster {
         /// One of these servers.
@@ -45,7 +45,7 @@ pub enum Unavailable {
         expected: String,
     },
     /// A server answers, but none leads: there is an election, or no quorum.
-    #[error("no server leads: {reason}")]
+    #[error("no leader: {reason}")]
     NoLeader {
         /// The last answer or event.
         reason: String,
@@ -57,10 +57,10 @@ pub enum Unavailable {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The options have no endpoint.
-    #[error("no endpoints were given: expected at least one, written host:port")]
+    #[error("no endpoints; expected at least one HOST:PORT")]
     NoEndpoints,
     /// No server that could open a session was found in time.
-    #[error("no session within {after:?}")]
+    #[error("no session after {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -71,7 +71,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Refused(Refusal),
     /// A leader was found, and did not answer in time.
-    #[error("a leader was found and opened no session within {after:?}")]
+    #[error("no session after {after:?}, though there is a leader")]
     TimedOut {
         /// How long the client waited.
         after: Duration,
@@ -89,7 +89,7 @@ pub enum ReadError {
     #[error(transparent)]
     Refused(Refusal),
     /// No server that could answer was found in time.
-    #[error("the read was not answered within {after:?}")]
+    #[error("read: no answer after {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -97,7 +97,7 @@ pub enum ReadError {
         source: Unavailable,
     },
     /// A leader was asked, and did not answer in time.
-    #[error("the read was not answered within {after:?}")]
+    #[error("read: no answer after {after:?}")]
     TimedOut {
         /// How long the client waited.
         after: Duration,
@@ -125,7 +125,7 @@ pub enum LockError {
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The request was not answered in time. If the lock is granted later, the client releases it.
-    #[error("the request for a hold on {path} was not answered within {after:?}")]
+    #[error("{path}: no answer to the lock request after {after:?}")]
     TimedOut {
         /// The node.
         path: NodePath,
@@ -133,7 +133,7 @@ pub enum LockError {
         after: Duration,
     },
     /// The lock was not granted within the given wait. The client cancels the request.
-    #[error("{path} was not free within {after:?}")]
+    #[error("{path}: lock not granted after {after:?}")]
     NotGranted {
         /// The node.
         path: NodePath,
@@ -142,7 +142,7 @@ pub enum LockError {
     },
     /// The session lost its lease on the node's volume. So it lost the lock or its position in the
     /// queue.
-    #[error("the hold on {path} is lost: no server was heard of in time, or the session is over")]
+    #[error("{path}: lock lost; no server renewed its lease in time, or the session has ended")]
     Lost {
         /// The node.
         path: NodePath,
@@ -188,7 +188,7 @@ pub enum WriteLeaseError {
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The time ran out. A flush continues in the background.
-    #[error("{path} was not to be had, or not flushed, within {after:?}")]
+    #[error("{path}: write lease not granted, or not flushed, after {after:?}")]
     TimedOut {
         /// The node.
         path: NodePath,
@@ -211,7 +211,7 @@ pub enum WriteError {
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// No server was found in time, so the write was not sent: it changed nothing and never will.
-    #[error("the write was not sent within {after:?}")]
+    #[error("write: not sent after {after:?}; it changed nothing")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -219,24 +219,24 @@ pub enum WriteError {
         source: Unavailable,
     },
     /// The time ran out before the write was sent: it changed nothing and never will.
-    #[error("the write was not sent within {after:?}, because others before it were unanswered: it changed nothing")]
+    #[error("write: not sent after {after:?}, because earlier writes have no answer; it changed nothing")]
     NotSent {
         /// How long it waited.
         after: Duration,
     },
     /// The write was sent, and the time ran out: it may have taken effect, or may still.
-    #[error("the write was not acknowledged within {after:?}: it may have taken effect, or may still")]
+    #[error("write: no answer after {after:?}; it may have taken effect, or may still")]
     TimedOut {
         /// How long the client waited.
         after: Duration,
     },
     /// The write was sent, and then the session ended: it may have taken effect, or may still. The
     /// client never sends it under another session, because it could then take effect twice.
-    #[error("the session ended before the write was acknowledged: it may have taken effect, or may still")]
+    #[error("write: the session ended before the answer; it may have taken effect, or may still")]
     OutcomeUnknown,
     /// The session ended, or the client was closed, before the write was sent: it changed nothing
     /// and never will.
-    #[error("the session ended before the write was sent: it changed nothing")]
+    #[error("write: the session ended before it was sent; it changed nothing")]
     SessionEnded,
 }
 
@@ -290,7 +290,7 @@ pub enum LeaseError {
         id: LeaseId,
     },
     /// No server that could answer was found in time.
-    #[error("the lease was not renewed within {after:?}")]
+    #[error("lease: not renewed after {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -298,7 +298,7 @@ pub enum LeaseError {
         source: Unavailable,
     },
     /// A leader was asked, and did not answer in time.
-    #[error("the lease was not renewed within {after:?}")]
+    #[error("lease: not renewed after {after:?}")]
     TimedOut {
         /// How long the client waited.
         after: Duration,
@@ -317,7 +317,7 @@ pub enum WatchError {
     Path(#[from] PathError),
     /// The history is compacted: read again, and watch from there. A watch leaves out no change
     /// without this error.
-    #[error("the changes after {after} are not all known any more: expected a fresh read, and a watch from there on")]
+    #[error("revision {after} is compacted; read again and watch from there")]
     Compacted {
         /// The last change that was reported, or the one before the first that was requested.
         after: Revision,
@@ -328,7 +328,7 @@ pub enum WatchError {
     #[error(transparent)]
     Refused(Refusal),
     /// No server that could answer was found in time.
-    #[error("the watch was not begun within {after:?}")]
+    #[error("watch: not begun after {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -336,13 +336,13 @@ pub enum WatchError {
         source: Unavailable,
     },
     /// A leader was asked, and did not answer in time.
-    #[error("the watch was not begun within {after:?}")]
+    #[error("watch: not begun after {after:?}")]
     TimedOut {
         /// How long the client waited.
         after: Duration,
     },
     /// The server's answer does not fit the request.
-    #[error("the server's answer is not one to the question")]
+    #[error("unexpected answer; the server may have another version")]
     UnexpectedAnswer,
     /// The client is closed.
     #[error("the client is closed")]
@@ -383,7 +383,7 @@ pub enum InspectError {
     #[error(transparent)]
     Refused(Refusal),
     /// No server that could answer was found in time.
-    #[error("nothing was heard within {after:?}")]
+    #[error("no server that answers after {after:?}")]
     Unavailable {
         /// How long the client tried.
         after: Duration,
@@ -397,7 +397,7 @@ pub enum InspectError {
         after: Duration,
     },
     /// The server's answer does not fit the request.
-    #[error("the server's answer is not one to the question")]
+    #[error("unexpected answer; the server may have another version")]
     UnexpectedAnswer,
     /// The client is closed.
     #[error("the client is closed")]
@@ -412,7 +412,7 @@ pub enum UpdateError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// In each try, another write of the node came in between. The update changed nothing.
-    #[error("{path} was not updated within {after:?}: in each of {tries} tries somebody else wrote it in between")]
+    #[error("{path}: not updated after {after:?}; another client wrote it in each of {tries} tries")]
     Contended {
         /// The node.
         path: NodePath,
@@ -422,7 +422,7 @@ pub enum UpdateError {
         tries: u32,
     },
     /// The node could not be read. The update changed nothing.
-    #[error("the node could not be read, in try {tries}")]
+    #[error("try {tries}: read failed")]
     Read {
         /// The number of the try.
         tries: u32,
@@ -430,7 +430,7 @@ pub enum UpdateError {
         source: ReadError,
     },
     /// The node could not be written.
-    #[error("the node could not be written, in try {tries}")]
+    #[error("try {tries}: write failed")]
     Write {
         /// The number of the try.
         tries: u32,
@@ -465,7 +465,7 @@ pub enum SnapshotError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The nodes kept changing.
-    #[error("no moment was found within {after:?} at which all nodes stood still, in {tries} tries")]
+    #[error("snapshot: not taken after {after:?}; the nodes changed in each of {tries} tries")]
     Contended {
         /// How long the client tried.
         after: Duration,

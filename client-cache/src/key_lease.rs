@@ -7,7 +7,6 @@ use leasehold_protocol::{
     command::{Write, Written},
     id::LeaseId,
     message::{Answer, Inspect, LeaseInfo, NodesAfter},
-    time::Instant,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +16,7 @@ use crate::write::PutBuilder;
 use crate::{
     client::Client,
     clock,
+    driver::KeyLeaseState,
     error::{InspectError, LeaseError, WriteError},
 };
 
@@ -99,38 +99,6 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.pages())
-    }
-}
-
-/// The state of a key lease that this client renews.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeyLeaseState {
-    /// No answer yet.
-    Asked,
-    /// The lease certainly lasts until then.
-    Until(Instant),
-    /// The lease has ended, or is no longer certain.
-    Lost,
-}
-
-/// What all handles of one key lease share.
-#[derive(Debug)]
-pub(crate) struct KeyLeaseShared {
-    pub(crate) state: watch::Sender<KeyLeaseState>,
-    pub(crate) lost: CancellationToken,
-    pub(crate) handles: usize,
-    /// Distinguishes successive renewals of one id: a late handle does not stop a newer one.
-    pub(crate) number: u64,
-}
-
-impl KeyLeaseShared {
-    pub(crate) fn new(number: u64) -> Self {
-        Self { state: watch::Sender::new(KeyLeaseState::Asked), lost: CancellationToken::new(), handles: 0, number }
-    }
-
-    pub(crate) fn end(self) {
-        self.state.send_replace(KeyLeaseState::Lost);
-        self.lost.cancel();
     }
 }
 

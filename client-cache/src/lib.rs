@@ -98,6 +98,7 @@ mod inspect;
 mod key_lease;
 mod list;
 mod lock;
+mod lost_change;
 mod mirror;
 mod options;
 mod own_cluster;
@@ -130,6 +131,7 @@ pub use key_lease::{GrantLeaseBuilder, KeyLease, LeaseInfoBuilder};
 pub use leasehold_wire::ClusterId;
 pub use list::Subtree;
 pub use lock::{HandOverError, LockBuilder, LockGuard, LockWait};
+pub use lost_change::LostChange;
 pub use mirror::{Mirror, MirrorChanges, Mirrored};
 pub use options::Options;
 pub use read::{Listing, NodeData, NodeStat, Read, ReadBuilder, ReadFuture, ReadSource};
@@ -141,7 +143,7 @@ pub use status::{ConnectionState, Events, EventsError};
 pub use transaction::{TransactionBuilder, TransactionOutcome, UpdateBuilder, Updated};
 pub use watch::{Watch, WatchBuilder, WatchItem};
 pub use write::{DeleteBuilder, PutBuilder};
-pub use write_lease::{LostChange, WriteLease, WriteLeaseBuilder};
+pub use write_lease::{WriteLease, WriteLeaseBuilder};
 
 pub use leasehold_protocol::{
     change::{Change, ChangeReason, Event, EventKind},

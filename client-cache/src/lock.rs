@@ -23,9 +23,8 @@ pub use builder::LockBuilder;
 use crate::{
     call::given,
     client::Client,
-    driver::WriteOutcome,
+    driver::{WriteLeaseCell, WriteOutcome},
     error::{InspectError, LockError, WriteError},
-    write_lease::WriteLeaseCell,
 };
 
 /// How long to wait for a lock.
@@ -47,35 +46,11 @@ pub enum LockWait {
 #[non_exhaustive]
 pub enum HandOverError<T> {
     /// It did not happen and never will. The caller still has the lock, under the same token.
-    #[error("the lock was not handed over: it is held as before")]
+    #[error("lock not handed over; this client still owns it")]
     Unchanged(T, #[source] LockError),
     /// It may have happened. In any case, the client has released the lock, and no longer owns it.
-    #[error("the lock may have been handed over: it is released")]
+    #[error("lock may be handed over; this client has released it")]
     Released(#[source] LockError),
-}
-
-/// The state of a lock, shared by the guard and the driver.
-#[derive(Debug, Clone)]
-pub(crate) struct LockCell {
-    pub(crate) status: watch::Sender<LockStatus>,
-    /// The state of the write lease, if the lock is one.
-    pub(crate) write_lease: watch::Sender<WriteLeaseCell>,
-    pub(crate) lost: CancellationToken,
-}
-
-impl LockCell {
-    pub(crate) fn new(status: LockStatus) -> Self {
-        Self {
-            status: watch::Sender::new(status),
-            write_lease: watch::Sender::new(WriteLeaseCell::default()),
-            lost: CancellationToken::new(),
-        }
-    }
-
-    pub(crate) fn end(&self) {
-        self.status.send_replace(LockStatus::Ended);
-        self.lost.cancel();
-    }
 }
 
 /// A lock of this client, until it is [released](LockGuard::release), dropped or lost.

@@ -51,7 +51,7 @@ impl OwnCluster {
     /// Why the client must not use that server.
     pub(crate) fn check(&mut self, endpoint: &str, named: Option<ClusterId>) -> Result<(), Unavailable> {
         let Some(got) = named else {
-            return Err(Unavailable::NoLeader { reason: format!("{endpoint} takes part in no cluster yet") });
+            return Err(Unavailable::NoLeader { reason: format!("{endpoint}: not a member of a cluster yet") });
         };
         let expected = *self.id.get_or_insert(got);
         if got == expected {

@@ -13,13 +13,13 @@ use leasehold_protocol::{
     holder::{self, ReadId},
     id::Revision,
     object::{Children, Content, Data, NodeOwner, Object, ObjectKind},
-    path::NodePath,
+    path::{NodePath, PathError},
     time::Instant,
 };
 
 use crate::{
     cache::CacheHit,
-    call::GivenPath,
+    call::{GivenPath, given},
     client::Client,
     clock,
     driver::{Driver, ReadOutcome},
@@ -283,6 +283,137 @@ impl Driver {
                     return Err(ReadError::Refused(refusal));
                 }
                 Ok(ReadOutcome::Failed(holder::ReadFailure::Closed)) | Err(_) => return Err(ReadError::Closed),
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Reads a node's value and stat. `None` if the node does not exist.
+    ///
+    /// Linearizable: the read sees every write of any client that was acknowledged before the read
+    /// began. If the cache has a copy that may be used, the read comes from memory, allocates
+    /// nothing and does not wait. (A path that is given as text is allocated; a [`NodePath`] is
+    /// not.)
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(node) = client.get("/config/web/port").await? {
+    ///     println!("{} bytes, written at revision {}", node.value.len(), node.stat.modify_revision);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub fn get(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ReadBuilder<'_, Option<NodeData>> {
+        ReadBuilder::new(self, given(path), ObjectKind::Data, |read| NodeData::of(read.content))
+    }
+
+    /// Reads the names of a node's children. `None` if the node does not exist. Cached and
+    /// linearizable as [`Client::get`] is.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for name in client.children("/services").await?.iter().flat_map(|children| &children.names) {
+    ///     println!("{name}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub fn children(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ReadBuilder<'_, Option<Listing>> {
+        ReadBuilder::new(self, given(path), ObjectKind::Children, |read| Listing::of(read.content))
+    }
+
+    /// Reads as [`Client::get`] does, and also says whether a server answered, and how long the
+    /// answer stays valid. [`ReadBuilder::kind`] reads the children instead of the data.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let read = client.read("/config/web/port").await?;
+    /// println!("from {:?}, valid for {:?} without a message", read.source, read.valid_for);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub fn read(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> ReadBuilder<'_, Read> {
+        ReadBuilder::new(self, given(path), ObjectKind::Data, |read| read)
+    }
+
+    /// Reads a node's data from memory only. `None` if the cache has no copy that may be used now.
+    /// [`Content::Data`]`(None)` if the copy says that the node does not exist. As linearizable as
+    /// [`Client::get`], but needs no runtime, allocates nothing, does not wait and sends nothing.
+    ///
+    /// ```no_run
+    /// # fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let port = "/config/web/port".parse()?;
+    /// println!("a copy is in memory: {}", client.cached(&port).is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cached(&self, path: &NodePath) -> Option<SharedContent> {
+        self.driver().cache.hit(ObjectKind::Data, path).map(|hit| hit.content)
+    }
+
+    /// How long the cached copy of the node's data certainly stays valid. `None` if there is no
+    /// copy that may be used now. A recall can end the copy earlier.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let port = "/config/web/port".parse()?;
+    /// println!("no message for {:?}", client.cached_for(&port));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cached_for(&self, path: &NodePath) -> Option<Duration> {
+        self.driver().cache.usable_until(ObjectKind::Data, path).map(|until| until.since(clock::now()))
+    }
+
+    /// Reads everything about a node except its value, as of one moment. `None` if the node does
+    /// not exist.
+    ///
+    /// Data and children are two objects. The client reads the data before the children and again
+    /// after them. If the revision is the same, the data did not change in between, because
+    /// revisions are never reused. Otherwise the client tries again, until its timeout.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(stat) = client.stat("/config").await? {
+    ///     println!("{} children, version {}", stat.child_count, stat.version);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`], only if the read needs a server, or if the path is bad.
+    pub async fn stat(
+        &self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> Result<Option<NodeStat>, ReadError> {
+        self.stat_of(&given(path)?).await
+    }
+
+    async fn stat_of(&self, path: &NodePath) -> Result<Option<NodeStat>, ReadError> {
+        let (after, began) = (self.timeout(None), clock::now());
+        loop {
+            let left = after.saturating_sub(clock::now().since(began));
+            let data = self.driver().get(ObjectKind::Data, path, left).await?;
+            let Content::Data(Some(found)) = &*data.content else { return Ok(None) };
+            let children = self.driver().get(ObjectKind::Children, path, left).await?;
+            let again = self.driver().get(ObjectKind::Data, path, left).await?;
+            if let (Content::Children(Some(children)), true) = (&*children.content, again.revision == data.revision) {
+                return Ok(Some(NodeStat::new(found, children)));
             }
         }
     }

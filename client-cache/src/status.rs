@@ -66,13 +66,13 @@ pub struct Events {
 #[non_exhaustive]
 pub enum EventsError {
     /// The subscriber was too slow, and the oldest changes were dropped. Later ones follow.
-    #[error("{missed} changes of the session's state were missed")]
+    #[error("{missed} changes of the connection's state were missed")]
     Missed {
         /// The number of dropped changes.
         missed: u64,
     },
     /// The client was dropped: there are no more changes.
-    #[error("the client is gone")]
+    #[error("the client is dropped")]
     Ended,
 }
 

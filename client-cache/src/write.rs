@@ -9,9 +9,15 @@ use leasehold_protocol::{
     id::{LeaseId, Revision},
     limits::Limits,
     object::Value,
+    path::{NodePath, PathError},
 };
 
-use crate::{call::GivenPath, client::Client, driver::Driver, error::WriteError};
+use crate::{
+    call::{GivenPath, given},
+    client::Client,
+    driver::Driver,
+    error::WriteError,
+};
 
 /// A put that is about to be made: see [`Client::put`].
 #[derive(Debug, Clone)]
@@ -181,5 +187,51 @@ pub(crate) fn ended(error: holder::WriteFailure) -> WriteError {
         holder::WriteFailure::Refused(refusal) => WriteError::Refused(refusal),
         holder::WriteFailure::NotSent => WriteError::SessionEnded,
         holder::WriteFailure::OutcomeUnknown => WriteError::OutcomeUnknown,
+    }
+}
+
+impl Client {
+    /// Sets a node's value. Creates the node and its missing ancestors. When this returns, no
+    /// client reads the old value any longer. This client's next read of the node usually comes
+    /// from memory.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let written = client.put("/config/web/port", "8080").await?;
+    /// // Only if nobody has written the node since.
+    /// client.put("/config/web/port", "9090").if_revision(written.revision).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`], which says whether the write [may still
+    /// happen](WriteError::may_still_happen).
+    pub fn put(&self, path: impl TryInto<NodePath, Error: Into<PathError>>, value: impl AsRef<[u8]>) -> PutBuilder<'_> {
+        PutBuilder::new(self, given(path), Value::copy_from_slice(value.as_ref()))
+    }
+
+    /// Removes a node.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.delete("/config/web").recursive(true).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`], which says whether the write [may still
+    /// happen](WriteError::may_still_happen).
+    pub fn delete(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> DeleteBuilder<'_> {
+        DeleteBuilder::new(self, given(path))
+    }
+
+    /// Executes a write of any kind within `timeout`. `None`: the client's timeout. If the future
+    /// is dropped after the write was sent, the write may still happen.
+    pub(crate) async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
+        self.driver().execute_write(change, self.timeout(timeout)).await
     }
 }

@@ -2,7 +2,6 @@
 //! (S10 in docs/PROTOCOL.md).
 
 use std::{
-    fmt,
     ops::Deref,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -13,7 +12,6 @@ use leasehold_protocol::{
     command::{Write, WriteRefusal},
     holder,
     limits::Limits,
-    lock::WriteLeaseStatus,
     message::Refusal,
     object::{Stat, Value},
     path::{NodePath, PathError},
@@ -23,39 +21,12 @@ use tokio::{runtime::Handle, sync::watch, time::Instant};
 use crate::{
     client::Client,
     clock,
+    driver::WriteLeaseCell,
     error::{LockError, WriteError, WriteLeaseError},
     lock::{LockBuilder, LockGuard, LockWait},
+    lost_change::LostChange,
     pending_release::PendingRelease,
 };
-
-/// A value that was set under a write lease, and lost before a flush was confirmed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LostChange {
-    /// The node.
-    pub path: NodePath,
-    /// The value that was set last. Earlier values that were not flushed are not reported.
-    pub value: Value,
-    /// Whether a flush was sent and not answered. Then the servers may have this value, or an
-    /// earlier one.
-    pub may_be_written: bool,
-    /// Why the servers refused it. The lock is still owned then. `None` if the lock ended first.
-    pub refusal: Option<Box<Refusal>>,
-}
-
-impl fmt::Display for LostChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "what was set at {} under a write lease is lost: {} bytes", self.path, self.value.len())?;
-        self.refusal.as_ref().map_or(Ok(()), |refusal| write!(f, ", because {refusal}"))
-    }
-}
-
-/// The state of a lock's write lease.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct WriteLeaseCell {
-    pub(crate) status: WriteLeaseStatus,
-    /// The last loss, and the number of losses.
-    pub(crate) lost: Option<(u64, LostChange)>,
-}
 
 /// An exclusive lock whose owner also reads and writes the node's value in its own memory, until it
 /// is [released](WriteLease::release), dropped or lost. Made by [`Client::write_lease`].

@@ -1,11 +1,42 @@
 //! Notifies the handles of key leases and of registrations when their leases are renewed or end.
 
-use leasehold_protocol::{holder::HolderInput, id::LeaseId, path::NodePath};
+use leasehold_protocol::{holder::HolderInput, id::LeaseId, path::NodePath, time::Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, DriverCore};
-use crate::key_lease::{KeyLeaseShared, KeyLeaseState};
+
+/// The state of a key lease that this client renews.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyLeaseState {
+    /// No answer yet.
+    Asked,
+    /// The lease certainly lasts until then.
+    Until(Instant),
+    /// The lease has ended, or is no longer certain.
+    Lost,
+}
+
+/// What all handles of one key lease share.
+#[derive(Debug)]
+pub(crate) struct KeyLeaseShared {
+    pub(crate) state: watch::Sender<KeyLeaseState>,
+    pub(crate) lost: CancellationToken,
+    pub(crate) handles: usize,
+    /// Distinguishes successive renewals of one id: a late handle does not stop a newer one.
+    pub(crate) number: u64,
+}
+
+impl KeyLeaseShared {
+    pub(crate) fn new(number: u64) -> Self {
+        Self { state: watch::Sender::new(KeyLeaseState::Asked), lost: CancellationToken::new(), handles: 0, number }
+    }
+
+    pub(crate) fn end(self) {
+        self.state.send_replace(KeyLeaseState::Lost);
+        self.lost.cancel();
+    }
+}
 
 impl Driver {
     /// Renews the key lease from now on, for one more handle.

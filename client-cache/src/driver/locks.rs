@@ -9,10 +9,35 @@ use leasehold_protocol::{
     lock::{LockMode, LockStatus},
     path::NodePath,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
-use super::{Driver, DriverCore, StepOrigin, WriteOutcome};
-use crate::{clock, lock::LockCell};
+use super::{Driver, DriverCore, StepOrigin, WriteOutcome, write_leases::WriteLeaseCell};
+use crate::clock;
+
+/// The state of a lock, shared by the guard and the driver.
+#[derive(Debug, Clone)]
+pub(crate) struct LockCell {
+    pub(crate) status: watch::Sender<LockStatus>,
+    /// The state of the write lease, if the lock is one.
+    pub(crate) write_lease: watch::Sender<WriteLeaseCell>,
+    pub(crate) lost: CancellationToken,
+}
+
+impl LockCell {
+    pub(crate) fn new(status: LockStatus) -> Self {
+        Self {
+            status: watch::Sender::new(status),
+            write_lease: watch::Sender::new(WriteLeaseCell::default()),
+            lost: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.status.send_replace(LockStatus::Ended);
+        self.lost.cancel();
+    }
+}
 
 impl Driver {
     /// The shared state of a requested lock. If the lock has ended already, returns an ended state.

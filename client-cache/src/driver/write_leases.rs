@@ -3,7 +3,15 @@
 use leasehold_protocol::{holder::HolderInput, id::LockId, lock::WriteLeaseStatus, object::Value, path::NodePath};
 
 use super::{Driver, DriverCore};
-use crate::{clock, write_lease::LostChange};
+use crate::{clock, lost_change::LostChange};
+
+/// The state of a lock's write lease.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WriteLeaseCell {
+    pub(crate) status: WriteLeaseStatus,
+    /// The last loss, and the number of losses.
+    pub(crate) lost: Option<(u64, LostChange)>,
+}
 
 impl Driver {
     /// The node's value, if the application may read and write it in memory now.

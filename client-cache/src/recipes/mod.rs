@@ -46,7 +46,7 @@ pub enum RecipeError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// Other users gave another count.
-    #[error("{path} is for {found:?}: expected {expected:?}, as others who use it count by that")]
+    #[error("{path}: is for {found:?}, not {expected:?}; all clients must use the same numbers")]
     CountMismatch {
         /// The node that has the count.
         path: NodePath,
@@ -56,7 +56,7 @@ pub enum RecipeError {
         found: String,
     },
     /// The count is out of bounds.
-    #[error("{path} cannot be for {got}: expected 1 to {most}")]
+    #[error("{path}: {got} is out of range; expected 1 to {most}")]
     InvalidCount {
         /// The node.
         path: NodePath,
