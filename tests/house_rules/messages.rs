@@ -37,12 +37,16 @@ const COMMANDS: &str = "src/";
 
 /// Errors that no operator sees: the file, a part that only this error has, and the reason.
 const NOT_FOR_OPERATORS: &[(&str, &str, &str)] = &[
-    ("client-cache/src/lock.rs", ": it is held as before", "wraps an error for the program that hands over"),
-    ("client-cache/src/lock.rs", ": it is released", "wraps an error for the program that hands over"),
-    ("client-cache/src/status.rs", "changes of the session's state were missed", "told to the program that listens"),
+    ("client-cache/src/lock.rs", "lock not handed over", "wraps an error for the program that hands over"),
+    ("client-cache/src/lock.rs", "lock may be handed over", "wraps an error for the program that hands over"),
+    ("client-cache/src/status.rs", "changes of the connection's state were missed", "told to the program that listens"),
     ("client-cache/src/recipes/mod.rs", ": expected 1 to ", "told to the program that uses the recipe"),
-    ("client-cache/src/recipes/mod.rs", "as others who use it count", "told to the program that uses the recipe"),
-    ("client-cache/src/status.rs", "the client is gone", "told to the program that listens"),
+    (
+        "client-cache/src/recipes/mod.rs",
+        "all clients must use the same numbers",
+        "told to the program that uses the recipe",
+    ),
+    ("client-cache/src/status.rs", "the client is dropped", "told to the program that listens"),
     ("server/src/raft/error.rs", "membership not changed", "told to a program that changes members"),
     ("server/src/store/directory.rs", " has it", "becomes the error of the start that names the process"),
 ];
