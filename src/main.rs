@@ -3,6 +3,7 @@
 //! It parses arguments and prints tables or JSON. It decides nothing: the rules are in
 //! `leasehold-protocol`, and `leasehold-server` and `leasehold-client-cache` execute them.
 
+mod arguments;
 mod child;
 mod cli;
 mod commands;
@@ -16,6 +17,7 @@ mod serve;
 mod shell;
 mod transfer;
 mod words;
+mod wrong_usage;
 
 /// Groups allocations by size, which the C library's allocator does not. So a hit among 100,000
 /// cached copies is faster (`benches/README.md`).

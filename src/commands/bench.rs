@@ -12,7 +12,7 @@ use leasehold_demo::Replicas;
 use self::answer::Results;
 use super::{demo, inspect_failure, lock::lock_failure, read_failure, watch::watch_failure, write_failure};
 use crate::{
-    cli::Global,
+    arguments::Global,
     duration,
     exit::{CliStatus, CommandFailure},
     interrupt::unless_interrupted,

@@ -29,8 +29,8 @@ use serde::Serialize;
 
 use super::{lock, read_failure, waits, write_failure};
 use crate::{
+    arguments,
     child::{self, Child, ChildEnd},
-    cli,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
@@ -44,7 +44,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
     /// Node to edit; the first save creates one that does not exist
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Fail if the node does not exist
     #[arg(long)]

@@ -21,7 +21,7 @@ use super::{
     watch::{text_of, watch_failure},
 };
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
@@ -35,7 +35,7 @@ const NAME_CHARS_MAX: usize = 32;
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     /// Node that the leader locks and writes its name to
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// The candidate's name
     #[arg(required_unless_present = "observe")]

@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use super::{background::BackgroundTask, waits, write_failure};
 use crate::{
+    arguments,
     child::{Child, ChildEnd},
-    cli,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     /// Node to lock; it need not exist
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Share the lock with other readers
     #[arg(long)]

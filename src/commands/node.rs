@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::{boxed, lease, read_failure, tree::walk, waits};
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::CommandFailure,
@@ -30,7 +30,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Node to write
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// New value; - reads standard input to its end, unchanged
     #[arg(allow_negative_numbers = true)]
@@ -157,7 +157,7 @@ const READS_AT_ONCE: usize = 64;
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
     /// Nodes to read, each as of its own moment; with several, each value follows its path
-    #[arg(value_parser = cli::path, required = true, value_name = "PATH")]
+    #[arg(value_parser = arguments::path, required = true, value_name = "PATH")]
     pub(crate) paths: Vec<NodePath>,
     /// Also read all nodes below each path; unlike etcdctl, only whole components match
     #[arg(long)]
@@ -305,7 +305,7 @@ fn session(owner: NodeOwner) -> Option<u64> {
 #[derive(Debug, Args)]
 pub(crate) struct StatArgs {
     /// Node to show
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
 }
 
@@ -372,7 +372,7 @@ impl StatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     /// Node whose children are listed
-    #[arg(value_parser = cli::path, default_value = "/")]
+    #[arg(value_parser = arguments::path, default_value = "/")]
     pub(crate) path: NodePath,
 }
 

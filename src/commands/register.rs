@@ -14,7 +14,7 @@ use super::{
     lease, waits, write_failure,
 };
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::CommandFailure,
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct RegisterArgs {
     /// Node that shows that the service runs
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Value of the node, such as an address
     #[arg(allow_negative_numbers = true)]

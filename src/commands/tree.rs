@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 use super::read_failure;
 use crate::{
-    cli,
+    arguments,
     context::Context,
     exit::CommandFailure,
     output::{Text, visible},
@@ -23,7 +23,7 @@ const LISTS_AT_ONCE: usize = 64;
 #[derive(Debug, Args)]
 pub(crate) struct TreeArgs {
     /// Topmost node
-    #[arg(value_parser = cli::path, default_value = "/")]
+    #[arg(value_parser = arguments::path, default_value = "/")]
     pub(crate) path: NodePath,
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::background::StopSignal;
 use crate::{
-    cli,
+    arguments,
     context::Context,
     exit::CommandFailure,
     output::{Output, Text, escaped, reader_gone, visible},
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
     /// Node to watch, with the nodes below it
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// First revision to print, past or future [default: from now on]
     #[arg(long, value_name = "N")]

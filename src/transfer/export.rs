@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use super::{DIRECTORY_MARK, FILES_AT_ONCE, VALUE_FILE, import::blocking, progress};
 use crate::{
-    cli,
+    arguments,
     commands::{
         read_failure,
         tree::{Lists, walk},
@@ -40,7 +40,7 @@ const FILE_MODE: u32 = 0o666;
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// Node whose children become files and directories
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Directory; created if it does not exist
     #[arg(value_name = "DIR")]

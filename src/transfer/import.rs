@@ -18,7 +18,7 @@ use super::{
     scan::{Scan, ScannedNode, scan},
 };
 use crate::{
-    cli,
+    arguments,
     commands::write_failure,
     context::Context,
     exit::CommandFailure,
@@ -32,7 +32,7 @@ pub(crate) struct ImportArgs {
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Node below which the files go
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
 }
 
