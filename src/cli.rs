@@ -9,12 +9,9 @@ use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::E
 
 use crate::{
     arguments::Global,
+    background::{self, StopSignal},
     child::guard,
-    commands::{
-        self, CommandRequest,
-        background::{self, StopSignal},
-        bench, demo,
-    },
+    commands::{self, CommandRequest, bench, demo},
     context::Context,
     exit::{CliStatus, CommandFailure},
     output::{CommandAnswer, Output},

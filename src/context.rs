@@ -10,9 +10,7 @@ use std::{
 use leasehold_client_cache::{Client, ConnectError, Options};
 use tokio::sync::OnceCell;
 
-use crate::{
-    arguments::Global, commands::background::BackgroundTask, duration::rough, exit::CommandFailure, output::Output,
-};
+use crate::{arguments::Global, background::BackgroundTask, duration::rough, exit::CommandFailure, output::Output};
 
 /// Time limit for returning the leases at the end. After it they expire by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -4,13 +4,16 @@
 //! `leasehold-protocol`, and `leasehold-server` and `leasehold-client-cache` execute them.
 
 mod arguments;
+mod background;
 mod child;
 mod cli;
 mod commands;
 mod context;
 mod duration;
 mod exit;
+mod failure;
 mod interrupt;
+mod lease_id;
 mod live_line;
 mod output;
 mod serve;

@@ -30,7 +30,8 @@ use tokio::{
 
 use crate::{
     arguments::{self, Global},
-    commands::{self, CommandRequest, background::BackgroundTasks},
+    background::BackgroundTasks,
+    commands::{self, CommandRequest},
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},

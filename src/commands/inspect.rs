@@ -13,12 +13,12 @@ use leasehold_protocol::{
 };
 use serde::Serialize;
 
-use super::inspect_failure;
 use crate::{
     arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::inspect_failure,
     output::{Table, Text, visible},
 };
 

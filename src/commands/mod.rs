@@ -1,7 +1,6 @@
 //! The commands that work on a cluster. Each has arguments, an execution in a [`Context`], and an
 //! answer.
 
-pub(crate) mod background;
 pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod demo;
@@ -21,7 +20,7 @@ pub(crate) mod waits;
 pub(crate) mod watch;
 
 use clap::Subcommand;
-use leasehold_client_cache::{InspectError, NodePath, ReadError, WriteError};
+use leasehold_client_cache::NodePath;
 
 use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, transfer};
 
@@ -190,35 +189,5 @@ impl CommandRequest {
             Self::Cluster(cluster::ClusterCommand::Replace(replace)) => replace.subject(),
             Self::Txn(_) => "txn".to_owned(),
         }
-    }
-}
-
-/// An unanswered read changed nothing, so a timeout too counts as unavailable.
-pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
-    match error {
-        ReadError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        ReadError::Unavailable { .. } | ReadError::TimedOut { .. } => CommandFailure::unavailable(error),
-        ReadError::Closed => CommandFailure::refused("session_not_found", error),
-    }
-}
-
-/// An unacknowledged write may still take effect.
-pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
-    match error {
-        WriteError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        WriteError::Limit(_) => CommandFailure::refused("limit", error),
-        WriteError::Unavailable { .. } | WriteError::NotSent { .. } => CommandFailure::unavailable(error),
-        WriteError::TimedOut { .. } | WriteError::OutcomeUnknown => CommandFailure::unknown(error),
-        WriteError::SessionEnded => CommandFailure::refused("session_not_found", error),
-    }
-}
-
-/// The failure of an inspection.
-pub(crate) fn inspect_failure(error: &InspectError) -> CommandFailure {
-    match error {
-        InspectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        InspectError::Unavailable { .. } | InspectError::TimedOut { .. } => CommandFailure::unavailable(error),
-        InspectError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
-        InspectError::Closed => CommandFailure::refused("session_not_found", error),
     }
 }

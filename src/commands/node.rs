@@ -17,12 +17,14 @@ use leasehold_client_cache::{
 };
 use serde::Serialize;
 
-use super::{boxed, lease, read_failure, tree::walk, waits};
+use super::{boxed, tree::walk, waits};
 use crate::{
     arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::read_failure,
+    lease_id,
     output::{CommandAnswer, Text, visible},
 };
 
@@ -43,7 +45,7 @@ pub(crate) struct PutArgs {
     if_revision: Option<u64>,
     /// Attach the node to this lease, in hexadecimal: it is removed when the lease ends. Without,
     /// it is detached from any lease
-    #[arg(long, value_name = "ID", value_parser = lease::id)]
+    #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
     lease: Option<LeaseId>,
     /// Only while a lock is owned under this fencing token
     #[arg(long, value_name = "T")]
@@ -288,7 +290,7 @@ fn source_name(source: ReadSource) -> &'static str {
 /// The key lease that a node is attached to, in hexadecimal.
 fn key_lease(owner: NodeOwner) -> Option<String> {
     match owner {
-        NodeOwner::Lease(id) => Some(lease::hex(id)),
+        NodeOwner::Lease(id) => Some(lease_id::hex(id)),
         NodeOwner::Session(_) => None,
     }
 }

@@ -9,15 +9,15 @@ use leasehold_client_cache::{
 };
 use serde::Serialize;
 
-use super::{
-    background::{BackgroundTask, RegisteredNode},
-    lease, waits, write_failure,
-};
+use super::waits;
 use crate::{
     arguments,
+    background::{BackgroundTask, RegisteredNode},
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::{lease_failure, write_failure},
+    lease_id,
     output::{Text, visible},
 };
 
@@ -68,7 +68,7 @@ impl RegisterArgs {
         let answer = RegisterAnswer {
             path,
             revision: node.revision().0,
-            lease: node.lease().map(lease::hex),
+            lease: node.lease().map(lease_id::hex),
             remaining_ms: duration::millis(node.remaining()),
         };
         context.set_background_task(BackgroundTask::Registration(node));
@@ -99,7 +99,7 @@ async fn with_lease(
 ) -> Result<RegisteredNode, CommandFailure> {
     let client = context.client().await?;
     let granted = client.grant_lease(term, LeaseOptions::default()).await.map_err(|error| write_failure(&error))?;
-    let kept = client.keep_lease_alive(granted).await.map_err(|error| lease::lease_failure(&error))?;
+    let kept = client.keep_lease_alive(granted).await.map_err(|error| lease_failure(&error))?;
     let condition = if replace { Condition::Any } else { Condition::Absent };
     let options = PutOptions { condition, attach: Attach::Lease(granted), ..PutOptions::default() };
     match waits::write(context, &[path], client.put_with(path, value, options)).await {

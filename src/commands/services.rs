@@ -6,12 +6,13 @@ use clap::Args;
 use leasehold_client_cache::{ChangeReason, NodeOwner, NodePath, ServiceHealth, ServiceInfo};
 use serde::Serialize;
 
-use super::{inspect_failure, lease::hex};
 use crate::{
     arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::inspect_failure,
+    lease_id::hex,
     output::{Table, Text, visible},
 };
 

@@ -8,11 +8,11 @@ use leasehold_client_cache::Client;
 use leasehold_protocol::path::{NodePath, PathError};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-use super::read_failure;
 use crate::{
     arguments,
     context::Context,
     exit::CommandFailure,
+    failure::read_failure,
     output::{Text, visible},
 };
 

@@ -13,12 +13,13 @@ use leasehold_protocol::{
 };
 use serde::Serialize;
 
-use super::{boxed, inspect_failure, waits};
+use super::{boxed, waits};
 use crate::{
     arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::inspect_failure,
     output::{CommandAnswer, Table, Text, visible},
 };
 

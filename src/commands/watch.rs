@@ -3,15 +3,16 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use leasehold_client_cache::{
-    ChangeReason, Event, EventKind, NodePath, Revision, Value, Watch as Watching, WatchError, WatchItem, WatchOptions,
+    ChangeReason, Event, EventKind, NodePath, Revision, Value, Watch as Watching, WatchItem, WatchOptions,
 };
 use serde::Serialize;
 
-use super::background::StopSignal;
 use crate::{
     arguments,
+    background::StopSignal,
     context::Context,
     exit::CommandFailure,
+    failure::watch_failure,
     output::{Output, Text, escaped, reader_gone, visible},
 };
 
@@ -132,17 +133,6 @@ impl WatchArgs {
                 WatchItem::Progress(revision) => say(revision),
             }
         }
-    }
-}
-
-/// The failure for a watch that ended.
-pub(crate) fn watch_failure(error: &WatchError) -> CommandFailure {
-    match error {
-        WatchError::Compacted { .. } => CommandFailure::refused("compacted", error),
-        WatchError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        WatchError::Unavailable { .. } | WatchError::TimedOut { .. } => CommandFailure::unavailable(error),
-        WatchError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
-        WatchError::Closed => CommandFailure::refused("session_not_found", error),
     }
 }
 

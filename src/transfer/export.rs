@@ -24,12 +24,10 @@ use serde::Serialize;
 use super::{DIRECTORY_MARK, FILES_AT_ONCE, VALUE_FILE, import::blocking, progress};
 use crate::{
     arguments,
-    commands::{
-        read_failure,
-        tree::{Lists, walk},
-    },
+    commands::tree::{Lists, walk},
     context::Context,
     exit::CommandFailure,
+    failure::read_failure,
     output::Text,
 };
 

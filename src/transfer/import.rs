@@ -19,9 +19,9 @@ use super::{
 };
 use crate::{
     arguments,
-    commands::write_failure,
     context::Context,
     exit::CommandFailure,
+    failure::write_failure,
     output::{Output, Text, visible},
 };
 

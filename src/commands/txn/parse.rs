@@ -5,7 +5,7 @@ use leasehold_client_cache::{
     Attach, Compare, CompareTarget, LeaseId, NodePath, Operation, Relation, Revision, Token, Transaction,
 };
 
-use crate::{arguments, commands::lease, words, wrong_usage};
+use crate::{arguments, lease_id, words, wrong_usage};
 
 /// A piece of the input and its place.
 #[derive(Debug, PartialEq)]
@@ -130,7 +130,7 @@ enum TxnLine {
         path: NodePath,
         #[arg(allow_negative_numbers = true)]
         value: String,
-        #[arg(long, value_name = "ID", value_parser = lease::id)]
+        #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
         lease: Option<LeaseId>,
     },
     /// Remove a node
