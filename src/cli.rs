@@ -1,31 +1,21 @@
 //! Parses the command line and runs the command.
-//!
-//! Errors of clap stay over several lines. They suggest no hidden command, and know the words of
-//! etcdctl and of shells for a command.
 
 #[cfg(test)]
 mod documented;
 
-use std::{ffi::OsString, io, time::Duration};
+use std::{ffi::OsString, io};
 
-use clap::{
-    Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
-    error::{ContextKind, ContextValue, ErrorKind},
-};
-use leasehold_protocol::path::{NodePath, PathError};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
+    arguments::Global,
+    background::{self, StopSignal},
     child::guard,
-    commands::{
-        self, CommandRequest,
-        background::{self, StopSignal},
-        bench, demo,
-    },
+    commands::{self, CommandRequest, bench, demo},
     context::Context,
-    duration,
     exit::{CliStatus, CommandFailure},
     output::{CommandAnswer, Output},
-    serve, shell,
+    serve, shell, wrong_usage,
 };
 
 /// A replicated store for small, important data, with a coherent cache in each client.
@@ -44,74 +34,11 @@ Exit status: 0 done; 1 refused (not found, exists, compare failed, lease gone, n
 
 Paths are absolute; one written without its leading slash means the same with it.";
 
-/// Words of other programs, and the commands that do the same.
-const SYNONYMS: [(&str, &str); 14] = [
-    ("campaign", "elect"),
-    ("cat", "get"),
-    ("create", "put"),
-    ("del", "rm"),
-    ("delete", "rm"),
-    ("deleteall", "rm"),
-    ("dir", "ls"),
-    ("list", "ls"),
-    ("read", "get"),
-    ("remove", "rm"),
-    ("rmr", "rm"),
-    ("set", "put"),
-    ("start", "serve"),
-    ("write", "put"),
-];
-
 /// Commands that ask no running cluster. Their help hides the options of clients.
 const NO_CLIENTS: [&str; 4] = ["serve", "demo", "demo-replica", "completions"];
 
 /// The options of clients.
 const CLIENT_OPTIONS: [&str; 3] = ["endpoints", "timeout", "verbose"];
-
-/// The options of every command.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct Global {
-    /// Servers to try, each HOST:PORT
-    #[arg(
-        long,
-        global = true,
-        env = "LEASEHOLD_ENDPOINTS",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:7600",
-        value_name = "A,B,C",
-        value_parser = endpoint
-    )]
-    pub(crate) endpoints: Vec<String>,
-    /// Time limit of one operation: 500ms, 10s, 2m, 1h
-    #[arg(long, global = true, default_value = "15s", value_name = "D", value_parser = duration::parse)]
-    pub(crate) timeout: Duration,
-    /// Print one JSON document on standard output, and nothing else
-    #[arg(long, global = true)]
-    json: bool,
-    /// Output format, as in etcdctl: json means --json
-    #[arg(short, long, global = true, value_name = "FORMAT")]
-    write_out: Option<Format>,
-    /// Print more on standard error: where a value came from, and how long it stays valid
-    #[arg(short, long, global = true)]
-    verbose: bool,
-}
-
-/// The output format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people: lines, and tables where there are columns
-    #[value(alias = "table")]
-    Simple,
-    /// For scripts
-    Json,
-}
-
-impl Global {
-    fn is_json(&self) -> bool {
-        self.json || self.write_out == Some(Format::Json)
-    }
-}
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
@@ -215,33 +142,9 @@ fn command() -> Command {
 fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    parsed.map_err(|error| with_suggestions(error, &command, args.iter().map(|arg| arg.to_string_lossy().into_owned())))
-}
-
-/// The error of an unknown command, with suggestions. Synonyms of other programs lead to the
-/// command, and hidden commands are left out.
-pub(crate) fn with_suggestions(
-    mut error: clap::Error,
-    command: &Command,
-    words: impl IntoIterator<Item = String>,
-) -> clap::Error {
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return error };
-    let above = words.into_iter().take_while(|word| *word != unknown);
-    let level = above.fold(command, |level, word| level.find_subcommand(&word).unwrap_or(level));
-    let is_shown = |name: &str| level.find_subcommand(name).is_some_and(|command| !command.is_hide_set());
-    let synonyms = SYNONYMS.iter().filter(|(word, _)| *word == unknown).map(|(_, name)| (*name).to_owned());
-    let mut suggested: Vec<String> = synonyms.collect();
-    if suggested.is_empty()
-        && let Some(ContextValue::Strings(similar)) = error.get(ContextKind::SuggestedSubcommand)
-    {
-        suggested.clone_from(similar);
-    }
-    suggested.retain(|name| is_shown(name));
-    match suggested.is_empty() {
-        true => error.remove(ContextKind::SuggestedSubcommand),
-        false => error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested)),
-    };
-    error
+    parsed.map_err(|error| {
+        wrong_usage::with_suggestions(error, &command, args.iter().map(|arg| arg.to_string_lossy().into_owned()))
+    })
 }
 
 fn asks_for_json(args: &[OsString]) -> bool {
@@ -340,30 +243,7 @@ fn not_parsed(error: &clap::Error, json: bool) -> CliStatus {
             let _ = error.print();
             CliStatus::Usage
         }
-        _ => failed(Output { json, notes: false }, &usage(error)),
-    }
-}
-
-/// clap's error.
-pub(crate) fn usage(error: &clap::Error) -> CommandFailure {
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return CommandFailure::usage("command: missing; see --help");
-    }
-    let text = error.to_string();
-    CommandFailure::usage_lines(text.strip_prefix("error: ").unwrap_or(&text))
-}
-
-/// Parses a path of the command line. The leading slash is optional.
-pub(crate) fn path(text: &str) -> Result<NodePath, PathError> {
-    // An empty text is more likely an unset variable than the root.
-    if text.is_empty() || text.starts_with('/') { NodePath::parse(text) } else { NodePath::parse(&format!("/{text}")) }
-}
-
-pub(crate) fn endpoint(text: &str) -> Result<String, String> {
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse().ok());
-    match port {
-        Some(1..=u16::MAX) => Ok(text.to_owned()),
-        _ => Err(format!("address {text:?}: not HOST:PORT")),
+        _ => failed(Output { json, notes: false }, &wrong_usage::failure(error)),
     }
 }
 
@@ -378,17 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn a_path_may_lack_its_leading_slash_but_not_be_empty() {
-        assert_eq!(path("a/b"), NodePath::parse("/a/b"));
-        assert_eq!(path("/"), Ok(NodePath::root()));
-        assert!(path("").is_err());
-        assert!(path("a/").is_err());
-    }
-
-    #[test]
     fn wrong_usage_is_one_line_in_json_and_several_for_people() {
         let error = parsed(&["get", "/a//b"]).expect_err("malformed");
-        let failure = usage(&error);
+        let failure = wrong_usage::failure(&error);
         assert_eq!(failure.status, CliStatus::Usage);
         assert!(failure.message.contains("empty component at byte 3"), "{}", failure.message);
         assert!(!failure.message.contains('\n'));

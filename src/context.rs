@@ -11,8 +11,8 @@ use leasehold_client_cache::{Client, ConnectError, Options};
 use tokio::sync::OnceCell;
 
 use crate::{
-    cli::Global,
-    commands::background::BackgroundTask,
+    arguments::Global,
+    background::BackgroundTask,
     duration::rough,
     exit::{CommandFailure, causes},
     output::Output,

@@ -29,13 +29,14 @@ use tokio::{
 };
 
 use crate::{
-    cli::{self, Global},
-    commands::{self, CommandRequest, background::BackgroundTasks},
+    arguments::{self, Global},
+    background::BackgroundTasks,
+    commands::{self, CommandRequest},
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
     output::{CommandAnswer, Output, Text, visible},
-    words,
+    words, wrong_usage,
 };
 use completion::Completion;
 use terminal::Terminal;
@@ -63,7 +64,7 @@ enum ShellCommand {
     /// Release a lock that this shell owns
     Unlock {
         /// Locked node
-        #[arg(value_parser = cli::path)]
+        #[arg(value_parser = arguments::path)]
         path: NodePath,
     },
     /// End the shell
@@ -142,7 +143,7 @@ fn command() -> Command {
 fn parse(words: &[String]) -> Result<ShellLine, clap::Error> {
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(words).and_then(|matches| ShellLine::from_arg_matches(&matches));
-    parsed.map_err(|error| cli::with_suggestions(error, &command, words.iter().cloned()))
+    parsed.map_err(|error| wrong_usage::with_suggestions(error, &command, words.iter().cloned()))
 }
 
 async fn run_line(context: &Context, background_tasks: &mut BackgroundTasks, line: &str) -> ShellOutcome {
@@ -156,7 +157,7 @@ async fn run_line(context: &Context, background_tasks: &mut BackgroundTasks, lin
         Err(error) if error.kind() == ErrorKind::DisplayHelp => {
             return ShellOutcome::Answer(Box::new(Help { help: error.to_string() }));
         }
-        Err(error) => return ShellOutcome::Failed(cli::usage(&error)),
+        Err(error) => return ShellOutcome::Failed(wrong_usage::failure(&error)),
     };
     let answer = match command {
         ShellCommand::Request(request) if request.reads_standard_input() => {
@@ -361,7 +362,7 @@ mod tests {
             if let Err(error) = parse(&words)
                 && error.kind() != ErrorKind::DisplayHelp
             {
-                let message = cli::usage(&error).message;
+                let message = wrong_usage::failure(&error).message;
                 assert!(!message.is_empty() && !message.contains(char::is_control), "{message:?}");
             }
         }

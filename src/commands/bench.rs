@@ -10,11 +10,12 @@ use leasehold_bench::{Bench, BenchRow, Ends, LoadError, LoadOptions, LoopError, 
 use leasehold_demo::Replicas;
 
 use self::answer::Results;
-use super::{demo, inspect_failure, lock::lock_failure, read_failure, watch::watch_failure, write_failure};
+use super::demo;
 use crate::{
-    cli::Global,
+    arguments::Global,
     duration,
     exit::{CliStatus, CommandFailure},
+    failure::{inspect_failure, lock_failure, read_failure, watch_failure, write_failure},
     interrupt::unless_interrupted,
     live_line::LiveLine,
     output::Output,

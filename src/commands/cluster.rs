@@ -17,7 +17,7 @@ use leasehold_server::raft::replacement::{self, ReplaceError};
 use serde::Serialize;
 
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
@@ -47,7 +47,7 @@ pub(crate) struct ReplaceArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     replica: u64,
     /// Address where it will listen, HOST:PORT
-    #[arg(value_parser = cli::endpoint)]
+    #[arg(value_parser = arguments::endpoint)]
     address: String,
 }
 

@@ -4,9 +4,9 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use leasehold_demo::{CLIENTS, ClientError, DemoError, DemoOptions, DemoReport, Launch, REPLICAS, ReplicasError};
 
-use super::write_failure;
 use crate::{
     exit::{CliStatus, CommandFailure},
+    failure::write_failure,
     interrupt::unless_interrupted,
     live_line::LiveLine,
     output::{Output, Table, Text},

@@ -27,13 +27,14 @@ use leasehold_client_cache::{
 use leasehold_protocol::limits::Limits;
 use serde::Serialize;
 
-use super::{lock, read_failure, waits, write_failure};
+use super::{lock, waits};
 use crate::{
+    arguments,
     child::{self, Child, ChildEnd},
-    cli,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
+    failure::{lock_lost_failure, read_failure, write_failure},
     output::{Text, visible},
 };
 
@@ -44,7 +45,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
     /// Node to edit; the first save creates one that does not exist
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Fail if the node does not exist
     #[arg(long)]
@@ -107,7 +108,7 @@ impl EditArgs {
         match ended? {
             ChildEnd::Status(code) => Ok(CliStatus::of_command(code)),
             // Only after a whole [`child::UNLIMITED`] without a message to the guard.
-            ChildEnd::Overdue => Err(lock::lost_failure(&self.path)),
+            ChildEnd::Overdue => Err(lock_lost_failure(&self.path)),
         }
     }
 
@@ -229,7 +230,7 @@ impl WorkingCopy<'_> {
         let outcome = self.client.transaction(transaction).await.map_err(|error| write_failure(&error))?;
         match outcome.failed {
             None => Ok(Some(outcome.revision)),
-            Some(failed) if failed.index == 0 => Err(lock::lost_failure(&path)),
+            Some(failed) if failed.index == 0 => Err(lock_lost_failure(&path)),
             Some(_) => Ok(None),
         }
     }

@@ -10,32 +10,28 @@ use std::{
 };
 
 use clap::Args;
-use leasehold_client_cache::{ElectedLeader, HandOverError, Leadership, LockInfo, NodePath, Value};
+use leasehold_client_cache::{ElectedLeader, Leadership, NodePath, Value};
 use serde::Serialize;
 
-use super::{
-    background::{BackgroundTask, StopSignal},
-    inspect_failure,
-    lock::{LockWaitArgs, lock_failure},
-    waits,
-    watch::{text_of, watch_failure},
-};
+use super::{lock::LockWaitArgs, waits, watch::text_of};
 use crate::{
-    cli,
+    arguments,
+    background::{
+        BackgroundTask, StopSignal,
+        leadership::{named, resign},
+    },
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
+    failure::{leadership_lost_failure, watch_failure},
     output::{Text, reader_gone, visible},
 };
-
-/// How much of a candidate's name is in its session's name. Servers refuse long session names.
-const NAME_CHARS_MAX: usize = 32;
 
 /// `elect PATH NAME [-- COMMAND…]`, `elect PATH --observe`
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     /// Node that the leader locks and writes its name to
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// The candidate's name
     #[arg(required_unless_present = "observe")]
@@ -132,7 +128,7 @@ impl ElectArgs {
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
         let ended = self.wait_args.run_until(&leadership.on_lost(), || leadership.remaining(), &variables).await?;
-        let status = ended.ok_or_else(|| lost_failure(&self.path))?;
+        let status = ended.ok_or_else(|| leadership_lost_failure(&self.path))?;
         // Processes that the command left running no longer lead. If the resignation is lost, the
         // lease expires by itself.
         let ended = resign(leadership, self.hand_over.as_deref()).await;
@@ -177,47 +173,4 @@ impl ElectArgs {
             failed = observing => failed,
         }
     }
-}
-
-/// The first part of a candidate's session name. Session names are short.
-fn named(name: &str) -> String {
-    let short: String = name.chars().filter(|character| !character.is_control()).take(NAME_CHARS_MAX).collect();
-    if short.is_empty() { "elect".to_owned() } else { format!("elect {short}") }
-}
-
-/// Resigns. Hands over to the candidate `to` if it waits, else to the next one.
-pub(crate) async fn resign(leadership: Leadership, to: Option<&str>) -> Result<(), CommandFailure> {
-    let resigns = |leadership: Leadership| async { leadership.resign().await.map_err(|error| lock_failure(&error)) };
-    let Some(to) = to else { return resigns(leadership).await };
-    let path = leadership.path().clone();
-    let candidates = leadership.candidates().await;
-    let is_it = |lock: &&LockInfo| {
-        let begins = format!("{}@", named(to));
-        lock.session.0.to_string() == to || lock.name == to || lock.name.starts_with(&begins)
-    };
-    let found = candidates.as_ref().map(|candidates| candidates.iter().find(is_it));
-    let failure = match found {
-        Err(error) => inspect_failure(error),
-        Ok(None) => {
-            let text = format!("{} is no candidate in the lock queue; the next candidate leads", visible(to));
-            CommandFailure::refused("successor_not_waiting", text).with_subject(path.as_str())
-        }
-        Ok(Some(candidate)) => match leadership.hand_over(candidate.lock).await {
-            Ok(()) => return Ok(()),
-            Err(HandOverError::Released(error)) => return Err(lock_failure(&error)),
-            Err(HandOverError::Unchanged(kept, error)) => {
-                resigns(kept).await?;
-                return Err(lock_failure(&error));
-            }
-            Err(error) => return Err(CommandFailure::other(&error)),
-        },
-    };
-    resigns(leadership).await?;
-    Err(failure)
-}
-
-/// The leadership ended without a resignation.
-pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
-    let text = "leadership lost; no server renewed its lease in time";
-    CommandFailure::refused("leadership_lost", text).with_subject(path.as_str())
 }

@@ -13,12 +13,12 @@ use leasehold_protocol::{
 };
 use serde::Serialize;
 
-use super::inspect_failure;
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::inspect_failure,
     output::{Table, Text, visible},
 };
 
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct HoldersArgs {
     /// Node to inspect
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
 }
 
@@ -162,7 +162,7 @@ impl HoldersArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
     /// Node to inspect
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
 }
 

@@ -1,17 +1,23 @@
 //! Key leases: grant, keep-alive, timetolive, revoke, list. Commands and output are those of
 //! etcdctl.
 
-use std::{num::NonZeroU64, time::Duration};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use leasehold_client_cache::{Client, LeaseError, LeaseId, LeaseInfo, NodePath};
+use leasehold_client_cache::{Client, LeaseId, LeaseInfo, NodePath};
 use serde::Serialize;
 
-use super::{background::BackgroundTask, boxed, inspect_failure, write_failure};
+use super::boxed;
 use crate::{
+    background::{
+        BackgroundTask,
+        keep_alive::{KeepAliveAnswer, seconds},
+    },
     context::Context,
     duration,
-    exit::{CommandFailure, causes},
+    exit::CommandFailure,
+    failure::{inspect_failure, lease_failure, write_failure},
+    lease_id::{self, hex},
     output::{CommandAnswer, Text, visible},
 };
 
@@ -37,7 +43,7 @@ pub(crate) struct GrantArgs {
     #[arg(value_parser = duration::seconds, allow_negative_numbers = true)]
     ttl: Duration,
     /// Id in hexadecimal [default: an unused id]
-    #[arg(long, value_name = "ID", value_parser = id)]
+    #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
     id: Option<LeaseId>,
 }
 
@@ -45,7 +51,7 @@ pub(crate) struct GrantArgs {
 #[derive(Debug, Args)]
 pub(crate) struct KeepAliveArgs {
     /// The lease, in hexadecimal
-    #[arg(value_parser = id)]
+    #[arg(value_parser = lease_id::parse)]
     id: LeaseId,
     /// Renew it once and exit
     #[arg(long)]
@@ -56,7 +62,7 @@ pub(crate) struct KeepAliveArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TimeToLiveArgs {
     /// The lease, in hexadecimal
-    #[arg(value_parser = id)]
+    #[arg(value_parser = lease_id::parse)]
     id: LeaseId,
     /// Also show the attached nodes
     #[arg(long)]
@@ -67,32 +73,8 @@ pub(crate) struct TimeToLiveArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LeaseArgs {
     /// The lease, in hexadecimal
-    #[arg(value_parser = id)]
+    #[arg(value_parser = lease_id::parse)]
     id: LeaseId,
-}
-
-/// The error of a text that is not a lease id.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("lease id {got:?}: not 1 to 16 hexadecimal digits, or all 0; write it as 694d81417acd4754")]
-pub(crate) struct IdError {
-    got: String,
-}
-
-/// Parses a lease id as etcdctl does.
-pub(crate) fn id(text: &str) -> Result<LeaseId, IdError> {
-    let is_digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = u64::from_str_radix(text, 16).ok().filter(|_| is_digits).and_then(NonZeroU64::new);
-    number.map(|number| LeaseId(number.get())).ok_or_else(|| IdError { got: text.to_owned() })
-}
-
-/// Formats a lease id as etcdctl does.
-pub(crate) fn hex(id: LeaseId) -> String {
-    format!("{id:016x}")
-}
-
-/// Whole seconds as etcdctl prints them; other terms in milliseconds.
-fn seconds(span: Duration) -> String {
-    if span.subsec_nanos() == 0 { format!("{}", span.as_secs()) } else { format!("{}ms", span.as_millis()) }
 }
 
 /// Like [`seconds`], but always with the unit.
@@ -112,28 +94,6 @@ struct GrantAnswer {
 impl Text for GrantAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("lease {} granted with TTL({})\n", self.id, with_unit(self.ttl)).as_bytes());
-    }
-}
-
-/// A renewal.
-#[derive(Debug, Serialize)]
-pub(crate) struct KeepAliveAnswer {
-    id: String,
-    ttl_ms: u64,
-    remaining_ms: u64,
-    #[serde(skip)]
-    ttl: Duration,
-}
-
-impl KeepAliveAnswer {
-    pub(crate) fn new(id: LeaseId, ttl: Duration, remaining: Duration) -> Self {
-        Self { id: hex(id), ttl_ms: duration::millis(ttl), remaining_ms: duration::millis(remaining), ttl }
-    }
-}
-
-impl Text for KeepAliveAnswer {
-    fn text(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(format!("lease {} keepalived with TTL({})\n", self.id, seconds(self.ttl)).as_bytes());
     }
 }
 
@@ -281,16 +241,6 @@ async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<KeepAl
     Ok(renewal)
 }
 
-/// The failure for a lease that is not renewed.
-pub(crate) fn lease_failure(error: &LeaseError) -> CommandFailure {
-    match error {
-        LeaseError::NotFound { id } => CommandFailure::lease_not_found(*id),
-        LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
-        LeaseError::Closed => CommandFailure::refused("session_not_found", error),
-        _ => CommandFailure::other(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,17 +249,6 @@ mod tests {
         let mut out = Vec::new();
         answer.text(&mut out);
         String::from_utf8(out).expect("UTF-8")
-    }
-
-    #[test]
-    fn ids_are_hexadecimal_as_etcdctl_prints_and_takes_them() {
-        for (taken, printed) in [("694d81417acd4754", "694d81417acd4754"), ("7B", "000000000000007b")] {
-            assert_eq!(hex(id(taken).expect(taken)), printed);
-        }
-        for wrong in ["", "0", "0000000000000000", "xyz", "+1", "-1", "0x7b", "1694d81417acd4754"] {
-            let error = id(wrong).expect_err(wrong).to_string();
-            assert!(error.contains("hexadecimal digits"), "{error}");
-        }
     }
 
     #[test]

@@ -12,16 +12,18 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
-use leasehold_client_cache::{CancellationToken, LockError, LockGuard, LockMode, LockWait, NodePath};
+use leasehold_client_cache::{CancellationToken, LockGuard, LockMode, LockWait, NodePath};
 use serde::Serialize;
 
-use super::{background::BackgroundTask, waits, write_failure};
+use super::waits;
 use crate::{
+    arguments,
+    background::BackgroundTask,
     child::{Child, ChildEnd},
-    cli,
     context::Context,
     duration,
     exit::{CliStatus, CommandFailure},
+    failure::lock_lost_failure,
     output::{Text, visible},
 };
 
@@ -29,7 +31,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     /// Node to lock; it need not exist
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Share the lock with other readers
     #[arg(long)]
@@ -158,7 +160,7 @@ impl LockArgs {
             ("LEASEHOLD_ENDPOINTS", context.endpoints().join(",").into()),
         ];
         let status = self.wait_args.run_until(&lock.on_lost(), || lock.remaining(), &variables).await?;
-        let status = status.ok_or_else(|| lost_failure(&self.path))?;
+        let status = status.ok_or_else(|| lock_lost_failure(&self.path))?;
         // Processes that the command left running no longer own the lock. If the release is lost,
         // the lease expires by itself.
         let _ = lock.release().await;
@@ -174,22 +176,5 @@ impl LockArgs {
             .wait(self.wait_args.wait())
             .lock_delay(self.wait_args.delay());
         waits::lock(context, &self.path, taking).await
-    }
-}
-
-/// The lock ended without a release.
-pub(crate) fn lost_failure(path: &NodePath) -> CommandFailure {
-    CommandFailure::refused("lock_lost", "lock lost; no server renewed its lease in time").with_subject(path.as_str())
-}
-
-/// The failure for a lock that was not acquired or not released.
-pub(crate) fn lock_failure(error: &LockError) -> CommandFailure {
-    match error {
-        LockError::Path(error) => CommandFailure::usage(error),
-        LockError::Write(error) => write_failure(error),
-        LockError::TimedOut { .. } => CommandFailure::unavailable(error),
-        LockError::NotGranted { .. } => CommandFailure::refused("not_granted", error),
-        LockError::Lost { .. } => CommandFailure::refused("lock_lost", error),
-        _ => CommandFailure::other(error),
     }
 }

@@ -1,7 +1,6 @@
 //! The commands that work on a cluster. Each has arguments, an execution in a [`Context`], and an
 //! answer.
 
-pub(crate) mod background;
 pub(crate) mod bench;
 pub(crate) mod cluster;
 pub(crate) mod demo;
@@ -21,14 +20,9 @@ pub(crate) mod waits;
 pub(crate) mod watch;
 
 use clap::Subcommand;
-use leasehold_client_cache::{InspectError, NodePath, ReadError, WriteError};
+use leasehold_client_cache::NodePath;
 
-use crate::{
-    context::Context,
-    exit::{CommandFailure, causes},
-    output::CommandAnswer,
-    transfer,
-};
+use crate::{context::Context, exit::CommandFailure, output::CommandAnswer, transfer};
 
 /// A command of the command line and of the shell.
 #[derive(Debug, Subcommand)]
@@ -195,41 +189,5 @@ impl CommandRequest {
             Self::Cluster(cluster::ClusterCommand::Replace(replace)) => replace.subject(),
             Self::Txn(_) => "txn".to_owned(),
         }
-    }
-}
-
-/// An unanswered read changed nothing, so a timeout too counts as unavailable.
-pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
-    match error {
-        ReadError::Path(error) => CommandFailure::usage(error),
-        ReadError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        ReadError::Unavailable { .. } | ReadError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
-        ReadError::Closed => CommandFailure::refused("session_not_found", error),
-        _ => CommandFailure::other(error),
-    }
-}
-
-/// An unacknowledged write may still take effect.
-pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
-    match error {
-        WriteError::Path(error) => CommandFailure::usage(error),
-        WriteError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        WriteError::Limit(_) => CommandFailure::refused("limit", error),
-        WriteError::Unavailable { .. } | WriteError::NotSent { .. } => CommandFailure::unavailable(causes(error)),
-        WriteError::TimedOut { .. } | WriteError::OutcomeUnknown => CommandFailure::unknown(error),
-        WriteError::SessionEnded => CommandFailure::refused("session_not_found", error),
-        _ => CommandFailure::other(error),
-    }
-}
-
-/// The failure of an inspection.
-pub(crate) fn inspect_failure(error: &InspectError) -> CommandFailure {
-    match error {
-        InspectError::Path(error) => CommandFailure::usage(error),
-        InspectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        InspectError::Unavailable { .. } | InspectError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
-        InspectError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
-        InspectError::Closed => CommandFailure::refused("session_not_found", error),
-        _ => CommandFailure::other(error),
     }
 }

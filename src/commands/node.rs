@@ -17,12 +17,14 @@ use leasehold_client_cache::{
 };
 use serde::Serialize;
 
-use super::{boxed, lease, read_failure, tree::walk, waits};
+use super::{boxed, tree::walk, waits};
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::read_failure,
+    lease_id,
     output::{CommandAnswer, Text, visible},
 };
 
@@ -30,7 +32,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Node to write
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// New value; - reads standard input to its end, unchanged
     #[arg(allow_negative_numbers = true)]
@@ -43,7 +45,7 @@ pub(crate) struct PutArgs {
     if_revision: Option<u64>,
     /// Attach the node to this lease, in hexadecimal: it is removed when the lease ends. Without,
     /// it is detached from any lease
-    #[arg(long, value_name = "ID", value_parser = lease::id)]
+    #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
     lease: Option<LeaseId>,
     /// Only while a lock is owned under this fencing token
     #[arg(long, value_name = "T")]
@@ -156,7 +158,7 @@ const READS_AT_ONCE: usize = 64;
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
     /// Nodes to read, each as of its own moment; with several, each value follows its path
-    #[arg(value_parser = cli::path, required = true, value_name = "PATH")]
+    #[arg(value_parser = arguments::path, required = true, value_name = "PATH")]
     pub(crate) paths: Vec<NodePath>,
     /// Also read all nodes below each path; unlike etcdctl, only whole components match
     #[arg(long)]
@@ -287,7 +289,7 @@ fn source_name(source: ReadSource) -> &'static str {
 /// The key lease that a node is attached to, in hexadecimal.
 fn key_lease(owner: NodeOwner) -> Option<String> {
     match owner {
-        NodeOwner::Lease(id) => Some(lease::hex(id)),
+        NodeOwner::Lease(id) => Some(lease_id::hex(id)),
         NodeOwner::Session(_) => None,
     }
 }
@@ -304,7 +306,7 @@ fn session(owner: NodeOwner) -> Option<u64> {
 #[derive(Debug, Args)]
 pub(crate) struct StatArgs {
     /// Node to show
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
 }
 
@@ -371,7 +373,7 @@ impl StatArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     /// Node whose children are listed
-    #[arg(value_parser = cli::path, default_value = "/")]
+    #[arg(value_parser = arguments::path, default_value = "/")]
     pub(crate) path: NodePath,
 }
 

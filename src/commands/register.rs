@@ -7,15 +7,15 @@ use clap::Args;
 use leasehold_client_cache::{Condition, NodePath};
 use serde::Serialize;
 
-use super::{
-    background::{BackgroundTask, RegisteredNode},
-    lease, waits, write_failure,
-};
+use super::waits;
 use crate::{
-    cli,
+    arguments,
+    background::{BackgroundTask, RegisteredNode},
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::{lease_failure, write_failure},
+    lease_id,
     output::{Text, visible},
 };
 
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct RegisterArgs {
     /// Node that shows that the service runs
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Value of the node, such as an address
     #[arg(allow_negative_numbers = true)]
@@ -66,7 +66,7 @@ impl RegisterArgs {
         let answer = RegisterAnswer {
             path,
             revision: node.revision().0,
-            lease: node.lease().map(lease::hex),
+            lease: node.lease().map(lease_id::hex),
             remaining_ms: duration::millis(node.remaining()),
         };
         context.set_background_task(BackgroundTask::Registration(node));
@@ -96,7 +96,7 @@ async fn with_lease(
 ) -> Result<RegisteredNode, CommandFailure> {
     let client = context.client().await?;
     let granted = client.grant_lease(term).await.map_err(|error| write_failure(&error))?;
-    let kept = client.keep_lease_alive(granted).await.map_err(|error| lease::lease_failure(&error))?;
+    let kept = client.keep_lease_alive(granted).await.map_err(|error| lease_failure(&error))?;
     let condition = if replace { Condition::Any } else { Condition::Absent };
     let put = client.put(path, value).condition(condition).lease(granted);
     match waits::write(context, &[path], put).await {

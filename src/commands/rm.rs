@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{boxed, waits};
 use crate::{
-    cli,
+    arguments,
     context::Context,
     exit::CommandFailure,
     output::{CommandAnswer, Text},
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     /// Nodes to remove, as one change; one may not lie below another
-    #[arg(value_parser = cli::path, required = true, value_name = "PATH")]
+    #[arg(value_parser = arguments::path, required = true, value_name = "PATH")]
     pub(crate) paths: Vec<NodePath>,
     /// Remove the nodes below it too
     #[arg(short, long)]

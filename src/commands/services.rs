@@ -6,12 +6,13 @@ use clap::Args;
 use leasehold_client_cache::{ChangeReason, NodeOwner, NodePath, ServiceHealth, ServiceInfo};
 use serde::Serialize;
 
-use super::{inspect_failure, lease::hex};
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::inspect_failure,
+    lease_id::hex,
     output::{Table, Text, visible},
 };
 
@@ -19,7 +20,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct ServicesArgs {
     /// Topmost node
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
 }
 

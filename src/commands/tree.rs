@@ -8,11 +8,11 @@ use leasehold_client_cache::Client;
 use leasehold_protocol::path::{NodePath, PathError};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-use super::read_failure;
 use crate::{
-    cli,
+    arguments,
     context::Context,
     exit::CommandFailure,
+    failure::read_failure,
     output::{Text, visible},
 };
 
@@ -23,7 +23,7 @@ const LISTS_AT_ONCE: usize = 64;
 #[derive(Debug, Args)]
 pub(crate) struct TreeArgs {
     /// Topmost node
-    #[arg(value_parser = cli::path, default_value = "/")]
+    #[arg(value_parser = arguments::path, default_value = "/")]
     pub(crate) path: NodePath,
 }
 

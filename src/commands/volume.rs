@@ -13,12 +13,13 @@ use leasehold_protocol::{
 };
 use serde::Serialize;
 
-use super::{boxed, inspect_failure, waits};
+use super::{boxed, waits};
 use crate::{
-    cli,
+    arguments,
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::inspect_failure,
     output::{CommandAnswer, Table, Text, visible},
 };
 
@@ -41,7 +42,7 @@ pub(crate) enum VolumeCommand {
 #[derive(Debug, Args)]
 pub(crate) struct VolumeChangeArgs {
     /// Topmost node of the volume
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     path: NodePath,
     /// Term of a volume lease: how long a write may wait for a client that died [new volumes: 10s]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
@@ -63,7 +64,7 @@ pub(crate) struct VolumeChangeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
     /// Topmost node of the volume
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     path: NodePath,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct VolumeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VolumeListArgs {
     /// Topmost node
-    #[arg(value_parser = cli::path, default_value = "/")]
+    #[arg(value_parser = arguments::path, default_value = "/")]
     path: NodePath,
 }
 

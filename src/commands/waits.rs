@@ -12,11 +12,12 @@ use leasehold_client_cache::{
 };
 use tokio::time::{Instant, interval_at, timeout};
 
-use super::{inspect::session_text, lock::lock_failure, write_failure};
+use super::inspect::session_text;
 use crate::{
     context::Context,
     duration,
     exit::CommandFailure,
+    failure::{lock_failure, write_failure},
     output::{Output, visible},
 };
 

@@ -2,16 +2,15 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
-use leasehold_client_cache::{
-    ChangeReason, Event, EventKind, NodePath, Revision, Value, Watch as Watching, WatchError, WatchItem,
-};
+use leasehold_client_cache::{ChangeReason, Event, EventKind, NodePath, Revision, Value, Watch as Watching, WatchItem};
 use serde::Serialize;
 
-use super::background::StopSignal;
 use crate::{
-    cli,
+    arguments,
+    background::StopSignal,
     context::Context,
-    exit::{CommandFailure, causes},
+    exit::CommandFailure,
+    failure::watch_failure,
     output::{Output, Text, escaped, reader_gone, visible},
 };
 
@@ -19,7 +18,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
     /// Node to watch, with the nodes below it
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// First revision to print, past or future [default: from now on]
     #[arg(long, value_name = "N")]
@@ -135,19 +134,6 @@ impl WatchArgs {
                 WatchItem::Progress(revision) => say(revision),
             }
         }
-    }
-}
-
-/// The failure for a watch that ended.
-pub(crate) fn watch_failure(error: &WatchError) -> CommandFailure {
-    match error {
-        WatchError::Path(error) => CommandFailure::usage(error),
-        WatchError::Compacted { .. } => CommandFailure::refused("compacted", error),
-        WatchError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        WatchError::Unavailable { .. } | WatchError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
-        WatchError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
-        WatchError::Closed => CommandFailure::refused("session_not_found", error),
-        _ => CommandFailure::other(error),
     }
 }
 

@@ -10,7 +10,7 @@ use leasehold_client_cache::Client;
 use rustyline::{Context, Helper, completion::Completer, highlight::Highlighter, hint::Hinter, validate::Validator};
 use tokio::runtime::Handle;
 
-use crate::{cli, words};
+use crate::{arguments, words};
 
 /// How long a person waits for a list of children.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ impl Completion {
     }
 
     fn children(&self, parent: &str) -> Vec<String> {
-        let Ok(parent) = cli::path(parent) else { return Vec::new() };
+        let Ok(parent) = arguments::path(parent) else { return Vec::new() };
         let children = self.runtime.block_on(async {
             // A timer is made within the runtime.
             tokio::time::timeout(ANSWER_TIMEOUT, self.client.children(&parent)).await

@@ -23,13 +23,11 @@ use serde::Serialize;
 
 use super::{DIRECTORY_MARK, FILES_AT_ONCE, VALUE_FILE, import::blocking, progress};
 use crate::{
-    cli,
-    commands::{
-        read_failure,
-        tree::{Lists, walk},
-    },
+    arguments,
+    commands::tree::{Lists, walk},
     context::Context,
     exit::CommandFailure,
+    failure::read_failure,
     output::Text,
 };
 
@@ -40,7 +38,7 @@ const FILE_MODE: u32 = 0o666;
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// Node whose children become files and directories
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
     /// Directory; created if it does not exist
     #[arg(value_name = "DIR")]

@@ -18,10 +18,10 @@ use super::{
     scan::{Scan, ScannedNode, scan},
 };
 use crate::{
-    cli,
-    commands::write_failure,
+    arguments,
     context::Context,
     exit::CommandFailure,
+    failure::write_failure,
     output::{Output, Text, visible},
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct ImportArgs {
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Node below which the files go
-    #[arg(value_parser = cli::path)]
+    #[arg(value_parser = arguments::path)]
     pub(crate) path: NodePath,
 }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_client_cache::{Client, ConnectError, NodePath, Options};
+use leasehold_client_cache::{Client, NodePath};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin},
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -25,15 +25,10 @@ use tokio::{
 use crate::{
     error::ClientError,
     reader::Reader,
+    session::connect,
     talk::{Task, Word, WorkerOrder},
     writer::DemoWriter,
 };
-
-/// The cache capacity: enough for all files of the demo.
-const CAPACITY_BYTES: u64 = 256 << 20;
-
-/// Time limit of one operation: longer than any outage that the demo causes.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads in flight before the start.
 const READS_AT_ONCE: usize = 16;
@@ -154,12 +149,6 @@ async fn hold(client: &Client, path: &NodePath, words: &UnboundedSender<Word>) -
         // A write of the file was pending. It ends soon.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-}
-
-/// Opens a session.
-pub(crate) async fn connect(endpoints: &[String], name: &str) -> Result<Client, ConnectError> {
-    let options = Options::new(endpoints).name(name).timeout(TIMEOUT).cache_capacity_bytes(CAPACITY_BYTES);
-    Client::connect(options).await
 }
 
 /// Reads each file once.

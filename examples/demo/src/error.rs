@@ -5,7 +5,7 @@ use std::{io, ops::RangeInclusive, path::PathBuf, process::ExitStatus, time::Dur
 use leasehold_client_cache::{ConnectError, ReadError, WriteError};
 use leasehold_protocol::path::PathError;
 
-use crate::files::FILES_MIN;
+use crate::FILES_MIN;
 
 /// Why the demo ended without a report.
 #[derive(Debug, thiserror::Error)]

@@ -11,11 +11,7 @@ use std::{
 
 use leasehold_protocol::{limits::Limits, path::NodePath};
 
-use crate::error::DemoError;
-
-/// The minimum number of files. While there is no leader, readers need a second file: a file that
-/// is being written has no cached copies.
-pub(crate) const FILES_MIN: usize = 2;
+use crate::{FILES_MIN, error::DemoError};
 
 /// The maximum number of files. More would show nothing new.
 const FILES_MAX: usize = 10_000;

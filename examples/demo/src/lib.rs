@@ -28,6 +28,7 @@ mod reader;
 mod replica;
 mod replicas;
 mod report;
+mod session;
 mod talk;
 mod writer;
 mod zipf;
@@ -49,6 +50,10 @@ pub const REPLICAS: RangeInclusive<usize> = 3..=9;
 
 /// How many reading clients a demo can have: at least two, so that one can be killed.
 pub const CLIENTS: RangeInclusive<usize> = 2..=64;
+
+/// The minimum number of files. While there is no leader, readers need a second file: a file that
+/// is being written has no cached copies.
+const FILES_MIN: usize = 2;
 
 /// What a demo does, and with which programs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,6 @@ use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use crate::{
     DemoOptions, Narrator,
-    client::{TIMEOUT, connect},
     clock::now_ns,
     crowd::{Crowd, CrowdPart, Tally},
     error::DemoError,
@@ -21,6 +20,7 @@ use crate::{
     oracle::{self, Ack},
     replicas::Replicas,
     report::{DemoReport, Outage, millis, percentile},
+    session::{TIMEOUT, connect},
     talk::Task,
 };
 

@@ -14,10 +14,10 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
-    client::TIMEOUT,
     clock::now_ns,
     error::ClientError,
     oracle::Ack,
+    session::TIMEOUT,
     talk::{Word, WorkerReport},
 };
 

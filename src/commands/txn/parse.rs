@@ -5,7 +5,7 @@ use leasehold_client_cache::{
     Attach, Compare, CompareTarget, LeaseId, NodePath, Operation, Relation, Revision, Token, Transaction,
 };
 
-use crate::{cli, commands::lease, words};
+use crate::{arguments, lease_id, words, wrong_usage};
 
 /// A piece of the input and its place.
 #[derive(Debug, PartialEq)]
@@ -52,7 +52,7 @@ fn compare(text: &str) -> Result<Compare, String> {
     let form = "write it as value(\"/a\") = \"x\"";
     let (what, rest) = text.split_once('(').ok_or_else(|| format!("comparison {text:?}: no (; {form}"))?;
     let (path, rest) = word(rest.trim_start(), &[')'])?;
-    let path = cli::path(&path).map_err(|error| error.to_string())?;
+    let path = arguments::path(&path).map_err(|error| error.to_string())?;
     let closed = rest.trim_start().strip_prefix(')');
     let rest = closed.ok_or_else(|| format!("comparison {text:?}: no ) after the path; {form}"))?;
     let (relation, rest) = relation(rest.trim_start())?;
@@ -126,17 +126,17 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, S
 enum TxnLine {
     /// Set a node's value
     Put {
-        #[arg(value_parser = cli::path)]
+        #[arg(value_parser = arguments::path)]
         path: NodePath,
         #[arg(allow_negative_numbers = true)]
         value: String,
-        #[arg(long, value_name = "ID", value_parser = lease::id)]
+        #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
         lease: Option<LeaseId>,
     },
     /// Remove a node
     #[command(alias = "rm")]
     Del {
-        #[arg(value_parser = cli::path)]
+        #[arg(value_parser = arguments::path)]
         path: NodePath,
         #[arg(short, long)]
         recursive: bool,
@@ -153,7 +153,7 @@ fn operation(text: &str) -> Result<Operation, String> {
         Ok(TxnLine::Del { path, recursive }) => Ok(Operation::Delete { path, recursive }),
         Err(error) => Err(match error.kind() {
             ErrorKind::InvalidSubcommand => format!("operation {text:?}: not put or del"),
-            _ => cli::usage(&error).message,
+            _ => wrong_usage::failure(&error).message,
         }),
     }
 }

@@ -5,6 +5,9 @@
 //! a loss is a failure. In the shell it runs until the shell ends; a loss before that is reported
 //! on standard error.
 
+pub(crate) mod keep_alive;
+pub(crate) mod leadership;
+
 use std::{fmt, time::Duration};
 
 use leasehold_client_cache::{
@@ -17,13 +20,11 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{
-    elect,
-    lease::{KeepAliveAnswer, hex},
-    lock, write_failure,
-};
+use self::keep_alive::KeepAliveAnswer;
 use crate::{
     exit::CommandFailure,
+    failure::{leadership_lost_failure, lock_failure, lock_lost_failure, write_failure},
+    lease_id::hex,
     output::{Output, visible},
 };
 
@@ -179,11 +180,11 @@ impl BackgroundTask {
             Self::Registration(node) => node.wait_lost(client).await,
             Self::Lock(lock) => {
                 lock.on_lost().cancelled().await;
-                lock::lost_failure(lock.path())
+                lock_lost_failure(lock.path())
             }
             Self::Leadership(leadership, _) => {
                 leadership.on_lost().cancelled().await;
-                elect::lost_failure(leadership.path())
+                leadership_lost_failure(leadership.path())
             }
             Self::Lease { lease, ttl } => {
                 while let Some(remaining) = lease.renewed().await {
@@ -201,8 +202,8 @@ impl BackgroundTask {
         match self {
             Self::Lease { .. } => Ok(()),
             Self::Registration(node) => node.leave(client).await,
-            Self::Lock(lock) => lock.release().await.map_err(|error| lock::lock_failure(&error)),
-            Self::Leadership(leadership, to) => elect::resign(leadership, to.as_deref()).await,
+            Self::Lock(lock) => lock.release().await.map_err(|error| lock_failure(&error)),
+            Self::Leadership(leadership, to) => leadership::resign(leadership, to.as_deref()).await,
         }
     }
 }
@@ -305,7 +306,7 @@ impl BackgroundTasks {
         let OwnedLock { release, ended, .. } = self.locks.remove(at);
         // A task that has ended meanwhile has reported the loss.
         let _ = release.send(());
-        ended.await.unwrap_or_else(|_| Err(lock::lost_failure(path)))
+        ended.await.unwrap_or_else(|_| Err(lock_lost_failure(path)))
     }
 
     /// Ends all tasks. Waits no longer than their operations take.
