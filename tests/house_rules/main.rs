@@ -2,6 +2,7 @@
 //! not use, how each file begins, and what the documents must name.
 
 mod bounds;
+mod circles;
 mod glossary;
 mod messages;
 mod mistakes;
@@ -24,7 +25,7 @@ const LINES_MAX: usize = 500;
 const LONGER: &[(&str, &str)] = &[
     ("client-cache/tests/swarm/caller.rs", "an arm for each function of the public API"),
     ("protocol/src/lessor/object_leases.rs", "tables that every method keeps in step; to be cut by table"),
-    ("protocol/src/lessor/writes.rs", "queues that every method keeps in step; to be cut by queue"),
+    ("protocol/src/lessor/writes/mod.rs", "queues that every method keeps in step; to be cut by queue"),
     ("tests/simulation/src/server.rs", "a server's shell; to be cut where entries are judged"),
     ("tests/simulation/src/world.rs", "the events of a world; to be cut where its end is judged"),
 ];
