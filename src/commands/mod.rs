@@ -45,13 +45,13 @@ pub(crate) enum CommandRequest {
     Txn(txn::TxnArgs),
     /// Write the files below a directory to the tree
     ///
-    /// It writes names and values only. An import restores no volumes, no leases with their attached
-    /// nodes, and no revisions. Nodes that are not in the directory stay.
+    /// It writes names and values only. An import restores no volumes, no leases with their
+    /// attached nodes, and no revisions. Nodes that are not in the directory stay.
     Import(transfer::import::ImportArgs),
     /// Write a node and all nodes below it to a directory
     ///
-    /// It writes names and values only: no volumes, no leases, no revisions. Nodes that are attached
-    /// to leases, such as registered services, are skipped.
+    /// It writes names and values only: no volumes, no leases, no revisions. Nodes that are
+    /// attached to leases, such as registered services, are skipped.
     Export(transfer::export::ExportArgs),
     /// Volumes: subtrees with lease settings of their own
     #[command(subcommand)]

@@ -44,7 +44,8 @@ impl TreeArgs {
     }
 }
 
-/// The children of every node at and below `top`. Nodes that are removed during the walk are left out.
+/// The children of every node at and below `top`. Nodes that are removed during the walk are left
+/// out.
 pub(crate) async fn walk(client: &Client, top: &NodePath) -> Result<Lists, CommandFailure> {
     let mut lists = Lists::new();
     let mut ahead = vec![top.clone()];

@@ -57,7 +57,7 @@ impl Patch {
             complaints.push("expected `Found by: ` and a test in the header".to_owned());
         }
         complaints.extend(self.found_by().filter(|test| !known.has(test)).map(|test| {
-            format!("`{test}` is no `unit` and a unit test of the rules, `seeds` and a count, or `world` and a world")
+            format!("{test}: not found: expected `unit` and a test, `seeds` and a count, or `world` and a world")
         }));
         let changed = self.text.lines().filter_map(|line| line.strip_prefix("+++ b/"));
         let elsewhere = changed.filter(|file| !file.starts_with("protocol/src/") || file.contains("tests"));

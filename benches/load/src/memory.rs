@@ -33,8 +33,8 @@ const KEY_LEASES_FOR: Duration = Duration::from_secs(3600);
 
 impl Bench<'_> {
     /// Bytes for each object lease, with one and more sessions that cache all nodes, and for each
-    /// key lease with a node. `process` is the process id of the only server, which has done nothing
-    /// else before.
+    /// key lease with a node. `process` is the process id of the only server, which has done
+    /// nothing else before.
     pub async fn memory(&self, process: u32) -> Result<Vec<BenchRow>, LoadError> {
         let objects = self.options.objects.iter().copied().max().unwrap_or(100_000) as u64;
         self.fill("memory", objects).await?;

@@ -8,6 +8,7 @@ use super::Bug;
 /// Each mistake with the test that finds it.
 pub const BY_RULE: &[(Bug, &str)] = &[
     (Bug::ConsentsOfEarlierEpoch, "state::tests::proposal_of_other_epoch_changes_nothing_not_even_clock"),
+    (Bug::EndingLeaseRenewed, "lessor::tests::outages::key_lease_whose_end_is_not_applied_is_not_gone"),
     (Bug::NoProbe, "holder::tests::sessions::a_write_does_not_wait_for_ever_on_a_connection_that_is_dead"),
     (Bug::ReadWithoutProof, "lessor::tests::reads::a_read_waits_for_a_round_that_begins_after_it"),
     (Bug::ObjectLeaseWithoutMargin, "lessor::tests::mistakes::an_object_lease_is_waited_for_with_drift_and_margin"),

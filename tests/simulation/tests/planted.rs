@@ -37,7 +37,6 @@ macro_rules! planted {
 planted! {
     counting_a_term_from_its_receipt_is_found: TermFromReceipt,
     ending_a_lease_without_its_margin_is_found: LeaseWithoutMargin,
-    renewing_a_lease_that_ends_is_found: EndingLeaseRenewed,
     renewing_beyond_the_horizon_is_found: RenewBeyondHorizon,
     promising_by_the_clamped_clock_is_found: PromiseByClampedClock,
     serving_after_expiry_is_found: ServeAfterExpiry,
