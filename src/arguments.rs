@@ -1,5 +1,5 @@
-//! The arguments that several commands share: the options of every command, and the parsers of paths
-//! and addresses.
+//! The arguments that several commands share: the options of every command, and the parsers of
+//! paths and addresses.
 
 use std::time::Duration;
 

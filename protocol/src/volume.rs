@@ -203,12 +203,13 @@ impl VolumeSettings {
     }
 }
 
-/// A tick is a tenth of the shortest term (T6), but at most [`TICK_MAX`]. All elections together
-/// prolong an abandoned lease by at most two ticks.
+/// A tick is a tenth of the shortest term (T6), but at most [`TICK_MAX`]. The horizon of an
+/// abandoned lease is at most two ticks after its end.
 pub const TICKS_PER_TERM: u32 = 10;
 
-/// The longest tick. So failovers prolong an abandoned lease by at most half a second (two ticks),
-/// plus the time without a leader. This does not depend on the terms of the volumes.
+/// The longest tick. So a change of leader prolongs an abandoned lease by at most 0.85 s, whatever
+/// the terms of the volumes are, plus the time without a leader. These are three ticks, and two
+/// steps of the clock of 50 ms (T4 in `docs/PROTOCOL.md`).
 ///
 /// A cluster with leases writes an entry for each tick: four in a second if it is idle. A shorter
 /// tick would cost more commits (`docs/adr/0011-a-tick-is-a-quarter-of-a-second-at-most.md`).
