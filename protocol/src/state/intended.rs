@@ -64,25 +64,25 @@ impl State {
         writer: SessionId,
         path: &NodePath,
         attach: Attach,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<(), WriteRefusal> {
         match self.named_lease(writer, path, attach) {
-            Some(key) if !self.is_intended(&key, meant) => Err(self.no_lease_refusal(path, attach)),
+            Some(key) if !self.is_intended(&key, intended) => Err(self.no_lease_refusal(path, attach)),
             _ => Ok(()),
         }
     }
 
     /// Whether a lease with this name exists and is intended.
-    pub(super) fn is_intended(&self, key: &LeaseKey, meant: &IntendedLeases) -> bool {
+    pub(super) fn is_intended(&self, key: &LeaseKey, intended: &IntendedLeases) -> bool {
         let lease = self.lease(key);
         lease.is_some_and(|lease| {
-            meant.leases.contains(&lease.incarnation) || self.planted.has(Bug::ReplacementTakenForIntended)
+            intended.leases.contains(&lease.incarnation) || self.planted.has(Bug::ReplacementTakenForIntended)
         })
     }
 
     /// Whether a volume with this top exists and is intended.
-    pub(super) fn is_volume_intended(&self, top: &NodePath, meant: &IntendedLeases) -> bool {
-        self.volume(top).is_some_and(|volume| meant.volume == Some(volume.create_generation))
+    pub(super) fn is_volume_intended(&self, top: &NodePath, intended: &IntendedLeases) -> bool {
+        self.volume(top).is_some_and(|volume| intended.volume == Some(volume.create_generation))
     }
 }
 

@@ -134,12 +134,12 @@ impl State {
         if !self.sessions.contains_key(&id) {
             return Outcome::SessionNotFound;
         }
-        let alive_until = self.horizon_from_now(Self::SESSION_TERM);
+        let session_horizon = self.horizon_from_now(Self::SESSION_TERM);
         let session_key = LeaseKey::Session(id);
         if let Some(lease) = self.leases.get_mut(&session_key)
-            && lease.horizon < alive_until
+            && lease.horizon < session_horizon
         {
-            lease.horizon = alive_until;
+            lease.horizon = session_horizon;
             touched.insert(RowKey::Lease(session_key));
         }
         let (top, volume) = self.volume_of(path);
@@ -156,7 +156,7 @@ impl State {
     /// a path in a volume that was removed since. It must not lose its nodes in the volume above.
     fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
-        let lease = self.leases.get_mut(key).expect("it carries nodes");
+        let lease = self.leases.get_mut(key).expect("the lease has nodes or locks");
         lease.horizon = lease.horizon.max(horizon);
         touched.insert(RowKey::Lease(key.clone()));
         lease.clone()

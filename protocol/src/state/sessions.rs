@@ -167,7 +167,7 @@ impl State {
         &mut self,
         request: RequestId,
         write: &Write,
-        (covers, meant, carried): (&[ObjectSet], &IntendedLeases, Revision),
+        (consented, intended, attached_through): (&[ObjectSet], &IntendedLeases, Revision),
         touched: &mut Touched,
     ) -> Outcome {
         let RequestId { session, sequence, unanswered_from } = request;
@@ -178,9 +178,9 @@ impl State {
             Some(RequestStatus::BeyondWindow { highest }) => return Outcome::BeyondWindow { highest },
             Some(RequestStatus::Unanswered) => {}
         }
-        let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
+        let is_covered = |set: &ObjectSet| consented.iter().any(|consent_set| consent_set.includes(set));
         let are_covered = match write {
-            Write::RevokeLease { id } => self.consents_cover_attached(*id, carried),
+            Write::RevokeLease { id } => self.consents_cover_attached(*id, attached_through),
             _ => true,
         };
         // The compared data decide which branch is applied. So the write first waits for write
@@ -188,7 +188,7 @@ impl State {
         if !self.blocking_write_leases(write, &[]).is_empty() {
             return Outcome::MissingConsents;
         }
-        let result = match self.footprint(session, write, meant) {
+        let result = match self.footprint(session, write, intended) {
             Err(refusal) => Err(refusal),
             Ok(sets) if !self.blocking_write_leases(write, &sets).is_empty() => return Outcome::MissingConsents,
             Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.planted.has(Bug::WriteBeyondConsents) => {
@@ -307,9 +307,9 @@ mod tests {
         };
         let needed = [data("/a/b/c"), children("/a/b/c"), data("/a/b"), children("/a/b"), children("/a")];
         for missing in 0..needed.len() {
-            let mut covers = needed.to_vec();
-            covers.remove(missing);
-            assert_eq!(fixture.run(attempt(covers)), Outcome::MissingConsents, "without {:?}", needed[missing]);
+            let mut consented = needed.to_vec();
+            consented.remove(missing);
+            assert_eq!(fixture.run(attempt(consented)), Outcome::MissingConsents, "without {:?}", needed[missing]);
         }
         assert_eq!((&fixture.state.nodes, &fixture.state.sessions), (&nodes, &sessions));
         assert_eq!(fixture.state.request_status(session, Sequence(5)), Some(RequestStatus::Unanswered));

@@ -45,23 +45,23 @@ impl State {
         &self,
         writer: SessionId,
         write: &Write,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
             Write::Put { path, condition, attach, .. } => {
-                self.put_footprint(writer, (path, *attach), *condition, meant)
+                self.put_footprint(writer, (path, *attach), *condition, intended)
             }
             Write::Delete { path, recursive, condition } => self.delete_footprint(path, *recursive, *condition),
             Write::CreateVolume { path, .. } => self.create_volume_footprint(path),
             Write::SetVolume { path, .. } => {
-                self.check_volume(path, meant)?;
+                self.check_volume(path, intended)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
             Write::RemoveVolume { path } => {
                 if path.is_root() {
                     return Err(WriteRefusal::Root { path: path.clone() });
                 }
-                self.check_volume(path, meant)?;
+                self.check_volume(path, intended)?;
                 self.check_volume_unused(path)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
@@ -69,16 +69,16 @@ impl State {
                 Some(id) => Err(WriteRefusal::LeaseExists { id }),
                 None => Ok(Vec::new()),
             },
-            Write::RevokeLease { id } if self.is_intended(&LeaseKey::Key(*id), meant) => Ok(Vec::new()),
+            Write::RevokeLease { id } if self.is_intended(&LeaseKey::Key(*id), intended) => Ok(Vec::new()),
             Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
             Write::Lock { path, mode, wait, .. } => {
-                self.check_lock_request(writer, path, (*mode, *wait), meant).map(|()| Vec::new())
+                self.check_lock_request(writer, path, (*mode, *wait), intended).map(|()| Vec::new())
             }
             Write::ChangeLockMode { path, lock, mode, wait } => {
                 self.check_lock_mode_change(writer, path, *lock, *mode, *wait).map(|()| Vec::new())
             }
             Write::Unlock { path, lock } => self.check_own_lock(writer, path, *lock).map(|_| Vec::new()),
-            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction, meant),
+            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction, intended),
             Write::TakeWriteLease { path, lock } => self.write_lease_footprint(writer, path, *lock),
             Write::Flush { path, lock, token, value, .. } => {
                 self.flush_footprint(writer, (path, *lock, *token), value.is_some())
@@ -94,10 +94,10 @@ impl State {
         writer: SessionId,
         (path, attach): (&NodePath, Attach),
         condition: Condition,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         self.check_condition(path, condition)?;
-        self.check_intended(writer, path, attach, meant)?;
+        self.check_intended(writer, path, attach, intended)?;
         if let Some(to) = self.attachment(writer, path, attach)? {
             self.check_lease_room(path, &to)?;
         }
@@ -129,10 +129,10 @@ impl State {
         if let Some((volume, _)) = self.volumes_below(path).next() {
             return Err(WriteRefusal::ContainsVolume { path: path.clone(), volume: volume.clone() });
         }
-        let got = self.count_nodes_in(path, Self::REMOVED_NODES_MAX);
-        if got > Self::REMOVED_NODES_MAX {
+        let count = self.count_nodes_in(path, Self::REMOVED_NODES_MAX);
+        if count > Self::REMOVED_NODES_MAX {
             reached(Bound::RemovedNodes);
-            return Err(too_many_to_remove(path, got));
+            return Err(too_many_to_remove(path, count));
         }
         let siblings = ObjectSet::One(Object::children(parent));
         if node.child_count() > 0 && !self.planted.has(Bug::DeleteSparesDescendants) {
@@ -162,9 +162,9 @@ impl State {
     /// topmost created node.
     fn add_created_parents(&self, path: &NodePath, sets: &mut Vec<ObjectSet>) {
         for ancestor in path.ancestors() {
-            let is_made = self.node(&ancestor).is_none();
+            let is_created = self.node(&ancestor).is_none();
             sets.push(ObjectSet::One(Object::children(ancestor.clone())));
-            if !is_made {
+            if !is_created {
                 return;
             }
             sets.push(ObjectSet::One(Object::data(ancestor)));
@@ -185,9 +185,9 @@ impl State {
         }
     }
 
-    fn check_volume(&self, path: &NodePath, meant: &IntendedLeases) -> Result<(), WriteRefusal> {
+    fn check_volume(&self, path: &NodePath, intended: &IntendedLeases) -> Result<(), WriteRefusal> {
         match self.volumes.get(path) {
-            Some(_) if self.is_volume_intended(path, meant) => Ok(()),
+            Some(_) if self.is_volume_intended(path, intended) => Ok(()),
             Some(_) => Err(WriteRefusal::VolumeReplaced { path: path.clone() }),
             None => {
                 let (volume, _) = self.volume_of(path);
@@ -198,9 +198,9 @@ impl State {
 
     /// Refuses to remove a volume whose leases have nodes or locks, because the leases end with it.
     fn check_volume_unused(&self, top: &NodePath) -> Result<(), WriteRefusal> {
-        let carries = |session: &SessionId| self.has_dependents(&LeaseKey::Volume(*session, top.clone()));
-        let carrying = self.lease_holders_on(top).find(carries);
-        carrying.map_or(Ok(()), |session| Err(WriteRefusal::VolumeInUse { path: top.clone(), session }))
+        let has_dependents = |session: &SessionId| self.has_dependents(&LeaseKey::Volume(*session, top.clone()));
+        let user = self.lease_holders_on(top).find(has_dependents);
+        user.map_or(Ok(()), |session| Err(WriteRefusal::VolumeInUse { path: top.clone(), session }))
     }
 
     /// Applies a write that is not refused. `sets` is its footprint.
@@ -282,8 +282,8 @@ impl State {
     ) -> Option<Stat> {
         let attachment = self.attachment(writer, path, attach).unwrap_or_default();
         // If a put does not change the node's attachment, it attaches nothing.
-        let carried = self.node(path).and_then(|node| node.attachment.as_deref());
-        if let Some(to) = attachment.as_ref().filter(|to| carried != Some(*to)) {
+        let earlier = self.node(path).and_then(|node| node.attachment.as_deref());
+        if let Some(to) = attachment.as_ref().filter(|to| earlier != Some(*to)) {
             self.note_attached(&to.lease, revision, touched);
         }
         if self.node(path).is_some() {
@@ -317,8 +317,8 @@ impl State {
 }
 
 /// The refusal of a delete with more nodes than one command removes.
-pub(super) fn too_many_to_remove(path: &NodePath, got: usize) -> WriteRefusal {
-    WriteRefusal::TooManyNodes { path: path.clone(), got: got as u64, most: State::REMOVED_NODES_MAX as u64 }
+pub(super) fn too_many_to_remove(path: &NodePath, count: usize) -> WriteRefusal {
+    WriteRefusal::TooManyNodes { path: path.clone(), got: count as u64, most: State::REMOVED_NODES_MAX as u64 }
 }
 
 #[cfg(test)]

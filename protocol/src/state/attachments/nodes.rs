@@ -33,11 +33,11 @@ impl Nodes {
 
     /// The nodes from `path` on, in order.
     pub(super) fn from(&self, path: NodePath) -> impl Iterator<Item = &NodePath> + use<'_> {
-        let (one, many) = match self {
+        let (only, many) = match self {
             Self::One(only) => (Some(only).filter(|only| **only >= path), None),
             Self::Many(all) => (None, Some(all.range(path..))),
         };
-        one.into_iter().chain(many.into_iter().flatten())
+        only.into_iter().chain(many.into_iter().flatten())
     }
 
     /// Removes a node. Returns false if it was the last.
