@@ -47,7 +47,7 @@ impl Lessor {
         match tracking(volume, state) {
             Tracking::Covering => CopyTracking::Covering,
             Tracking::Objects => {
-                CopyTracking::AwaitingReport { number: self.next_covering(), pieces: Default::default() }
+                CopyTracking::AwaitingReport { number: self.next_covering(), parts: Default::default() }
             }
         }
     }

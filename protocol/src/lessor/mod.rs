@@ -121,13 +121,13 @@ struct RenewedLease {
     renew: Renew,
     promise: Option<Promise>,
     /// The span that the lessor would promise without the limit of the horizon.
-    wanted: Duration,
+    span_uncapped: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WaitingRead {
     requester: Requester,
-    wanted: ReadTarget,
+    target: ReadTarget,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -375,51 +375,52 @@ impl Lessor {
         for read in std::mem::take(&mut self.proven_reads).into_iter().chain(proving).chain(parked) {
             self.reply_without_promises(&read.requester, Err(Refusal::Retry), &mut cx);
         }
-        for asker in std::mem::take(&mut self.renewals).into_askers() {
-            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut cx);
+        for requester in std::mem::take(&mut self.renewals).into_requesters() {
+            self.reply_without_promises(&requester, Err(Refusal::Retry), &mut cx);
         }
         let writes = std::mem::take(&mut self.writes);
         for (_, pending) in writes.iter() {
             let refusal = if pending.is_proposed { Refusal::OutcomeUnknown } else { Refusal::Retry };
-            for asker in pending.client_write().iter().flat_map(|asked| &asked.requesters) {
-                self.reply_without_promises(asker, Err(refusal.clone()), &mut cx);
+            for requester in pending.client_write().iter().flat_map(|request| &request.requesters) {
+                self.reply_without_promises(requester, Err(refusal.clone()), &mut cx);
             }
         }
-        for asker in self.awaited_locks.askers() {
-            self.reply_without_promises(asker, Err(Refusal::Retry), &mut cx);
+        for requester in self.awaited_locks.requesters() {
+            self.reply_without_promises(requester, Err(Refusal::Retry), &mut cx);
         }
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         for reason in self.proposal_queue.reasons().chain(proposed) {
-            if let ProposalReason::Open(asker) | ProposalReason::Close(asker) | ProposalReason::Acquire(asker, ..) =
-                reason
+            if let ProposalReason::Open(requester)
+            | ProposalReason::Close(requester)
+            | ProposalReason::Acquire(requester, ..) = reason
             {
-                self.reply_without_promises(asker, Err(Refusal::Retry), &mut cx);
+                self.reply_without_promises(requester, Err(Refusal::Retry), &mut cx);
             }
         }
-        for asker in std::mem::take(&mut self.watches).into_askers() {
-            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut cx);
+        for requester in std::mem::take(&mut self.watches).into_requesters() {
+            self.reply_without_promises(&requester, Err(Refusal::Retry), &mut cx);
         }
         cx.effects
     }
 
-    fn reply_without_promises(&self, asker: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
+    fn reply_without_promises(&self, requester: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let epoch = self.epoch.unwrap_or_default();
         let response = Response { epoch, promises: Vec::new(), lapses: Vec::new(), result };
-        cx.effects.push(LessorEffect::Reply { id: asker.id, response });
+        cx.effects.push(LessorEffect::Reply { id: requester.id, response });
     }
 
     /// Answers a request, with the promises that the lessor made when the request arrived (T6).
-    fn reply(&self, asker: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
+    fn reply(&self, requester: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let (mut promises, mut lapses) = (Vec::new(), Vec::new());
-        for renewed in &asker.renewed {
-            match self.renewal_result(asker.session, renewed, cx.state) {
+        for renewed in &requester.renewed {
+            match self.renewal_result(requester.session, renewed, cx.state) {
                 Some(Ok(promise)) => promises.push(promise),
                 Some(Err(lapse)) => lapses.push(lapse),
                 None => {}
             }
         }
         let response = Response { epoch: self.epoch.unwrap_or_default(), promises, lapses, result };
-        cx.effects.push(LessorEffect::Reply { id: asker.id, response });
+        cx.effects.push(LessorEffect::Reply { id: requester.id, response });
     }
 
     fn propose(&mut self, command: Command, reason: ProposalReason) {

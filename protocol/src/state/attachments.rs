@@ -291,8 +291,8 @@ impl State {
         touched.insert(RowKey::Lease(lease.clone()));
     }
 
-    /// Whether consents for the nodes attached up to revision `attached_through` cover all nodes of the key
-    /// lease. The caller has checked that it is the [intended](Self::intended) lease.
+    /// Whether consents for the nodes attached up to revision `attached_through` cover all nodes of
+    /// the key lease. The caller has checked that it is the [intended](Self::intended) lease.
     pub(super) fn consents_cover_attached(&self, id: LeaseId, attached_through: Revision) -> bool {
         let lease = LeaseKey::Key(id);
         let is_complete = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= attached_through);

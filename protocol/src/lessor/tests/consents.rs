@@ -134,9 +134,9 @@ fn write_waits_until_the_last_of_several_object_leases_is_over() {
         let (holder, _) = world.holder(early);
         world.pass(TERM / 2);
         world.read(holder, late.clone());
-        let over = |object: &Object| world.lessor.object_leases.lease(object, holder).expect("leased").over;
-        let last = over(late);
-        assert!(last > over(early));
+        let expires_at = |object: &Object| world.lessor.object_leases.lease(object, holder).expect("leased").expires_at;
+        let last = expires_at(late);
+        assert!(last > expires_at(early));
         let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
         world.write(writer, delete);
         let (_, pending) = world.lessor.writes.iter().next().expect("it waits");

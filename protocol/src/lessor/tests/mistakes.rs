@@ -58,11 +58,8 @@ fn holder_report_with_too_many_parts_is_not_remembered() {
             Body::HolderReport(HolderReportPart { volume, incarnation, covering, part, parts, objects }),
         );
         let track = world.lessor.object_leases.track(&NodePath::root(), holder).expect("it has a lease");
-        assert!(
-            matches!(&track.tracking, CopyTracking::AwaitingReport { pieces, .. } if pieces.is_empty()),
-            "{track:?}"
-        );
-        assert_eq!(track.exact, 0);
+        assert!(matches!(&track.tracking, CopyTracking::AwaitingReport { parts, .. } if parts.is_empty()), "{track:?}");
+        assert_eq!(track.entries, 0);
     }
     assert!(world.has_covering(writer, "/b"));
     world.tell(holder, &grant, covering);

@@ -86,7 +86,7 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let session = world.session();
     let waiting = || WaitingRead {
         requester: Requester { id: RequestId(0), session, renewed: Vec::new() },
-        wanted: ReadTarget::Object { object: data("/a"), known: None, waits: false },
+        target: ReadTarget::Object { object: data("/a"), known: None, waits: false },
     };
     world.lessor.round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2];
     world.lessor.next_round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2 - 1];

@@ -260,7 +260,7 @@ fn attachment_waits_for_the_revocation_that_is_left() {
             writes.proposed(write_id);
         }
         for write_id in if is_last_found_first { [second, first] } else { [first, second] } {
-            writes.cover(write_id, Vec::new());
+            writes.set_footprint(write_id, Vec::new());
         }
         let attachment = ClientWrite {
             session: SessionId(1),

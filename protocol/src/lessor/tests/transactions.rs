@@ -71,7 +71,7 @@ fn a_transaction_whose_branch_changes_asks_for_both_and_goes_on() {
     let effects = world.commit();
     let [recall] = recalls(&effects).try_into().expect("one recall");
     assert_eq!((recall.session, &recall.sets), (holder, &vec![ObjectSet::One(data("/y"))]));
-    let covered = |world: &World, at: &str| world.lessor.writes.covers(&data(at));
+    let covered = |world: &World, at: &str| world.lessor.writes.changes_object(&data(at));
     assert!(covered(&world, "/x") && covered(&world, "/y"), "it need not gather a third time, whatever the flag is");
     world.consent_to(&recall);
     assert_eq!(branch_of(&world.commit()), Branch::Otherwise);

@@ -201,7 +201,7 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     the_recall(&world.ask_for(reader, "/a"));
     let waiting = WaitingRead {
         requester: Requester { id: RequestId(0), session: SessionId(0), renewed: Vec::new() },
-        wanted: ReadTarget::List { path: path("/a"), after: None, nodes_max: 1 },
+        target: ReadTarget::List { path: path("/a"), after: None, nodes_max: 1 },
     };
     for id in 1..LessorBounds::DEFAULT.blocked_reads_max as u64 {
         let requester = Requester { id: RequestId(1 << 32 | id), ..waiting.requester.clone() };

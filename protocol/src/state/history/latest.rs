@@ -56,8 +56,8 @@ impl Hash for LatestChanges {
 }
 
 impl LatestChanges {
-    /// Records a change of the set in its volume. If the set is the subtree of a volume, `outer_volume`
-    /// is the outer volume.
+    /// Records a change of the set in its volume. If the set is the subtree of a volume,
+    /// `outer_volume` is the volume around it.
     pub(super) fn note(
         &mut self,
         set: &ObjectSet,
