@@ -162,12 +162,8 @@ mod tests {
         assert_eq!((clock.expiry_time(), clock.promise_time(later)), (ClusterTime::from_micros(5), None));
         let logged = ClusterTime::from_micros(9);
         clock.begin(logged, Duration::ZERO, start, later);
-        assert_eq!(
-            clock.expiry_time(),
-            logged,
-            "what was logged since counts, the time until the first entry does not"
-        );
-        assert_eq!(clock.promise_time(later), Some(logged.after(10 * SECOND)), "for promises all of it does");
+        assert_eq!(clock.expiry_time(), logged, "only logged time counts");
+        assert_eq!(clock.promise_time(later), Some(logged.after(10 * SECOND)), "all time counts for promises");
     }
 
     #[test]
@@ -204,7 +200,7 @@ mod tests {
             "two ticks after it; promises count all the time"
         );
         assert_eq!(run(&mut clock, Some(at(1))), (at(3), Some(at(20))));
-        assert_eq!(run(&mut clock, None), (at(13), Some(at(30))), "what has passed meanwhile ends no lease");
-        assert_eq!(run(&mut clock, Some(at(1))), (at(13), Some(at(40))), "it never goes back");
+        assert_eq!(run(&mut clock, None), (at(13), Some(at(30))), "the pause ends no lease");
+        assert_eq!(run(&mut clock, Some(at(1))), (at(13), Some(at(40))), "the clock never goes back");
     }
 }

@@ -147,7 +147,7 @@ mod tests {
         outbox.push(open(BOUNDS.proposal_bytes_max - around_name - open(0).encoded_bytes() - 1), ProposalReason::Tick);
         assert!(!outbox.is_full(&BOUNDS));
         outbox.push(open(0), ProposalReason::Tick);
-        assert!(!outbox.is_full(&BOUNDS), "a byte is missing");
+        assert!(!outbox.is_full(&BOUNDS), "one byte less does not fit");
         outbox.push(open(0), ProposalReason::Tick);
         assert!(outbox.is_full(&BOUNDS));
         assert_eq!(outbox.take(&BOUNDS).0.len(), 2, "the third would go beyond the bound");

@@ -163,9 +163,9 @@ mod tests {
     /// Replaces everything that has a reusable name.
     fn replace(fixture: &mut Fixture, session: SessionId) {
         fixture.write(session, Write::RevokeLease { id: ONE }).expect("revoked");
-        fixture.write(session, grant()).expect("granted anew");
+        fixture.write(session, grant()).expect("a new lease");
         fixture.write(session, Write::RemoveVolume { path: path("/v") }).expect("removed");
-        fixture.write(session, create_volume("/v", 5)).expect("made anew");
+        fixture.write(session, create_volume("/v", 5)).expect("a new volume");
         fixture.acquire(session, "/v");
     }
 
@@ -190,7 +190,7 @@ mod tests {
             let before = fixture.state.revision();
             assert_eq!(fixture.run(command), Outcome::Written(Err(refusal)), "{write:?}");
             assert_eq!(fixture.state.revision(), before);
-            assert!(fixture.write(session, write).is_ok(), "one that arrives now means the new one");
+            assert!(fixture.write(session, write).is_ok(), "a new request intends the new lease");
         }
     }
 
@@ -235,7 +235,7 @@ mod tests {
         }
         fixture.acquire(session, "/");
         let refusal = WriteRefusal::NoVolumeLease { path: path("/v/x"), volume: path("/") };
-        assert_eq!(fixture.run(attach), Outcome::Written(Err(refusal)), "it meant the lease on the volume");
+        assert_eq!(fixture.run(attach), Outcome::Written(Err(refusal)), "the request intended the lease on the volume");
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted").clone();
         let (incarnation, horizon) = (lease.incarnation, lease.horizon);
         fixture.run(Command::Expire { lease: LeaseKey::Key(ONE), incarnation, horizon });
-        fixture.write(session, grant()).expect("granted anew");
+        fixture.write(session, grant()).expect("a new lease");
         fixture.write(session, to("/x", Attach::Unchanged)).expect("an orphan");
         let new = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted");
         assert_eq!((new.attached_at.0, new.incarnation > incarnation), (0, true));

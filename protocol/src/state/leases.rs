@@ -298,7 +298,11 @@ mod tests {
             attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&lease));
-        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(700_250), "it is a sign of life");
+        assert_eq!(
+            horizon(&fixture, &LeaseKey::Session(session)),
+            millis(700_250),
+            "an acquisition renews the session"
+        );
         let keys: Vec<_> = fixture.state.leases_of(session).map(|(key, _)| key.clone()).collect();
         assert_eq!(keys, [LeaseKey::Session(session), key]);
     }
@@ -373,9 +377,9 @@ mod tests {
         assert_eq!(
             fixture.state.lease(&key).map(|lease| lease.incarnation),
             Some(incarnation),
-            "a hold lives under it"
+            "a lock is under the lease"
         );
-        assert_eq!(horizon(&fixture, &key), before, "it was promised up to there");
+        assert_eq!(horizon(&fixture, &key), before, "the lease was promised up to its horizon");
     }
 
     #[test]
@@ -401,7 +405,7 @@ mod tests {
         let key = on_volume(session, "/");
         let longer = Write::SetVolume { path: path("/"), settings: settings(Duration::from_secs(30)) };
         fixture.write(session, longer).expect("a volume");
-        assert_eq!(fixture.state.lease(&key).expect("it stays").term(), Duration::from_secs(10));
+        assert_eq!(fixture.state.lease(&key).expect("the lease stays").term(), Duration::from_secs(10));
         let renewals =
             vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &LeaseKey::Session(session), seconds(5))];
         fixture.time = seconds(5);
@@ -457,9 +461,9 @@ mod tests {
         let put = fixture.put(session, "/a", "").revision;
         let granted = fixture.write(session, Write::GrantLease { id: None, ttl: Duration::from_secs(5) });
         assert_eq!(
-            (granted.expect("a free name").revision, fixture.state.revision()),
+            (granted.expect("a free id").revision, fixture.state.revision()),
             (put, put),
-            "it changes no node"
+            "a grant changes no node"
         );
     }
 
@@ -475,7 +479,7 @@ mod tests {
         fixture.write(session, set(settings(Duration::from_secs(30)))).expect("a volume");
         assert_eq!((small, margin(&fixture)), (Duration::from_millis(100), Duration::from_secs(1)));
         fixture.write(session, set(VolumeSettings::DEFAULT)).expect("a volume");
-        assert_eq!(margin(&fixture), Duration::from_secs(1), "what was promised for 30 s is still out");
+        assert_eq!(margin(&fixture), Duration::from_secs(1), "a promise of 30 s has not ended");
         fixture.acquire(session, "/");
         assert_eq!(margin(&fixture), small);
         assert_eq!(margin_of(&fixture, &LeaseKey::Session(session)), Duration::ZERO);

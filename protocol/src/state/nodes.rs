@@ -390,7 +390,7 @@ mod tests {
         for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/a/x1", "/a/name/z", "/b/x/y/z"] {
             fixture.put(session, at, "");
         }
-        let names = |at: &str| fixture.state.children(&path(at)).expect("it exists").names;
+        let names = |at: &str| fixture.state.children(&path(at)).expect("the node exists").names;
         assert_eq!(names("/"), ["a", "a-b", "a0", "b"]);
         assert_eq!(names("/a"), ["name", "x", "x-1", "x1", "y"]);
         assert_eq!(names("/a/x"), ["deep"]);

@@ -187,13 +187,13 @@ mod tests {
         }
         fixture.write(session, create_volume("/a", 5)).expect("new");
         fixture.acquire(session, "/a");
-        fixture.write(session, delete("/none", false)).expect_err("it does not exist");
+        fixture.write(session, delete("/none", false)).expect_err("the node does not exist");
         fixture
     }
 
     fn without(fixture: &Fixture, key: RowKey) -> Result<State, RowError> {
         let mut rows = fixture.rows.clone();
-        assert!(rows.remove(&key.encode()).is_some(), "{key:?} is there");
+        assert!(rows.remove(&key.encode()).is_some(), "{key:?} is one of the rows");
         State::from_rows(rows)
     }
 

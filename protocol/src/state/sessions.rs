@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionClosed);
         assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionNotFound);
         assert_eq!(fixture.open(), SessionId(2));
-        let session = fixture.state.session(SessionId(2)).expect("it is open");
+        let session = fixture.state.session(SessionId(2)).expect("the session is open");
         assert_eq!((session.name.as_str(), session.unanswered_from), ("tester", Sequence(1)));
         assert_eq!(fixture.state.sessions().map(|(id, _)| id).collect::<Vec<_>>(), [SessionId(2)]);
     }
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(fixture.run(request(session, 1, 1, conditional.clone())), refused);
         assert_eq!(fixture.state.revision(), Revision(0));
         fixture.run(request(session, 2, 1, put("/a", "")));
-        assert_eq!(fixture.run(request(session, 1, 1, conditional)), refused, "though it would succeed by now");
+        assert_eq!(fixture.run(request(session, 1, 1, conditional)), refused, "the write would succeed now");
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(fixture.state.request_status(session, far), Some(RequestStatus::Unanswered));
         assert_eq!(fixture.state.request_status_given(session, far, far), Some(RequestStatus::Unanswered));
         assert!(matches!(fixture.run(request(session, far.0, far.0, put("/a", ""))), Outcome::Written(Ok(_))));
-        assert_eq!(fixture.state.session(session).expect("it is open").unanswered_from, far);
+        assert_eq!(fixture.state.session(session).expect("the session is open").unanswered_from, far);
     }
 
     #[test]
@@ -362,6 +362,6 @@ mod tests {
         assert_eq!(fixture.run(request(session, 2, u64::MAX, put("/a", ""))), first);
         assert_eq!(fixture.state.node(&NodePath::root()).expect("the root").child_count(), 1);
         let last = fixture.run(request(session, u64::MAX, u64::MAX, put("/a", "")));
-        assert!(matches!(last, Outcome::Written(Ok(_))), "the end of the numbers is no end of the state");
+        assert!(matches!(last, Outcome::Written(Ok(_))), "the highest sequence does no harm");
     }
 }

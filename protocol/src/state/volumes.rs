@@ -201,7 +201,7 @@ mod tests {
         fixture.write(session, create_volume("/a", 5)).expect("new");
         let first = fixture.state.volume_of(&path("/a")).1.generation;
         fixture.write(session, Write::RemoveVolume { path: path("/a") }).expect("a volume");
-        fixture.write(session, create_volume("/a", 5)).expect("new again");
+        fixture.write(session, create_volume("/a", 5)).expect("the volume is new");
         assert!(fixture.state.volume_of(&path("/a")).1.generation > first);
         assert_eq!(
             fixture.write(session, create_volume("/a", 5)),

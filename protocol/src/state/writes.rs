@@ -355,7 +355,7 @@ mod tests {
         ];
         assert_eq!(fixture.footprint(SessionId(1), &put("/a/b/c", "one")), Ok(sets));
         assert_eq!(fixture.put(session, "/a/b/c", "one").stat, stat(1, 1, 1, 3));
-        let made = fixture.state.node(&path("/a/b")).expect("it was made");
+        let made = fixture.state.node(&path("/a/b")).expect("the node was created");
         assert_eq!((made.value.len(), made.attachment.is_none(), made.version), (0, true, 1));
         assert_eq!((made.child_count(), made.children_version(), made.children_revision()), (1, 1, Revision(1)));
         assert_eq!(fixture.footprint(SessionId(1), &put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
@@ -366,10 +366,10 @@ mod tests {
     #[test]
     fn a_put_takes_effect_only_if_its_condition_holds() {
         let (mut fixture, session) = fixture();
-        fixture.write(session, put_if("/a", "1", Condition::Absent)).expect("it does not exist");
+        fixture.write(session, put_if("/a", "1", Condition::Absent)).expect("the node does not exist");
         let exists = WriteRefusal::Exists { path: path("/a"), create_revision: Revision(1) };
         assert_eq!(fixture.write(session, put_if("/a", "2", Condition::Absent)), Err(exists));
-        fixture.write(session, put_if("/a", "2", Condition::Revision(Revision(1)))).expect("it is at 1");
+        fixture.write(session, put_if("/a", "2", Condition::Revision(Revision(1)))).expect("the node has revision 1");
         let differs = WriteRefusal::RevisionDiffers { path: path("/a"), got: Revision(2), expected: Revision(1) };
         assert_eq!(fixture.write(session, put_if("/a", "3", Condition::Revision(Revision(1)))), Err(differs));
         let missing = fixture.write(session, put_if("/b", "3", Condition::Revision(Revision(1))));
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(fixture.write(session, delete("/a", false)), Err(has_children));
         let leaf = vec![data("/a/d"), children("/a/d"), children("/a")];
         assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", false)), Ok(leaf.clone()));
-        assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", true)), Ok(leaf), "nothing lies below");
+        assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", true)), Ok(leaf), "the node has no children");
         assert_eq!(fixture.write(session, delete("/a/d", false)), done(4, 1));
         assert_eq!(fixture.footprint(SessionId(1), &delete("/a", true)), Ok(vec![subtree("/a"), children("/")]));
         assert_eq!(fixture.write(session, delete("/a", true)), done(5, 3));
@@ -472,7 +472,7 @@ mod tests {
         assert!(fixture.state.node(&path("/v/x")).is_some());
         let on_it = |key: &LeaseKey| matches!(key, LeaseKey::Volume(_, top) if *top == path("/v"));
         assert!(!fixture.state.leases().any(|(key, _)| on_it(key)));
-        assert_eq!(fixture.state.leases().count(), 4, "each session's own and the one on the root");
+        assert_eq!(fixture.state.leases().count(), 4, "the session lease and the lease on the root");
         let not_a_volume = WriteRefusal::NotAVolume { path: path("/v"), volume: path("/") };
         assert_eq!(fixture.write(session, remove("/v")), Err(not_a_volume));
         assert_eq!(fixture.write(session, remove("/")), Err(WriteRefusal::Root { path: path("/") }));

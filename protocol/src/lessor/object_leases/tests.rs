@@ -14,13 +14,13 @@ fn a_list_makes_no_grant_newer_than_it_is() {
         let source = if is_listed { GrantSource::reported(sequence) } else { GrantSource::granted(sequence) };
         let lease = ObjectLease { expires_at, source };
         holdings.add(&NodePath::root(), &object, session, lease, 9, &state);
-        let lease = holdings.lease(&object, session).expect("it was added");
+        let lease = holdings.lease(&object, session).expect("the lease was added");
         (lease.source.sequence(), lease.source.is_reported(), lease.expires_at.as_micros() / 1_000_000)
     };
     assert_eq!(add(2, true, 10), (2, true, 10));
-    assert_eq!(add(3, true, 9), (3, true, 10), "what was granted in between may be what it tells of");
+    assert_eq!(add(3, true, 9), (3, true, 10), "the report may name a later grant");
     assert_eq!(add(4, false, 20), (4, false, 20));
-    assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 is a consent to it");
+    assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 drops it");
 }
 
 fn secs(secs: u64) -> ClusterTime {
@@ -62,9 +62,9 @@ fn expired_object_leases_are_swept_in_batches() {
     };
     let mut holdings = leased(&[("/a", 20), ("/b", 90), ("/c", 10), ("/d", 90)], &state);
     assert_eq!(sweep(&mut holdings, 10), "/a/b/c/d");
-    assert_eq!(sweep(&mut holdings, 10), "/a/b/d", "it goes on behind those that it has seen");
+    assert_eq!(sweep(&mut holdings, 10), "/a/b/d", "the sweep continues where it stopped");
     let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 20)).collect();
-    assert_eq!(swept.last().map(String::as_str), Some("/b/d"), "and begins anew at the end");
+    assert_eq!(swept.last().map(String::as_str), Some("/b/d"), "the sweep starts again after the last lease");
     let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 90)).collect();
     assert_eq!(swept.last().map(String::as_str), Some(""));
 }
@@ -110,7 +110,7 @@ fn leases_of_an_ended_track_count_no_more_and_go_in_parts() {
     assert_eq!(holdings.check(), Ok(()));
     assert_eq!(tidy(&mut holdings), 1_000 / FORGOTTEN_PER_STEP);
     let left: Vec<String> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
-    assert_eq!(left, ["/a/1", "/a/999"], "what was granted under the new lease stands");
+    assert_eq!(left, ["/a/1", "/a/999"], "a grant under the new lease is valid");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn leases_dropped_together_count_no_more_but_later_ones_do() {
         holdings.lease(&object(&format!("/a/{stamp}")), SessionId(1)).map(|lease| lease.source.sequence())
     };
     assert_eq!((lease(&holdings, 990), lease(&holdings, 991)), (None, Some(991)));
-    assert_eq!(holdings.sessions_in(&top, secs(1)).len(), 1, "ten are left");
+    assert_eq!(holdings.sessions_in(&top, secs(1)).len(), 1, "ten leases are left");
     holdings.drop_through(&top, SessionId(1), 1_000);
     assert!(holdings.sessions_in(&top, secs(1)).is_empty());
     add(&mut holdings, "/a/5", 1_001, &state);
@@ -178,7 +178,7 @@ fn copy_granted_again_counts_nothing_of_the_dropped_one() {
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
     holdings.drop_through(&top, SessionId(1), 1_000);
     let last = object("/a/999");
-    assert!(holdings.leases.contains_key(&(last.clone(), SessionId(1))), "it is yet to be forgotten");
+    assert!(holdings.leases.contains_key(&(last.clone(), SessionId(1))), "the entry is still in memory");
     let lease = ObjectLease { expires_at: secs(50), source: GrantSource::reported(1_001) };
     holdings.add(&NodePath::root(), &last, SessionId(1), lease, 5_000, &state);
     assert_eq!(holdings.lease(&last, SessionId(1)), Some(&lease));

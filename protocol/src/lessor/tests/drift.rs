@@ -7,7 +7,7 @@ use crate::{
     message::{CLOCK_INFOS_MAX, ClockInfo},
 };
 
-fn told(effects: &[LessorEffect]) -> Vec<(SessionId, Option<Excess>)> {
+fn reported(effects: &[LessorEffect]) -> Vec<(SessionId, Option<Excess>)> {
     let change = |effect: &LessorEffect| match effect {
         LessorEffect::ClockChanged { session, beyond, .. } => Some((*session, *beyond)),
         _ => None,
@@ -46,13 +46,13 @@ fn leader_counts_from_the_registration_and_from_each_keep_alive() {
 fn client_beyond_its_allowance_is_told_of_once_and_shown() {
     let mut world = World::new();
     let (session, other) = (world.session(), world.session());
-    assert_eq!(told(&world.request(session, saying(None))), []);
-    assert_eq!(told(&world.request(session, saying(Some(excess())))), [(session, Some(excess()))]);
-    assert_eq!(told(&world.request(session, saying(Some(excess())))), [], "told already");
+    assert_eq!(reported(&world.request(session, saying(None))), []);
+    assert_eq!(reported(&world.request(session, saying(Some(excess())))), [(session, Some(excess()))]);
+    assert_eq!(reported(&world.request(session, saying(Some(excess())))), [], "told already");
     let info = ClockInfo { session, name: "test".to_owned(), excess: excess() };
     assert_eq!(world.lessor.clock_infos(&world.state), (1, vec![info]));
-    assert_eq!(told(&world.request(other, saying(None))), []);
-    assert_eq!(told(&world.request(session, saying(None))), [(session, None)]);
+    assert_eq!(reported(&world.request(other, saying(None))), []);
+    assert_eq!(reported(&world.request(session, saying(None))), [(session, None)]);
     assert_eq!(world.lessor.clock_infos(&world.state), (0, vec![]));
 }
 

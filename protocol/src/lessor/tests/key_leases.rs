@@ -46,7 +46,7 @@ impl World {
     }
 
     fn keys(&mut self, after: Option<NodesAfter>) -> Vec<NodePath> {
-        self.lease_info(1, after).expect("it is there").keys
+        self.lease_info(1, after).expect("the lease exists").keys
     }
 }
 
@@ -55,9 +55,9 @@ fn key_lease_is_told_with_its_term_and_what_remains() {
     let mut world = world();
     assert_eq!(world.lease_info(3, None), None);
     world.pass(TTL / 2);
-    let told = world.lease_info(1, None).expect("it is there");
-    assert_eq!((told.id, told.ttl, &told.keys[..]), (LeaseId(1), TTL, &[][..]));
-    assert!(told.remaining > Duration::ZERO && told.remaining <= TTL / 2 + TTL / 4, "{told:?}");
+    let info = world.lease_info(1, None).expect("the lease exists");
+    assert_eq!((info.id, info.ttl, &info.keys[..]), (LeaseId(1), TTL, &[][..]));
+    assert!(info.remaining > Duration::ZERO && info.remaining <= TTL / 2 + TTL / 4, "{info:?}");
 }
 
 #[test]

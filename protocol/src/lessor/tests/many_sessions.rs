@@ -62,7 +62,7 @@ fn write_waits_for_the_one_dead_of_a_hundred_holders() {
     let waits: Vec<_> = world.waits("/a").iter().map(|wait| wait.holder).collect();
     assert_eq!(waits, [Some(dead)], "all others have consented");
     let margin = VolumeSettings::DEFAULT.skew_margin();
-    assert_eq!(replies(&world.pass(TERM + margin - MILLI)), [], "its copy may be in use");
+    assert_eq!(replies(&world.pass(TERM + margin - MILLI)), [], "the holder may use its copy");
     let written = replies(&world.pass(2 * clock::STEP_EVERY));
     assert!(matches!(written[..], [Response { result: Ok(Answer::Written { .. }), .. }]), "{written:?}");
     assert!(world.now.since(begun) <= TERM + margin + 2 * clock::STEP_EVERY);

@@ -10,7 +10,7 @@ use crate::{
 impl World {
     /// The session sends a holder report in one part, which names this covering.
     fn tell(&mut self, session: SessionId, lease: &Grant, covering: CoveringNumber) {
-        let piece = HolderReportPart {
+        let report_part = HolderReportPart {
             volume: NodePath::root(),
             incarnation: lease.incarnation,
             covering,
@@ -18,7 +18,7 @@ impl World {
             parts: 1,
             objects: Vec::new(),
         };
-        self.request(session, Body::HolderReport(piece));
+        self.request(session, Body::HolderReport(report_part));
     }
 
     /// The covering that the answer to a new registration names.
@@ -57,7 +57,7 @@ fn holder_report_with_too_many_parts_is_not_remembered() {
             holder,
             Body::HolderReport(HolderReportPart { volume, incarnation, covering, part, parts, objects }),
         );
-        let track = world.lessor.object_leases.track(&NodePath::root(), holder).expect("it has a lease");
+        let track = world.lessor.object_leases.track(&NodePath::root(), holder).expect("the session has a lease");
         assert!(matches!(&track.tracking, CopyTracking::AwaitingReport { parts, .. } if parts.is_empty()), "{track:?}");
         assert_eq!(track.entries, 0);
     }
@@ -85,10 +85,10 @@ fn a_list_of_another_lease_or_covering_ends_nothing() {
     let first = world.asked_for(holder);
     let number = world.asked_for(holder);
     world.tell(holder, &grant, first);
-    assert!(world.has_covering(writer, "/b"), "the list of the registration before");
+    assert!(world.has_covering(writer, "/b"), "a report of the earlier registration");
     let other = Grant { incarnation: grant.incarnation.next(), ..grant.clone() };
     world.tell(holder, &other, number);
-    assert!(world.has_covering(writer, "/c"), "the list of another lease");
+    assert!(world.has_covering(writer, "/c"), "a report of another lease");
     world.tell(holder, &grant, number);
     assert!(!world.has_covering(writer, "/d"));
 }
@@ -141,9 +141,9 @@ fn an_object_lease_is_waited_for_with_drift_and_margin() {
     world.renew(holder, grant.incarnation).expect("live");
     world.pass(TERM / 4);
     world.write(writer, put("/a", b"1"));
-    let over = granted.after(settings.object_wait(DriftAllowance::DEFAULT));
-    assert!(over >= granted.after(TERM + margin));
-    assert!(!world.passes(over.since(world.now) - MILLI), "its copy may be in use");
+    let ends_at = granted.after(settings.object_wait(DriftAllowance::DEFAULT));
+    assert!(ends_at >= granted.after(TERM + margin));
+    assert!(!world.passes(ends_at.since(world.now) - MILLI), "the holder may use its copy");
     assert!(
         world.passes(2 * clock::STEP_EVERY),
         "the volume lease holds still, but nothing was leased under it for longer"

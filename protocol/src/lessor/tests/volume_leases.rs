@@ -14,7 +14,7 @@ fn lease_asked_for_without_pause_ends_once_that_is_decided() {
     let key = LeaseKey::Volume(session, NodePath::root());
     world.pass(TERM);
     let ask = |world: &mut World| world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
-    assert_eq!(ask(&mut world), [], "its end is not decided yet: it waits for its entry");
+    assert_eq!(ask(&mut world), [], "the end is not decided: the request waits for the entry");
     while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
@@ -30,8 +30,8 @@ fn lease_asked_for_without_pause_ends_once_that_is_decided() {
     }
     assert!(replies(&asked).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{asked:?}");
     assert_eq!((entries, asked.len()), (2, 2));
-    let again = world.acquire(session, None);
-    assert!(again.promise.incarnation > first, "what it gets then is a new one");
+    let second = world.acquire(session, None);
+    assert!(second.promise.incarnation > first, "the session gets a new lease");
 }
 
 /// The volume may be removed before the request is applied. The request then means the lease above.
@@ -43,7 +43,7 @@ fn lease_below_one_that_ends_is_to_be_asked_for_again() {
     world.write(session, attached("/a", Attach::Session));
     world.write(maker, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
     let consents = recalls(&world.commit());
-    assert_eq!(consents, [], "nobody holds anything below it");
+    assert_eq!(consents, [], "no session has a copy below the node");
     let key = LeaseKey::Volume(session, NodePath::root());
     while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);

@@ -98,12 +98,12 @@ mod tests {
             nodes.insert(&path(name));
         }
         assert_eq!(nodes.from(path("/b")).cloned().collect::<Vec<_>>(), [path("/b"), path("/c")]);
-        assert_eq!(nodes.split(3), None, "there are no more than that");
+        assert_eq!(nodes.split(3), None, "the set has fewer nodes");
         assert_eq!(nodes.split(1), Some(vec![path("/a")]));
         assert!(nodes.remove(&path("/b")));
         assert_eq!(nodes, Nodes::One(path("/c")));
-        assert!(nodes.remove(&path("/b")), "it had gone");
+        assert!(nodes.remove(&path("/b")), "the node was not in the set");
         assert_eq!(nodes.from(path("/d")).count(), 0);
-        assert!(!nodes.remove(&path("/c")), "that was all");
+        assert!(!nodes.remove(&path("/c")), "the set is empty");
     }
 }

@@ -67,7 +67,7 @@ fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
     let session = world.lease(&["/s/a"]);
     let returning = world.session();
     acquire(&mut world, returning, None);
-    let grant = world.read(returning, data("/s/a")).grant.expect("nothing stands against it");
+    let grant = world.read(returning, data("/s/a")).grant.expect("the write is not refused");
     let revision = world.state.revision();
     let until = world.now.after(VolumeSettings::DEFAULT.term() * 2);
     while world.now < until {
@@ -76,7 +76,7 @@ fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
     }
     let holder = world.session();
     acquire(&mut world, holder, None);
-    world.read(holder, data("/s/a")).grant.expect("nothing stands against it");
+    world.read(holder, data("/s/a")).grant.expect("the write is not refused");
     world.write(session, Write::RevokeLease { id: ONE });
     assert_eq!(world.lessor.writes.iter().flat_map(|(_, write)| write.waits.keys()).collect::<Vec<_>>(), [&holder]);
     let valid_at =

@@ -13,10 +13,10 @@ fn nodes_that_go_are_counted_once_in_each_list() {
     for at in ["/x/a", "/x/b/c", "/x/d"] {
         fixture.write(session, to(at, ONE)).expect("attached");
     }
-    assert_eq!(fixture.write(session, revoke(ONE)).expect("it exists").removed, 3);
+    assert_eq!(fixture.write(session, revoke(ONE)).expect("the node exists").removed, 3);
     assert_eq!((names(&fixture, "/x"), names(&fixture, "/x/b")), (vec!["b".to_owned()], vec![]));
     for at in ["/x/b", "/x"] {
-        fixture.write(session, delete(at, false)).expect("nothing is left below it");
+        fixture.write(session, delete(at, false)).expect("the node has no children");
     }
 }
 
@@ -25,12 +25,16 @@ fn list_names_nothing_that_is_gone_and_not_yet_removed() {
     let (mut fixture, session) = fixture();
     attach_many(&mut fixture, session, "/a", RECLAIMED_PER_ENTRY + 10, ONE);
     fixture.put(session, "/a/kept", "");
-    fixture.write(session, revoke(ONE)).expect("it exists");
-    assert!(fixture.state.nodes.len() > 3, "not all are removed yet");
+    fixture.write(session, revoke(ONE)).expect("the node exists");
+    assert!(fixture.state.nodes.len() > 3, "some nodes are not reclaimed yet");
     assert_eq!(names(&fixture, "/a"), ["kept"]);
     let list = Object::children(path("/a"));
     let most = Content::name_weight("kept");
-    assert_eq!(fixture.state.content_within(&list, most), Ok(fixture.state.content(&list)), "they weigh nothing");
+    assert_eq!(
+        fixture.state.content_within(&list, most),
+        Ok(fixture.state.content(&list)),
+        "reclaimed nodes have no weight"
+    );
     let refused = LimitError::Content { got: most, expected: most - 1 };
     assert_eq!(fixture.state.content_within(&list, most - 1), Err(refused));
 }
