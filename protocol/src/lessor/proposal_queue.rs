@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_with_so_many_commands() {
+    fn proposal_is_full_at_its_bound_of_commands() {
         let mut outbox = ProposalQueue::default();
         for session in 1..=BOUNDS.proposal_commands_full as u64 {
             assert!(!outbox.is_full(&BOUNDS), "{session}");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_with_so_many_bytes_of_few_commands() {
+    fn proposal_is_full_at_its_bound_of_bytes() {
         let mut outbox = ProposalQueue::default();
         let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
         let around_name = open(1 << 20).encoded_bytes() - (1 << 20);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_stood_for_nothing_finds_nothing_later() {
+    fn lease_id_unused_at_arrival_intends_no_later_lease() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let revoke = fixture.command(session, Write::RevokeLease { id: ONE });
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_a_volume_leaves_it_the_one_that_is_meant() {
+    fn changed_volume_is_still_the_intended_one() {
         let (mut fixture, session) = fixture();
         let set = Write::SetVolume { path: path("/v"), settings: VolumeSettings::DEFAULT };
         let (first, second) = (fixture.command(session, set.clone()), fixture.command(session, set));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn orphan_that_is_kept_is_nothing_to_the_next_lease() {
+    fn unchanged_orphan_is_not_attached_to_the_new_lease() {
         let (mut fixture, session) = fixture();
         fixture.write(session, to("/x", Attach::Lease(ONE))).expect("attached");
         let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted").clone();

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_given_again_under_a_shorter_term_keeps_its_horizon() {
+    fn lease_renewed_with_shorter_term_keeps_its_horizon() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.write(session, create_volume("/v", 30)).expect("new");
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_of_a_lease_that_is_gone_or_replaced_moves_nothing() {
+    fn renewal_of_ended_or_replaced_lease_moves_no_horizon() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.acquire(session, "/");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_expires_if_it_is_the_one_that_is_meant() {
+    fn only_the_named_incarnation_expires() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.acquire(session, "/");

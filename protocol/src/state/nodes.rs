@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_comes_or_goes_changes_the_list_and_not_the_data() {
+    fn child_change_modifies_parents_list_and_not_its_data() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.put(session, "/a", "value");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_is_the_subtree_and_nothing_else() {
+    fn nodes_below_are_exactly_the_subtree() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         for at in ["/a/x/deep", "/a-b", "/a0"] {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_made_again_looks_new() {
+    fn recreated_node_is_new() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.put(session, "/a", "one");

@@ -294,7 +294,7 @@ fn children_are_the_nodes_with_this_parent() {
 }
 
 #[test]
-fn what_changed_since_is_enough_to_revive_copies() {
+fn changed_sets_suffice_to_revive_copies() {
     let objects = objects();
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);
@@ -371,7 +371,7 @@ fn mirror(nodes: &mut BTreeMap<NodePath, Data>, changes: Vec<Change>, place: &st
 }
 
 #[test]
-fn whoever_is_told_all_events_knows_the_whole_tree() {
+fn watched_events_rebuild_the_tree() {
     let bounds = |random: &mut Random| ScanBounds {
         bytes: [1, 300, usize::MAX][random.below(3) as usize],
         events: [1, 8, usize::MAX][random.below(3) as usize],
@@ -407,7 +407,7 @@ fn whoever_is_told_all_events_knows_the_whole_tree() {
 }
 
 #[test]
-fn a_watch_of_less_is_told_what_a_watch_of_all_is_told_of_it() {
+fn narrow_watch_reports_the_matching_events_of_a_wide_one() {
     let bounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
     runs(|place, random, _, _, _, fixture| {
         let watched = match random.below(2) {

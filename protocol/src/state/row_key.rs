@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_back_from_their_bytes_and_keep_their_order() {
+    fn row_keys_decode_from_their_bytes_and_keep_their_order() {
         let (one, two) = (SessionId(1), SessionId(256));
         let keys = [
             RowKey::Meta,

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_never_used_again() {
+    fn session_ids_are_never_reused() {
         let mut fixture = Fixture::new();
         assert_eq!(fixture.open(), SessionId(1));
         assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionClosed);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_forgets_what_was_answered_and_is_bounded() {
+    fn window_forgets_answered_requests_and_is_bounded() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.run(request(session, 1, 1, put("/a", "1")));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_does_not_give_itself_up() {
+    fn request_is_inside_its_own_window() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let first = fixture.run(request(session, 2, u64::MAX, put("/a", "")));

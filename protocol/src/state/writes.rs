@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delete_removes_a_leaf_and_a_recursive_one_what_lies_below() {
+    fn delete_removes_leaf_and_recursive_delete_a_subtree() {
         let (mut fixture, session) = fixture();
         for at in ["/a/b/c", "/a/d", "/a-b"] {
             fixture.put(session, at, "");

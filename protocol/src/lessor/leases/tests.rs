@@ -33,7 +33,7 @@ fn many_simultaneous_ends_are_examined_in_batches() {
 }
 
 #[test]
-fn a_promise_of_nothing_moves_no_end() {
+fn zero_promise_moves_no_end() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = LeaseKey::Volume(SessionId(1), NodePath::root());
     let mut ends = LeaseEnds::default();
@@ -47,7 +47,7 @@ fn a_promise_of_nothing_moves_no_end() {
 }
 
 #[test]
-fn what_is_put_off_at_the_end_of_all_time_is_looked_at_once() {
+fn postponed_end_at_maximum_time_is_examined_once() {
     let end = ClusterTime::ZERO.after(Duration::MAX);
     let (session, other) = (SessionId(1), SessionId(2));
     let mut ends = LeaseEnds::default();
@@ -89,7 +89,7 @@ fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
 }
 
 #[test]
-fn renewals_with_the_nearest_horizons_are_told_of_first() {
+fn tick_takes_renewals_with_nearest_horizons_first() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseEnds::default();
@@ -106,7 +106,7 @@ fn renewals_with_the_nearest_horizons_are_told_of_first() {
 }
 
 #[test]
-fn leases_that_are_gone_leave_nothing_in_the_queues() {
+fn ended_leases_leave_no_queue_entries() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseEnds::new(9);

@@ -4,7 +4,7 @@ use super::*;
 use crate::volume::VolumeSettings;
 
 #[test]
-fn a_list_makes_no_grant_newer_than_it_is() {
+fn holder_report_does_not_raise_grant_stamps() {
     let state = State::new(VolumeSettings::DEFAULT);
     let (session, object) = (SessionId(1), Object::data(NodePath::root()));
     let mut holdings = ObjectLeases::default();
@@ -93,7 +93,7 @@ fn tidy(holdings: &mut ObjectLeases) -> usize {
 }
 
 #[test]
-fn leases_of_an_ended_track_count_no_more_and_go_in_parts() {
+fn leases_of_an_ended_track_are_removed_in_parts() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
@@ -114,7 +114,7 @@ fn leases_of_an_ended_track_count_no_more_and_go_in_parts() {
 }
 
 #[test]
-fn leases_dropped_together_count_no_more_but_later_ones_do() {
+fn dropped_leases_are_invalid_and_later_grants_valid() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
@@ -159,7 +159,7 @@ fn subtree_holders_are_found_without_a_look_at_each_object() {
 }
 
 #[test]
-fn session_that_has_room_once_it_is_tidied_is_not_covering() {
+fn session_with_room_after_tidying_is_not_covering() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
@@ -172,7 +172,7 @@ fn session_that_has_room_once_it_is_tidied_is_not_covering() {
 }
 
 #[test]
-fn copy_granted_again_counts_nothing_of_the_dropped_one() {
+fn copy_granted_after_drop_inherits_nothing() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));

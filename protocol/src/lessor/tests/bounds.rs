@@ -159,7 +159,7 @@ fn shorter_term_beyond_what_can_be_renewed_is_busy() {
 }
 
 #[test]
-fn wishes_for_more_than_one_answer_has_are_cut() {
+fn requested_sizes_are_cut_to_one_answer() {
     let mut world = World::new();
     let session = world.session();
     let value = Bytes::from(vec![b'v'; CHANGES_BYTES_MAX as usize * 2 / 3]);

@@ -4,7 +4,7 @@ use super::*;
 use crate::{lessor::recalls::RECALL_RESEND_INTERVAL, message::Return};
 
 #[test]
-fn a_write_waits_for_consent_and_no_longer() {
+fn write_waits_for_its_consents() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
@@ -50,7 +50,7 @@ fn silent_holder_delays_write_by_volume_term_and_margin() {
 /// The answer to a renewal is lost. The holder counts on less than it was promised, and the leader
 /// on all of it.
 #[test]
-fn promise_that_nobody_received_is_waited_for() {
+fn lost_promise_delays_the_write() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.pass(TERM / 2);
@@ -67,7 +67,7 @@ fn promise_that_nobody_received_is_waited_for() {
 }
 
 #[test]
-fn renewing_does_not_help_a_holder_that_owes_a_consent() {
+fn renewal_with_unanswered_recall_prolongs_no_lease() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
@@ -124,7 +124,7 @@ fn write_no_longer_covered_gathers_missing_consents() {
 }
 
 #[test]
-fn write_waits_until_the_last_of_several_object_leases_is_over() {
+fn write_waits_until_the_last_object_lease_ends() {
     let (data, list) = (data("/a"), Object::children(NodePath::root()));
     for (early, late) in [(&data, &list), (&list, &data)] {
         let mut world = World::new();
@@ -139,13 +139,13 @@ fn write_waits_until_the_last_of_several_object_leases_is_over() {
         assert!(last > expires_at(early));
         let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
         world.write(writer, delete);
-        let (_, pending) = world.lessor.writes.iter().next().expect("the request waits");
+        let (_, pending) = world.lessor.writes.iter().next().expect("the write waits");
         assert_eq!(pending.waits[&holder].expires_at, Some(last), "{early} was leased first");
     }
 }
 
 #[test]
-fn write_goes_on_when_its_holder_has_asked_for_a_new_lease() {
+fn write_proceeds_when_its_holder_acquires_a_new_lease() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
@@ -158,7 +158,7 @@ fn write_goes_on_when_its_holder_has_asked_for_a_new_lease() {
 }
 
 #[test]
-fn a_refused_write_recalls_nobody() {
+fn refused_write_sends_no_recall() {
     let mut world = World::new();
     let (_, _) = world.holder(&data("/a"));
     let writer = world.session();
@@ -183,7 +183,7 @@ fn unanswered_recall_is_resent_with_later_request() {
 }
 
 #[test]
-fn what_is_given_back_names_the_grant_that_it_came_with() {
+fn return_counts_only_for_its_own_grant() {
     let mut world = World::new();
     let (holder, old) = world.holder(&data("/a"));
     let new = world.read(holder, data("/a")).grant.expect("granted again");

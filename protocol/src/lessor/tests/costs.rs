@@ -135,7 +135,7 @@ fn delete_of_too_many_nodes_is_refused() {
 }
 
 #[test]
-fn lease_with_as_many_nodes_as_one_may_takes_no_other() {
+fn full_lease_refuses_one_more_node() {
     let mut world = World::new();
     let session = world.session();
     for id in [1, 2] {

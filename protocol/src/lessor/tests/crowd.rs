@@ -318,7 +318,7 @@ impl Crowd {
 }
 
 #[test]
-fn step_beside_a_crowd_looks_at_no_more_than_beside_few() {
+fn step_examines_no_more_beside_many_than_beside_few() {
     let (few, many) = (Crowd::new(1_000).probe_all(), Crowd::new(100_000).probe_all());
     assert_eq!(few.len(), many.len());
     let beyond = few.iter().zip(&many).filter(|((_, few), (_, many))| *many > few + few / 2 + 32);

@@ -43,7 +43,7 @@ fn failover_asks_every_leased_session_until_its_holder_report() {
 }
 
 #[test]
-fn what_was_sent_before_the_latest_registration_has_no_effect() {
+fn request_before_the_latest_registration_has_no_effect() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let header = RequestHeader {
@@ -65,7 +65,7 @@ fn what_was_sent_before_the_latest_registration_has_no_effect() {
 }
 
 #[test]
-fn a_list_counts_for_the_registration_that_asked_for_it() {
+fn holder_report_counts_only_for_its_registration() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.fail_over();
@@ -210,7 +210,7 @@ fn step_down_leaves_proposed_writes_unknown_and_retries_rest() {
 }
 
 #[test]
-fn who_registers_need_not_know_the_epoch() {
+fn registration_needs_no_epoch() {
     let mut world = World::new();
     let session = world.session();
     let registration = world.registration(session) + 1;

@@ -347,7 +347,7 @@ impl Churn {
 }
 
 #[test]
-fn tables_have_nothing_but_what_lives() {
+fn tables_keep_no_entries_of_ended_leases_or_sessions() {
     let mut churn = Churn::new();
     // The tables of an unused lessor: the first tick already waits for its time.
     let fresh: BTreeMap<&str, usize> = churn.sizes().into_iter().collect();

@@ -83,7 +83,7 @@ fn assert_bounded(visited_max: usize, rows: usize, inspected: impl Fn(u64) -> (u
 }
 
 #[test]
-fn volumes_beyond_one_answer_are_not_looked_at() {
+fn volumes_beyond_one_answer_are_not_examined() {
     assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
         let (mut world, session) = World::of_a_crowd();
         let volume = |number| Write::CreateVolume { path: path(&at(number)), settings: VolumeSettings::DEFAULT };
@@ -95,7 +95,7 @@ fn volumes_beyond_one_answer_are_not_looked_at() {
 }
 
 #[test]
-fn leases_beyond_one_answer_are_not_looked_at() {
+fn leases_beyond_one_answer_are_not_examined() {
     for after in [None, Some(LeaseId(FEW / 2))] {
         assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
             let (mut world, session) = World::of_a_crowd();
@@ -108,7 +108,7 @@ fn leases_beyond_one_answer_are_not_looked_at() {
 }
 
 #[test]
-fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
+fn nodes_of_a_lease_beyond_one_answer_are_not_examined() {
     // It also examines the first node without room, and the node that the request names.
     let fit = KEYS_BYTES_MAX / at(0).len();
     for (keys_after, rows) in
@@ -129,7 +129,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
 }
 
 #[test]
-fn holds_beyond_one_answer_are_not_looked_at() {
+fn locks_beyond_one_answer_are_not_examined() {
     assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
         let (mut world, session) = World::of_a_crowd();
         world.fill(session, std::iter::once((path("/n"), Attach::Nothing)));
@@ -161,7 +161,7 @@ fn registered(count: u64, are_attached: bool, remembered: usize) -> World {
 }
 
 #[test]
-fn services_beyond_one_answer_are_not_looked_at() {
+fn services_beyond_one_answer_are_not_examined() {
     let remembered = 10;
     for after in [None, Some(path(&at(FEW / 2)))] {
         let services = Inspect::Services { path: path("/n"), after };
@@ -207,7 +207,7 @@ fn world_with(count: u64, is_covering: bool) -> World {
 }
 
 #[test]
-fn holders_beyond_one_answer_are_not_looked_at() {
+fn holders_beyond_one_answer_are_not_examined() {
     for is_covering in [false, true] {
         // Copies of the data and of the list of children. No session has one of the list.
         let kinds = if is_covering { 2 } else { 1 };
@@ -246,7 +246,7 @@ fn waited_for(count: u64) -> World {
 /// A write is found by its path, and by each object of the node that it changes. The volumes of its
 /// wait are examined twice: for its end, and for coverings.
 #[test]
-fn writes_of_one_node_beyond_one_answer_are_not_looked_at() {
+fn writes_of_one_node_beyond_one_answer_are_not_examined() {
     assert_bounded(5 * ROWS_MAX, ROWS_MAX, |count| {
         waited_for(count).inspected(Inspect::PendingWrites { path: path("/a") })
     });

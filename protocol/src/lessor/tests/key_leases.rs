@@ -51,7 +51,7 @@ impl World {
 }
 
 #[test]
-fn key_lease_is_told_with_its_term_and_what_remains() {
+fn key_lease_info_has_ttl_and_remaining_time() {
     let mut world = world();
     assert_eq!(world.lease_info(3, None), None);
     world.pass(TTL / 2);
@@ -61,7 +61,7 @@ fn key_lease_is_told_with_its_term_and_what_remains() {
 }
 
 #[test]
-fn nodes_of_a_key_lease_are_told_in_parts() {
+fn nodes_of_a_key_lease_are_listed_in_parts() {
     let mut world = world();
     assert_eq!(world.keys(Some(NodesAfter::Nothing)), ["/a", "/b", "/c"].map(path));
     assert_eq!(world.keys(Some(NodesAfter::Path(path("/a")))), ["/b", "/c"].map(path));
@@ -72,7 +72,7 @@ fn nodes_of_a_key_lease_are_told_in_parts() {
 }
 
 #[test]
-fn key_leases_are_told_in_order_after_the_last() {
+fn key_leases_are_listed_in_order_after_the_last() {
     let mut world = world();
     let mut ids = |after: Option<u64>| match world.inspect(Inspect::Leases { after: after.map(LeaseId) }) {
         Answer::Leases(leases) => leases.into_iter().map(|lease| lease.id.0).collect::<Vec<_>>(),

@@ -24,7 +24,7 @@ fn session_with_proposed_end_survives_if_it_acquires_first() {
 }
 
 #[test]
-fn session_that_acquires_now_and_then_does_not_expire() {
+fn session_with_rare_acquisitions_does_not_expire() {
     let mut world = World::new();
     let session = world.session();
     // Each lease has ended before the next is acquired, and moves the session's horizon with its
@@ -37,7 +37,7 @@ fn session_that_acquires_now_and_then_does_not_expire() {
 }
 
 #[test]
-fn late_lease_promises_nothing_and_ends_at_its_horizon() {
+fn lease_committed_late_ends_at_its_horizon() {
     let mut world = World::new();
     let session = world.session();
     world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
@@ -178,7 +178,7 @@ fn a_renewal_costs_no_entry_of_its_own() {
 }
 
 #[test]
-fn the_lessor_wants_to_be_called_when_the_next_lease_can_end() {
+fn next_deadline_is_the_end_of_the_next_lease() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let end = world.lessor.lease_ends.get(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").ends_at;
@@ -188,7 +188,7 @@ fn the_lessor_wants_to_be_called_when_the_next_lease_can_end() {
 }
 
 #[test]
-fn each_list_of_changes_comes_with_a_covering_of_its_own() {
+fn each_revival_has_its_own_covering_number() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let revision = world.state.revision();
@@ -202,7 +202,7 @@ fn each_list_of_changes_comes_with_a_covering_of_its_own() {
 }
 
 #[test]
-fn a_lease_that_is_renewed_lives_on() {
+fn renewed_lease_does_not_expire() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     for _ in 0..10 {
@@ -213,7 +213,7 @@ fn a_lease_that_is_renewed_lives_on() {
 }
 
 #[test]
-fn a_session_that_is_heard_of_is_not_forgotten() {
+fn session_with_requests_does_not_expire() {
     let mut world = World::new();
     let session = world.session();
     for _ in 0..4 {
@@ -224,7 +224,7 @@ fn a_session_that_is_heard_of_is_not_forgotten() {
 }
 
 #[test]
-fn a_session_that_is_heard_of_often_costs_no_renewals() {
+fn frequent_requests_cost_no_session_renewals() {
     let mut world = World::new();
     let session = world.session();
     let key = LeaseKey::Session(session);

@@ -119,7 +119,7 @@ fn lease_asked_for_by_a_session_that_closes_adds_no_load() {
 }
 
 #[test]
-fn what_takes_nothing_more_is_not_refused_beyond_the_bound() {
+fn write_without_more_load_is_not_refused_beyond_the_bound() {
     let mut world = World::new();
     let session = world.session();
     world.acquire(session, None);

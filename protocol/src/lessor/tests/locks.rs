@@ -52,7 +52,7 @@ fn reported(effects: &[LessorEffect]) -> Vec<Vec<(LockId, LockStatus)>> {
 }
 
 #[test]
-fn who_waits_is_told_when_it_is_his_turn_and_nobody_else_is() {
+fn lock_grant_answers_only_the_granted_waiter() {
     let mut world = World::new();
     let (first, one) = world.locker(Exclusive);
     let (second, two) = world.locker(Exclusive);
@@ -67,7 +67,7 @@ fn who_waits_is_told_when_it_is_his_turn_and_nobody_else_is() {
 }
 
 #[test]
-fn a_holder_is_told_that_somebody_waits() {
+fn lock_owner_learns_that_a_session_waits() {
     let mut world = World::new();
     let (first, one) = world.locker(Shared);
     assert_eq!(world.await_lock(first, one.lock, granted(&one, false)), []);
@@ -107,7 +107,7 @@ fn later_lock_wait_replaces_earlier_and_all_are_answered() {
 }
 
 #[test]
-fn a_hold_ends_with_its_lease_and_its_margin_and_not_before() {
+fn lock_ends_with_its_lease_and_margin() {
     let mut world = World::new();
     let (_, one) = world.locker(Exclusive);
     let (second, two) = world.locker(Exclusive);
@@ -152,7 +152,7 @@ fn lost_lock_blocks_node_for_its_delay_across_failover() {
 }
 
 #[test]
-fn several_lost_holds_of_one_node_keep_it_for_their_delays() {
+fn lost_shared_locks_block_node_for_their_lock_delays() {
     let mut world = World::new();
     let first = world.session();
     world.acquire(first, None);
@@ -187,7 +187,7 @@ fn a_lock_under_a_lease_whose_end_is_proposed_is_refused() {
 }
 
 #[test]
-fn the_queue_can_be_looked_at() {
+fn lock_infos_list_the_queue() {
     let mut world = World::new();
     let (first, one) = world.locker(Exclusive);
     let (second, two) = world.locker(Shared);
@@ -198,7 +198,7 @@ fn the_queue_can_be_looked_at() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_with_the_numbers() {
+fn lock_requests_beyond_limits_are_refused_with_numbers() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
     let hold = AwaitedLock { path: path("/a"), lock: one.lock, known: granted(&one, false) };

@@ -99,7 +99,7 @@ fn hundred_readers_do_not_delay_a_waiting_write() {
 }
 
 #[test]
-fn lapsed_holders_are_told_of_a_write_when_they_return() {
+fn lapsed_holders_learn_of_a_write_when_they_return() {
     let mut world = World::of_many();
     let holders: Vec<(SessionId, Grant)> = (0..1_000).map(|_| world.holder(&data("/a"))).collect();
     let revision = world.state.revision();

@@ -77,7 +77,7 @@ fn a_renewal_of_another_incarnation_is_answered_expired() {
 }
 
 #[test]
-fn a_list_of_another_lease_or_covering_ends_nothing() {
+fn report_for_another_lease_or_covering_has_no_effect() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.fail_over();
@@ -94,7 +94,7 @@ fn a_list_of_another_lease_or_covering_ends_nothing() {
 }
 
 #[test]
-fn a_list_adds_to_what_was_granted_meanwhile() {
+fn holder_report_adds_to_later_grants() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.fail_over();
@@ -106,7 +106,7 @@ fn a_list_adds_to_what_was_granted_meanwhile() {
 }
 
 #[test]
-fn a_proof_that_an_earlier_leadership_asked_for_proves_nothing() {
+fn proof_for_an_earlier_epoch_answers_no_read() {
     let mut world = World::new();
     let session = world.session();
     let read = Body::Read { object: data("/a"), known: None };
@@ -192,7 +192,7 @@ fn ending_clock_is_stepped_often_enough_to_avoid_clamping() {
 }
 
 #[test]
-fn with_room_for_one_object_a_list_of_one_piece_counts() {
+fn report_of_one_part_counts_with_room_for_one_object() {
     let mut world = World::new();
     world.lessor.config.limits.session_objects_max = 1;
     let (holder, grant) = world.holder(&data("/a"));

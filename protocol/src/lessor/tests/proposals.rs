@@ -53,7 +53,7 @@ fn long_paths_of_what_has_no_value_count_too() {
 }
 
 #[test]
-fn proposals_that_are_under_way_together_are_told_apart() {
+fn proposals_in_flight_together_are_distinguished() {
     let mut world = World::new();
     world.open();
     let first = world.proposal();

@@ -55,7 +55,7 @@ fn no_lease_is_granted_while_a_write_is_under_way() {
 }
 
 #[test]
-fn reads_of_the_next_round_are_asked_about_when_a_round_fails() {
+fn next_round_begins_when_a_round_fails() {
     let mut world = World::new();
     let session = world.session();
     let read = |world: &mut World| world.request(session, Body::Read { object: data("/a"), known: None });
@@ -121,7 +121,7 @@ fn a_reader_that_has_the_newest_content_is_told_so() {
 }
 
 #[test]
-fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
+fn content_too_long_for_an_answer_is_refused_with_numbers() {
     let mut world = World::new();
     world.lessor.config.bounds.content_bytes_max = 1000;
     let session = world.session();

@@ -122,7 +122,7 @@ fn nodes_stay_until_the_end_of_their_lease_commits() {
 }
 
 #[test]
-fn key_lease_renewed_now_and_then_lasts_full_term_each_time() {
+fn rarely_renewed_key_lease_lasts_full_term_each_time() {
     let mut world = World::new();
     let session = world.lease(&["/a"]);
     for _ in 0..3 {
@@ -231,7 +231,7 @@ fn write_does_not_wait_for_consents_to_removal() {
 }
 
 #[test]
-fn a_revocation_waits_for_consents_and_takes_all_along() {
+fn revocation_waits_for_consents_and_removes_all_nodes() {
     let mut world = World::new();
     let session = world.lease(&["/a", "/b"]);
     let (holder, _) = world.holder(&data("/b"));
@@ -247,7 +247,7 @@ fn a_revocation_waits_for_consents_and_takes_all_along() {
 }
 
 #[test]
-fn a_new_leader_removes_what_the_old_one_left() {
+fn new_leader_purges_orphans_of_the_old_one() {
     let mut world = World::new();
     world.lease(&["/a"]);
     let (holder, _) = world.holder(&data("/a"));
@@ -294,7 +294,7 @@ fn lost_end_proposals_are_repeated_by_next_leaders() {
 }
 
 #[test]
-fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
+fn put_of_node_removed_in_same_entry_grants_no_lease() {
     let mut world = World::new();
     let session = world.lease(&["/a"]);
     world.acquire(session, None);
@@ -319,7 +319,7 @@ fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
 }
 
 #[test]
-fn a_session_whose_lease_carries_nodes_gets_that_lease_again() {
+fn acquisition_with_attached_nodes_keeps_the_lease() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;
@@ -395,7 +395,7 @@ fn leases_ending_together_do_not_delay_writes() {
 /// A million leases with one horizon come up at once at a new leader, before their margins have
 /// passed.
 #[test]
-fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
+fn leases_ending_together_are_examined_over_several_steps() {
     let mut world = World::new();
     let session = world.session();
     let grants =

@@ -134,7 +134,7 @@ fn renewal_that_gains_little_by_a_tick_is_answered_at_once() {
 
 /// If the request waited for a tick, its client would lose the short lease meanwhile.
 #[test]
-fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
+fn renewal_beside_a_short_remaining_lease_is_answered_at_once() {
     for ttl in [200, 400, 1_000] {
         let (mut world, session, incarnation) = World::half_a_term_old();
         let (short, ttl) = (LeaseId(2), Duration::from_millis(ttl));
@@ -148,7 +148,7 @@ fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
 }
 
 #[test]
-fn renewal_that_a_tick_could_not_tell_of_waits_for_the_next() {
+fn renewal_beyond_a_ticks_bound_waits_for_the_next_tick() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     // A tick has room for one lease: the one on the root, whose horizon is nearer than that of the
     // key lease.
@@ -183,7 +183,7 @@ fn renewal_limited_by_an_unanswered_recall_is_answered_at_once() {
 }
 
 #[test]
-fn lease_that_is_gone_when_the_tick_comes_is_not_promised() {
+fn lease_ended_before_the_tick_is_not_promised() {
     let (mut world, session, _) = World::half_a_term_old();
     world.keep_key(session);
     world.write(session, Write::RevokeLease { id: ONE });
@@ -194,7 +194,7 @@ fn lease_that_is_gone_when_the_tick_comes_is_not_promised() {
 }
 
 #[test]
-fn session_that_is_gone_when_the_tick_comes_is_told_so() {
+fn renewal_of_session_ended_before_the_tick_is_refused() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     world.keep_alive(session, incarnation);
     world.request(session, Body::Close);
@@ -205,7 +205,7 @@ fn session_that_is_gone_when_the_tick_comes_is_told_so() {
 
 /// One request waits for a tick, and one for a proof. The volume changes meanwhile.
 #[test]
-fn renewal_that_waits_is_told_the_generation_of_its_answer() {
+fn waiting_renewal_gets_the_generation_at_its_answer() {
     let generation = |world: &World| world.state.volume(&NodePath::root()).expect("a volume").generation;
     for body in [Body::Heartbeat(Default::default()), Body::Read { object: data("/a"), known: None }] {
         let (mut world, session, incarnation) = World::half_a_term_old();
@@ -243,7 +243,7 @@ fn renewals_beyond_the_bound_are_answered_at_once() {
 }
 
 #[test]
-fn renewals_beyond_what_a_step_tells_follow_at_once() {
+fn renewals_beyond_a_steps_bound_are_answered_next_step() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     world.lessor.config.bounds.renewals_answered_per_step = 1;
     (0..3).for_each(|_| assert_eq!(replies(&world.keep_alive(session, incarnation)), []));

@@ -66,7 +66,7 @@ fn revocation_that_waits_spares_the_lease_granted_anew() {
 }
 
 #[test]
-fn requests_on_their_way_mean_the_lease_of_their_arrival() {
+fn pending_requests_intend_leases_of_their_arrival() {
     let mut world = World::new();
     let (first, second) = (world.session(), world.session());
     let both =
@@ -90,7 +90,7 @@ fn requests_on_their_way_mean_the_lease_of_their_arrival() {
 }
 
 #[test]
-fn request_sent_again_to_the_next_leader_means_what_it_finds() {
+fn request_repeated_to_next_leader_intends_present_leases() {
     let mut world = World::new();
     let (session, other) = (world.session(), world.session());
     world.done(session, grant(TTL));
@@ -249,9 +249,9 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
 /// Two revocations have been found uncovered, in either order, and the later one leaves. The
 /// attachment still waits for the earlier one.
 #[test]
-fn attachment_waits_for_the_revocation_that_is_left() {
+fn attachment_waits_for_the_remaining_revocation() {
     let lease = Incarnation(7);
-    let ready = |left: Option<(PendingWrite, Vec<PendingWriteId>)>| left.expect("the request waits").1;
+    let ready = |left: Option<(PendingWrite, Vec<PendingWriteId>)>| left.expect("the write waits").1;
     for is_last_found_first in [false, true] {
         let mut writes = PendingWrites::default();
         let revocation = || PendingWrite::new(WriteKind::Purge(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);

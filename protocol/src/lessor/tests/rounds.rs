@@ -89,7 +89,7 @@ fn round_beside_coverings_costs_their_sum() {
 }
 
 #[test]
-fn coverings_are_asked_for_few_sets_one_by_one() {
+fn covering_recalls_name_few_sets_one_by_one() {
     let (mut world, holders) = World::with_orphans(2, 3, 1);
     world.fail_over();
     let recall = recalls(&world.request(holders[0], Body::Register)).remove(0);
@@ -163,7 +163,7 @@ fn rounds_begin_one_in_a_step_and_each_step_at_once() {
 }
 
 #[test]
-fn write_of_few_sets_asks_coverings_for_those_alone() {
+fn write_of_few_sets_recalls_only_those_from_coverings() {
     let mut world = World::new();
     let [writer, other] = [(); 2].map(|()| world.holder(&data("/x")).0);
     world.fail_over_with(LessorBounds { claims_max: 0, ..LessorBounds::DEFAULT });

@@ -55,7 +55,7 @@ fn standings(services: &[ServiceInfo]) -> Vec<(&str, ServiceHealth)> {
 }
 
 #[test]
-fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
+fn service_is_live_then_in_jeopardy_then_removed() {
     let mut world = World::new();
     let (one, two) = (world.registers("/s/one"), world.registers("/s/two"));
     world.registers("/elsewhere");
@@ -138,7 +138,7 @@ fn service_of_a_replaced_lease_is_not_seen_anew() {
 }
 
 #[test]
-fn it_is_said_why_services_are_gone_and_who_comes_back_is_there() {
+fn services_list_has_removal_reasons_and_returned_services() {
     let mut world = World::new();
     // A session without copies, so that it need not consent.
     let session = world.session();
@@ -171,7 +171,7 @@ fn it_is_said_why_services_are_gone_and_who_comes_back_is_there() {
 }
 
 #[test]
-fn the_next_leader_says_what_it_does_not_know() {
+fn services_of_a_new_leader_have_unknown_renewals() {
     let mut world = World::new();
     let session = world.registers("/s/one");
     let incarnation = world.incarnation(session);
@@ -296,7 +296,7 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
 }
 
 #[test]
-fn what_comes_before_the_top_leaves_nothing_out() {
+fn services_page_after_an_earlier_path_is_complete() {
     let (mut world, session) = with_a_lease();
     world.attaches(session, "/s/b", Attach::Lease(KEY));
     world.attaches(session, "/s/b-x", Attach::Lease(KEY));
@@ -308,7 +308,7 @@ fn what_comes_before_the_top_leaves_nothing_out() {
 }
 
 #[test]
-fn what_has_not_been_buried_is_counted_and_not_told() {
+fn unreclaimed_nodes_count_as_examined_and_are_not_listed() {
     let (mut world, session) = with_a_lease();
     let count = 3 * LessorBounds::DEFAULT.rows_max;
     (0..count).for_each(|number| world.attaches(session, &format!("/s/{number:05}"), Attach::Lease(KEY)));

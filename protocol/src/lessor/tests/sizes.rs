@@ -130,7 +130,7 @@ fn proposals_of_any_admitted_requests_fit_an_entry() {
 }
 
 #[test]
-fn covers_too_long_for_a_command_become_one_subtree() {
+fn footprint_too_long_for_a_command_becomes_one_subtree() {
     let mut world = World::at_the_limits();
     let session = world.session();
     // A lease with nodes in as many lists as a revocation names one by one, each with the longest

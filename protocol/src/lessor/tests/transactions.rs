@@ -58,7 +58,7 @@ fn transaction_recalls_its_whole_footprint_in_one_recall_each() {
 }
 
 #[test]
-fn a_transaction_whose_branch_changes_asks_for_both_and_goes_on() {
+fn transaction_whose_branch_changes_recalls_both_branches() {
     let mut world = World::new();
     let writer = world.session();
     world.written(writer, put("/flag", b"a"));
@@ -79,7 +79,7 @@ fn a_transaction_whose_branch_changes_asks_for_both_and_goes_on() {
 }
 
 #[test]
-fn the_writer_of_a_transaction_is_exempt_for_what_it_dropped() {
+fn transaction_writer_is_exempt_for_dropped_sets() {
     let mut world = World::new();
     let (writer, grant) = world.holder(&data("/a"));
     let transaction = Transaction::new().then(put_op("/a")).then(put_op("/b"));

@@ -5,7 +5,7 @@ use crate::command::Attach;
 
 /// Before each entry that ends the lease is applied, the client asks for the lease once more.
 #[test]
-fn lease_asked_for_without_pause_ends_once_that_is_decided() {
+fn repeated_acquisitions_do_not_prevent_a_proposed_end() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;
@@ -36,7 +36,7 @@ fn lease_asked_for_without_pause_ends_once_that_is_decided() {
 
 /// The volume may be removed before the request is applied. The request then means the lease above.
 #[test]
-fn lease_below_one_that_ends_is_to_be_asked_for_again() {
+fn acquisition_below_an_ending_lease_must_retry() {
     let mut world = World::new();
     let (session, maker) = (world.session(), world.session());
     world.acquire(session, None);
@@ -57,7 +57,7 @@ fn lease_below_one_that_ends_is_to_be_asked_for_again() {
 }
 
 #[test]
-fn lease_that_carries_nothing_is_given_anew_while_it_ends() {
+fn lease_without_dependents_is_replaced_while_it_ends() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;

@@ -72,7 +72,7 @@ fn a_volume_that_is_removed_takes_its_leases_with_it() {
 }
 
 #[test]
-fn a_put_forgets_nobody_who_holds_what_lies_below() {
+fn put_keeps_object_leases_on_descendants() {
     let mut world = World::new();
     let writer = world.session();
     world.write(writer, put("/a", b"0"));
@@ -100,7 +100,7 @@ fn write_answer_is_stamped_after_all_earlier_grants() {
 }
 
 #[test]
-fn a_session_that_holds_too_much_is_asked_for_everything() {
+fn session_with_too_many_objects_becomes_covering() {
     let mut world = World::new();
     world.lessor.config.limits.session_objects_max = 2;
     let writer = world.session();
@@ -115,7 +115,7 @@ fn a_session_that_holds_too_much_is_asked_for_everything() {
 }
 
 #[test]
-fn a_volume_that_is_tracked_as_covering_is_recalled_as_a_whole() {
+fn covering_volume_is_recalled_as_a_whole() {
     let mut world = World::new();
     let writer = world.session();
     let default = VolumeSettings::DEFAULT;
@@ -166,7 +166,7 @@ fn holder_report_counts_no_objects_of_volume_being_created() {
 }
 
 #[test]
-fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
+fn volume_infos_count_sessions_with_leases() {
     let mut world = World::new();
     let writer = world.session();
     world.write(writer, create("/v"));

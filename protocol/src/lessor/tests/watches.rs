@@ -65,7 +65,7 @@ impl World {
 }
 
 #[test]
-fn very_many_are_told_in_several_steps_and_all_are_told() {
+fn many_watches_are_answered_over_several_steps() {
     for time_is_over in [false, true] {
         let mut world = World::new();
         let (writer, one, other) = (world.session(), world.session(), world.session());
@@ -157,7 +157,7 @@ fn watch_wait_ends_with_progress_answer() {
 }
 
 #[test]
-fn a_watch_from_now_on_begins_where_a_leader_that_has_proof_is() {
+fn watch_without_revision_begins_at_a_proven_revision() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a");
@@ -173,7 +173,7 @@ fn a_watch_from_now_on_begins_where_a_leader_that_has_proof_is() {
 }
 
 #[test]
-fn what_is_not_known_any_more_is_refused() {
+fn compacted_revision_is_refused() {
     let mut world = World::before_the_epoch();
     world.state = world.state.clone().with_history(2);
     world.lessor = Lessor::new(config(2), &world.state, Duration::ZERO, world.now);
@@ -212,7 +212,7 @@ fn an_answer_has_room_for_some_changes_and_says_how_far_it_goes() {
 }
 
 #[test]
-fn a_session_that_registers_anew_or_goes_is_waited_for_no_more() {
+fn watch_ends_with_registration_session_or_epoch() {
     let mut world = World::new();
     let watcher = world.session();
     assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
@@ -230,7 +230,7 @@ fn a_session_that_registers_anew_or_goes_is_waited_for_no_more() {
 }
 
 #[test]
-fn the_next_leader_goes_on_where_the_last_one_ended() {
+fn watch_continues_at_the_next_leader() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a");
@@ -304,7 +304,7 @@ fn page_scan_limit_counts_orphans_not_yet_purged() {
 }
 
 #[test]
-fn watcher_of_a_change_too_large_to_be_told_starts_over() {
+fn watch_of_a_change_without_events_starts_over() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a/x");
@@ -334,7 +334,7 @@ fn watcher_of_a_change_too_large_to_be_told_starts_over() {
 
 /// Both changes are in one entry: their watcher is woken once.
 #[test]
-fn changes_of_one_entry_are_told_together() {
+fn changes_of_one_entry_are_reported_together() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);

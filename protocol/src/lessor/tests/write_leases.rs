@@ -105,7 +105,7 @@ fn read_value(effects: &[LessorEffect]) -> (Vec<u8>, bool) {
 }
 
 #[test]
-fn a_write_lease_waits_for_all_copies_and_says_what_is_there() {
+fn write_lease_waits_for_all_copies_and_returns_the_data() {
     let mut world = World::new();
     let session = world.caching();
     world.flush(session, None, true);
@@ -120,7 +120,7 @@ fn a_write_lease_waits_for_all_copies_and_says_what_is_there() {
 }
 
 #[test]
-fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
+fn reader_waits_for_flush_and_consent_of_the_owner() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -168,7 +168,7 @@ fn owner_read_recalls_own_write_lease_of_that_object_only() {
 }
 
 #[test]
-fn a_reader_is_told_at_once_that_it_has_to_wait() {
+fn reader_learns_at_once_that_it_is_blocked() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -198,7 +198,7 @@ fn later_blocked_read_of_session_replaces_earlier_one() {
 }
 
 #[test]
-fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
+fn blocked_reads_have_their_own_bound() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -252,7 +252,7 @@ fn page_ends_before_write_leased_node_and_recalls_all_at_once() {
 }
 
 #[test]
-fn a_page_does_not_wait_for_what_comes_before_or_after_it() {
+fn page_does_not_wait_for_nodes_outside_it() {
     let mut world = World::new();
     let (writer, other) = (world.caching(), world.caching_other());
     world.write(other, put("/a/c", b"1"));
@@ -284,7 +284,7 @@ fn page_waits_only_for_its_first_node_under_write_lease() {
 }
 
 #[test]
-fn a_write_waits_in_its_queue_and_what_is_flushed_passes_it() {
+fn flush_passes_a_write_that_waits() {
     let mut world = World::new();
     let writer = world.caching();
     let other = world.session();
@@ -356,7 +356,7 @@ fn transaction_waits_for_flush_of_compared_node() {
 }
 
 #[test]
-fn who_is_gone_keeps_nothing_for_longer_than_its_lease() {
+fn ended_session_loses_its_unflushed_value() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -388,7 +388,7 @@ fn unflushed_write_lease_gets_no_promise_beyond_term() {
 }
 
 #[test]
-fn the_next_leader_knows_and_asks_anew() {
+fn new_leader_recalls_write_leases_again() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -403,7 +403,7 @@ fn the_next_leader_knows_and_asks_anew() {
 }
 
 #[test]
-fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
+fn copy_under_a_write_lease_is_not_revived() {
     let mut world = World::new();
     let writer = world.caching();
     world.flush(writer, None, true);
@@ -481,7 +481,7 @@ fn blocked_reads_report_count_owner_age_and_time_limit() {
 }
 
 #[test]
-fn children_of_a_node_that_is_kept_are_leased() {
+fn children_of_write_leased_node_are_leased() {
     let mut world = World::new();
     world.caching();
     world.holder(&Object::children(path("/a")));
@@ -489,7 +489,7 @@ fn children_of_a_node_that_is_kept_are_leased() {
 
 /// Others wait for a flush, so a limit that they have reached must not refuse it.
 #[test]
-fn flush_is_taken_though_no_other_write_is() {
+fn flush_is_admitted_beyond_the_bound_of_writes() {
     for configure in [(|bounds| bounds.writes_max = 1) as fn(&mut LessorBounds), |bounds| bounds.writes_bytes_max = 1] {
         let mut world = World::new();
         let holder = world.caching();

@@ -158,7 +158,7 @@ fn closed_session_loses_leases_and_its_writes_are_refused() {
 }
 
 #[test]
-fn an_end_that_was_put_off_is_proposed_again() {
+fn end_refused_by_moved_horizon_is_proposed_again() {
     let mut world = World::new();
     let (holder, grant, lease) = world.end_put_off();
     let proposal = world.lessor.take_proposal(world.now).expect("both");
@@ -399,7 +399,7 @@ fn name_is_created_by_one_of_eight_across_failovers() {
 /// Each changed set counts with its path and one byte more. Two objects of a path of two letters,
 /// and one of the root, are 8 bytes.
 #[test]
-fn revival_tells_as_many_bytes_as_its_bound() {
+fn revival_is_bounded_in_bytes() {
     for (most, is_revived) in [(7, false), (8, true)] {
         let mut world = World::new();
         world.lessor.config.bounds.revival_bytes_max = most;

@@ -64,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_covers_are_those_of_their_paths_and_places() {
+    fn footprint_bytes_count_paths_and_queue_entries() {
         let footprint = [one("/a/x"), subtree("/b")];
         assert_eq!(super::super::footprint_bytes(&footprint), 2 * super::super::SET_BYTES + 4 + 2);
     }
 
     #[test]
-    fn writes_of_subtrees_wait_for_what_came_first_inside() {
+    fn subtree_writes_wait_for_earlier_writes_inside() {
         let mut writes = PendingWrites::default();
         enter(&mut writes, [subtree("/a/b"), subtree("/a"), one("/a/b/c"), subtree("/"), one("/a/x"), subtree("/a")]);
         let mut writes = PendingWrites::default();

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_left_of_many_is_as_one_that_never_had_others() {
+    fn set_reduced_to_one_node_equals_a_new_set_of_one() {
         let mut nodes = Nodes::One(path("/a"));
         nodes.insert(&path("/a"));
         assert_eq!(nodes, Nodes::One(path("/a")));

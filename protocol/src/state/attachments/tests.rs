@@ -98,7 +98,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
 }
 
 #[test]
-fn a_node_cannot_go_with_a_lease_that_does_not_exist() {
+fn node_cannot_be_attached_to_a_missing_lease() {
     let (mut fixture, session) = fixture();
     let none = LeaseId(7);
     assert_eq!(fixture.write(session, to("/a", none)), Err(WriteRefusal::LeaseNotFound { id: none }));
@@ -109,7 +109,7 @@ fn a_node_cannot_go_with_a_lease_that_does_not_exist() {
 }
 
 #[test]
-fn a_node_goes_with_one_lease_the_last_it_was_put_with() {
+fn node_is_attached_to_the_lease_of_its_last_put() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     assert_eq!(owner(&fixture, "/a"), Some(NodeOwner::Lease(ONE)));
@@ -123,7 +123,7 @@ fn a_node_goes_with_one_lease_the_last_it_was_put_with() {
 }
 
 #[test]
-fn a_put_without_a_lease_lets_the_node_stay() {
+fn put_without_a_lease_detaches_the_node() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     fixture.put(session, "/a", "stays");
@@ -134,7 +134,7 @@ fn a_put_without_a_lease_lets_the_node_stay() {
 }
 
 #[test]
-fn all_that_a_lease_carries_is_gone_with_one_change() {
+fn purge_removes_all_nodes_of_a_lease_in_one_change() {
     let (mut fixture, session) = fixture();
     for at in ["/a/x", "/a/y", "/b/z"] {
         fixture.write(session, to(at, ONE)).expect("attached");
@@ -162,7 +162,7 @@ fn change_of_lease_with_many_nodes_names_common_subtree() {
 }
 
 #[test]
-fn nothing_lies_below_a_node_that_goes_with_a_lease() {
+fn attached_node_has_no_children() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     let leased = Err(WriteRefusal::Attached { path: path("/a") });
@@ -178,7 +178,7 @@ fn nothing_lies_below_a_node_that_goes_with_a_lease() {
 }
 
 #[test]
-fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
+fn purged_nodes_do_not_block_new_ones() {
     let (mut fixture, session) = fixture();
     let many = RECLAIMED_PER_ENTRY + 10;
     attach_many(&mut fixture, session, "/a", many, ONE);
@@ -198,7 +198,7 @@ fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
 }
 
 #[test]
-fn what_there_is_no_room_for_waits_for_the_next_entry() {
+fn commands_beyond_the_bound_wait_for_the_next_entry() {
     let (mut fixture, session) = fixture();
     let three = LeaseId(3);
     fixture.write(session, grant(three)).expect("new");
@@ -245,7 +245,7 @@ fn parent_of_orphans_can_be_removed_and_recreated() {
 }
 
 #[test]
-fn what_went_with_a_lease_is_there_until_consents_are_in() {
+fn orphans_exist_until_all_consents_are_in() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
     fixture.write(session, to("/a/y", ONE)).expect("attached");
@@ -261,7 +261,7 @@ fn what_went_with_a_lease_is_there_until_consents_are_in() {
 }
 
 #[test]
-fn orphans_that_are_removed_by_hand_are_orphans_no_more() {
+fn orphans_removed_on_request_are_not_purged() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
     expire(&mut fixture, &LeaseKey::Key(ONE));
@@ -270,7 +270,7 @@ fn orphans_that_are_removed_by_hand_are_orphans_no_more() {
 }
 
 #[test]
-fn nothing_that_a_lease_still_carries_is_removed() {
+fn nodes_of_a_live_lease_are_not_purged() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("a lease").incarnation;
@@ -302,7 +302,7 @@ fn revocation_is_not_covered_if_nodes_were_attached_since() {
 }
 
 #[test]
-fn what_goes_with_a_session_is_orphaned_when_it_closes() {
+fn nodes_of_a_session_are_orphans_when_it_closes() {
     let (mut fixture, session) = fixture();
     fixture.acquire(session, "/");
     let lease = fixture.state.lease(&LeaseKey::Volume(session, path("/"))).expect("acquired").incarnation;
@@ -335,7 +335,7 @@ fn lease_with_attached_nodes_is_extended_not_replaced() {
 }
 
 #[test]
-fn a_lease_of_the_same_name_carries_nothing_of_the_last() {
+fn new_lease_of_the_same_id_has_no_nodes() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     fixture.write(session, revoke(ONE)).expect("the node exists");
@@ -358,7 +358,7 @@ fn volume_with_attached_nodes_on_its_lease_is_not_removed() {
 }
 
 #[test]
-fn many_leases_that_end_with_one_entry_are_buried_with_it() {
+fn entry_that_ends_many_leases_reclaims_their_nodes() {
     let (mut fixture, session) = fixture();
     for id in [ONE, TWO] {
         fixture.write(session, to(&format!("/{}", id.0), id)).expect("attached");
@@ -404,7 +404,7 @@ fn small_leases_of_one_list_are_removed_in_one_change() {
 }
 
 #[test]
-fn no_change_takes_more_nodes_along_than_can_be_told() {
+fn purge_change_has_at_most_the_bound_of_nodes() {
     let mut fixture = Fixture::new();
     let ids: Vec<LeaseId> = (0..=NODES_PER_CHANGE / FEW_NODES).map(|number| LeaseId(number as u64)).collect();
     for id in &ids {

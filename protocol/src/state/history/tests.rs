@@ -33,7 +33,7 @@ fn attached(at: &str, attach: Attach) -> Write {
 }
 
 #[test]
-fn what_changed_since_is_told_once_and_for_the_subtree_only() {
+fn changed_sets_are_unique_and_inside_the_subtree() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.put(session, "/a/x", "1");
@@ -50,7 +50,7 @@ fn what_changed_since_is_told_once_and_for_the_subtree_only() {
 }
 
 #[test]
-fn what_changed_with_a_subtree_is_told_in_the_volumes_inside() {
+fn subtree_change_is_found_in_inner_volumes() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.write(session, create_volume("/v", 5)).expect("new");
@@ -68,7 +68,7 @@ fn what_changed_with_a_subtree_is_told_in_the_volumes_inside() {
 }
 
 #[test]
-fn volume_that_is_made_is_told_in_the_one_around_it_too() {
+fn volume_creation_is_a_change_in_the_outer_volume() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     for (inner, around) in [("/v", "/"), ("/v/w", "/v")] {
@@ -86,7 +86,7 @@ fn volume_that_is_made_is_told_in_the_one_around_it_too() {
 }
 
 #[test]
-fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
+fn history_is_bounded_and_reports_compacted_revisions() {
     let mut state = State::new(crate::volume::VolumeSettings::DEFAULT);
     let mut index = 0;
     let mut apply = |state: &mut State, command| {
@@ -153,7 +153,7 @@ fn events_are_in_path_order_and_removals_in_reverse() {
 }
 
 #[test]
-fn a_change_of_settings_is_told_to_nobody_and_passed_by() {
+fn settings_change_wakes_no_watch() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.write(session, create_volume("/v", 5)).expect("new");
@@ -164,7 +164,7 @@ fn a_change_of_settings_is_told_to_nobody_and_passed_by() {
 }
 
 #[test]
-fn what_goes_with_a_lease_goes_with_one_change_that_says_why() {
+fn attached_nodes_are_removed_by_one_change_with_reason() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.acquire(session, "/");
@@ -209,7 +209,7 @@ fn end_reason_is_forgotten_with_its_last_node() {
 }
 
 #[test]
-fn a_look_stops_between_changes_and_comes_to_the_end() {
+fn history_scan_stops_between_changes_and_continues() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     for at in ["/a/b", "/a/c", "/d", "/a/b"] {
@@ -249,7 +249,7 @@ fn a_look_stops_between_changes_and_comes_to_the_end() {
 }
 
 #[test]
-fn what_is_forgotten_is_not_told_and_a_later_watch_is() {
+fn watch_of_compacted_revision_is_refused() {
     let mut fixture = Fixture::new();
     fixture.state = State::new(crate::volume::VolumeSettings::DEFAULT).with_history(2);
     fixture.rows = fixture.state.rows().collect();
@@ -292,7 +292,7 @@ fn the_history_is_bounded_by_weight_too() {
 }
 
 #[test]
-fn whoever_watches_what_is_too_much_to_be_told_starts_over() {
+fn watch_of_change_without_events_is_compacted() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.put(session, "/b", "1");

@@ -53,7 +53,7 @@ mod tests {
     };
 
     #[test]
-    fn automatic_id_passes_very_many_taken_names_quickly() {
+    fn automatic_id_skips_many_taken_ids_quickly() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let grant = |id| Write::GrantLease { id, ttl: Duration::from_secs(60) };
@@ -71,7 +71,7 @@ mod tests {
         }
     }
     #[test]
-    fn automatic_id_drawn_from_all_numbers_is_nobodys() {
+    fn automatic_random_id_is_not_taken() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let grant = |id| Write::GrantLease { id, ttl: Duration::from_secs(60) };

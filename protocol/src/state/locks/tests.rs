@@ -109,7 +109,7 @@ fn locks_are_granted_in_order_and_readers_starve_no_writer() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_who_is_in_the_way() {
+fn try_lock_refusal_names_the_lock_owner() {
     let mut waiters = Waiters::new(3);
     let (_, token) = waiters.lock(0, Exclusive);
     waiters.lock(1, Shared);
@@ -121,7 +121,7 @@ fn who_does_not_wait_is_told_who_is_in_the_way() {
 }
 
 #[test]
-fn a_hold_needs_a_lease_on_the_volume_of_its_node() {
+fn lock_needs_a_lease_on_the_nodes_volume() {
     let mut waiters = Waiters::new(1);
     waiters.ask(0, create_volume("/v", 5)).expect("new");
     let refusal = WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") };
@@ -142,7 +142,7 @@ fn lock_queue_skips_waiters_whose_lease_ended() {
 }
 
 #[test]
-fn a_closed_session_and_a_new_lease_leave_no_hold() {
+fn closed_session_and_new_lease_leave_no_lock() {
     let mut waiters = Waiters::new(2);
     waiters.lock(0, Exclusive);
     let (second, _) = waiters.lock(1, Exclusive);
@@ -160,7 +160,7 @@ fn a_closed_session_and_a_new_lease_leave_no_hold() {
 }
 
 #[test]
-fn only_its_session_gives_a_hold_back() {
+fn only_its_owner_releases_a_lock() {
     let mut waiters = Waiters::new(2);
     let (lock, _) = waiters.lock(0, Exclusive);
     let not_found = |at: &str| Err(WriteRefusal::LockNotFound { path: path(at), lock });
@@ -191,7 +191,7 @@ fn upgrade_waits_for_other_owners_and_gets_new_token() {
 }
 
 #[test]
-fn shared_hold_is_wanted_while_another_waits_to_be_exclusive() {
+fn shared_lock_is_contended_while_an_upgrade_waits() {
     let mut waiters = Waiters::new(2);
     let (one, _) = waiters.lock(0, LockMode::Shared);
     let (two, _) = waiters.lock(1, LockMode::Shared);
@@ -216,7 +216,7 @@ fn downgrade_admits_shared_waiters_and_leaves_token_unchanged() {
 }
 
 #[test]
-fn a_lost_hold_keeps_its_node_for_the_delay_that_was_asked_for() {
+fn lost_lock_blocks_its_node_for_the_lock_delay() {
     let mut waiters = Waiters::new(2);
     let delay = Duration::from_secs(7);
     let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
@@ -239,7 +239,7 @@ fn a_lost_hold_keeps_its_node_for_the_delay_that_was_asked_for() {
 }
 
 #[test]
-fn a_hold_with_a_delay_that_is_given_back_keeps_nobody_waiting() {
+fn released_lock_has_no_lock_delay() {
     let mut waiters = Waiters::new(3);
     let write = || Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::from_secs(7) };
     let first = waiters.ask(0, write()).expect("free").expect("a lock").lock;
@@ -252,7 +252,7 @@ fn a_hold_with_a_delay_that_is_given_back_keeps_nobody_waiting() {
 }
 
 #[test]
-fn there_are_so_many_holds_on_a_node_and_no_more() {
+fn locks_on_a_node_are_bounded() {
     let mut waiters = Waiters::new(1);
     for _ in 0..LOCKS_PER_NODE_MAX {
         waiters.fixture.state.lock(waiters.sessions[0], &path("/a"), (Shared, ZERO), &mut Touched::default());
@@ -270,7 +270,7 @@ impl Waiters {
 }
 
 #[test]
-fn the_lessor_is_told_which_nodes_holds_have_changed() {
+fn applied_entry_names_nodes_with_changed_locks() {
     let mut waiters = Waiters::new(2);
     waiters.lock(0, Exclusive);
     waiters.lock(1, Exclusive);
@@ -285,7 +285,7 @@ fn the_lessor_is_told_which_nodes_holds_have_changed() {
 }
 
 #[test]
-fn a_write_with_a_token_is_done_only_while_the_token_is_good() {
+fn write_with_token_takes_effect_only_under_its_lock() {
     let mut waiters = Waiters::new(2);
     let (hold, token) = waiters.lock(0, Exclusive);
     let token = token.expect("free");
@@ -328,13 +328,13 @@ fn hand_over_skips_queue_in_one_entry_with_larger_token() {
 }
 
 #[test]
-fn who_shares_with_a_successor_gets_the_node_with_it() {
+fn shared_waiters_are_granted_with_a_shared_successor() {
     let mut waiters = Waiters::new(4);
     let (one, _) = waiters.lock(0, Exclusive);
     let (two, _) = waiters.lock(1, Shared);
     let (three, _) = waiters.lock(2, Shared);
     let (four, _) = waiters.lock(3, Exclusive);
-    waiters.ask(0, hand_over("/a", one, three)).expect("the request waits");
+    waiters.ask(0, hand_over("/a", one, three)).expect("the successor waits");
     assert!(
         waiters.token(three).is_some() && waiters.token(two) > waiters.token(three) && waiters.token(four).is_none()
     );
@@ -369,7 +369,7 @@ fn hand_over_needs_sole_owner_and_waiting_successor() {
 }
 
 #[test]
-fn a_successor_whose_lease_has_ended_is_no_successor() {
+fn hand_over_to_ended_waiter_is_refused() {
     let mut waiters = Waiters::new(2);
     let (one, _) = waiters.lock(0, Exclusive);
     let (two, _) = waiters.lock(1, Exclusive);
@@ -379,7 +379,7 @@ fn a_successor_whose_lease_has_ended_is_no_successor() {
 }
 
 #[test]
-fn hold_that_is_made_what_it_is_waits_for_nothing() {
+fn mode_change_to_the_present_mode_is_applied_at_once() {
     for mode in [Shared, Exclusive] {
         let mut waiters = Waiters::new(2);
         let (hold, token) = waiters.lock(0, mode);

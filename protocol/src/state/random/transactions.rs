@@ -84,7 +84,7 @@ fn is_true(state: &State, compare: &Compare) -> bool {
 }
 
 #[test]
-fn transaction_equals_its_operations_done_in_sequence() {
+fn transaction_equals_its_operations_in_sequence() {
     let (mut done, mut refused) = (0, 0);
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);

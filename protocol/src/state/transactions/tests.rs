@@ -66,7 +66,7 @@ fn transaction_is_one_change_with_results_in_order() {
 }
 
 #[test]
-fn several_children_that_come_and_go_at_once_change_a_list_once() {
+fn transaction_changes_list_of_children_once() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/a/x", "");
     let transaction = Transaction::new()
@@ -119,7 +119,7 @@ fn empty_branch_changes_nothing_and_takes_no_revision() {
 }
 
 #[test]
-fn if_one_operation_is_refused_none_is_done_and_it_is_named() {
+fn transaction_with_refused_operation_does_nothing() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/a/b", "");
     fixture
@@ -158,7 +158,7 @@ fn if_one_operation_is_refused_none_is_done_and_it_is_named() {
 }
 
 #[test]
-fn operations_that_meet_are_refused_in_either_branch() {
+fn overlapping_operations_are_refused_in_either_branch() {
     let (mut fixture, session) = fixture();
     let transaction =
         Transaction::new().then(put_op("/a", "")).otherwise(put_op("/b", "")).otherwise(put_op("/b", "2"));
@@ -222,7 +222,7 @@ fn transaction_footprint_is_bounded_per_operation() {
 }
 
 #[test]
-fn nodes_go_with_leases_as_each_operation_says() {
+fn transaction_attaches_nodes_as_each_operation_says() {
     let (mut fixture, session) = fixture();
     let grant = Write::GrantLease { id: Some(LeaseId(7)), ttl: std::time::Duration::from_secs(9) };
     fixture.write(session, grant).expect("new");
@@ -235,7 +235,7 @@ fn nodes_go_with_leases_as_each_operation_says() {
     transact(&mut fixture, session, transaction);
     let removed = fixture.write(session, Write::RevokeLease { id: LeaseId(7) }).expect("the node exists").removed;
     assert_eq!(removed, 1);
-    assert_eq!(fixture.state.children(&path("/s")).expect("the lease stays").names, ["one"]);
+    assert_eq!(fixture.state.children(&path("/s")).expect("the node exists").names, ["one"]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn value(fixture: &Fixture) -> Vec<u8> {
 }
 
 #[test]
-fn a_write_lease_is_for_who_holds_alone_a_node_that_stays() {
+fn write_lease_needs_exclusive_lock_on_unattached_node() {
     let mut fixture = Fixture::new();
     let (session, other) = (fixture.open(), fixture.open());
     for one in [session, other] {
@@ -126,7 +126,7 @@ fn flushed_value_is_visible_and_write_lease_continues() {
 }
 
 #[test]
-fn what_is_flushed_under_another_token_or_by_another_is_refused() {
+fn flush_with_wrong_token_or_session_is_refused() {
     let (mut fixture, session, other) = writer();
     let expected = Token(2);
     let refusal = WriteRefusal::TokenMismatch { path: path("/a"), lock: HOLD, got: Token(1), expected };
@@ -137,7 +137,7 @@ fn what_is_flushed_under_another_token_or_by_another_is_refused() {
 }
 
 #[test]
-fn a_write_lease_ends_with_its_hold_however_that_ends() {
+fn write_lease_ends_with_its_lock() {
     let ends: [fn(&mut Fixture, SessionId); 4] = [
         |fixture, session| {
             fixture.write(session, Write::Unlock { path: path("/a"), lock: HOLD }).expect("the lock is granted");
@@ -185,7 +185,7 @@ fn lost_write_lease_with_delay_blocks_lockers_not_readers() {
 }
 
 #[test]
-fn what_is_kept_is_found_by_the_sets_that_it_lies_in() {
+fn write_leases_are_found_in_sets_that_contain_them() {
     let (fixture, ..) = writer();
     let found = |set: ObjectSet| fixture.state.write_leased_in(&set).cloned().collect::<Vec<_>>();
     for set in [data("/a"), subtree("/a"), subtree("/")] {

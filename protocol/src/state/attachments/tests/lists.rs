@@ -8,7 +8,7 @@ use crate::{
 
 /// In the order of paths, a node of another list comes between two nodes of one list.
 #[test]
-fn nodes_that_go_are_counted_once_in_each_list() {
+fn removed_nodes_are_counted_once_in_each_list() {
     let (mut fixture, session) = fixture();
     for at in ["/x/a", "/x/b/c", "/x/d"] {
         fixture.write(session, to(at, ONE)).expect("attached");
@@ -21,7 +21,7 @@ fn nodes_that_go_are_counted_once_in_each_list() {
 }
 
 #[test]
-fn list_names_nothing_that_is_gone_and_not_yet_removed() {
+fn list_of_children_has_no_purged_nodes() {
     let (mut fixture, session) = fixture();
     attach_many(&mut fixture, session, "/a", RECLAIMED_PER_ENTRY + 10, ONE);
     fixture.put(session, "/a/kept", "");
