@@ -83,10 +83,10 @@ impl ClusterClock {
     }
 
     /// Starts the clocks when the first entry of the epoch is applied (T4). `logged` is the cluster
-    /// time in the log. `heard` is how far the old leader's clock is known to have run beyond it;
+    /// time in the log. `run_on` is how far the old leader's clock is known to have run beyond it;
     /// it must not be overestimated.
-    pub(super) fn begin(&mut self, logged: ClusterTime, heard: Duration, proposed_at: Instant, now: Instant) {
-        let start = logged.after(heard);
+    pub(super) fn begin(&mut self, logged: ClusterTime, run_on: Duration, proposed_at: Instant, now: Instant) {
+        let start = logged.after(run_on);
         (self.clamped, self.at) = (start, self.at.max(now));
         self.committed = Some((start, proposed_at));
     }

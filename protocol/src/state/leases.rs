@@ -390,10 +390,10 @@ mod tests {
         let key = on_volume(session, "/");
         let old = renewal(&fixture, &key, seconds(9));
         fixture.acquire(session, "/");
-        let mut gone = old.clone();
-        gone.lease = on_volume(SessionId(9), "/");
+        let mut ended = old.clone();
+        ended.lease = on_volume(SessionId(9), "/");
         fixture.time = seconds(9);
-        tick(&mut fixture, vec![old, gone]);
+        tick(&mut fixture, vec![old, ended]);
         assert_eq!(horizon(&fixture, &key), millis(10_250));
     }
 

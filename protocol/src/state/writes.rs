@@ -410,9 +410,9 @@ mod tests {
         assert_eq!(refusal(delete_if("/a", true, differing)), Err(differs));
         let exists = WriteRefusal::Exists { path: path("/a"), create_revision: Revision(1) };
         assert_eq!(refusal(delete_if("/a", true, Condition::Absent)), Err(exists));
-        let holds = |at: &str| Err(WriteRefusal::ContainsVolume { path: path(at), volume: path("/a/b/v") });
-        assert_eq!(refusal(delete("/a", true)), holds("/a"));
-        assert_eq!(refusal(delete("/a/b/v", false)), holds("/a/b/v"));
+        let contains_volume = |at: &str| Err(WriteRefusal::ContainsVolume { path: path(at), volume: path("/a/b/v") });
+        assert_eq!(refusal(delete("/a", true)), contains_volume("/a"));
+        assert_eq!(refusal(delete("/a/b/v", false)), contains_volume("/a/b/v"));
     }
 
     #[test]

@@ -171,8 +171,8 @@ fn requested_sizes_are_cut_to_one_answer() {
     let wait = Duration::from_secs(1);
     let body = Body::Watch { watched, after: Some(Revision(0)), wait, bytes_max: u32::MAX };
     let answered = answer(&world.request(session, body));
-    let Answer::Changes(told) = answered else { panic!("changes: {answered:?}") };
-    assert_eq!((told.changes.len(), told.through), (1, Revision(1)), "two nodes exceed the bound in bytes");
+    let Answer::Changes(changes) = answered else { panic!("changes: {answered:?}") };
+    assert_eq!((changes.changes.len(), changes.through), (1, Revision(1)), "two nodes exceed the bound in bytes");
     let nodes = LIST_NODES_MAX as usize;
     world.fill(session, (0..=nodes).map(|number| (path(&format!("/b/{number}")), Attach::Nothing)));
     let body = Body::List { path: path("/b"), after: None, nodes_max: u32::MAX };

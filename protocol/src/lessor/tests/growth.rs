@@ -24,7 +24,7 @@ impl Lessor {
         let [unanswered, by_set, by_sent] =
             recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
         let [awaiting, awaiting_by_path] = self.awaited_locks.sizes();
-        let [parked_on, parked_by, parked, asked, early] = self.blocked_reads.sizes();
+        let [blocking_nodes, blocked_by_session, blocked, recalled, early] = self.blocked_reads.sizes();
         let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watches.sizes();
         let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
@@ -38,10 +38,10 @@ impl Lessor {
             ("requests that wait for locks, by path", awaiting_by_path),
             ("orphans to purge", self.orphans.len()),
             ("reads", self.round_reads.len() + self.next_round_reads.len()),
-            ("reads that wait for write leases", parked),
-            ("nodes that reads wait for", parked_on),
-            ("reads that wait, by session", parked_by),
-            ("recalled write leases", asked),
+            ("reads that wait for write leases", blocked),
+            ("nodes that reads wait for", blocking_nodes),
+            ("reads that wait, by session", blocked_by_session),
+            ("recalled write leases", recalled),
             ("early consents", early),
             ("commands", outbox),
             ("lengths of commands", lengths),

@@ -255,7 +255,7 @@ fn writes_of_one_node_beyond_one_answer_are_not_examined() {
 }
 
 /// A world in which `count` reads of `/a` wait for the owner of a write lease.
-fn parked(count: u64) -> World {
+fn with_blocked_reads(count: u64) -> World {
     let (mut world, holder) = World::of_a_crowd();
     world.fill_with(holder, std::iter::once(put("/a", b"")));
     let (mode, wait, delay) = (LockMode::Exclusive, false, Duration::ZERO);
@@ -283,13 +283,15 @@ fn parked(count: u64) -> World {
 #[test]
 fn reads_that_wait_beyond_one_answer_are_not_looked_at() {
     for (at, places, rows) in [("/a", PLACES_MAX, 1), ("/", PLACES_MAX, 0), ("/b", 0, 0)] {
-        assert_bounded(places, rows, |count| parked(count).inspected(Inspect::BlockedReads { path: path(at) }));
+        assert_bounded(places, rows, |count| {
+            with_blocked_reads(count).inspected(Inspect::BlockedReads { path: path(at) })
+        });
     }
 }
 
 #[test]
 fn list_that_waits_for_a_node_below_is_found() {
-    let mut world = parked(3);
+    let mut world = with_blocked_reads(3);
     let reader = world.session();
     let list = Body::List { path: path("/"), after: Some(path("/")), nodes_max: 9 };
     world.request(reader, list);

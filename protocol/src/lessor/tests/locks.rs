@@ -201,9 +201,9 @@ fn lock_infos_list_the_queue() {
 fn lock_requests_beyond_limits_are_refused_with_numbers() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
-    let hold = AwaitedLock { path: path("/a"), lock: one.lock, known: granted(&one, false) };
+    let awaited = AwaitedLock { path: path("/a"), lock: one.lock, known: granted(&one, false) };
     let most = crate::message::AWAIT_LOCKS_MAX;
-    let effects = world.request(session, Body::AwaitLocks { locks: vec![hold; most + 1] });
+    let effects = world.request(session, Body::AwaitLocks { locks: vec![awaited; most + 1] });
     let error = crate::limits::LimitError::Locks { got: most + 1, expected: most };
     assert_eq!(result(&effects), Err(error.into()));
     let delay = Limits::DELAY_MAX + MILLI;

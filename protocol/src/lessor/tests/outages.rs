@@ -27,11 +27,12 @@ impl World {
 
     fn keep_one(&mut self, session: SessionId) -> KeepAliveResult {
         let leases = vec![KeyLeaseRenewal { id: ONE, incarnation: None }];
-        let Answer::KeptAlive(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
+        let Answer::KeptAlive(promises) =
+            answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
         else {
             panic!("kept")
         };
-        kept[0].result
+        promises[0].result
     }
 
     fn grant_one(&mut self, session: SessionId) {

@@ -230,17 +230,17 @@ fn repeated_grant_is_about_the_lease_that_it_granted() {
         Answer::Written { written, key_lease, .. } => (written.lease, key_lease.expect("of a lease")),
         other => panic!("written: {other:?}"),
     };
-    let (lease, told) = promise(answer(&sending(&mut world, first, number, grant(TTL))));
+    let (lease, promised) = promise(answer(&sending(&mut world, first, number, grant(TTL))));
     assert_eq!(
-        (lease, told.incarnation, told.result),
+        (lease, promised.incarnation, promised.result),
         (Some(granted), granted.incarnation, KeepAliveResult::Renewed(TTL))
     );
     world.done(second, REVOKE);
     let replacement = world.done(second, grant(TTL)).lease.expect("the lease is granted");
     assert!(replacement.incarnation > granted.incarnation);
-    let (lease, told) = promise(answer(&sending(&mut world, first, number, grant(TTL))));
+    let (lease, promised) = promise(answer(&sending(&mut world, first, number, grant(TTL))));
     assert_eq!(
-        (lease, told.incarnation, told.result),
+        (lease, promised.incarnation, promised.result),
         (Some(granted), granted.incarnation, KeepAliveResult::NotFound),
         "the lease has ended"
     );

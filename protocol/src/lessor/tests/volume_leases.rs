@@ -19,17 +19,17 @@ fn repeated_acquisitions_do_not_prevent_a_proposed_end() {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }
-    let (mut entries, mut asked) = (0, Vec::new());
+    let (mut entries, mut effects) = (0, Vec::new());
     while world.state.lease(&key).is_some_and(|lease| lease.incarnation == first) {
         entries += 1;
         assert!(entries <= 2, "the one that was asked for before moves the horizon once");
         world.now = world.now.after(MILLI);
         let proposal = world.lessor.take_proposal(world.now).expect("the end");
-        asked.extend(ask(&mut world));
+        effects.extend(ask(&mut world));
         world.apply(&proposal);
     }
-    assert!(replies(&asked).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{asked:?}");
-    assert_eq!((entries, asked.len()), (2, 2));
+    assert!(replies(&effects).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{effects:?}");
+    assert_eq!((entries, effects.len()), (2, 2));
     let second = world.acquire(session, None);
     assert!(second.promise.incarnation > first, "the session gets a new lease");
 }

@@ -280,7 +280,7 @@ fn page_waits_only_for_its_first_node_under_write_lease() {
     let pages: Vec<_> = pages.collect();
     let [page] = &pages[..] else { panic!("one page: {effects:?}") };
     assert_eq!((page.nodes.len(), &page.nodes[0].0, &page.through), (1, &path("/a"), &Some(path("/a"))));
-    assert_eq!(world.state.write_leased_lock(&path("/b")).map(|(_, hold)| hold.session), Some(other));
+    assert_eq!(world.state.write_leased_lock(&path("/b")).map(|(_, record)| record.session), Some(other));
 }
 
 #[test]

@@ -57,9 +57,9 @@ mod tests {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let grant = |id| Write::GrantLease { id, ttl: Duration::from_secs(60) };
-        let taken = 900;
-        let first = fixture.state.meta.next_incarnation.0 + taken;
-        for number in first..first + taken {
+        let taken_count = 900;
+        let first = fixture.state.meta.next_incarnation.0 + taken_count;
+        for number in first..first + taken_count {
             fixture.write(session, grant(Some(LeaseId(number)))).expect("new");
         }
         for _ in 0..10 {
@@ -67,7 +67,7 @@ mod tests {
             let granted = fixture.write(session, grant(None)).expect("an id is free").lease.expect("a lease");
             let visited = crate::work::take_visited();
             assert!(visited < 100, "{visited} ids were examined");
-            assert!(!(first..first + taken).contains(&granted.id.0) && granted.incarnation.0 >= first);
+            assert!(!(first..first + taken_count).contains(&granted.id.0) && granted.incarnation.0 >= first);
         }
     }
     #[test]

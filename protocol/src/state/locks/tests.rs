@@ -46,8 +46,8 @@ impl Waiters {
         (grant.lock, grant.token)
     }
 
-    fn token(&self, hold: LockId) -> Option<Token> {
-        match self.fixture.state.lock_status(&path("/a"), hold) {
+    fn token(&self, id: LockId) -> Option<Token> {
+        match self.fixture.state.lock_status(&path("/a"), id) {
             LockStatus::Granted { token, .. } => Some(token),
             LockStatus::Waiting | LockStatus::Ended => None,
         }
@@ -100,7 +100,7 @@ fn locks_are_granted_in_order_and_readers_starve_no_writer() {
     waiters.ask(0, unlock("/a", first)).expect("the lock is granted");
     let granted = waiters.token(writer).expect("the writer is next");
     waiters.ask(1, unlock("/a", writer)).expect("the lock is granted");
-    let [one, two] = readers.map(|(hold, _)| waiters.token(hold).expect("both readers"));
+    let [one, two] = readers.map(|(id, _)| waiters.token(id).expect("both readers"));
     assert!(granted < one && one < two, "tokens grow");
     waiters.ask(2, unlock("/a", readers[0].0)).expect("the lock is granted");
     assert_eq!(waiters.token(last), None, "one reader still has its lock");
@@ -196,11 +196,11 @@ fn shared_lock_is_contended_while_an_upgrade_waits() {
     let (one, _) = waiters.lock(0, LockMode::Shared);
     let (two, _) = waiters.lock(1, LockMode::Shared);
     waiters.ask(1, convert("/a", two, LockMode::Exclusive, true)).expect("the request may wait");
-    let is_wanted = |hold| match waiters.fixture.state.lock_status(&path("/a"), hold) {
+    let is_contended = |id| match waiters.fixture.state.lock_status(&path("/a"), id) {
         LockStatus::Granted { is_contended, .. } => is_contended,
         other => panic!("expected a lock, got {other:?}"),
     };
-    assert_eq!((is_wanted(one), is_wanted(two)), (true, false));
+    assert_eq!((is_contended(one), is_contended(two)), (true, false));
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn applied_entry_names_nodes_with_changed_locks() {
 #[test]
 fn write_with_token_takes_effect_only_under_its_lock() {
     let mut waiters = Waiters::new(2);
-    let (hold, token) = waiters.lock(0, Exclusive);
+    let (id, token) = waiters.lock(0, Exclusive);
     let token = token.expect("free");
     let at = |top: &str, token| {
         let transaction = Transaction::new().when(Compare::locked(path(top), token));
@@ -301,7 +301,7 @@ fn write_with_token_takes_effect_only_under_its_lock() {
     assert!(is_done(&mut waiters, "/", token) && is_done(&mut waiters, "/a", token));
     assert!(!is_done(&mut waiters, "/b", token) && !is_done(&mut waiters, "/", Token(token.0 + 1)));
     waiters.lock(1, Exclusive);
-    waiters.ask(0, unlock("/a", hold)).expect("the lock is granted");
+    waiters.ask(0, unlock("/a", id)).expect("the lock is granted");
     assert!(!is_done(&mut waiters, "/", token), "another session has the lock");
     assert!(is_done(&mut waiters, "/a", Token(4)));
 }
@@ -382,13 +382,13 @@ fn hand_over_to_ended_waiter_is_refused() {
 fn mode_change_to_the_present_mode_is_applied_at_once() {
     for mode in [Shared, Exclusive] {
         let mut waiters = Waiters::new(2);
-        let (hold, token) = waiters.lock(0, mode);
-        let grant = waiters.ask(0, convert("/a", hold, mode, true)).expect("the lock is granted").expect("a lock");
+        let (id, token) = waiters.lock(0, mode);
+        let grant = waiters.ask(0, convert("/a", id, mode, true)).expect("the lock is granted").expect("a lock");
         assert_eq!((grant.mode, grant.token), (mode, token));
         // It does not block later shared locks, as a lock that waits for an upgrade would.
         let (next, granted) = waiters.lock(1, Shared);
         assert_eq!(granted.is_some(), mode == Shared);
-        waiters.ask(0, unlock("/a", hold)).expect("the lock is granted");
+        waiters.ask(0, unlock("/a", id)).expect("the lock is granted");
         assert!(waiters.token(next).is_some());
     }
 }

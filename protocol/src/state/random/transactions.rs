@@ -74,11 +74,11 @@ fn is_true(state: &State, compare: &Compare) -> bool {
             related(relation, node.map_or(0, |node| node.create_revision.0), than.0)
         }
         CompareTarget::Exists(exists) => node.is_some() == *exists,
-        CompareTarget::Locked(held, token) => {
-            let mut is_true = state.locks().filter(|(_, path, record)| {
+        CompareTarget::Locked(is_locked, token) => {
+            let mut locks = state.locks().filter(|(_, path, record)| {
                 compare.path.contains(path) && record.token == Some(*token) && record.lease.session().is_some()
             });
-            is_true.next().is_some() == *held
+            locks.next().is_some() == *is_locked
         }
     }
 }

@@ -175,8 +175,8 @@ fn transaction_whose_branch_changed_is_not_covered() {
     let transaction =
         Transaction::new().when(has("/flag", "a")).then(put_op("/x", "then")).otherwise(put_op("/y", "otherwise"));
     let write = Write::Transaction(transaction.clone());
-    let covers = fixture.footprint(session, &write).expect("the write is not refused");
-    assert_eq!(covers[0], data("/x"));
+    let consented = fixture.footprint(session, &write).expect("the write is not refused");
+    assert_eq!(consented[0], data("/x"));
     fixture.put(session, "/flag", "b");
     let command = |consented| Command::Write {
         session,
@@ -187,7 +187,7 @@ fn transaction_whose_branch_changed_is_not_covered() {
         intended: IntendedLeases::default(),
         attached_through: Revision(0),
     };
-    assert_eq!(fixture.run(command(covers)), Outcome::MissingConsents);
+    assert_eq!(fixture.run(command(consented)), Outcome::MissingConsents);
     assert_eq!(fixture.state.revision(), Revision(2));
     let both = fixture.state.footprint_of_both(session, &transaction, &IntendedLeases::default());
     let expected = [children("/"), data("/x"), children("/x"), data("/y"), children("/y")];
