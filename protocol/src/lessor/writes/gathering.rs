@@ -43,8 +43,8 @@ pub(in crate::lessor) struct Claim {
 }
 
 impl Claim {
-    /// Adds a volume lease under which the session may have copies. `expires_at` is when the last known
-    /// object lease ends; `None` for a covering holder.
+    /// Adds a volume lease under which the session may have copies. `expires_at` is when the last
+    /// known object lease ends; `None` for a covering holder.
     pub(in crate::lessor) fn add(
         &mut self,
         volume: NodePath,

@@ -110,8 +110,8 @@ impl WriteQueues {
         self.objects.contains_key(object) || self.tops_above(&object.path).next().is_some()
     }
 
-    /// The objects of a subtree in footprints of pending writes, and the subtrees below the lists of
-    /// `emptied`.
+    /// The objects of a subtree in footprints of pending writes, and the subtrees below the lists
+    /// of `emptied`.
     pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         let objects = self.objects_in(within).map(|(object, _)| ObjectSet::One(object.clone()));
         let above = self.tops_above(within.path()).map(|(top, _)| top);
