@@ -255,7 +255,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ChangesBytes, "lessor::tests::bounds::requested_sizes_are_cut_to_one_answer"),
     (Bound::ListNodes, "lessor::tests::bounds::requested_sizes_are_cut_to_one_answer"),
     (Bound::ClockInfos, "lessor::tests::drift::drifting_clients_are_all_counted_and_some_listed"),
-    (Bound::Candidates, "lessor::recalls::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
+    (Bound::Candidates, "lessor::recalls::tests::recall_of_sets_that_one_recall_includes_sends_nothing"),
     (Bound::AwaitLocksBytes, "holder::tests::locks::holds_with_long_paths_are_asked_after_in_turn"),
     (Bound::Heartbeats, "holder::in_flight::tests::of_too_many_keep_alives_the_oldest_is_abandoned"),
     (Bound::RemovalsRemembered, "holder::attachments::tests::of_too_many_removals_the_earliest_is_forgotten"),
