@@ -47,15 +47,15 @@ impl Lessor {
 
     /// Whether orphans wait, and one more purge may begin.
     pub(super) fn may_remove_orphans(&self) -> bool {
-        let is_under_way = self.writes.purges() >= self.config.bounds.purges_max;
-        self.epoch.is_some() && !self.orphans.is_empty() && !is_under_way
+        let is_full = self.writes.purges() >= self.config.bounds.purges_max;
+        self.epoch.is_some() && !self.orphans.is_empty() && !is_full
     }
 
     /// Takes leases whose orphans no purge removes yet, up to the bounds of one purge.
     fn take_orphans(&mut self, state: &State) -> BTreeSet<Incarnation> {
         let most = self.config.bounds.purge_leases_max;
-        let (mut together, mut nodes) = (BTreeSet::new(), 0);
-        while together.len() < most
+        let (mut leases, mut nodes) = (BTreeSet::new(), 0);
+        while leases.len() < most
             && let Some(lease) = self.orphans.first().copied()
         {
             visit(1);
@@ -64,17 +64,17 @@ impl Lessor {
                 // Together the leases have at most as many nodes as one command removes. A single
                 // lease never has more.
                 nodes += state.attached_node_count(lease);
-                if !together.is_empty() && nodes > State::REMOVED_NODES_MAX {
+                if !leases.is_empty() && nodes > State::REMOVED_NODES_MAX {
                     break;
                 }
-                together.insert(lease);
+                leases.insert(lease);
             }
             self.orphans.pop_first();
         }
-        if together.len() == most {
+        if leases.len() == most {
             reached(Bound::PurgeLeases);
         }
-        together
+        leases
     }
 
     /// Handles the outcome of a purge. If it had no effect, its orphans still have to be removed.

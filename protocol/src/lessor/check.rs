@@ -34,8 +34,8 @@ impl Lessor {
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
         self.object_leases.check()?;
         self.reads_wait_for_a_round()?;
-        self.what_is_to_come_is_under_way()?;
-        self.what_is_proposed_is_under_way()?;
+        self.counts_match_requests_in_flight()?;
+        self.commands_match_proposed_writes()?;
         self.promises_stay_within_horizons(state)?;
         self.every_volume_lease_is_tracked(state)?;
         self.every_orphan_is_removed(state)?;
@@ -46,50 +46,54 @@ impl Lessor {
     fn reads_wait_for_a_round(&self) -> Result<(), String> {
         let waiting = self.next_round_reads.len();
         if self.round_reads.is_empty() && waiting > 0 {
-            return Err(format!("{waiting} reads wait for the next round, and none is under way"));
+            return Err(format!("{waiting} reads wait for the next round, and no round is in flight"));
         }
         Ok(())
     }
 
     /// The load, sessions and results to come are exactly those of requests in flight (S10b).
-    fn what_is_to_come_is_under_way(&self) -> Result<(), String> {
+    fn counts_match_requests_in_flight(&self) -> Result<(), String> {
         let (mut load, mut sessions, mut results) = (0, 0, 0);
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         for reason in self.proposal_queue.reasons().chain(proposed) {
             match reason {
                 ProposalReason::Open(_) => (load, sessions) = (load + Self::load_of_session(), sessions + 1),
-                ProposalReason::Acquire(_, _, own) => load += own,
+                ProposalReason::Acquire(_, _, lease_load) => load += lease_load,
                 _ => {}
             }
         }
-        for asked in self.writes.iter().filter_map(|(_, pending)| pending.client_write()) {
-            (load, results) = (load + asked.load, results + results_of_write(&asked.write));
+        for request in self.writes.iter().filter_map(|(_, pending)| pending.client_write()) {
+            (load, results) = (load + request.load, results + results_of_write(&request.write));
         }
         let (found, expected) =
             ((self.load_to_come, self.sessions_to_come, self.results_to_come), (load, sessions, results));
         if found != expected {
-            return Err(format!("load, sessions and results to come are counted as {found:?}: expected {expected:?}"));
+            return Err(format!(
+                "load, sessions and results of requests in flight are counted as {found:?}: expected {expected:?}"
+            ));
         }
         Ok(())
     }
 
     /// A write counts as proposed exactly while its command is queued or in flight. The counts of
     /// ends, requests and purges, which bounds limit, are right.
-    fn what_is_proposed_is_under_way(&self) -> Result<(), String> {
-        let turn_of = |reason: &ProposalReason| match reason {
+    fn commands_match_proposed_writes(&self) -> Result<(), String> {
+        let write_of = |reason: &ProposalReason| match reason {
             ProposalReason::Write(write_id) | ProposalReason::Purge(write_id) => Some(*write_id),
             _ => None,
         };
         let in_flight = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         // A list, so that a command that is proposed twice is found.
         let mut found: Vec<PendingWriteId> =
-            self.proposal_queue.reasons().chain(in_flight).filter_map(turn_of).collect();
+            self.proposal_queue.reasons().chain(in_flight).filter_map(write_of).collect();
         found.sort_unstable();
         let is_proposed = |(_, pending): &(PendingWriteId, &PendingWrite)| pending.is_proposed;
         let expected: Vec<PendingWriteId> =
             self.writes.iter().filter(is_proposed).map(|(write_id, _)| write_id).collect();
         if found != expected {
-            return Err(format!("the commands of writes {found:?} are under way: expected those of {expected:?}"));
+            return Err(format!(
+                "the commands of writes {found:?} are queued or in flight: expected those of {expected:?}"
+            ));
         }
         let (mut ends, mut requests) = (0, 0);
         for reason in self.proposal_queue.reasons() {
@@ -99,11 +103,11 @@ impl Lessor {
                 _ => {}
             }
         }
-        let removals = self.writes.iter().filter(|(_, pending)| pending.client_write().is_none()).count();
+        let purges = self.writes.iter().filter(|(_, pending)| pending.client_write().is_none()).count();
         let found = (self.proposal_queue.ends(), self.proposal_queue.requests(), self.writes.purges());
-        let expected = (ends, requests, removals);
+        let expected = (ends, requests, purges);
         if found != expected {
-            return Err(format!("ends, requests and removals are counted as {found:?}: expected {expected:?}"));
+            return Err(format!("ends, requests and purges are counted as {found:?}: expected {expected:?}"));
         }
         Ok(())
     }
@@ -125,7 +129,7 @@ impl Lessor {
     fn every_orphan_is_removed(&self, state: &State) -> Result<(), String> {
         let mut orphans = state.orphans();
         match orphans.find(|lease| !self.orphans.contains(lease) && !self.writes.is_purging_lease(*lease)) {
-            Some(lease) => Err(format!("nobody removes what went with lease {lease}")),
+            Some(lease) => Err(format!("lease {lease} has orphans, and no purge removes them")),
             None => Ok(()),
         }
     }
@@ -158,16 +162,16 @@ impl Lessor {
     fn writes_wait_for_every_known_holder(&self, state: &State) -> Result<(), String> {
         for (write_id, pending) in self.writes.iter() {
             if pending.is_ready() {
-                return Err(format!("write {write_id} waits for nothing and is not proposed"));
+                return Err(format!("write {write_id} could be proposed, and waits"));
             }
             if pending.is_proposed {
                 continue;
             }
-            let waits_in_vain = |(session, wait): &(&SessionId, &ConsentWait)| !self.has_any_lease(**session, wait);
-            if let Some((session, _)) = pending.waits.iter().find(waits_in_vain) {
-                return Err(format!("write {write_id} waits for {session}, whose leases are gone"));
+            let has_no_lease = |(session, wait): &(&SessionId, &ConsentWait)| !self.has_any_lease(**session, wait);
+            if let Some((session, _)) = pending.waits.iter().find(has_no_lease) {
+                return Err(format!("write {write_id} waits for {session}, whose leases have ended"));
             }
-            for set in &pending.covers {
+            for set in &pending.footprint {
                 self.waits_for_holders(write_id, pending, set)?;
             }
             for path in pending.purged_leases().iter().flat_map(|lease| state.attached_nodes(*lease)) {
@@ -197,16 +201,16 @@ impl Lessor {
     ) -> Result<(), String> {
         let now = self.clock.expiry_time();
         for ((object, session), lease) in self.object_leases.leases_in(set) {
-            if lease.source.is_reported() || lease.over <= now {
+            if lease.source.is_reported() || lease.expires_at <= now {
                 continue;
             }
             let Some(wait) = pending.waits.get(session) else {
-                return Err(format!("write {write_id} does not wait for {session}, which holds {object}"));
+                return Err(format!("write {write_id} does not wait for {session}, which has a lease on {object}"));
             };
-            if let Some(over) = wait.expires_at.filter(|over| *over < lease.over) {
-                let until = lease.over;
+            if let Some(expires_at) = wait.expires_at.filter(|expires_at| *expires_at < lease.expires_at) {
+                let until = lease.expires_at;
                 return Err(format!(
-                    "write {write_id} waits for {session} until {over}: it holds {object} until {until}"
+                    "write {write_id} waits for {session} until {expires_at}, whose lease on {object} ends at {until}"
                 ));
             }
         }

@@ -83,10 +83,10 @@ impl ClusterClock {
     }
 
     /// Starts the clocks when the first entry of the epoch is applied (T4). `logged` is the cluster
-    /// time in the log. `heard` is how far the old leader's clock is known to have run beyond it;
+    /// time in the log. `run_on` is how far the old leader's clock is known to have run beyond it;
     /// it must not be overestimated.
-    pub(super) fn begin(&mut self, logged: ClusterTime, heard: Duration, proposed_at: Instant, now: Instant) {
-        let start = logged.after(heard);
+    pub(super) fn begin(&mut self, logged: ClusterTime, run_on: Duration, proposed_at: Instant, now: Instant) {
+        let start = logged.after(run_on);
         (self.clamped, self.at) = (start, self.at.max(now));
         self.committed = Some((start, proposed_at));
     }
@@ -162,12 +162,8 @@ mod tests {
         assert_eq!((clock.expiry_time(), clock.promise_time(later)), (ClusterTime::from_micros(5), None));
         let logged = ClusterTime::from_micros(9);
         clock.begin(logged, Duration::ZERO, start, later);
-        assert_eq!(
-            clock.expiry_time(),
-            logged,
-            "what was logged since counts, the time until the first entry does not"
-        );
-        assert_eq!(clock.promise_time(later), Some(logged.after(10 * SECOND)), "for promises all of it does");
+        assert_eq!(clock.expiry_time(), logged, "only logged time counts");
+        assert_eq!(clock.promise_time(later), Some(logged.after(10 * SECOND)), "all time counts for promises");
     }
 
     #[test]
@@ -204,7 +200,7 @@ mod tests {
             "two ticks after it; promises count all the time"
         );
         assert_eq!(run(&mut clock, Some(at(1))), (at(3), Some(at(20))));
-        assert_eq!(run(&mut clock, None), (at(13), Some(at(30))), "what has passed meanwhile ends no lease");
-        assert_eq!(run(&mut clock, Some(at(1))), (at(13), Some(at(40))), "it never goes back");
+        assert_eq!(run(&mut clock, None), (at(13), Some(at(30))), "the pause ends no lease");
+        assert_eq!(run(&mut clock, Some(at(1))), (at(13), Some(at(40))), "the clock never goes back");
     }
 }

@@ -23,8 +23,8 @@ impl Lessor {
         let Outcome::EpochBegun { epoch } = outcome else { return };
         let state = cx.state;
         self.epoch = Some(*epoch);
-        let heard = self.heard.min(run_on_max(state.tick()));
-        self.clock.begin(state.cluster_time(), heard, proposed_at, cx.now);
+        let run_on = self.run_on.min(run_on_max(state.tick()));
+        self.clock.begin(state.cluster_time(), run_on, proposed_at, cx.now);
         // The log does not have the time heard yet, and the next leader must know it. So the lessor
         // proposes the first tick at once, which logs it.
         self.last_tick = None;
@@ -47,7 +47,7 @@ impl Lessor {
         match tracking(volume, state) {
             Tracking::Covering => CopyTracking::Covering,
             Tracking::Objects => {
-                CopyTracking::AwaitingReport { number: self.next_covering(), pieces: Default::default() }
+                CopyTracking::AwaitingReport { number: self.next_covering(), parts: Default::default() }
             }
         }
     }

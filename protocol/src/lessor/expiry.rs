@@ -37,7 +37,7 @@ impl Lessor {
         };
         let has_margin = !self.planted(Bug::LeaseWithoutMargin);
         let drift = self.config.drift;
-        let standing = |key: &LeaseKey| {
+        let replicated = |key: &LeaseKey| {
             let lease = state.lease(key)?;
             let margin = if has_margin { margin(key, lease, state.tick(), drift) } else { Duration::ZERO };
             Some(ReplicatedLease { margin, horizon: lease.horizon })
@@ -46,14 +46,14 @@ impl Lessor {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
             LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => true,
         };
-        let mut looks = self.config.bounds.expiry_looks_per_step;
+        let mut scans_left = self.config.bounds.expiry_looks_per_step;
         while self.proposal_queue.ends() < self.config.bounds.expiries_waiting_max
             && let Some((lease, incarnation, horizon)) =
-                self.lease_ends.next_expired(now, &mut looks, standing, may_end, state.tick())
+                self.lease_ends.next_expired(now, &mut scans_left, replicated, may_end, state.tick())
         {
             self.propose_expiry(lease, incarnation, horizon);
         }
-        if looks == 0 {
+        if scans_left == 0 {
             reached(Bound::ExpiryLooks);
         } else if self.proposal_queue.ends() >= self.config.bounds.expiries_waiting_max {
             reached(Bound::ExpiriesWaiting);
@@ -91,8 +91,8 @@ impl Lessor {
         let now = self.clock.expiry_time();
         let horizon = cx.state.lease(&key).map_or(now, |lease| lease.horizon);
         // The entry of a new volume lease moves the horizon. It does not move the end in memory.
-        let left = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
-        if left < State::SESSION_TERM / 4 * 3 {
+        let remaining = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
+        if remaining < State::SESSION_TERM / 4 * 3 {
             self.lease_ends.renew(&key, now, State::SESSION_TERM, RenewalPlan { horizon, term: State::SESSION_TERM });
         }
     }

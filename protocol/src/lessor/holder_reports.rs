@@ -16,13 +16,8 @@ impl Lessor {
     /// Handles one part of a holder report (S7). A part only adds object leases, and is never a
     /// consent. A part that names another lease or covering is old, and has no effect. The number
     /// of parts is bounded, because the lessor remembers which have arrived.
-    pub(super) fn add_holder_report_part(
-        &mut self,
-        session: SessionId,
-        piece: &HolderReportPart,
-        cx: &StepContext<'_>,
-    ) {
-        let HolderReportPart { volume, incarnation, covering, part, parts, objects } = piece;
+    pub(super) fn add_holder_report_part(&mut self, session: SessionId, part: &HolderReportPart, cx: &StepContext<'_>) {
+        let HolderReportPart { volume, incarnation, covering, part, parts, objects } = part;
         if part >= parts || *parts as usize > self.config.limits.session_objects_max.max(1) {
             return;
         }
@@ -30,7 +25,7 @@ impl Lessor {
         let is_current = track.incarnation == *incarnation
             && matches!(&track.tracking, CopyTracking::AwaitingReport { number, .. } if number == covering);
         let Some((_, settings)) = is_current.then(|| cx.state.volume_of(volume)) else { return };
-        let over = self.clock.expiry_time().after(settings.settings.object_wait(self.config.drift));
+        let expires_at = self.clock.expiry_time().after(settings.settings.object_wait(self.config.drift));
         // The report does not name the grant of each copy. The last grant to the session is an
         // upper bound (S2, S2w).
         let sequence = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
@@ -45,7 +40,7 @@ impl Lessor {
                 volume,
                 object,
                 session,
-                ObjectLease { over, source: GrantSource::reported(sequence) },
+                ObjectLease { expires_at, source: GrantSource::reported(sequence) },
                 most,
                 cx.state,
             );

@@ -36,11 +36,11 @@ impl Lessor {
         }
     }
 
-    pub(super) fn inspect(&self, asker: &Requester, inspect: &Inspect, cx: &mut StepContext<'_>) {
+    pub(super) fn inspect(&self, requester: &Requester, inspect: &Inspect, cx: &mut StepContext<'_>) {
         match self.answer_inspect(inspect, cx) {
-            Some(answer) => self.reply_without_promises(asker, Ok(answer), cx),
+            Some(answer) => self.reply_without_promises(requester, Ok(answer), cx),
             // `Inspect::Cluster`: the server answers it, because only the server knows its peers.
-            None => self.reply_without_promises(asker, Err(Refusal::Retry), cx),
+            None => self.reply_without_promises(requester, Err(Refusal::Retry), cx),
         }
     }
 
@@ -51,12 +51,12 @@ impl Lessor {
         let most = self.config.bounds.scan_max;
         let rows = objects.into_iter().flat_map(|object| {
             let holders = self.object_leases.few_holders(&object, most, self.clock.expiry_time(), cx.state);
-            holders.into_iter().map(move |(session, volume, over)| HolderInfo {
+            holders.into_iter().map(move |(session, volume, expires_at)| HolderInfo {
                 session,
                 name: name(session, cx.state),
                 object: object.clone(),
-                is_covering: over.is_none(),
-                remaining: self.remaining(session, &volume, over, cx.state),
+                is_covering: expires_at.is_none(),
+                remaining: self.remaining(session, &volume, expires_at, cx.state),
             })
         });
         self.few(rows)
@@ -67,7 +67,7 @@ impl Lessor {
         let rows = self.writes.about(path, self.config.bounds.rows_max).flat_map(|pending| {
             let row = move |waits_for: Option<(SessionId, &ConsentWait)>| PendingWriteInfo {
                 path: pending.path().unwrap_or(path).clone(),
-                writer: pending.client_write().map_or(SessionId(0), |asked| asked.session),
+                writer: pending.client_write().map_or(SessionId(0), |request| request.session),
                 writer_name: writer_name(pending, cx.state),
                 holder: waits_for.map(|(holder, _)| holder),
                 holder_name: waits_for.map(|(holder, _)| name(holder, cx.state)).unwrap_or_default(),
@@ -85,16 +85,16 @@ impl Lessor {
     /// The blocked reads of `path`, and the blocked lists that begin there.
     pub(super) fn blocked_read_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<BlockedReadInfo> {
         let waiting = self.blocked_reads.about(path, self.config.bounds.scan_max);
-        let rows = waiting.into_iter().filter_map(|(kept, (reads, since))| {
-            let (_, hold) = cx.state.write_leased_lock(kept)?;
-            let holder = hold.session;
+        let rows = waiting.into_iter().filter_map(|(write_leased, (reads, since))| {
+            let (_, record) = cx.state.write_leased_lock(write_leased)?;
+            let holder = record.session;
             Some(BlockedReadInfo {
-                path: kept.clone(),
+                path: write_leased.clone(),
                 reads,
                 holder,
                 holder_name: name(holder, cx.state),
                 since: cx.now.since(since),
-                at_most: self.remaining_of(&hold.lease, cx.state),
+                at_most: self.remaining_of(&record.lease, cx.state),
             })
         });
         self.few(rows)
@@ -125,7 +125,7 @@ impl Lessor {
     fn at_most(&self, holder: SessionId, wait: &ConsentWait, state: &State) -> Duration {
         let volumes = wait.leases.keys().counted().map(|volume| self.remaining(holder, volume, None, state));
         let longest = volumes.max().unwrap_or_default();
-        wait.expires_at.map_or(longest, |over| longest.min(over.since(self.clock.expiry_time())))
+        wait.expires_at.map_or(longest, |expires_at| longest.min(expires_at.since(self.clock.expiry_time())))
     }
 
     /// The highest of the wait's volumes in which the holder is covering.
@@ -137,9 +137,15 @@ impl Lessor {
         })
     }
 
-    fn remaining(&self, session: SessionId, volume: &NodePath, over: Option<ClusterTime>, state: &State) -> Duration {
+    fn remaining(
+        &self,
+        session: SessionId,
+        volume: &NodePath,
+        expires_at: Option<ClusterTime>,
+        state: &State,
+    ) -> Duration {
         let end = self.remaining_of(&LeaseKey::Volume(session, volume.clone()), state);
-        over.map_or(end, |over| over.since(self.clock.expiry_time()).min(end))
+        expires_at.map_or(end, |expires_at| expires_at.since(self.clock.expiry_time()).min(end))
     }
 
     /// The remaining time of a lease, including its margin.
@@ -158,7 +164,7 @@ fn name(session: SessionId, state: &State) -> String {
 /// The name of the writer. A purge has no writer.
 fn writer_name(pending: &PendingWrite, state: &State) -> String {
     match pending.client_write() {
-        Some(asked) => name(asked.session, state),
-        None => format!("the removal of what went with {} leases", pending.purged_leases().len()),
+        Some(request) => name(request.session, state),
+        None => format!("the purge of the nodes of {} leases", pending.purged_leases().len()),
     }
 }

@@ -25,9 +25,9 @@ impl Lessor {
         }
     }
 
-    pub(super) fn keep_alive(&mut self, asker: Requester, leases: &[KeyLeaseRenewal], cx: &mut StepContext<'_>) {
-        let kept = leases.iter().map(|lease| self.renew_key_lease(*lease, cx)).collect();
-        self.answer_renewal(asker, RenewalAnswer::KeepAlive(kept), cx);
+    pub(super) fn keep_alive(&mut self, requester: Requester, leases: &[KeyLeaseRenewal], cx: &mut StepContext<'_>) {
+        let promises = leases.iter().map(|lease| self.renew_key_lease(*lease, cx)).collect();
+        self.answer_renewal(requester, RenewalAnswer::KeepAlive(promises), cx);
     }
 
     /// Renews a key lease in memory: for its term, but no further than its horizon by the promising
@@ -39,8 +39,8 @@ impl Lessor {
         cx: &StepContext<'_>,
     ) -> KeyLeasePromise {
         let key = LeaseKey::Key(id);
-        let is_meant = |found: Incarnation| incarnation.is_none_or(|meant| meant == found);
-        let found = cx.state.lease(&key).filter(|lease| is_meant(lease.incarnation));
+        let is_intended = |found: Incarnation| incarnation.is_none_or(|intended| intended == found);
+        let found = cx.state.lease(&key).filter(|lease| is_intended(lease.incarnation));
         let ttl = found.map(|lease| lease.term()).unwrap_or_default();
         let named = found.map(|lease| lease.incarnation).or(incarnation).unwrap_or_default();
         let is_live =
@@ -51,9 +51,9 @@ impl Lessor {
             let PromiseReach { span, .. } = self.reach(&key, horizon, term, cx.now, cx.now)?;
             Some((span, RenewalPlan { horizon, term }))
         });
-        if let Some((span, of)) = promised {
+        if let Some((span, plan)) = promised {
             let ending = self.clock.expiry_time();
-            self.lease_ends.renew(&key, ending, span, of);
+            self.lease_ends.renew(&key, ending, span, plan);
         }
         let result = match (promised, found) {
             (Some((span, _)), _) => KeepAliveResult::Renewed(span),

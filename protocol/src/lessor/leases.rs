@@ -91,9 +91,9 @@ impl LeaseEnd {
 
     /// Like `unlogged_renewal`, and marks the renewal as logged.
     fn take_unlogged_renewal(&mut self) -> Option<ClusterTime> {
-        let untold = self.unlogged_renewal()?;
+        let renewed_at = self.unlogged_renewal()?;
         self.evidence = RenewalEvidence::Logged;
-        Some(untold)
+        Some(renewed_at)
     }
 
     /// The fields that later steps depend on.
@@ -166,27 +166,27 @@ pub(super) struct LeaseEnds {
     /// The renewals of key leases in the tick in flight.
     ticking: Vec<Renewal>,
     /// When ended leases were last renewed. The lease that ended last is at the back.
-    departed: Diagnostic<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
-    /// The most entries in `departed`.
-    departed_max: usize,
+    ended: Diagnostic<VecDeque<(LeaseKey, Incarnation, ClusterTime)>>,
+    /// The most entries in `ended`.
+    ended_max: usize,
 }
 
 impl LeaseEnds {
-    /// No leases yet. The last renewals of `departed_max` ended leases will be remembered.
-    pub(super) fn new(departed_max: usize) -> Self {
-        Self { departed_max, ..Self::default() }
+    /// No leases yet. The last renewals of `ended_max` ended leases will be remembered.
+    pub(super) fn new(ended_max: usize) -> Self {
+        Self { ended_max, ..Self::default() }
     }
 
     /// Starts every lease of the state at its horizon, because no promise of the old leader reaches
     /// further (T6).
-    pub(super) fn from_horizons(state: &State, departed_max: usize) -> Self {
+    pub(super) fn from_horizons(state: &State, ended_max: usize) -> Self {
         let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
             (key.clone(), LeaseEnd::new(lease.incarnation, lease.horizon, load_of(key, lease.term())))
         };
         let ends: BTreeMap<LeaseKey, LeaseEnd> = state.leases().map(at_horizon).collect();
         let queue = ends.iter().map(|(key, lease)| (lease.ends_at, key.clone())).collect();
         let load = ends.values().map(|lease| lease.load).sum();
-        Self { ends, queue, load, ..Self::new(departed_max) }
+        Self { ends, queue, load, ..Self::new(ended_max) }
     }
 
     /// Adds a lease that ends at `end` and has this term. It replaces a lease of the same name.
@@ -213,24 +213,24 @@ impl LeaseEnds {
 
     pub(super) fn remove(&mut self, key: &LeaseKey) {
         let Some(removed) = self.take_out(key) else { return };
-        let carries = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
-        if let Some(seen) = removed.seen().filter(|_| carries) {
-            self.departed.0.push_back((key.clone(), removed.incarnation, seen));
-            if self.departed.0.len() > self.departed_max {
+        let has_dependents = matches!(key, LeaseKey::Volume(..) | LeaseKey::Key(_));
+        if let Some(seen) = removed.seen().filter(|_| has_dependents) {
+            self.ended.0.push_back((key.clone(), removed.incarnation, seen));
+            if self.ended.0.len() > self.ended_max {
                 reached(reached::Bound::Departed);
-                self.departed.0.pop_front();
+                self.ended.0.pop_front();
             }
         }
     }
 
     /// When the lease was last renewed, if known. It also finds leases that ended lately. Without
     /// an incarnation, it finds the latest lease of that name. For inspection only.
-    pub(super) fn seen(&self, key: &LeaseKey, meant: Option<Incarnation>) -> Option<ClusterTime> {
-        let is_meant = |incarnation| meant.is_none_or(|meant| meant == incarnation);
-        let gone =
-            |(gone, incarnation, _): &&(LeaseKey, Incarnation, ClusterTime)| gone == key && is_meant(*incarnation);
-        let departed = || self.departed.0.iter().rev().find(gone).map(|(.., seen)| *seen);
-        self.ends.get(key).filter(|end| is_meant(end.incarnation)).and_then(LeaseEnd::seen).or_else(departed)
+    pub(super) fn seen(&self, key: &LeaseKey, intended: Option<Incarnation>) -> Option<ClusterTime> {
+        let is_intended = |incarnation| intended.is_none_or(|intended| intended == incarnation);
+        let is_match =
+            |(ended, incarnation, _): &&(LeaseKey, Incarnation, ClusterTime)| ended == key && is_intended(*incarnation);
+        let ended = || self.ended.0.iter().rev().find(is_match).map(|(.., seen)| *seen);
+        self.ends.get(key).filter(|end| is_intended(end.incarnation)).and_then(LeaseEnd::seen).or_else(ended)
     }
 
     pub(super) fn get(&self, key: &LeaseKey) -> Option<&LeaseEnd> {
@@ -269,9 +269,9 @@ impl LeaseEnds {
     /// Records that the lease was renewed at `now`, with a promise of `span` from then on. A
     /// promise of zero length moves no end. If it did, a client with an unanswered recall could
     /// prolong its lease for ever by renewing (S5).
-    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, of: RenewalPlan) {
+    pub(super) fn renew(&mut self, key: &LeaseKey, now: ClusterTime, span: Duration, plan: RenewalPlan) {
         if let Some(lease) = self.ends.get_mut(key) {
-            let load = load_of(key, of.term);
+            let load = load_of(key, plan.term);
             self.load = self.load - lease.load + load;
             lease.load = load;
             if !span.is_zero() && lease.ends_at < now.after(span) {
@@ -280,8 +280,8 @@ impl LeaseEnds {
             lease.renewed = now;
             if lease.evidence != RenewalEvidence::Unlogged {
                 lease.evidence = RenewalEvidence::Unlogged;
-                lease.renewal_horizon = of.horizon;
-                self.renewed.insert((of.horizon, key.clone()));
+                lease.renewal_horizon = plan.horizon;
+                self.renewed.insert((plan.horizon, key.clone()));
             }
         }
     }
@@ -333,34 +333,34 @@ impl LeaseEnds {
     }
 
     /// Returns the next lease whose end and margin have passed, with its incarnation and horizon.
-    /// Marks its end as proposed. `None` when exhausted, or when `looks` leases were examined.
+    /// Marks its end as proposed. `None` when exhausted, or when `scans_left` leases were examined.
     ///
-    /// `standing` gives the replicated state's view of a lease. `may_end` says whether an expired
-    /// lease may end now; if not, it is examined again after `again`.
+    /// `replicated` gives the replicated state's view of a lease. `may_end` says whether an expired
+    /// lease may end now; if not, it is examined again after `retry_after`.
     pub(super) fn next_expired(
         &mut self,
         now: ClusterTime,
-        looks: &mut usize,
-        standing: impl Fn(&LeaseKey) -> Option<ReplicatedLease>,
+        scans_left: &mut usize,
+        replicated: impl Fn(&LeaseKey) -> Option<ReplicatedLease>,
         may_end: impl Fn(&LeaseKey) -> bool,
-        again: Duration,
+        retry_after: Duration,
     ) -> Option<(LeaseKey, Incarnation, ClusterTime)> {
         // These leases are put back after the loop. At the maximum of cluster time,
         // `now.after(again)` is `now`, and the loop would find them again.
-        let mut put_off = Vec::new();
+        let mut postponed = Vec::new();
         let mut found = None;
-        while found.is_none() && *looks > 0 && self.queue.first().is_some_and(|(at, _)| *at <= now) {
+        while found.is_none() && *scans_left > 0 && self.queue.first().is_some_and(|(time, _)| *time <= now) {
             let Some((_, key)) = self.queue.pop_first() else { break };
-            *looks -= 1;
-            let Some(ReplicatedLease { margin, horizon }) = standing(&key) else {
+            *scans_left -= 1;
+            let Some(ReplicatedLease { margin, horizon }) = replicated(&key) else {
                 self.take_out(&key);
                 continue;
             };
             let Some(lease) = self.ends.get_mut(&key) else { continue };
-            let over = lease.ends_at.after(margin);
-            if over > now {
-                lease.queued = over;
-                self.queue.insert((over, key));
+            let expires_at = lease.ends_at.after(margin);
+            if expires_at > now {
+                lease.queued = expires_at;
+                self.queue.insert((expires_at, key));
             } else if may_end(&key) {
                 lease.is_end_proposed = true;
                 if lease.take_unlogged_renewal().is_some() {
@@ -368,13 +368,13 @@ impl LeaseEnds {
                 }
                 found = Some((key, lease.incarnation, horizon));
             } else {
-                put_off.push((now.after(again), key));
+                postponed.push((now.after(retry_after), key));
             }
         }
-        for (at, key) in put_off {
+        for (time, key) in postponed {
             if let Some(lease) = self.ends.get_mut(&key) {
-                lease.queued = at;
-                self.queue.insert((at, key));
+                lease.queued = time;
+                self.queue.insert((time, key));
             }
         }
         found
@@ -385,8 +385,8 @@ impl LeaseEnds {
         vec![
             ("ends", self.ends.len()),
             ("queue of ends", self.queue.len()),
-            ("renewals to tell of", self.renewed.len()),
-            ("renewals told of", self.ticking.len()),
+            ("unlogged renewals", self.renewed.len()),
+            ("renewals in the tick", self.ticking.len()),
             ("load", usize::try_from(self.load).unwrap_or(usize::MAX)),
         ]
     }
@@ -397,24 +397,24 @@ impl LeaseEnds {
         let queued =
             |(key, lease): (&LeaseKey, &LeaseEnd)| (!lease.is_end_proposed).then(|| (lease.queued, key.clone()));
         if !self.ends.iter().filter_map(queued).collect::<BTreeSet<_>>().eq(&self.queue) {
-            return Err("the queue of ends is not that of the leases".to_owned());
+            return Err("the queue of ends does not match the leases".to_owned());
         }
-        let urgent = |(key, lease): (&LeaseKey, &LeaseEnd)| {
+        let unlogged = |(key, lease): (&LeaseKey, &LeaseEnd)| {
             lease.unlogged_renewal().map(|_| (lease.renewal_horizon, key.clone()))
         };
-        if !self.ends.iter().filter_map(urgent).collect::<BTreeSet<_>>().eq(&self.renewed) {
-            return Err("the renewals to be told of are not those of the leases".to_owned());
+        if !self.ends.iter().filter_map(unlogged).collect::<BTreeSet<_>>().eq(&self.renewed) {
+            return Err("the unlogged renewals do not match the leases".to_owned());
         }
         let load: u64 = self.ends.values().map(|lease| lease.load).sum();
         if load != self.load {
-            return Err(format!("renewing all leases takes {load}: counted {}", self.load));
+            return Err(format!("the load of all leases is {load}: counted {}", self.load));
         }
         Ok(())
     }
 
     /// The earliest time at which [`LeaseEnds::next_expired`] may return a lease.
     pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
-        self.queue.first().map(|(at, _)| *at)
+        self.queue.first().map(|(time, _)| *time)
     }
 }
 

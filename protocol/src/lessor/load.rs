@@ -28,13 +28,13 @@ impl Lessor {
         let load = self.lease_ends.load() + self.load_to_come + more;
         let most = self.config.bounds.renewals_per_second_max;
         let is_beyond = load > (most as u64).saturating_mul(LOAD_PER_RENEWAL_A_SECOND);
-        let got = usize::try_from(load.div_ceil(LOAD_PER_RENEWAL_A_SECOND)).unwrap_or(usize::MAX);
+        let count = usize::try_from(load.div_ceil(LOAD_PER_RENEWAL_A_SECOND)).unwrap_or(usize::MAX);
         let what = "renewals of leases in a second".to_owned();
         let is_refused = is_beyond && more > 0;
         if is_refused {
             reached(Bound::RenewalsPerSecond);
         }
-        is_refused.then_some(Refusal::Busy { what, got, most })
+        is_refused.then_some(Refusal::Busy { what, got: count, most })
     }
 
     /// The load of a new session.
@@ -67,15 +67,15 @@ impl Lessor {
     /// The refusal of a request, if a table or the proposal queue has no room for it.
     pub(super) fn no_room_for(&self, body: &Body, state: &State) -> Option<Refusal> {
         let bounds = &self.config.bounds;
-        let busy = |what: &str, bound, got, most| {
-            (got >= most).then(|| {
+        let busy = |what: &str, bound, count, most| {
+            (count >= most).then(|| {
                 reached(bound);
-                Refusal::Busy { what: what.to_owned(), got, most }
+                Refusal::Busy { what: what.to_owned(), got: count, most }
             })
         };
         let waiting = || {
-            let got = self.proposal_queue.requests();
-            busy("requests to propose", Bound::RequestsWaiting, got, bounds.requests_waiting_max)
+            let count = self.proposal_queue.requests();
+            busy("requests to propose", Bound::RequestsWaiting, count, bounds.requests_waiting_max)
         };
         match body {
             Body::Open { .. } => {
@@ -90,14 +90,14 @@ impl Lessor {
     /// The refusal of a transaction, if its results and those already remembered would exceed the
     /// bound.
     pub(super) fn beyond_results(&self, write: &Write, state: &State) -> Option<Refusal> {
-        let (own, most) = (results_of_write(write), self.config.bounds.results_max);
-        let got = state.results_remembered() + self.results_to_come + own;
+        let (added, most) = (results_of_write(write), self.config.bounds.results_max);
+        let count = state.results_remembered() + self.results_to_come + added;
         let what = "results of transactions to remember".to_owned();
-        let is_beyond = own > 0 && got > most;
+        let is_beyond = added > 0 && count > most;
         if is_beyond {
             reached(Bound::Results);
         }
-        is_beyond.then_some(Refusal::Busy { what, got, most })
+        is_beyond.then_some(Refusal::Busy { what, got: count, most })
     }
 }
 

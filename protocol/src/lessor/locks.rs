@@ -27,21 +27,21 @@ pub(super) struct AwaitedLocks {
 }
 
 impl AwaitedLocks {
-    fn insert(&mut self, asker: Requester, locks: Vec<AwaitedLock>) {
-        self.by_path.extend(locks.iter().map(|hold| (hold.path.clone(), asker.session)));
-        self.requests.insert(asker.session, (asker, locks));
+    fn insert(&mut self, requester: Requester, locks: Vec<AwaitedLock>) {
+        self.by_path.extend(locks.iter().map(|lock| (lock.path.clone(), requester.session)));
+        self.requests.insert(requester.session, (requester, locks));
     }
 
     pub(super) fn remove(&mut self, session: SessionId) -> Option<Requester> {
-        let (asker, holds) = self.requests.remove(&session)?;
-        for hold in holds {
-            self.by_path.remove(&(hold.path, session));
+        let (requester, locks) = self.requests.remove(&session)?;
+        for lock in locks {
+            self.by_path.remove(&(lock.path, session));
         }
-        Some(asker)
+        Some(requester)
     }
 
-    pub(super) fn askers(&self) -> impl Iterator<Item = &Requester> {
-        self.requests.values().map(|(asker, _)| asker)
+    pub(super) fn requesters(&self) -> impl Iterator<Item = &Requester> {
+        self.requests.values().map(|(requester, _)| requester)
     }
 
     #[cfg(test)]
@@ -54,11 +54,11 @@ impl AwaitedLocks {
         let named = self
             .requests
             .iter()
-            .flat_map(|(session, (_, holds))| holds.iter().map(|hold| (hold.path.clone(), *session)));
+            .flat_map(|(session, (_, locks))| locks.iter().map(|lock| (lock.path.clone(), *session)));
         if named.collect::<BTreeSet<_>>() == self.by_path {
             return Ok(());
         }
-        Err("the nodes by which those are found who wait for news of holds are not the ones that they named".to_owned())
+        Err("the index by path does not match the waiting requests".to_owned())
     }
 
     fn on(&self, path: &NodePath) -> impl Iterator<Item = SessionId> {
@@ -70,27 +70,27 @@ impl AwaitedLocks {
 
     /// The locks of a session's request whose status differs from the status in the request.
     fn changed(&self, session: SessionId, state: &State) -> Vec<(LockId, LockStatus)> {
-        let locks = self.requests.get(&session).into_iter().flat_map(|(_, holds)| holds);
+        let locks = self.requests.get(&session).into_iter().flat_map(|(_, locks)| locks);
         changed(locks, state)
     }
 }
 
 fn changed<'a>(locks: impl IntoIterator<Item = &'a AwaitedLock>, state: &State) -> Vec<(LockId, LockStatus)> {
-    let now = locks.into_iter().map(|hold| (hold.lock, hold.known, state.lock_status(&hold.path, hold.lock)));
-    now.filter(|(_, known, now)| known != now).map(|(hold, _, now)| (hold, now)).collect()
+    let now = locks.into_iter().map(|lock| (lock.lock, lock.known, state.lock_status(&lock.path, lock.lock)));
+    now.filter(|(_, reported, now)| reported != now).map(|(id, _, now)| (id, now)).collect()
 }
 
 impl Lessor {
     /// A session waits for changes of its locks.
-    pub(super) fn await_locks(&mut self, asker: Requester, locks: Vec<AwaitedLock>, cx: &mut StepContext<'_>) {
-        if let Some(earlier) = self.awaited_locks.remove(asker.session) {
+    pub(super) fn await_locks(&mut self, requester: Requester, locks: Vec<AwaitedLock>, cx: &mut StepContext<'_>) {
+        if let Some(earlier) = self.awaited_locks.remove(requester.session) {
             self.reply_without_promises(&earlier, Ok(Answer::LockStatuses(Vec::new())), cx);
         }
         let changed = changed(&locks, cx.state);
         if changed.is_empty() {
-            self.awaited_locks.insert(asker, locks);
+            self.awaited_locks.insert(requester, locks);
         } else {
-            self.reply(&asker, Ok(Answer::LockStatuses(changed)), cx);
+            self.reply(&requester, Ok(Answer::LockStatuses(changed)), cx);
         }
     }
 
@@ -105,8 +105,8 @@ impl Lessor {
                 if changed.is_empty() {
                     continue;
                 }
-                if let Some(asker) = self.awaited_locks.remove(session) {
-                    self.reply(&asker, Ok(Answer::LockStatuses(changed)), cx);
+                if let Some(requester) = self.awaited_locks.remove(session) {
+                    self.reply(&requester, Ok(Answer::LockStatuses(changed)), cx);
                 }
             }
         }
@@ -114,35 +114,35 @@ impl Lessor {
 
     /// Records the ends of lock delays, which count from the entry that ended the lost lock.
     fn start_lock_delays(&mut self, path: &NodePath, state: &State) {
-        for (id, hold) in state.locks_on(path).filter(|(_, hold)| matches!(hold.lease, LeaseKey::LockDelay(_))) {
+        for (id, record) in state.locks_on(path).filter(|(_, record)| matches!(record.lease, LeaseKey::LockDelay(_))) {
             let key = LeaseKey::LockDelay(id);
             if let Some(lease) = state.lease(&key).filter(|_| self.lease_ends.get(&key).is_none()) {
-                let end = self.clock.expiry_time().after(hold.lock_delay).min(lease.horizon);
-                self.lease_ends.insert(key, hold.incarnation, end, hold.lock_delay);
+                let end = self.clock.expiry_time().after(record.lock_delay).min(lease.horizon);
+                self.lease_ends.insert(key, record.incarnation, end, record.lock_delay);
             }
         }
     }
 
     /// Refuses the session's waiting request, because the client no longer waits for it.
     pub(super) fn refuse_awaited_locks(&mut self, session: SessionId, refusal: Refusal, cx: &mut StepContext<'_>) {
-        if let Some(asker) = self.awaited_locks.remove(session) {
-            self.reply_without_promises(&asker, Err(refusal), cx);
+        if let Some(requester) = self.awaited_locks.remove(session) {
+            self.reply_without_promises(&requester, Err(refusal), cx);
         }
     }
 
     /// The granted and the waiting locks on a node, in the order of arrival.
     pub(super) fn lock_infos(&self, path: &NodePath, cx: &StepContext<'_>) -> Vec<LockInfo> {
         let state = cx.state;
-        let info = |(id, hold): (LockId, &crate::state::LockRecord)| LockInfo {
+        let info = |(id, record): (LockId, &crate::state::LockRecord)| LockInfo {
             lock: id,
-            session: hold.session,
-            name: state.session(hold.session).map(|session| session.name.clone()).unwrap_or_default(),
-            mode: hold.mode,
-            token: hold.token,
-            is_upgrading: hold.is_upgrading,
-            is_write_lease: hold.write_lease.is_some(),
-            is_lost: matches!(hold.lease, LeaseKey::LockDelay(_)),
-            remaining: self.remaining_of(&hold.lease, state),
+            session: record.session,
+            name: state.session(record.session).map(|session| session.name.clone()).unwrap_or_default(),
+            mode: record.mode,
+            token: record.token,
+            is_upgrading: record.is_upgrading,
+            is_write_lease: record.write_lease.is_some(),
+            is_lost: matches!(record.lease, LeaseKey::LockDelay(_)),
+            remaining: self.remaining_of(&record.lease, state),
         };
         self.few(state.locks_on(path).map(info))
     }

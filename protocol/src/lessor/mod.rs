@@ -121,13 +121,13 @@ struct RenewedLease {
     renew: Renew,
     promise: Option<Promise>,
     /// The span that the lessor would promise without the limit of the horizon.
-    wanted: Duration,
+    span_uncapped: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WaitingRead {
     requester: Requester,
-    wanted: ReadTarget,
+    target: ReadTarget,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -177,7 +177,7 @@ pub struct Lessor {
     /// `None` until the first entry of the epoch is applied. Until then it refuses requests (S6).
     epoch: Option<Epoch>,
     /// How far the last leader's clock is known to have run beyond the log (T4).
-    heard: Duration,
+    run_on: Duration,
     clock: ClusterClock,
     /// The interval of ticks, as of the last step.
     tick: Duration,
@@ -224,7 +224,7 @@ struct StepContext<'a> {
 impl Lessor {
     /// The lessor of a replica that has just become leader. Its first proposal begins the epoch.
     ///
-    /// `heard` is a span on this machine's clock (T4). It runs from receiving the latest proposal
+    /// `run_on` is a span on this machine's clock (T4). It runs from receiving the latest proposal
     /// in the replica's log to last hearing from the leader that proposed it. An entry, a
     /// heartbeat, or any other message that only this leader sends counts. The caller passes the
     /// span as measured, and the lessor shortens it by the drift allowance. Proposals that are not
@@ -234,10 +234,10 @@ impl Lessor {
     /// If the caller does not know the span, it passes [`Duration::ZERO`]: the process has just
     /// started, another leader sent the entry, or the replica cut the entry off again. Too small a
     /// span prolongs abandoned leases. Too large a span cuts promised leases short.
-    pub fn new(config: LessorConfig, state: &State, heard: Duration, now: Instant) -> Self {
+    pub fn new(config: LessorConfig, state: &State, run_on: Duration, now: Instant) -> Self {
         Self {
             epoch: None,
-            heard: config.drift.shorten(heard),
+            run_on: config.drift.shorten(run_on),
             tick: state.tick(),
             clock: ClusterClock::new(state.cluster_time(), now),
             lease_ends: LeaseEnds::new(config.bounds.departed_max),
@@ -369,57 +369,58 @@ impl Lessor {
     /// writes, and *retry* to all other requests (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
         let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
-        let parked = std::mem::take(&mut self.blocked_reads).into_reads();
+        let blocked = std::mem::take(&mut self.blocked_reads).into_reads();
         let proving =
             std::mem::take(&mut self.round_reads).into_iter().chain(std::mem::take(&mut self.next_round_reads));
-        for read in std::mem::take(&mut self.proven_reads).into_iter().chain(proving).chain(parked) {
+        for read in std::mem::take(&mut self.proven_reads).into_iter().chain(proving).chain(blocked) {
             self.reply_without_promises(&read.requester, Err(Refusal::Retry), &mut cx);
         }
-        for asker in std::mem::take(&mut self.renewals).into_askers() {
-            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut cx);
+        for requester in std::mem::take(&mut self.renewals).into_requesters() {
+            self.reply_without_promises(&requester, Err(Refusal::Retry), &mut cx);
         }
         let writes = std::mem::take(&mut self.writes);
         for (_, pending) in writes.iter() {
             let refusal = if pending.is_proposed { Refusal::OutcomeUnknown } else { Refusal::Retry };
-            for asker in pending.client_write().iter().flat_map(|asked| &asked.requesters) {
-                self.reply_without_promises(asker, Err(refusal.clone()), &mut cx);
+            for requester in pending.client_write().iter().flat_map(|request| &request.requesters) {
+                self.reply_without_promises(requester, Err(refusal.clone()), &mut cx);
             }
         }
-        for asker in self.awaited_locks.askers() {
-            self.reply_without_promises(asker, Err(Refusal::Retry), &mut cx);
+        for requester in self.awaited_locks.requesters() {
+            self.reply_without_promises(requester, Err(Refusal::Retry), &mut cx);
         }
         let proposed = self.in_flight.values().flat_map(|proposal| &proposal.reasons);
         for reason in self.proposal_queue.reasons().chain(proposed) {
-            if let ProposalReason::Open(asker) | ProposalReason::Close(asker) | ProposalReason::Acquire(asker, ..) =
-                reason
+            if let ProposalReason::Open(requester)
+            | ProposalReason::Close(requester)
+            | ProposalReason::Acquire(requester, ..) = reason
             {
-                self.reply_without_promises(asker, Err(Refusal::Retry), &mut cx);
+                self.reply_without_promises(requester, Err(Refusal::Retry), &mut cx);
             }
         }
-        for asker in std::mem::take(&mut self.watches).into_askers() {
-            self.reply_without_promises(&asker, Err(Refusal::Retry), &mut cx);
+        for requester in std::mem::take(&mut self.watches).into_requesters() {
+            self.reply_without_promises(&requester, Err(Refusal::Retry), &mut cx);
         }
         cx.effects
     }
 
-    fn reply_without_promises(&self, asker: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
+    fn reply_without_promises(&self, requester: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let epoch = self.epoch.unwrap_or_default();
         let response = Response { epoch, promises: Vec::new(), lapses: Vec::new(), result };
-        cx.effects.push(LessorEffect::Reply { id: asker.id, response });
+        cx.effects.push(LessorEffect::Reply { id: requester.id, response });
     }
 
     /// Answers a request, with the promises that the lessor made when the request arrived (T6).
-    fn reply(&self, asker: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
+    fn reply(&self, requester: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let (mut promises, mut lapses) = (Vec::new(), Vec::new());
-        for renewed in &asker.renewed {
-            match self.renewal_result(asker.session, renewed, cx.state) {
+        for renewed in &requester.renewed {
+            match self.renewal_result(requester.session, renewed, cx.state) {
                 Some(Ok(promise)) => promises.push(promise),
                 Some(Err(lapse)) => lapses.push(lapse),
                 None => {}
             }
         }
         let response = Response { epoch: self.epoch.unwrap_or_default(), promises, lapses, result };
-        cx.effects.push(LessorEffect::Reply { id: asker.id, response });
+        cx.effects.push(LessorEffect::Reply { id: requester.id, response });
     }
 
     fn propose(&mut self, command: Command, reason: ProposalReason) {

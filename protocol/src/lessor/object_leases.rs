@@ -37,7 +37,7 @@ pub(super) struct VolumeTrack {
     pub(super) incarnation: Incarnation,
     pub(super) tracking: CopyTracking,
     /// The number of entries in memory: valid ones, and dropped ones that are not removed yet.
-    pub(super) exact: usize,
+    pub(super) entries: usize,
 }
 
 /// Whether the recorded object leases are all that the session can have.
@@ -46,15 +46,15 @@ pub(super) enum CopyTracking {
     /// The session has no others.
     Exact,
     /// There may be others, until all parts of a holder report with this number have arrived.
-    AwaitingReport { number: CoveringNumber, pieces: BTreeSet<u32> },
+    AwaitingReport { number: CoveringNumber, parts: BTreeSet<u32> },
     /// The leader records none, because the volume's settings say so or there would be too many.
     Covering,
 }
 
 impl VolumeTrack {
     #[cfg(test)]
-    fn pieces(&self) -> usize {
-        if let CopyTracking::AwaitingReport { pieces, .. } = &self.tracking { pieces.len() } else { 0 }
+    fn parts(&self) -> usize {
+        if let CopyTracking::AwaitingReport { parts, .. } = &self.tracking { parts.len() } else { 0 }
     }
 
     pub(super) fn is_covering(&self) -> bool {
@@ -66,7 +66,7 @@ impl VolumeTrack {
 pub(super) struct ObjectLease {
     /// From this time on the leader counts the lease as ended. It includes term, drift and margin
     /// (T3).
-    pub(super) over: ClusterTime,
+    pub(super) expires_at: ClusterTime,
     pub(super) source: GrantSource,
 }
 
@@ -119,7 +119,7 @@ struct LeaseEntry {
 struct SubtreeCopies {
     count: usize,
     /// No lease ends later than this.
-    over: ClusterTime,
+    expires_at: ClusterTime,
     /// No stamp is later than this.
     newest: u64,
 }
@@ -131,7 +131,7 @@ type ExactHolders = BTreeMap<(SessionId, NodePath), ClusterTime>;
 struct KnownCopies {
     session: SessionId,
     under: Incarnation,
-    over: ClusterTime,
+    expires_at: ClusterTime,
 }
 
 /// Object leases that a session has dropped, and that are still in memory.
@@ -217,7 +217,7 @@ impl ObjectLeases {
     ) {
         self.end_tracking(&volume, session);
         *self.counts.entry(volume.clone()).or_default() += 1;
-        let (key, track) = ((volume, session), VolumeTrack { incarnation, tracking, exact: 0 });
+        let (key, track) = ((volume, session), VolumeTrack { incarnation, tracking, entries: 0 });
         if track.is_covering() {
             self.coverings.insert(key.clone());
         }
@@ -239,7 +239,7 @@ impl ObjectLeases {
                 self.counts.remove(volume);
             }
         }
-        if track.exact > 0 {
+        if track.entries > 0 {
             self.forget(session, volume.clone(), None);
         }
     }
@@ -262,8 +262,9 @@ impl ObjectLeases {
         let under = under.incarnation;
         if let Some(known) = self.leases.get(&(object.clone(), session)).copied() {
             if known.under == under && self.is_live(&object.path, session, &known) {
-                let (over, source) = (known.lease.over.max(lease.over), known.lease.source.and(lease.source));
-                return self.update(object, session, LeaseEntry { lease: ObjectLease { over, source }, under });
+                let (expires_at, source) =
+                    (known.lease.expires_at.max(lease.expires_at), known.lease.source.and(lease.source));
+                return self.update(object, session, LeaseEntry { lease: ObjectLease { expires_at, source }, under });
             }
             self.remove_one(object, session);
         }
@@ -274,7 +275,7 @@ impl ObjectLeases {
             return self.make_covering(&key);
         }
         if let Some(track) = self.tracks.get_mut(&key) {
-            track.exact += 1;
+            track.entries += 1;
         }
         let object = self.shared(object, state);
         self.by_session.entry(session).or_default().insert(object.clone());
@@ -283,7 +284,7 @@ impl ObjectLeases {
     }
 
     fn is_full(&self, key: &(NodePath, SessionId), most: usize) -> bool {
-        self.tracks.get(key).is_some_and(|track| track.exact >= most)
+        self.tracks.get(key).is_some_and(|track| track.entries >= most)
     }
 
     fn update(&mut self, object: &Object, session: SessionId, entry: LeaseEntry) {
@@ -296,7 +297,7 @@ impl ObjectLeases {
     fn make_covering(&mut self, key: &(NodePath, SessionId)) {
         let Some(track) = self.tracks.get_mut(key) else { return };
         reached(reached::Bound::SessionObjects);
-        track.exact = 0;
+        track.entries = 0;
         self.counting.remove(&track.incarnation);
         let (volume, session) = key.clone();
         track.tracking = CopyTracking::Covering;
@@ -316,10 +317,10 @@ impl ObjectLeases {
                 self.below.insert(top, BTreeMap::new());
             }
             let Some(holders) = self.below.get_mut(above) else { continue };
-            let none = SubtreeCopies { count: 0, over: lease.over, newest };
+            let none = SubtreeCopies { count: 0, expires_at: lease.expires_at, newest };
             let below = holders.entry((session, under)).or_insert(none);
             below.count += more;
-            (below.over, below.newest) = (below.over.max(lease.over), below.newest.max(newest));
+            (below.expires_at, below.newest) = (below.expires_at.max(lease.expires_at), below.newest.max(newest));
         }
     }
 
@@ -379,10 +380,10 @@ impl ObjectLeases {
             }
         }
         for object in objects {
-            let goes = |entry: &LeaseEntry| {
+            let is_dropped = |entry: &LeaseEntry| {
                 Some(entry.lease.source.sequence()) <= through || !self.counting.contains_key(&entry.under)
             };
-            if self.leases.get(&(object.clone(), *session)).is_some_and(goes) {
+            if self.leases.get(&(object.clone(), *session)).is_some_and(is_dropped) {
                 self.remove_one(&object, *session);
             }
         }
@@ -413,7 +414,7 @@ impl ObjectLeases {
         }
         let track = self.counting.get(&under).and_then(|key| self.tracks.get_mut(key));
         if let Some(track) = track {
-            track.exact = track.exact.saturating_sub(1);
+            track.entries = track.entries.saturating_sub(1);
         }
     }
 
@@ -426,11 +427,12 @@ impl ObjectLeases {
         now: ClusterTime,
         state: &State,
     ) -> Vec<(SessionId, NodePath, Option<ClusterTime>)> {
-        let exact = self.by_lease(self.known_at(&ObjectSet::One(object.clone()), now).take(most).flatten());
-        let mut holders: BTreeMap<_, _> = exact.into_iter().map(|(lease, over)| (lease, Some(over))).collect();
+        let entries = self.by_lease(self.known_at(&ObjectSet::One(object.clone()), now).take(most).flatten());
+        let mut holders: BTreeMap<_, _> =
+            entries.into_iter().map(|(lease, expires_at)| (lease, Some(expires_at))).collect();
         let coverings = self.covering_keys(state.volume_of(&object.path).0).take(most);
         holders.extend(coverings.map(|(volume, session)| ((*session, volume.clone()), None)));
-        holders.into_iter().map(|((session, volume), over)| (session, volume, over)).collect()
+        holders.into_iter().map(|((session, volume), expires_at)| (session, volume, expires_at)).collect()
     }
 
     /// The number of entries examined, and the sessions with known object leases in the set: each
@@ -441,19 +443,19 @@ impl ObjectLeases {
         now: ClusterTime,
         most: usize,
     ) -> Option<(usize, ExactHolders)> {
-        let mut looked_at = 0;
-        let known = self.known_at(set, now).take(most.saturating_add(1)).inspect(|_| looked_at += 1);
+        let mut examined = 0;
+        let known = self.known_at(set, now).take(most.saturating_add(1)).inspect(|_| examined += 1);
         let holders = self.by_lease(known.flatten());
-        (looked_at <= most).then_some((looked_at, holders))
+        (examined <= most).then_some((examined, holders))
     }
 
     /// The latest end of each session's entries under each volume lease, by session and volume.
     fn by_lease(&self, known: impl Iterator<Item = KnownCopies>) -> ExactHolders {
         let mut holders = ExactHolders::new();
-        for KnownCopies { session, under, over } in known {
+        for KnownCopies { session, under, expires_at } in known {
             if let Some((volume, _)) = self.counting.get(&under) {
-                let latest = holders.entry((session, volume.clone())).or_insert(over);
-                *latest = over.max(*latest);
+                let latest = holders.entry((session, volume.clone())).or_insert(expires_at);
+                *latest = expires_at.max(*latest);
             }
         }
         holders
@@ -462,14 +464,14 @@ impl ObjectLeases {
     /// Walks the entries of the set. Yields `None` for an entry that has ended or is invalid.
     fn known_at(&self, set: &ObjectSet, now: ClusterTime) -> impl Iterator<Item = Option<KnownCopies>> {
         let own = self.entries_at(set).map(|((object, session), entry)| {
-            let known = KnownCopies { session: *session, under: entry.under, over: entry.lease.over };
+            let known = KnownCopies { session: *session, under: entry.under, expires_at: entry.lease.expires_at };
             self.is_live(&object.path, *session, entry).then_some(known)
         });
         let below = self.below_in(set).map(|(top, session, under, below)| {
-            let counts = self.counting.contains_key(&under) && !self.is_dropped(top, session, below.newest);
-            counts.then_some(KnownCopies { session, under, over: below.over })
+            let is_live = self.counting.contains_key(&under) && !self.is_dropped(top, session, below.newest);
+            is_live.then_some(KnownCopies { session, under, expires_at: below.expires_at })
         });
-        own.chain(below).map(move |known| known.filter(|known| known.over > now))
+        own.chain(below).map(move |known| known.filter(|known| known.expires_at > now))
     }
 
     /// The sessions with a known object lease in the set that has not ended.
@@ -492,10 +494,10 @@ impl ObjectLeases {
             }
         };
         let own = own.into_iter().flatten().map(|lease| lease.source.sequence());
-        let everything = (session, Incarnation(0))..=(session, Incarnation(u64::MAX));
+        let incarnations = (session, Incarnation(0))..=(session, Incarnation(u64::MAX));
         let below = match set {
             ObjectSet::One(_) => None,
-            ObjectSet::Subtree(top) => self.below.get(top).map(|holders| holders.range(everything)),
+            ObjectSet::Subtree(top) => self.below.get(top).map(|holders| holders.range(incarnations)),
         };
         let below = below.into_iter().flatten().map(|(_, below)| below.newest);
         own.chain(below).counted().max().unwrap_or_default()
@@ -541,10 +543,10 @@ impl ObjectLeases {
         most: usize,
     ) -> Option<Vec<(&(Object, SessionId), &ObjectLease)>> {
         let all: Vec<_> = sets.flat_map(|set| self.entries_in(&set)).take(most + 1).collect();
-        let counts = |((object, session), entry): &(&(Object, SessionId), &LeaseEntry)| {
+        let is_live = |((object, session), entry): &(&(Object, SessionId), &LeaseEntry)| {
             self.is_live(&object.path, *session, entry)
         };
-        (all.len() <= most).then(|| all.into_iter().filter(counts).map(|(key, entry)| (key, &entry.lease)).collect())
+        (all.len() <= most).then(|| all.into_iter().filter(is_live).map(|(key, entry)| (key, &entry.lease)).collect())
     }
 
     /// The entries of the one object, or of the two objects of the topmost node.
@@ -580,9 +582,9 @@ impl ObjectLeases {
         let mut coverings = Vec::new();
         for volume in volumes {
             let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) else { continue };
-            if let CopyTracking::AwaitingReport { number, pieces } = &mut track.tracking {
+            if let CopyTracking::AwaitingReport { number, parts } = &mut track.tracking {
                 *number = next();
-                pieces.clear();
+                parts.clear();
                 coverings.push(CoveringLease {
                     volume: volume.clone(),
                     incarnation: track.incarnation,
@@ -595,12 +597,12 @@ impl ObjectLeases {
 
     /// Records the arrival of a part of a holder report. When all parts have arrived, the covering
     /// ends: the recorded leases are then all that the session can have (S7).
-    pub(super) fn add_report_part(&mut self, volume: &NodePath, session: SessionId, piece: u32, pieces: u32) {
+    pub(super) fn add_report_part(&mut self, volume: &NodePath, session: SessionId, part: u32, parts: u32) {
         let key = (volume.clone(), session);
         let Some(track) = self.tracks.get_mut(&key) else { return };
-        if let CopyTracking::AwaitingReport { pieces: seen, .. } = &mut track.tracking {
-            seen.insert(piece);
-            if (0..pieces).all(|piece| seen.contains(&piece)) {
+        if let CopyTracking::AwaitingReport { parts: seen, .. } = &mut track.tracking {
+            seen.insert(part);
+            if (0..parts).all(|part| seen.contains(&part)) {
                 track.tracking = CopyTracking::Exact;
                 self.coverings.remove(&key);
             }
@@ -613,7 +615,7 @@ impl ObjectLeases {
             Some(key) => Bound::Excluded(key),
             None => Bound::Unbounded,
         };
-        let mut over = Vec::new();
+        let mut ended = Vec::new();
         for (seen, (key, entry)) in self.leases.range((start, Bound::Unbounded)).enumerate() {
             if seen == most {
                 reached(reached::Bound::Sweep);
@@ -621,14 +623,14 @@ impl ObjectLeases {
             }
             visit(1);
             self.swept = Some(key.clone());
-            if entry.lease.over <= now {
-                over.push(key.clone());
+            if entry.lease.expires_at <= now {
+                ended.push(key.clone());
             }
         }
-        if over.is_empty() && self.swept.as_ref() == self.leases.last_key_value().map(|(key, _)| key) {
+        if ended.is_empty() && self.swept.as_ref() == self.leases.last_key_value().map(|(key, _)| key) {
             self.swept = None;
         }
-        for (object, session) in over {
+        for (object, session) in ended {
             self.remove_one(&object, session);
         }
     }
@@ -651,14 +653,14 @@ impl ObjectLeases {
 
     /// The object with a path whose text is shared with the node, or with other entries.
     fn shared(&self, object: &Object, state: &State) -> Object {
-        let twin = || {
+        let sibling = || {
             [ObjectKind::Data, ObjectKind::Children].into_iter().find_map(|kind| {
-                let twin = Object { path: object.path.clone(), kind };
-                let known = self.leases.range((twin.clone(), EVERYONE.0)..=(twin, EVERYONE.1)).next();
+                let sibling = Object { path: object.path.clone(), kind };
+                let known = self.leases.range((sibling.clone(), EVERYONE.0)..=(sibling, EVERYONE.1)).next();
                 known.map(|((known, _), _)| known.path.clone())
             })
         };
-        let path = state.interned_path(&object.path).cloned().or_else(twin);
+        let path = state.interned_path(&object.path).cloned().or_else(sibling);
         Object { path: path.unwrap_or_else(|| object.path.clone()), kind: object.kind }
     }
 
@@ -670,56 +672,56 @@ impl ObjectLeases {
             ("tracks by volume", self.counts.len()),
             ("coverings", self.coverings.len()),
             ("tracks that count", self.counting.len()),
-            ("pieces of lists", self.tracks.values().map(|track| track.pieces()).sum()),
+            ("parts of reports", self.tracks.values().map(|track| track.parts()).sum()),
             ("object leases", self.leases.len()),
             ("object leases by session", self.by_session.values().map(BTreeSet::len).sum()),
             ("holders below nodes", self.below.values().map(BTreeMap::len).sum()),
             ("nodes with holders below", self.below.len()),
-            ("what is to be forgotten", self.dropping.len()),
+            ("pending drops", self.dropping.len()),
         ]
     }
 
     /// Checks that the tables agree.
     pub(super) fn check(&self) -> Result<(), String> {
-        let mut exact: BTreeMap<Incarnation, usize> = BTreeMap::new();
+        let mut entries: BTreeMap<Incarnation, usize> = BTreeMap::new();
         for ((object, session), entry) in &self.leases {
             if !self.by_session.get(session).is_some_and(|objects| objects.contains(object)) {
-                return Err(format!("the lease of {session} on {object} is missing among the session's"));
+                return Err(format!("the lease of {session} on {object} is not in the index by session"));
             }
             let is_forgotten = || {
                 let mut tops = std::iter::once(object.path.clone()).chain(object.path.ancestors());
                 tops.any(|top| self.dropping.contains_key(&(*session, top)))
             };
             if !self.counting.contains_key(&entry.under) && !is_forgotten() {
-                return Err(format!("the lease of {session} on {object} counts for nothing and is not forgotten"));
+                return Err(format!("the lease of {session} on {object} is invalid, and no drop removes it"));
             }
-            *exact.entry(entry.under).or_default() += 1;
+            *entries.entry(entry.under).or_default() += 1;
         }
         let by_session: usize = self.by_session.values().map(BTreeSet::len).sum();
         if by_session != self.leases.len() {
             return Err(format!("{by_session} leases by session, {} by object", self.leases.len()));
         }
         if !self.coverings.iter().eq(self.tracks.iter().filter(|(_, track)| track.is_covering()).map(|(key, _)| key)) {
-            return Err(format!("the coverings are {:?}, not those of the tracks", self.coverings));
+            return Err(format!("the coverings are {:?}, and do not match the tracks", self.coverings));
         }
-        self.check_tracks(&exact)?;
+        self.check_tracks(&entries)?;
         self.check_below()
     }
 
-    fn check_tracks(&self, exact: &BTreeMap<Incarnation, usize>) -> Result<(), String> {
+    fn check_tracks(&self, entries: &BTreeMap<Incarnation, usize>) -> Result<(), String> {
         let (mut counts, mut counting) = (BTreeMap::new(), BTreeMap::new());
         for (key, track) in &self.tracks {
             *counts.entry(key.0.clone()).or_default() += 1;
             if track.tracking != CopyTracking::Covering {
                 counting.insert(track.incarnation, key.clone());
             }
-            let expected = exact.get(&track.incarnation).copied().unwrap_or_default();
-            if track.exact != if track.tracking == CopyTracking::Covering { 0 } else { expected } {
-                return Err(format!("{key:?} counts {} leases and has {expected}", track.exact));
+            let expected = entries.get(&track.incarnation).copied().unwrap_or_default();
+            if track.entries != if track.tracking == CopyTracking::Covering { 0 } else { expected } {
+                return Err(format!("{key:?} counts {} leases: expected {expected}", track.entries));
             }
         }
         if counts != self.counts || counting != self.counting {
-            return Err("the tracks are not those that are found by volume, or by incarnation".to_owned());
+            return Err("the indexes by volume and incarnation do not match the tracks".to_owned());
         }
         Ok(())
     }
@@ -729,23 +731,24 @@ impl ObjectLeases {
         for ((object, session), LeaseEntry { lease, under }) in &self.leases {
             let newest = lease.source.sequence();
             for above in above(&object.path) {
-                let none = SubtreeCopies { count: 0, over: lease.over, newest };
+                let none = SubtreeCopies { count: 0, expires_at: lease.expires_at, newest };
                 let below = expected.entry((above, *session, *under)).or_insert(none);
-                let (over, newest) = (below.over.max(lease.over), below.newest.max(newest));
-                *below = SubtreeCopies { count: below.count + 1, over, newest };
+                let (expires_at, newest) = (below.expires_at.max(lease.expires_at), below.newest.max(newest));
+                *below = SubtreeCopies { count: below.count + 1, expires_at, newest };
             }
         }
         let found = self.below.iter().flat_map(|(top, holders)| holders.iter().map(move |of| (top.as_str(), of)));
         let found = found.map(|(top, ((session, under), below))| ((top, *session, *under), *below));
         let is_bound = |(key, found): (_, SubtreeCopies)| {
             let expected = expected.get(&key);
-            expected.is_some_and(|one| {
-                (found.count, found.over >= one.over, found.newest >= one.newest) == (one.count, true, true)
+            expected.is_some_and(|expected| {
+                (found.count, found.expires_at >= expected.expires_at, found.newest >= expected.newest)
+                    == (expected.count, true, true)
             })
         };
         let count: usize = self.below.values().map(BTreeMap::len).sum();
         if count != expected.len() || !found.into_iter().all(is_bound) {
-            return Err("who holds something below a node is not what the leases say".to_owned());
+            return Err("the sums below the nodes do not match the leases".to_owned());
         }
         Ok(())
     }

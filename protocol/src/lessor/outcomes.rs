@@ -11,10 +11,10 @@ impl Lessor {
     pub(super) fn handle_committed(
         &mut self,
         number: u64,
-        (outcomes, held): (Vec<Outcome>, &BTreeSet<NodePath>),
+        (outcomes, locked): (Vec<Outcome>, &BTreeSet<NodePath>),
         cx: &mut StepContext<'_>,
     ) {
-        self.handle_lock_changes(held, cx);
+        self.handle_lock_changes(locked, cx);
         let Some(ProposalInFlight { time, proposed_at, reasons }) = self.in_flight.remove(&number) else { return };
         if self.epoch.is_some() {
             self.clock.committed(time, proposed_at);
@@ -30,15 +30,15 @@ impl Lessor {
                     }
                 }
                 ProposalReason::Purge(waiting) => self.handle_purged(waiting, cx.state),
-                ProposalReason::Open(asker) => {
+                ProposalReason::Open(requester) => {
                     self.load_to_come -= Self::load_of_session();
                     self.sessions_to_come -= 1;
-                    self.handle_session_opened(&asker, &outcome, cx);
+                    self.handle_session_opened(&requester, &outcome, cx);
                 }
-                ProposalReason::Close(asker) => self.handle_session_closed(&asker, cx),
-                ProposalReason::Acquire(asker, valid_at, load) => {
+                ProposalReason::Close(requester) => self.handle_session_closed(&requester, cx),
+                ProposalReason::Acquire(requester, valid_at, load) => {
                     self.load_to_come -= load;
-                    self.handle_volume_acquired(&asker, valid_at, &outcome, cx);
+                    self.handle_volume_acquired(&requester, valid_at, &outcome, cx);
                 }
                 ProposalReason::Expire(key, incarnation) => self.handle_expired(key, incarnation, &outcome, cx),
                 ProposalReason::Write(waiting) => self.handle_written(waiting, outcome, cx),

@@ -51,8 +51,9 @@ impl Lessor {
         let is_live =
             self.lease_ends.get(&key).is_some_and(|end| end.incarnation == *incarnation && !end.is_end_proposed);
         let promised = is_live.then(|| self.promise(&key, volume, cx)).flatten();
-        let (promise, wanted) = promised.map_or((None, Duration::ZERO), |(promise, wanted)| (Some(promise), wanted));
-        RenewedLease { renew, promise, wanted }
+        let (promise, span_uncapped) =
+            promised.map_or((None, Duration::ZERO), |(promise, span_uncapped)| (Some(promise), span_uncapped));
+        RenewedLease { renew, promise, span_uncapped }
     }
 
     /// The answer to a renewal: the promise made on arrival if the lease still exists, a lapse if
@@ -65,10 +66,10 @@ impl Lessor {
         state: &State,
     ) -> Option<Result<Promise, Lapse>> {
         let Renew { volume, incarnation } = renew;
-        let meant = promise.as_ref().map_or(*incarnation, |promise| promise.incarnation);
+        let intended = promise.as_ref().map_or(*incarnation, |promise| promise.incarnation);
         let lease = state.lease(&LeaseKey::Volume(session, volume.clone()));
         let settings = state.volume(volume);
-        match (lease.filter(|lease| lease.incarnation == meant), settings) {
+        match (lease.filter(|lease| lease.incarnation == intended), settings) {
             // The volume's generation may have changed since the arrival.
             (Some(_), Some(volume)) => {
                 promise.clone().map(|promise| Ok(Promise { generation: volume.generation, ..promise }))
@@ -133,10 +134,10 @@ impl Lessor {
         let (volume, settings) = cx.state.volume_of(&object.path);
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
-        let is_changing = self.writes.covers(object) || self.is_removed(&object.path, cx.state);
-        let is_written = is_changing && !self.planted(Bug::GrantDuringWrite);
-        let is_kept = object.kind == ObjectKind::Data && cx.state.write_leased_lock(&object.path).is_some();
-        if end.is_end_proposed || end.incarnation != track.incarnation || is_written || is_kept {
+        let is_changing = self.writes.changes_object(object) || self.is_removed(&object.path, cx.state);
+        let is_blocked = is_changing && !self.planted(Bug::GrantDuringWrite);
+        let is_write_leased = object.kind == ObjectKind::Data && cx.state.write_leased_lock(&object.path).is_some();
+        if end.is_end_proposed || end.incarnation != track.incarnation || is_blocked || is_write_leased {
             return None;
         }
         let is_full = self.object_leases.len() >= self.config.bounds.object_leases_max;
@@ -151,8 +152,8 @@ impl Lessor {
         } else {
             settings.settings.object_wait(self.config.drift)
         };
-        let over = self.clock.expiry_time().after(wait);
-        let lease = ObjectLease { over, source: GrantSource::granted(stamp.sequence) };
+        let expires_at = self.clock.expiry_time().after(wait);
+        let lease = ObjectLease { expires_at, source: GrantSource::granted(stamp.sequence) };
         let most = self.config.limits.session_objects_max;
         self.object_leases.add(volume, object, session, lease, most, cx.state);
         let span = settings.settings.object_term();
@@ -161,7 +162,7 @@ impl Lessor {
 
     /// Whether a pending purge removes the node (S3). Without a purge, it looks up no node.
     fn is_removed(&self, path: &NodePath, state: &State) -> bool {
-        let goes_with = || state.node(path).and_then(|node| node.attachment.as_ref());
-        self.writes.is_purging() && goes_with().is_some_and(|to| self.writes.is_purging_lease(to.incarnation))
+        let attachment = || state.node(path).and_then(|node| node.attachment.as_ref());
+        self.writes.is_purging() && attachment().is_some_and(|to| self.writes.is_purging_lease(to.incarnation))
     }
 }

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_with_so_many_commands() {
+    fn proposal_is_full_at_its_bound_of_commands() {
         let mut outbox = ProposalQueue::default();
         for session in 1..=BOUNDS.proposal_commands_full as u64 {
             assert!(!outbox.is_full(&BOUNDS), "{session}");
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_with_so_many_bytes_of_few_commands() {
+    fn proposal_is_full_at_its_bound_of_bytes() {
         let mut outbox = ProposalQueue::default();
         let open = |bytes: usize| Command::OpenSession { name: "n".repeat(bytes) };
         let around_name = open(1 << 20).encoded_bytes() - (1 << 20);
         outbox.push(open(BOUNDS.proposal_bytes_max - around_name - open(0).encoded_bytes() - 1), ProposalReason::Tick);
         assert!(!outbox.is_full(&BOUNDS));
         outbox.push(open(0), ProposalReason::Tick);
-        assert!(!outbox.is_full(&BOUNDS), "a byte is missing");
+        assert!(!outbox.is_full(&BOUNDS), "one byte less does not fit");
         outbox.push(open(0), ProposalReason::Tick);
         assert!(outbox.is_full(&BOUNDS));
         assert_eq!(outbox.take(&BOUNDS).0.len(), 2, "the third would go beyond the bound");

@@ -16,7 +16,7 @@ impl Lessor {
     /// Lets a read wait for a quorum round that begins after its arrival. If a round is in flight,
     /// the read waits for the next (S6).
     pub(super) fn read(&mut self, read: WaitingRead, cx: &mut StepContext<'_>) {
-        let path = match &read.wanted {
+        let path = match &read.target {
             ReadTarget::Object { object, .. } => Some(&object.path),
             ReadTarget::List { path, .. } => Some(path),
             ReadTarget::CurrentRevision => None,
@@ -24,11 +24,11 @@ impl Lessor {
         if let Some(Err(error)) = path.map(|path| self.config.limits.check_path(path)) {
             return self.reply(&read.requester, Err(error.into()), cx);
         }
-        let got = self.proven_reads.len() + self.round_reads.len() + self.next_round_reads.len();
+        let count = self.proven_reads.len() + self.round_reads.len() + self.next_round_reads.len();
         let most = self.config.bounds.reads_max;
-        if got >= most {
+        if count >= most {
             reached(Bound::Reads);
-            let refusal = Refusal::Busy { what: "reads".to_owned(), got, most };
+            let refusal = Refusal::Busy { what: "reads".to_owned(), got: count, most };
             return self.reply_without_promises(&read.requester, Err(refusal), cx);
         }
         if self.planted(Bug::ReadWithoutProof) {
@@ -86,8 +86,8 @@ impl Lessor {
 
     /// Answers a read. `freed` is the node whose write lease has ended, if the read waited for one.
     pub(super) fn answer_freed(&mut self, read: &WaitingRead, freed: Option<&NodePath>, cx: &mut StepContext<'_>) {
-        let WaitingRead { requester, wanted } = read;
-        let (object, known) = match wanted {
+        let WaitingRead { requester, target } = read;
+        let (object, known) = match target {
             ReadTarget::Object { object, .. }
                 if freed != Some(&object.path) && self.is_under_write_lease(object, cx.state) =>
             {
@@ -139,11 +139,11 @@ pub(super) fn list(
     let mut page = ListPage { nodes: Vec::new(), revision: state.revision(), through: None };
     let (mut bytes, mut through): (usize, Option<&NodePath>) = (0, None);
     // Tombstones count too, because examining them takes time.
-    for (looked_at, (path, node)) in state.nodes_and_tombstones_in(path, after).enumerate() {
+    for (examined, (path, node)) in state.nodes_and_tombstones_in(path, after).enumerate() {
         bytes += node.map_or(0, |node| path.as_str().len() + node.value.len() + NODE_BYTES);
         let is_long = page.nodes.len() == most;
         let is_full = is_long || (bytes > bounds.list_bytes_max && !page.nodes.is_empty());
-        if is_full || looked_at == bounds.scan_max {
+        if is_full || examined == bounds.scan_max {
             if !is_long {
                 reached(if is_full { Bound::ListBytes } else { Bound::Scan });
             }

@@ -97,15 +97,15 @@ impl RecallChannel {
     fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {
-            let having: Vec<Stamp> = self.having(epoch, set).take(CANDIDATES_MAX).collect();
-            if having.is_empty() {
+            let stamps: Vec<Stamp> = self.stamps_of(epoch, set).take(CANDIDATES_MAX).collect();
+            if stamps.is_empty() {
                 return None;
             }
-            if having.len() == CANDIDATES_MAX {
+            if stamps.len() == CANDIDATES_MAX {
                 reached(Bound::Candidates);
             }
-            if fewest.as_ref().is_none_or(|fewest| having.len() < fewest.len()) {
-                fewest = Some(having);
+            if fewest.as_ref().is_none_or(|fewest| stamps.len() < fewest.len()) {
+                fewest = Some(stamps);
             }
         }
         let mut candidates = fewest?;
@@ -114,11 +114,11 @@ impl RecallChannel {
     }
 
     /// The unanswered recalls after the last grant that include the set.
-    fn having<'a>(&'a self, epoch: Epoch, set: &ObjectSet) -> impl Iterator<Item = Stamp> + use<'a> {
+    fn stamps_of<'a>(&'a self, epoch: Epoch, set: &ObjectSet) -> impl Iterator<Item = Stamp> + use<'a> {
         let first = Stamp { epoch, sequence: self.last_grant + 1 };
         let last = Stamp { epoch, sequence: u64::MAX };
-        let by = self.including(set).flat_map(move |set| self.by_set.range((set.clone(), first)..=(set, last)));
-        by.map(|(_, stamp)| *stamp).counted()
+        let found = self.including(set).flat_map(move |set| self.by_set.range((set.clone(), first)..=(set, last)));
+        found.map(|(_, stamp)| *stamp).counted()
     }
 
     /// Whether this unanswered recall includes the set.
@@ -176,19 +176,19 @@ impl RecallChannel {
         if self.registration.is_none() {
             return Vec::new();
         }
-        let late = self.by_sent.iter().take_while(|(sent, _)| now.since(*sent) >= after).take(most).counted();
-        let mut late: Vec<Stamp> = late.map(|(_, stamp)| *stamp).collect();
-        late.sort_unstable();
-        late.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
+        let overdue = self.by_sent.iter().take_while(|(sent, _)| now.since(*sent) >= after).take(most).counted();
+        let mut overdue: Vec<Stamp> = overdue.map(|(_, stamp)| *stamp).collect();
+        overdue.sort_unstable();
+        overdue.into_iter().filter_map(|stamp| self.resend(stamp, now)).collect()
     }
 
     /// The recall with this stamp, to send it again. `None` if it is answered.
     pub(super) fn resend(&mut self, stamp: Stamp, now: Instant) -> Option<Recall> {
-        let one = self.unanswered.get_mut(&stamp)?;
-        self.by_sent.remove(&(one.sent, stamp));
+        let unanswered = self.unanswered.get_mut(&stamp)?;
+        self.by_sent.remove(&(unanswered.sent, stamp));
         self.by_sent.insert((now, stamp));
-        one.sent = now;
-        Some(one.recall.clone())
+        unanswered.sent = now;
+        Some(unanswered.recall.clone())
     }
 
     /// When the oldest unanswered recall was made (S5).
@@ -203,9 +203,11 @@ impl RecallChannel {
 
     /// Checks that the tables list the same recalls.
     pub(super) fn check(&self) -> Result<(), String> {
-        let sets =
-            self.unanswered.iter().flat_map(|(stamp, one)| one.recall.sets.iter().map(|set| (set.clone(), *stamp)));
-        let sent = self.unanswered.iter().map(|(stamp, one)| (one.sent, *stamp));
+        let sets = self
+            .unanswered
+            .iter()
+            .flat_map(|(stamp, unanswered)| unanswered.recall.sets.iter().map(|set| (set.clone(), *stamp)));
+        let sent = self.unanswered.iter().map(|(stamp, unanswered)| (unanswered.sent, *stamp));
         if sets.collect::<BTreeSet<_>>() != self.by_set || sent.collect::<BTreeSet<_>>() != self.by_sent {
             return Err(
                 "the unanswered recalls are not those that are found by set, or by when they were sent".to_owned()
@@ -220,19 +222,19 @@ impl Lessor {
     /// them.
     pub(super) fn resend_recalls(&mut self, session: SessionId, after: Duration, cx: &mut StepContext<'_>) {
         let (channel, most) = (self.recall_channels.entry(session).or_default(), self.config.bounds.recalls_again_max);
-        let again = channel.resend_overdue(cx.now, after, most);
-        if again.len() == most {
+        let overdue = channel.resend_overdue(cx.now, after, most);
+        if overdue.len() == most {
             reached(Bound::RecallsAgain);
         }
-        cx.effects.extend(again.into_iter().map(LessorEffect::Recall));
+        cx.effects.extend(overdue.into_iter().map(LessorEffect::Recall));
     }
 
     /// Handles a consent: the session has dropped the sets of the recall with this stamp (S2). If
     /// there is no such unanswered recall, the consent has no effect.
     pub(super) fn consent(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
-        if let Some(kept) = self.write_leased_node(session, stamp, cx.state) {
-            return self.note_early(kept, consent, cx);
+        if let Some(write_leased) = self.write_leased_node(session, stamp, cx.state) {
+            return self.note_early(write_leased, consent, cx);
         }
         let Some(recall) = self.recall_channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else {
             return;
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recalled_already_is_not_asked_for_twice() {
+    fn recall_of_a_recalled_set_sends_nothing() {
         let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
         let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
         let (first, _) = channel.recall(session, epoch, (vec![ObjectSet::Subtree(NodePath::root())], NONE), now);
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn recall_of_sets_that_one_recall_has_together_is_no_new_one() {
+    fn recall_of_sets_that_one_recall_includes_sends_nothing() {
         let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
         let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
         let mut recall = |sets: &[&str]| {
@@ -310,18 +312,18 @@ mod tests {
             channel.recall(session, epoch, (sets, NONE), now)
         };
         let first: Vec<Stamp> = (0..2 * CANDIDATES_MAX).map(|n| recall(&["/list", &format!("/{n}")]).0).collect();
-        assert_eq!(recall(&["/list", "/9"]), (first[9], None), "found by the set that only one of them has");
-        assert_eq!(recall(&["/list"]), (first[0], None), "each has it, and the oldest is to be answered first");
-        assert!(!first.contains(&recall(&["/8", "/9"]).0), "no one recall has both");
+        assert_eq!(recall(&["/list", "/9"]), (first[9], None), "only one recall has both sets");
+        assert_eq!(recall(&["/list"]), (first[0], None), "each recall has the set: the oldest counts");
+        assert!(!first.contains(&recall(&["/8", "/9"]).0), "no recall has both sets");
         channel.stamp_grant(epoch);
-        let (again, _) = channel.recall(session, epoch, (vec![set("/9")], NONE), now);
-        assert!(!first.contains(&again), "a copy that was granted since is not in it");
-        assert_eq!(channel.consent(again).map(|recall| recall.sets), Some(vec![set("/9")]));
+        let (second, _) = channel.recall(session, epoch, (vec![set("/9")], NONE), now);
+        assert!(!first.contains(&second), "a recall before the last grant does not count");
+        assert_eq!(channel.consent(second).map(|recall| recall.sets), Some(vec![set("/9")]));
         assert_eq!(channel.check(), Ok(()));
     }
 
     #[test]
-    fn recalls_sent_again_are_those_that_are_late() {
+    fn resend_overdue_returns_only_recalls_sent_long_ago() {
         let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
         let (session, epoch) = (SessionId(1), Epoch(5));
         let at = |millis| Instant::from_micros(0).after(Duration::from_millis(millis));
@@ -336,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_registers_is_told_what_it_missed() {
+    fn recall_before_the_registration_is_sent_after_it() {
         let mut channel = RecallChannel::default();
         let now = Instant::from_micros(9);
         let (_, recall) = channel.recall(SessionId(1), Epoch(5), (vec![set("/a")], NONE), now);
-        assert_eq!(recall, None, "there is nowhere to send it yet");
+        assert_eq!(recall, None, "the session is not registered");
         assert!(channel.register(1));
         assert_eq!(channel.resend_overdue(now, Duration::ZERO, 9).len(), 1);
-        assert!(!channel.register(1), "a repetition, or a straggler");
+        assert!(!channel.register(1), "a registration number counts once");
     }
 }

@@ -40,7 +40,7 @@ impl From<RenewalAnswer> for Answer {
     fn from(answer: RenewalAnswer) -> Self {
         match answer {
             RenewalAnswer::Heartbeat(clocks) => Self::Heartbeat(clocks),
-            RenewalAnswer::KeepAlive(kept) => Self::KeptAlive(kept),
+            RenewalAnswer::KeepAlive(promises) => Self::KeptAlive(promises),
         }
     }
 }
@@ -59,8 +59,8 @@ struct WaitingRenewal {
 }
 
 impl WaitingRenewal {
-    fn is_ready(&self, told: u64, now: Instant) -> bool {
-        self.tick <= told || now >= self.until
+    fn is_ready(&self, last_complete: u64, now: Instant) -> bool {
+        self.tick <= last_complete || now >= self.until
     }
 
     /// How many leases the request renews. A request without renewals counts as one lease.
@@ -71,16 +71,17 @@ impl WaitingRenewal {
     /// For each lease: the span promised at the arrival, and the span without the limit of the
     /// horizon. `None` if the lease has ended or its end is proposed.
     fn spans(&self) -> impl Iterator<Item = Option<(Duration, Duration)>> {
-        let volume = |renewed: &RenewedLease| renewed.promise.as_ref().map(|promise| (promise.span, renewed.wanted));
-        let key = |kept: &KeyLeasePromise| match kept.result {
-            KeepAliveResult::Renewed(span) => Some((span, kept.ttl)),
+        let volume =
+            |renewed: &RenewedLease| renewed.promise.as_ref().map(|promise| (promise.span, renewed.span_uncapped));
+        let key = |promise: &KeyLeasePromise| match promise.result {
+            KeepAliveResult::Renewed(span) => Some((span, promise.ttl)),
             KeepAliveResult::Unconfirmed | KeepAliveResult::NotFound => None,
         };
-        let kept = match &self.answer {
+        let promises = match &self.answer {
             RenewalAnswer::Heartbeat(_) => [].as_slice(),
-            RenewalAnswer::KeepAlive(kept) => kept,
+            RenewalAnswer::KeepAlive(promises) => promises,
         };
-        self.requester.renewed.iter().map(volume).chain(kept.iter().map(key))
+        self.requester.renewed.iter().map(volume).chain(promises.iter().map(key))
     }
 
     /// Whether waiting is safe, and makes a promise longer. Horizons move once in a `tick`.
@@ -89,9 +90,9 @@ impl WaitingRenewal {
     /// ticks. So six ticks must remain on each lease: then two remain for the client when the
     /// answer comes.
     fn gains(&self, tick: Duration) -> bool {
-        let enough = tick * TICKS_WAITED * 3;
-        let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= enough));
-        is_safe && self.spans().flatten().any(|(span, wanted)| span < wanted / 8 * 7)
+        let safe_span = tick * TICKS_WAITED * 3;
+        let is_safe = self.spans().all(|lease| lease.is_some_and(|(span, _)| span >= safe_span));
+        is_safe && self.spans().flatten().any(|(span, span_uncapped)| span < span_uncapped / 8 * 7)
     }
 }
 
@@ -144,7 +145,7 @@ impl Renewals {
     }
 
     /// The requesters of all waiting requests, for the end of the leadership.
-    pub(super) fn into_askers(self) -> impl Iterator<Item = Requester> {
+    pub(super) fn into_requesters(self) -> impl Iterator<Item = Requester> {
         self.waiting.into_iter().map(|waiting| waiting.requester)
     }
 
@@ -158,10 +159,10 @@ impl Renewals {
     pub(super) fn check(&self) -> Result<(), String> {
         let leases: usize = self.waiting.iter().map(WaitingRenewal::leases).sum();
         if leases != self.leases {
-            return Err(format!("requests that wait for a tick renew {leases} leases: counted {}", self.leases));
+            return Err(format!("the waiting requests renew {leases} leases: counted {}", self.leases));
         }
         if !self.waiting.iter().is_sorted_by_key(|waiting| waiting.tick) {
-            return Err("requests that wait for ticks are not in order".to_owned());
+            return Err("the waiting requests are not in the order of their ticks".to_owned());
         }
         Ok(())
     }
@@ -200,30 +201,32 @@ impl Lessor {
     }
 
     fn answer_waiting(&mut self, waiting: WaitingRenewal, cx: &mut StepContext<'_>) {
-        let WaitingRenewal { requester: mut asker, mut answer, arrived, .. } = waiting;
-        let session = asker.session;
+        let WaitingRenewal { mut requester, mut answer, arrived, .. } = waiting;
+        let session = requester.session;
         if cx.state.session(session).is_none() {
-            return self.reply_without_promises(&asker, Err(Refusal::SessionNotFound { session }), cx);
+            return self.reply_without_promises(&requester, Err(Refusal::SessionNotFound { session }), cx);
         }
-        for promise in asker.renewed.iter_mut().filter_map(|renewed| renewed.promise.as_mut()) {
+        for promise in requester.renewed.iter_mut().filter_map(|renewed| renewed.promise.as_mut()) {
             let key = LeaseKey::Volume(session, promise.volume.clone());
             let more = self.promise_more(&key, promise.incarnation, promise.term, arrived, cx);
             promise.span = more.unwrap_or_default().max(promise.span);
         }
         match &mut answer {
             RenewalAnswer::Heartbeat(clocks) => clocks.delay = cx.now.since(arrived),
-            RenewalAnswer::KeepAlive(kept) => kept.iter_mut().for_each(|kept| self.extend_key_lease(kept, arrived, cx)),
+            RenewalAnswer::KeepAlive(promises) => {
+                promises.iter_mut().for_each(|promise| self.extend_key_lease(promise, arrived, cx))
+            }
         }
-        self.reply(&asker, Ok(answer.into()), cx);
+        self.reply(&requester, Ok(answer.into()), cx);
     }
 
     /// Extends the promise on a key lease, or answers that the lease no longer exists.
-    fn extend_key_lease(&mut self, kept: &mut KeyLeasePromise, arrived: Instant, cx: &StepContext<'_>) {
-        let key = LeaseKey::Key(kept.id);
-        let KeepAliveResult::Renewed(span) = &mut kept.result else { return };
-        if cx.state.lease(&key).is_none_or(|lease| lease.incarnation != kept.incarnation) {
-            kept.result = KeepAliveResult::NotFound;
-        } else if let Some(more) = self.promise_more(&key, kept.incarnation, kept.ttl, arrived, cx) {
+    fn extend_key_lease(&mut self, promise: &mut KeyLeasePromise, arrived: Instant, cx: &StepContext<'_>) {
+        let key = LeaseKey::Key(promise.id);
+        let KeepAliveResult::Renewed(span) = &mut promise.result else { return };
+        if cx.state.lease(&key).is_none_or(|lease| lease.incarnation != promise.incarnation) {
+            promise.result = KeepAliveResult::NotFound;
+        } else if let Some(more) = self.promise_more(&key, promise.incarnation, promise.ttl, arrived, cx) {
             *span = more.max(*span);
         }
     }
@@ -241,9 +244,9 @@ impl Lessor {
         let lease = cx.state.lease(key).filter(|lease| lease.incarnation == incarnation)?;
         self.lease_ends.get(key).filter(|end| end.incarnation == incarnation && !end.is_end_proposed)?;
         let PromiseReach { span, .. } = self.reach(key, lease.horizon, term, arrived, cx.now)?;
-        let left = span.saturating_sub(cx.now.since(arrived));
-        if !left.is_zero() && !self.planted(Bug::LongerPromiseNotCounted) {
-            self.lease_ends.extend(key, self.clock.expiry_time().after(left));
+        let remaining = span.saturating_sub(cx.now.since(arrived));
+        if !remaining.is_zero() && !self.planted(Bug::LongerPromiseNotCounted) {
+            self.lease_ends.extend(key, self.clock.expiry_time().after(remaining));
         }
         Some(span)
     }

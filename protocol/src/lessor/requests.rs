@@ -36,39 +36,39 @@ impl Lessor {
     /// the consents, returns and renewals in its header. Returns false if it refused the request.
     fn admit(
         &mut self,
-        asker: &mut Requester,
+        requester: &mut Requester,
         header: RequestHeader,
         body: &Body,
         epoch: Epoch,
         cx: &mut StepContext<'_>,
     ) -> bool {
-        let session = asker.session;
+        let session = requester.session;
         if cx.state.session(session).is_none() {
-            self.reply_without_promises(asker, Err(Refusal::SessionNotFound { session }), cx);
+            self.reply_without_promises(requester, Err(Refusal::SessionNotFound { session }), cx);
             return false;
         }
         if let Body::Register = body {
             if !self.channel(session).register(header.registration) {
                 let refusal = Refusal::NotRegistered { got: epoch, expected: epoch };
-                self.reply_without_promises(asker, Err(refusal), cx);
+                self.reply_without_promises(requester, Err(refusal), cx);
                 return false;
             }
             self.drift_reports.registered(session, header.registration, cx.now);
         } else if header.epoch != epoch || !self.is_current(session, header.registration) {
             let refusal = Refusal::NotRegistered { got: header.epoch, expected: epoch };
-            self.reply_without_promises(asker, Err(refusal), cx);
+            self.reply_without_promises(requester, Err(refusal), cx);
             return false;
         }
         self.renew_session_lease(session, cx);
         for stamp in header.consents {
             self.consent(Consent { session, stamp }, cx);
         }
-        for given_back in header.returns {
-            self.drop_older(session, &ObjectSet::One(given_back.object), given_back.stamp);
+        for returned in header.returns {
+            self.drop_older(session, &ObjectSet::One(returned.object), returned.stamp);
         }
         // Renewals count from the arrival, not from the answer. They come after the consents,
         // because an unanswered recall limits them (S5).
-        asker.renewed = self.renew_all(session, header.renew, cx);
+        requester.renewed = self.renew_all(session, header.renew, cx);
         if *body != Body::Register {
             self.resend_recalls(session, RECALL_RESEND_INTERVAL, cx);
         }
@@ -85,7 +85,7 @@ impl Lessor {
             Body::Open { name } => self.open(requester, name, cx),
             Body::Inspect(inspect) => self.inspect(&requester, &inspect, cx),
             Body::List { path, after, nodes_max } => {
-                self.read(WaitingRead { requester, wanted: ReadTarget::List { path, after, nodes_max } }, cx);
+                self.read(WaitingRead { requester, target: ReadTarget::List { path, after, nodes_max } }, cx);
             }
             Body::Heartbeat(question) => {
                 let answer = self.compare_clocks(session, &question, cx);
@@ -111,18 +111,18 @@ impl Lessor {
             }
             Body::KeepAlive { leases } => self.keep_alive(requester, &leases, cx),
             Body::Read { object, known } => {
-                self.read(WaitingRead { requester, wanted: ReadTarget::Object { object, known, waits: false } }, cx);
+                self.read(WaitingRead { requester, target: ReadTarget::Object { object, known, waits: false } }, cx);
             }
             Body::AwaitRead { object, known } => {
-                self.read(WaitingRead { requester, wanted: ReadTarget::Object { object, known, waits: true } }, cx);
+                self.read(WaitingRead { requester, target: ReadTarget::Object { object, known, waits: true } }, cx);
             }
             Body::Watch { watched, after, wait, bytes_max } => {
                 self.watch(requester, WatchRequest { watched, after, bytes_max }, wait, cx);
             }
             Body::Write { write, dropped, seen } => self.write(requester, numbers, write, (dropped, seen), cx),
             Body::AwaitLocks { locks } => self.await_locks(requester, locks, cx),
-            Body::HolderReport(piece) => {
-                self.add_holder_report_part(session, &piece, cx);
+            Body::HolderReport(part) => {
+                self.add_holder_report_part(session, &part, cx);
                 self.reply(&requester, Ok(Answer::ReportReceived), cx);
             }
         }

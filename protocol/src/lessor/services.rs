@@ -41,11 +41,11 @@ impl PageRange<'_> {
     }
 
     /// Limits the range to the first `most` nodes. The others are for the next answer.
-    fn end_with_the_first(&mut self, most: usize, known: &mut BTreeMap<&NodePath, PastRemoval>) {
-        let beyond = known.keys().counted().nth(most).copied();
+    fn end_with_the_first(&mut self, most: usize, found: &mut BTreeMap<&NodePath, PastRemoval>) {
+        let beyond = found.keys().counted().nth(most).copied();
         if let Some(beyond) = beyond {
-            known.split_off(beyond);
-            self.through = known.last_key_value().map(|(last, _)| (*last).clone());
+            found.split_off(beyond);
+            self.through = found.last_key_value().map(|(last, _)| (*last).clone());
         }
     }
 }
@@ -81,10 +81,11 @@ impl Lessor {
     pub(super) fn services(&self, top: &NodePath, after: Option<&NodePath>, cx: &StepContext<'_>) -> ServicePage {
         let bounds = &self.config.bounds;
         let mut part = PageRange { top, after, through: None };
-        let there = present_nodes(&mut part, bounds, cx.state);
+        let present = present_nodes(&mut part, bounds, cx.state);
         let past = past(&mut part, bounds, cx.state);
-        let gone = past.iter().filter(|(_, past)| matches!(past, PastRemoval::Removed { .. })).map(|(path, _)| *path);
-        let paths: BTreeSet<&NodePath> = there.keys().copied().chain(gone).filter(|path| part.has(path)).collect();
+        let removed =
+            past.iter().filter(|(_, past)| matches!(past, PastRemoval::Removed { .. })).map(|(path, _)| *path);
+        let paths: BTreeSet<&NodePath> = present.keys().copied().chain(removed).filter(|path| part.has(path)).collect();
         let mut services: Vec<ServiceInfo> = Vec::new();
         let mut bytes = 0;
         for path in paths {
@@ -95,7 +96,7 @@ impl Lessor {
                 part.through = Some(last.path.clone());
                 break;
             }
-            services.extend(match (there.get(path), past.get(path)) {
+            services.extend(match (present.get(path), past.get(path)) {
                 (Some(node), _) => self.present(path, node, cx.state),
                 (None, Some(past)) => self.absent(path, past, cx.state),
                 (None, None) => None,
@@ -161,32 +162,32 @@ fn present_nodes<'a>(
     bounds: &LessorBounds,
     state: &'a State,
 ) -> BTreeMap<&'a NodePath, &'a NodeRecord> {
-    let mut there = BTreeMap::new();
+    let mut present = BTreeMap::new();
     for (count, (path, node)) in (1..).zip(state.nodes_and_tombstones_in(part.top, part.after)) {
-        there.extend(node.filter(|node| node.attachment.is_some()).map(|node| (path, node)));
-        if there.len() == bounds.rows_max || count == bounds.scan_max {
+        present.extend(node.filter(|node| node.attachment.is_some()).map(|node| (path, node)));
+        if present.len() == bounds.rows_max || count == bounds.scan_max {
             part.through = Some(path.clone());
             break;
         }
     }
-    there
+    present
 }
 
 /// The nodes of the range that the history shows as attached or as removed, up to the bound of one
 /// answer. If there are more, the later paths are for the next answer.
 fn past<'a>(part: &mut PageRange<'_>, bounds: &LessorBounds, state: &'a State) -> BTreeMap<&'a NodePath, PastRemoval> {
-    let mut known: BTreeMap<&NodePath, PastRemoval> = BTreeMap::new();
+    let mut found: BTreeMap<&NodePath, PastRemoval> = BTreeMap::new();
     for (revision, events) in state.events_after(state.history_start()).into_iter().flatten() {
         for event in events.unwrap_or_default().iter().counted().filter(|event| part.has(&event.path)) {
-            let before = known.remove(&event.path);
-            known.extend(PastRemoval::after(before, event, revision).map(|past| (&event.path, past)));
+            let before = found.remove(&event.path);
+            found.extend(PastRemoval::after(before, event, revision).map(|past| (&event.path, past)));
         }
-        if known.len() > bounds.scan_max.max(bounds.rows_max) {
-            part.end_with_the_first(bounds.rows_max, &mut known);
+        if found.len() > bounds.scan_max.max(bounds.rows_max) {
+            part.end_with_the_first(bounds.rows_max, &mut found);
         }
     }
-    part.end_with_the_first(bounds.rows_max, &mut known);
-    known
+    part.end_with_the_first(bounds.rows_max, &mut found);
+    found
 }
 
 /// The lease of a removed node. For a session, it is the session's lease on the path's present

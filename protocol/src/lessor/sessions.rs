@@ -13,27 +13,27 @@ use crate::{
 use super::{Lessor, ProposalReason, Requester, StepContext, recalls::RecallChannel};
 
 impl Lessor {
-    pub(super) fn open(&mut self, asker: Requester, name: String, cx: &mut StepContext<'_>) {
+    pub(super) fn open(&mut self, requester: Requester, name: String, cx: &mut StepContext<'_>) {
         let load = Self::load_of_session();
         let refusal = self.config.limits.check_session_name(&name).err().map(Refusal::from);
         if let Some(refusal) = refusal.or_else(|| self.beyond_load(load)) {
-            return self.reply_without_promises(&asker, Err(refusal), cx);
+            return self.reply_without_promises(&requester, Err(refusal), cx);
         }
         self.load_to_come += load;
         self.sessions_to_come += 1;
-        self.propose(Command::OpenSession { name }, ProposalReason::Open(asker));
+        self.propose(Command::OpenSession { name }, ProposalReason::Open(requester));
     }
 
-    pub(super) fn handle_session_opened(&mut self, asker: &Requester, outcome: &Outcome, cx: &mut StepContext<'_>) {
+    pub(super) fn handle_session_opened(&mut self, requester: &Requester, outcome: &Outcome, cx: &mut StepContext<'_>) {
         let Outcome::SessionOpened { session } = outcome else {
-            return self.reply_without_promises(asker, Err(Refusal::Retry), cx);
+            return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
         let key = LeaseKey::Session(*session);
         if let Some(lease) = cx.state.lease(&key) {
             let end = self.clock.expiry_time().after(State::SESSION_TERM);
             self.lease_ends.insert(key, lease.incarnation, end, State::SESSION_TERM);
         }
-        self.reply_without_promises(asker, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), cx);
+        self.reply_without_promises(requester, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), cx);
     }
 
     /// Answers a registration of the session. The answer names the coverings for which the lessor
@@ -41,8 +41,8 @@ impl Lessor {
     ///
     /// Each registration asks for new reports. Parts of reports from earlier registrations do not
     /// count.
-    pub(super) fn handle_registration(&mut self, asker: &Requester, cx: &mut StepContext<'_>) {
-        let session = asker.session;
+    pub(super) fn handle_registration(&mut self, requester: &Requester, cx: &mut StepContext<'_>) {
+        let session = requester.session;
         // The client no longer waits for answers on an earlier connection.
         self.refuse_awaited_locks(session, Refusal::Retry, cx);
         self.refuse_watches(session, &Refusal::Retry, cx);
@@ -53,7 +53,7 @@ impl Lessor {
             *coverings = coverings.next();
             *coverings
         });
-        self.reply(asker, Ok(Answer::Registered { coverings }), cx);
+        self.reply(requester, Ok(Answer::Registered { coverings }), cx);
         self.resend_recalls(session, Duration::ZERO, cx);
     }
 
@@ -63,11 +63,11 @@ impl Lessor {
         self.recall_channels.get(&session).is_some_and(is_current) || self.planted(Bug::LateRequestHonoured)
     }
 
-    pub(super) fn handle_session_closed(&mut self, asker: &Requester, cx: &mut StepContext<'_>) {
-        if cx.state.session(asker.session).is_none() {
-            self.forget_session(asker.session, cx);
+    pub(super) fn handle_session_closed(&mut self, requester: &Requester, cx: &mut StepContext<'_>) {
+        if cx.state.session(requester.session).is_none() {
+            self.forget_session(requester.session, cx);
         }
-        self.reply_without_promises(asker, Ok(Answer::Closed), cx);
+        self.reply_without_promises(requester, Ok(Answer::Closed), cx);
     }
 
     pub(super) fn forget_session(&mut self, session: SessionId, cx: &mut StepContext<'_>) {

@@ -218,7 +218,7 @@ impl World {
     fn holder(&mut self, object: &Object) -> (SessionId, Grant) {
         let session = self.session();
         self.acquire(session, None);
-        let grant = self.read(session, object.clone()).grant.expect("nothing stands against it");
+        let grant = self.read(session, object.clone()).grant.expect("the write is not refused");
         (session, grant)
     }
 

@@ -29,36 +29,36 @@ impl Lessor {
     /// Handles a session's new lease on a volume. The earlier lease ended with the same entry.
     pub(super) fn handle_volume_acquired(
         &mut self,
-        asker: &Requester,
+        requester: &Requester,
         valid_at: Option<LastValid>,
         outcome: &Outcome,
         cx: &mut StepContext<'_>,
     ) {
-        let session = asker.session;
+        let session = requester.session;
         let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
             let refusal = match outcome {
                 Outcome::SessionNotFound => Refusal::SessionNotFound { session },
                 _ => Refusal::Retry,
             };
-            return self.reply_without_promises(asker, Err(refusal), cx);
+            return self.reply_without_promises(requester, Err(refusal), cx);
         };
         let key = LeaseKey::Volume(session, volume.clone());
         let Some(lease) = cx.state.lease(&key) else {
-            return self.reply_without_promises(asker, Err(Refusal::Retry), cx);
+            return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
         // True if another acquisition in the same entry has replaced this request's lease. Under
         // the present lease the leader tracks no copies, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
         if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
-            return self.answer_already_acquired(asker, &key, volume, cx);
+            return self.answer_already_acquired(requester, &key, volume, cx);
         }
         let valid_at = valid_at.filter(|_| !is_overtaken);
         let revival = self.revival(volume, incarnation, valid_at, cx);
         let mode = match (&revival, tracking(volume, cx.state)) {
             (_, Tracking::Covering) => CopyTracking::Covering,
             (Revival::AllExcept { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
-                CopyTracking::AwaitingReport { number: *covering, pieces: Default::default() }
+                CopyTracking::AwaitingReport { number: *covering, parts: Default::default() }
             }
             (_, Tracking::Objects) => CopyTracking::Exact,
         };
@@ -70,9 +70,9 @@ impl Lessor {
         let stamp = self.channel(session).stamp(epoch);
         match self.promise(&key, volume, cx) {
             Some((promise, _)) => {
-                self.reply(asker, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival })), cx)
+                self.reply(requester, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival })), cx)
             }
-            None => self.reply(asker, Err(Refusal::Retry), cx),
+            None => self.reply(requester, Err(Refusal::Retry), cx),
         }
     }
 
@@ -81,21 +81,21 @@ impl Lessor {
     /// end of the lease is proposed, the client must ask again.
     pub(super) fn answer_already_acquired(
         &mut self,
-        asker: &Requester,
+        requester: &Requester,
         key: &LeaseKey,
         volume: &NodePath,
         cx: &mut StepContext<'_>,
     ) {
         let Some(epoch) = self.epoch else { return };
         let is_ending = self.lease_ends.get(key).is_some_and(|end| end.is_end_proposed);
-        let stamp = self.channel(asker.session).stamp(epoch);
+        let stamp = self.channel(requester.session).stamp(epoch);
         let promise = if is_ending { None } else { self.promise(key, volume, cx) };
         match promise {
             Some((promise, _)) => {
                 let acquired = AcquiredVolume { promise, stamp, revival: Revival::None };
-                self.reply(asker, Ok(Answer::Acquired(acquired)), cx);
+                self.reply(requester, Ok(Answer::Acquired(acquired)), cx);
             }
-            None => self.reply(asker, Err(Refusal::Retry), cx),
+            None => self.reply(requester, Err(Refusal::Retry), cx),
         }
     }
 
@@ -110,11 +110,11 @@ impl Lessor {
         cx: &StepContext<'_>,
     ) -> Revival {
         let state = cx.state;
-        let known = valid_at.filter(|valid_at| {
+        let valid_at = valid_at.filter(|valid_at| {
             valid_at.incarnation < incarnation
                 && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
         });
-        let changed = known.and_then(|known| self.changed(known.revision, volume, state));
+        let changed = valid_at.and_then(|valid_at| self.changed(valid_at.revision, volume, state));
         match changed {
             Some(changed) => Revival::AllExcept { changed, covering: self.next_covering() },
             None => Revival::None,
@@ -126,10 +126,10 @@ impl Lessor {
     /// would be too long. The search stops when the list is too long.
     pub(super) fn changed(&self, since: Revision, volume: &NodePath, state: &State) -> Option<Vec<ObjectSet>> {
         let within = ObjectSet::Subtree(volume.clone());
-        let written = self.writes.covers_within(&within);
-        let kept = state.write_leased_in(&within).map(|path| ObjectSet::One(Object::data(path.clone())));
+        let written = self.writes.footprints_within(&within);
+        let write_leased = state.write_leased_in(&within).map(|path| ObjectSet::One(Object::data(path.clone())));
         let mut bytes = 0;
-        let mut tell = |set: ObjectSet| {
+        let mut fit = |set: ObjectSet| {
             bytes += set.path().as_str().len() + 1;
             let fits = bytes <= self.config.bounds.revival_bytes_max;
             if !fits {
@@ -139,10 +139,10 @@ impl Lessor {
         };
         // First the changed sets, sorted, each once, then those of pending writes and write leases.
         let mut changed: Vec<ObjectSet> =
-            state.changed_in_volume(volume, since)?.cloned().map(&mut tell).collect::<Option<_>>()?;
+            state.changed_in_volume(volume, since)?.cloned().map(&mut fit).collect::<Option<_>>()?;
         changed.sort_unstable();
         changed.dedup();
-        let others = written.chain(kept).map(tell).collect::<Option<Vec<_>>>()?;
+        let others = written.chain(write_leased).map(fit).collect::<Option<Vec<_>>>()?;
         changed.extend(others);
         Some(changed)
     }
@@ -150,10 +150,10 @@ impl Lessor {
     /// Forgets the object leases in a volume whose borders or settings have changed, because the
     /// lessor has recalled all copies. If the volume was removed, the leases on it have ended.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
-        let all = ObjectSet::Subtree(top.clone());
-        for session in self.object_leases.sessions_in(&all, self.clock.expiry_time()) {
+        let subtree = ObjectSet::Subtree(top.clone());
+        for session in self.object_leases.sessions_in(&subtree, self.clock.expiry_time()) {
             let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
-            self.object_leases.drop_through(&all, session, granted);
+            self.object_leases.drop_through(&subtree, session, granted);
         }
         if state.volume(top).is_some() {
             return;

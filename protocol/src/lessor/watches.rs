@@ -58,7 +58,7 @@ struct WaitingWatch {
     /// Between this revision and the last scan, nothing in its scope has changed.
     after: Revision,
     bytes_max: u32,
-    over: Instant,
+    ends_at: Instant,
 }
 
 /// All waiting watches, and the indexes that find them.
@@ -68,7 +68,7 @@ pub(super) struct WaitingWatches {
     nodes: BTreeMap<NodePath, BTreeSet<RequestId>>,
     subtrees: BTreeMap<NodePath, BTreeSet<RequestId>>,
     sessions: BTreeMap<SessionId, BTreeSet<RequestId>>,
-    over: BTreeSet<(Instant, RequestId)>,
+    ends_at: BTreeSet<(Instant, RequestId)>,
     /// Woken watches that are not answered yet. Nothing in their scope changed up to this revision.
     woken: BTreeMap<RequestId, Revision>,
     /// All changes up to this revision have woken the watches that they concern.
@@ -80,7 +80,7 @@ impl WaitingWatches {
         let id = watch.requester.id;
         self.places(&watch.watched).entry(watch.watched.path().clone()).or_default().insert(id);
         self.sessions.entry(watch.requester.session).or_default().insert(id);
-        self.over.insert((watch.over, id));
+        self.ends_at.insert((watch.ends_at, id));
         self.waiting.insert(id, watch);
     }
 
@@ -88,7 +88,7 @@ impl WaitingWatches {
         let watch = self.waiting.remove(&id)?;
         forget(self.places(&watch.watched), watch.watched.path(), id);
         forget(&mut self.sessions, &watch.requester.session, id);
-        self.over.remove(&(watch.over, id));
+        self.ends_at.remove(&(watch.ends_at, id));
         self.woken.remove(&id);
         Some(watch)
     }
@@ -138,14 +138,14 @@ impl WaitingWatches {
         !self.woken.is_empty()
     }
 
-    pub(super) fn into_askers(self) -> impl Iterator<Item = Requester> {
+    pub(super) fn into_requesters(self) -> impl Iterator<Item = Requester> {
         self.waiting.into_values().map(|watch| watch.requester)
     }
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 6] {
         let ids = [self.nodes.len(), self.subtrees.len(), self.sessions.len()];
-        [self.waiting.len(), ids[0], ids[1], ids[2], self.over.len(), self.woken.len()]
+        [self.waiting.len(), ids[0], ids[1], ids[2], self.ends_at.len(), self.woken.len()]
     }
 
     /// Checks that the tables list the same watches, and that all changes were examined.
@@ -154,17 +154,17 @@ impl WaitingWatches {
         let found = [
             count(&self.nodes) + count(&self.subtrees),
             self.sessions.values().map(BTreeSet::len).sum(),
-            self.over.len(),
+            self.ends_at.len(),
         ];
         let expected = self.waiting.len();
         if found.iter().any(|found| *found != expected) {
             return Err(format!("{expected} watches wait, and the tables have {found:?}"));
         }
         if let Some(id) = self.woken.keys().find(|id| !self.waiting.contains_key(id)) {
-            return Err(format!("watch {id} was woken and does not wait"));
+            return Err(format!("watch {id} is woken, and does not wait"));
         }
         if self.seen != revision && expected > 0 {
-            return Err(format!("watches were looked after up to {}: expected {revision}", self.seen));
+            return Err(format!("changes up to {} have woken watches: expected {revision}", self.seen));
         }
         Ok(())
     }
@@ -192,13 +192,13 @@ impl Lessor {
             return self.reply(&requester, Err(error.into()), cx);
         }
         let Some(after) = request.after else {
-            return self.read(WaitingRead { requester, wanted: ReadTarget::CurrentRevision }, cx);
+            return self.read(WaitingRead { requester, target: ReadTarget::CurrentRevision }, cx);
         };
         if wait > WATCH_WAIT_MAX {
             reached(Bound::WatchWait);
         }
-        let over = cx.now.after(wait.min(WATCH_WAIT_MAX));
-        let watch = WaitingWatch { requester, watched: request.watched, after, bytes_max: request.bytes_max, over };
+        let ends_at = cx.now.after(wait.min(WATCH_WAIT_MAX));
+        let watch = WaitingWatch { requester, watched: request.watched, after, bytes_max: request.bytes_max, ends_at };
         let Some(watch) = self.answer_watch(watch, cx) else { return };
         if let Some(refusal) = self.too_many_watches(watch.requester.session) {
             return self.reply_without_promises(&watch.requester, Err(refusal), cx);
@@ -207,7 +207,7 @@ impl Lessor {
     }
 
     fn too_many_watches(&self, session: SessionId) -> Option<Refusal> {
-        let busy = |what: &str, got, most| Refusal::Busy { what: what.to_owned(), got, most };
+        let busy = |what: &str, count, most| Refusal::Busy { what: what.to_owned(), got: count, most };
         let own = self.watches.sessions.get(&session).map_or(0, BTreeSet::len);
         let all = self.watches.waiting.len();
         let LessorBounds { session_watches_max, watches_max, .. } = self.config.bounds;
@@ -260,9 +260,9 @@ impl Lessor {
         if self.watches.is_behind() {
             reached(Bound::WatchesAnswered);
         }
-        let over = self.watches.over.iter().take_while(|(over, _)| *over <= cx.now).map(|(_, id)| *id);
-        let over: Vec<RequestId> = over.filter(|id| !self.watches.woken.contains_key(id)).collect();
-        for watch in over.into_iter().filter_map(|id| self.watches.remove(id)).collect::<Vec<_>>() {
+        let ended = self.watches.ends_at.iter().take_while(|(ends_at, _)| *ends_at <= cx.now).map(|(_, id)| *id);
+        let ended: Vec<RequestId> = ended.filter(|id| !self.watches.woken.contains_key(id)).collect();
+        for watch in ended.into_iter().filter_map(|id| self.watches.remove(id)).collect::<Vec<_>>() {
             let through = watch.after.max(cx.state.revision());
             self.reply(&watch.requester, Ok(Answer::Changes(Changes { changes: Vec::new(), through })), cx);
         }
@@ -320,8 +320,8 @@ impl Lessor {
 /// The number of events that an effect reports.
 fn events_in(effect: &LessorEffect) -> usize {
     match effect {
-        LessorEffect::Reply { response: Response { result: Ok(Answer::Changes(told)), .. }, .. } => {
-            told.changes.iter().map(|change| change.events.len()).sum()
+        LessorEffect::Reply { response: Response { result: Ok(Answer::Changes(report)), .. }, .. } => {
+            report.changes.iter().map(|change| change.events.len()).sum()
         }
         _ => 0,
     }

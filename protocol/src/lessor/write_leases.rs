@@ -53,7 +53,7 @@ struct BlockedRead {
 impl BlockedRead {
     /// Whether it is a list that begins at the path.
     fn lists(&self, top: &NodePath) -> bool {
-        matches!(&self.read.wanted, ReadTarget::List { path, .. } if path == top)
+        matches!(&self.read.target, ReadTarget::List { path, .. } if path == top)
     }
 }
 
@@ -72,11 +72,11 @@ impl BlockedReads {
     /// Removes the session's earlier read of the node, if there is one. The later read replaces it.
     fn remove_earlier(&mut self, path: &NodePath, session: SessionId) -> Option<WaitingRead> {
         let reads = self.reads.get_mut(path)?;
-        let is_same = |parked: &BlockedRead| matches!(parked.read.wanted, ReadTarget::Object { .. });
-        let key = reads.range(Self::all_of(session)).find(|(_, parked)| is_same(parked)).map(|(key, _)| *key)?;
+        let is_same = |blocked: &BlockedRead| matches!(blocked.read.target, ReadTarget::Object { .. });
+        let key = reads.range(Self::all_of(session)).find(|(_, blocked)| is_same(blocked)).map(|(key, _)| *key)?;
         self.count -= 1;
         self.by_session.remove(&(key.0, key.1, path.clone()));
-        let earlier = reads.remove(&key).map(|parked| parked.read);
+        let earlier = reads.remove(&key).map(|blocked| blocked.read);
         if reads.is_empty() {
             self.reads.remove(path);
         }
@@ -89,16 +89,17 @@ impl BlockedReads {
     pub(super) fn about(&self, path: &NodePath, most: usize) -> BTreeMap<&NodePath, (u64, Instant)> {
         let below = (ops::Bound::Excluded(path.bound_below()), ops::Bound::Excluded(path.bound_after()));
         let at_and_below = self.reads.get_key_value(path).into_iter().chain(self.reads.range(below));
-        let reads = at_and_below.flat_map(|(kept, reads)| reads.values().map(move |parked| (kept, parked)));
+        let reads =
+            at_and_below.flat_map(|(write_leased, reads)| reads.values().map(move |blocked| (write_leased, blocked)));
         let mut about = BTreeMap::new();
-        for (looked_at, (kept, parked)) in reads.counted().enumerate() {
-            if looked_at == most {
+        for (examined, (write_leased, blocked)) in reads.counted().enumerate() {
+            if examined == most {
                 reached(Bound::Scan);
                 break;
             }
-            if kept == path || parked.lists(path) {
-                let (count, since) = about.entry(kept).or_insert((0, parked.since));
-                (*count, *since) = (*count + 1, parked.since.min(*since));
+            if write_leased == path || blocked.lists(path) {
+                let (count, since) = about.entry(write_leased).or_insert((0, blocked.since));
+                (*count, *since) = (*count + 1, blocked.since.min(*since));
             }
         }
         about
@@ -112,29 +113,29 @@ impl BlockedReads {
         for (session, id) in reads.keys() {
             self.by_session.remove(&(*session, *id, path.clone()));
         }
-        reads.into_values().map(|parked| parked.read)
+        reads.into_values().map(|blocked| blocked.read)
     }
 
     /// Removes the session's reads.
     fn remove_of(&mut self, session: SessionId) -> Vec<WaitingRead> {
-        let mut gone = Vec::new();
-        let all = (session, RequestId(0), NodePath::root())..(session.next(), RequestId(0), NodePath::root());
-        let own: Vec<_> = self.by_session.range(all).counted().cloned().collect();
-        for key in own {
+        let mut removed = Vec::new();
+        let range = (session, RequestId(0), NodePath::root())..(session.next(), RequestId(0), NodePath::root());
+        let keys: Vec<_> = self.by_session.range(range).counted().cloned().collect();
+        for key in keys {
             self.by_session.remove(&key);
             let (session, id, path) = key;
             let Some(reads) = self.reads.get_mut(&path) else { continue };
-            gone.extend(reads.remove(&(session, id)).map(|parked| parked.read));
+            removed.extend(reads.remove(&(session, id)).map(|blocked| blocked.read));
             if reads.is_empty() {
                 self.reads.remove(&path);
             }
         }
-        self.count -= gone.len();
-        gone
+        self.count -= removed.len();
+        removed
     }
 
     pub(super) fn into_reads(self) -> impl Iterator<Item = WaitingRead> {
-        self.reads.into_values().flat_map(BTreeMap::into_values).map(|parked| parked.read)
+        self.reads.into_values().flat_map(BTreeMap::into_values).map(|blocked| blocked.read)
     }
 
     #[cfg(test)]
@@ -144,9 +145,9 @@ impl BlockedReads {
 
     /// Checks that each read waits for an existing write lease that was recalled.
     pub(super) fn check(&self, most: usize, state: &State) -> Result<(), String> {
-        let is_there = |(path, lease): &(&NodePath, &WriteLeaseId)| state.write_lease_on(path) == Some(**lease);
-        if let Some((path, _)) = self.recalled.iter().find(|asked| !is_there(asked)) {
-            return Err(format!("a write lease on {path} is asked for that is not there"));
+        let exists = |(path, lease): &(&NodePath, &WriteLeaseId)| state.write_lease_on(path) == Some(**lease);
+        if let Some((path, _)) = self.recalled.iter().find(|recalled| !exists(recalled)) {
+            return Err(format!("the write lease on {path} was recalled, and has ended"));
         }
         let count: usize = self.reads.values().map(BTreeMap::len).sum();
         if count != self.count || count > most {
@@ -156,10 +157,10 @@ impl BlockedReads {
             reads.keys().map(|(session, id)| (*session, *id, path.clone())).collect::<Vec<_>>()
         };
         if self.reads.iter().flat_map(keys).collect::<BTreeSet<_>>() != self.by_session {
-            return Err("the reads that wait for write leases are not those that are found by session".to_owned());
+            return Err("the index by session does not match the blocked reads".to_owned());
         }
         match self.reads.iter().find(|(path, reads)| reads.is_empty() || !self.recalled.contains_key(*path)) {
-            Some((path, _)) => Err(format!("reads wait for a write lease on {path} that nobody has asked for")),
+            Some((path, _)) => Err(format!("reads wait for the write lease on {path}, which was not recalled")),
             None => Ok(()),
         }
     }
@@ -178,9 +179,9 @@ impl Lessor {
     /// Handles a read of an object under a write lease: recalls the write lease. Then it answers
     /// that the read is blocked, or blocks the read if it is one that waits.
     pub(super) fn defer_read(&mut self, read: &WaitingRead, object: &Object, cx: &mut StepContext<'_>) {
-        let WaitingRead { requester, wanted } = read;
+        let WaitingRead { requester, target } = read;
         self.recall_write_lease(&object.path, cx);
-        if !matches!(wanted, ReadTarget::Object { waits: true, .. }) {
+        if !matches!(target, ReadTarget::Object { waits: true, .. }) {
             return self.reply(requester, Ok(Answer::ReadBlocked), cx);
         }
         if let Some(earlier) = self.blocked_reads.remove_earlier(&object.path, requester.session) {
@@ -204,9 +205,9 @@ impl Lessor {
         cx: &mut StepContext<'_>,
     ) {
         let paths = page.nodes.iter().map(|(path, _)| path).filter(|path| Some(*path) != freed);
-        let kept: Vec<NodePath> = paths.filter(|path| self.has_write_lease(path, cx.state)).cloned().collect();
-        kept.iter().for_each(|path| self.recall_write_lease(path, cx));
-        if let Some(first) = kept.first() {
+        let write_leased: Vec<NodePath> = paths.filter(|path| self.has_write_lease(path, cx.state)).cloned().collect();
+        write_leased.iter().for_each(|path| self.recall_write_lease(path, cx));
+        if let Some(first) = write_leased.first() {
             let free = page.nodes.iter().take_while(|(path, _)| path != first).count();
             if free == 0 {
                 return self.block_read(first, read, cx);
@@ -220,11 +221,11 @@ impl Lessor {
     /// Recalls the write lease from its owner. One recall for each write lease is enough, because a
     /// consent counts only when the write lease has ended.
     fn recall_write_lease(&mut self, path: &NodePath, cx: &mut StepContext<'_>) {
-        let (Some((_, hold)), Some(epoch)) = (cx.state.write_leased_lock(path), self.epoch) else { return };
-        let Some(lease) = hold.write_lease else { return };
+        let (Some((_, record)), Some(epoch)) = (cx.state.write_leased_lock(path), self.epoch) else { return };
+        let Some(lease) = record.write_lease else { return };
         if self.blocked_reads.recalled.insert(path.clone(), lease) != Some(lease) {
-            let asked = (vec![ObjectSet::One(Object::data(path.clone()))], cx.state.last_write_lease());
-            let (_, recall) = self.channel(hold.session).recall(hold.session, epoch, asked, cx.now);
+            let sets = (vec![ObjectSet::One(Object::data(path.clone()))], cx.state.last_write_lease());
+            let (_, recall) = self.channel(record.session).recall(record.session, epoch, sets, cx.now);
             cx.effects.extend(recall.map(LessorEffect::Recall));
         }
     }
@@ -235,8 +236,8 @@ impl Lessor {
             return self.blocked_reads.insert(path, read.clone(), cx.now);
         }
         reached(Bound::BlockedReads);
-        let (what, got) = ("reads that wait for write leases".to_owned(), self.blocked_reads.count);
-        self.reply_without_promises(&read.requester, Err(Refusal::Busy { what, got, most }), cx);
+        let (what, count) = ("reads that wait for write leases".to_owned(), self.blocked_reads.count);
+        self.reply_without_promises(&read.requester, Err(Refusal::Busy { what, got: count, most }), cx);
     }
 
     /// After changes of the locks on these nodes, answers the reads whose write lease has ended.
@@ -246,7 +247,8 @@ impl Lessor {
     pub(super) fn unblock_reads(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
         for path in paths {
             let of_node = (path.clone(), SessionId(0), Stamp::default())..;
-            let early = self.blocked_reads.early.range(of_node).take_while(|(kept, ..)| kept == path).counted();
+            let early =
+                self.blocked_reads.early.range(of_node).take_while(|(write_leased, ..)| write_leased == path).counted();
             for (path, session, stamp) in early.cloned().collect::<Vec<_>>() {
                 self.blocked_reads.early.remove(&(path, session, stamp));
                 // If the recall also names another write lease of the session, `consent` notes the
@@ -258,8 +260,8 @@ impl Lessor {
             return;
         }
         for path in paths {
-            let asked = self.blocked_reads.recalled.get(path);
-            if asked.is_none_or(|asked| cx.state.write_lease_on(path) == Some(*asked)) {
+            let recalled = self.blocked_reads.recalled.get(path);
+            if recalled.is_none_or(|recalled| cx.state.write_lease_on(path) == Some(*recalled)) {
                 continue;
             }
             for read in self.blocked_reads.remove(path) {
@@ -273,8 +275,13 @@ impl Lessor {
     ///
     /// The client may have consented because the recall arrived before the answer with the write
     /// lease. So the lessor sends the recall once more, at once.
-    pub(super) fn note_early(&mut self, kept: NodePath, Consent { session, stamp }: Consent, cx: &mut StepContext<'_>) {
-        if self.blocked_reads.early.insert((kept, session, stamp))
+    pub(super) fn note_early(
+        &mut self,
+        write_leased: NodePath,
+        Consent { session, stamp }: Consent,
+        cx: &mut StepContext<'_>,
+    ) {
+        if self.blocked_reads.early.insert((write_leased, session, stamp))
             && let Some(channel) = self.recall_channels.get_mut(&session)
         {
             cx.effects.extend(channel.resend(stamp, cx.now).map(LessorEffect::Recall));
@@ -289,12 +296,18 @@ impl Lessor {
     }
 
     /// Claims the data that the write changes or compares from the owners of write leases on it.
-    pub(super) fn claim_write_leases(&self, write: &Write, covers: &[ObjectSet], claims: &mut Claims, state: &State) {
-        for path in state.blocking_write_leases(write, covers) {
-            let Some((_, hold)) = state.write_leased_lock(&path) else { continue };
-            let LeaseKey::Volume(_, volume) = &hold.lease else { continue };
-            let claim = claims.by_session.entry(hold.session).or_default();
-            claim.add(volume.clone(), hold.incarnation, None);
+    pub(super) fn claim_write_leases(
+        &self,
+        write: &Write,
+        footprint: &[ObjectSet],
+        claims: &mut Claims,
+        state: &State,
+    ) {
+        for path in state.blocking_write_leases(write, footprint) {
+            let Some((_, record)) = state.write_leased_lock(&path) else { continue };
+            let LeaseKey::Volume(_, volume) = &record.lease else { continue };
+            let claim = claims.by_session.entry(record.session).or_default();
+            claim.add(volume.clone(), record.incarnation, None);
             claim.sets.insert(ObjectSet::One(Object::data(path)));
         }
     }
@@ -304,15 +317,16 @@ impl Lessor {
     /// early only if the recall overtook its write lease.
     pub(super) fn write_leased_node(&self, session: SessionId, stamp: Stamp, state: &State) -> Option<NodePath> {
         let (sets, through) = self.recall_channels.get(&session).and_then(|channel| channel.recalled(stamp))?;
-        let is_asked_for = |path: &&NodePath| {
-            let hold = state.write_leased_lock(path).map(|(_, hold)| hold).filter(|hold| hold.session == session);
-            hold.is_some_and(|hold| hold.write_lease <= Some(through))
+        let is_recalled = |path: &&NodePath| {
+            let record =
+                state.write_leased_lock(path).map(|(_, record)| record).filter(|record| record.session == session);
+            record.is_some_and(|record| record.write_lease <= Some(through))
         };
         let found = sets.iter().find_map(|set| match set {
-            ObjectSet::One(_) => state.write_leased_in(set).find(is_asked_for),
+            ObjectSet::One(_) => state.write_leased_in(set).find(is_recalled),
             ObjectSet::Subtree(_) => {
                 let own = state.write_leased_by(session);
-                own.filter(|path| set.contains(&Object::data((*path).clone()))).find(is_asked_for)
+                own.filter(|path| set.contains(&Object::data((*path).clone()))).find(is_recalled)
             }
         });
         found.cloned()

@@ -12,7 +12,7 @@ pub const BY_RULE: &[(Bug, &str)] = &[
     (Bug::NoProbe, "holder::tests::sessions::a_write_does_not_wait_for_ever_on_a_connection_that_is_dead"),
     (Bug::ReadWithoutProof, "lessor::tests::reads::a_read_waits_for_a_round_that_begins_after_it"),
     (Bug::ObjectLeaseWithoutMargin, "lessor::tests::mistakes::an_object_lease_is_waited_for_with_drift_and_margin"),
-    (Bug::LateRequestHonoured, "lessor::tests::failovers::what_was_sent_before_the_latest_registration_has_no_effect"),
+    (Bug::LateRequestHonoured, "lessor::tests::failovers::request_before_the_latest_registration_has_no_effect"),
     (Bug::LongerPromiseNotCounted, "lessor::tests::renewals::lease_promised_a_whole_term_by_the_tick_lasts_that_long"),
     (Bug::PauseEndsLeases, "lessor::tests::mistakes::a_pause_of_the_leader_ends_no_lease"),
     (

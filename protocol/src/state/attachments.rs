@@ -166,8 +166,8 @@ impl Attachments {
 impl State {
     /// Whether a node in memory exists: its lease must have no tombstone.
     pub(super) fn is_live(&self, node: &NodeRecord) -> bool {
-        let gone = &self.attachments.tombstones;
-        gone.is_empty() || node.attachment.as_ref().is_none_or(|to| !gone.contains(&to.incarnation))
+        let tombstones = &self.attachments.tombstones;
+        tombstones.is_empty() || node.attachment.as_ref().is_none_or(|to| !tombstones.contains(&to.incarnation))
     }
 
     /// The nodes that are attached to this incarnation, orphans included, in the order of paths.
@@ -181,8 +181,8 @@ impl State {
         incarnation: Incarnation,
         path: NodePath,
     ) -> impl Iterator<Item = &NodePath> + use<'_> {
-        let is_gone = self.attachments.tombstones.contains(&incarnation);
-        self.attachments.from(incarnation, path).counted().filter(move |_| !is_gone)
+        let is_purged = self.attachments.tombstones.contains(&incarnation);
+        self.attachments.from(incarnation, path).counted().filter(move |_| !is_purged)
     }
 
     /// The number of nodes that are attached to this incarnation, including nodes that are purged
@@ -193,10 +193,10 @@ impl State {
 
     /// Whether the lease has attached nodes or locks.
     pub fn has_dependents(&self, lease: &LeaseKey) -> bool {
-        let carries = |incarnation| {
+        let has_any = |incarnation| {
             self.attached_nodes(incarnation).next().is_some() || self.locks_under(incarnation).next().is_some()
         };
-        self.leases.get(lease).is_some_and(|lease| carries(lease.incarnation))
+        self.leases.get(lease).is_some_and(|lease| has_any(lease.incarnation))
     }
 
     /// Whether the lease has ended and its nodes still exist.
@@ -260,14 +260,14 @@ impl State {
     ///
     /// [`WriteRefusal::LeaseFull`] if the lease has no room.
     pub(super) fn check_lease_room(&self, path: &NodePath, to: &Attachment) -> Result<(), WriteRefusal> {
-        let got = self.attached_node_count(to.incarnation);
-        let goes_with =
+        let count = self.attached_node_count(to.incarnation);
+        let is_attached =
             |node: &NodeRecord| node.attachment.as_ref().is_some_and(|own| own.incarnation == to.incarnation);
-        if got < Self::REMOVED_NODES_MAX || self.node(path).is_some_and(goes_with) {
+        if count < Self::REMOVED_NODES_MAX || self.node(path).is_some_and(is_attached) {
             return Ok(());
         }
         reached(Bound::RemovedNodes);
-        Err(WriteRefusal::LeaseFull { path: path.clone(), got: got as u64, most: Self::REMOVED_NODES_MAX as u64 })
+        Err(WriteRefusal::LeaseFull { path: path.clone(), got: count as u64, most: Self::REMOVED_NODES_MAX as u64 })
     }
 
     /// Checks that the nearest existing ancestor is not attached to a lease.
@@ -291,12 +291,12 @@ impl State {
         touched.insert(RowKey::Lease(lease.clone()));
     }
 
-    /// Whether consents for the nodes attached up to revision `carried` cover all nodes of the key
-    /// lease. The caller has checked that it is the [intended](Self::intended) lease.
-    pub(super) fn consents_cover_attached(&self, id: LeaseId, carried: Revision) -> bool {
+    /// Whether consents for the nodes attached up to revision `attached_through` cover all nodes of
+    /// the key lease. The caller has checked that it is the [intended](Self::intended) lease.
+    pub(super) fn consents_cover_attached(&self, id: LeaseId, attached_through: Revision) -> bool {
         let lease = LeaseKey::Key(id);
-        let is_known = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= carried);
-        is_known || !self.has_dependents(&lease)
+        let is_complete = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= attached_through);
+        is_complete || !self.has_dependents(&lease)
     }
 
     /// The lists of children that contain the nodes of a lease, with the number of these nodes in
@@ -348,7 +348,7 @@ impl State {
     /// share changes. So when all services of a registry end, the history, the disk and the
     /// watchers get only a few changes. Each other lease has its own change.
     pub(super) fn purge_orphans(&mut self, leases: &[Incarnation], touched: &mut Touched) -> Outcome {
-        let mut together: BTreeMap<NodePath, PurgeBatch> = BTreeMap::new();
+        let mut batches: BTreeMap<NodePath, PurgeBatch> = BTreeMap::new();
         let (mut removed, mut last) = (0, NodePath::root());
         for incarnation in leases {
             let Some(reason) = self.attachments.take_orphan(*incarnation, touched) else { continue };
@@ -357,14 +357,14 @@ impl State {
                 continue;
             };
             last.clone_from(&list);
-            let removal = together.entry(list.clone()).or_default();
-            if removal.nodes.len() + nodes.len() > NODES_PER_CHANGE {
-                removed += self.purge(std::mem::take(removal), touched);
+            let batch = batches.entry(list.clone()).or_default();
+            if batch.nodes.len() + nodes.len() > NODES_PER_CHANGE {
+                removed += self.purge(std::mem::take(batch), touched);
             }
-            removal.add(*incarnation, list, nodes.into_iter().map(|path| (path, reason)));
+            batch.add(*incarnation, list, nodes.into_iter().map(|path| (path, reason)));
         }
-        for removal in together.into_values() {
-            removed += self.purge(removal, touched);
+        for batch in batches.into_values() {
+            removed += self.purge(batch, touched);
         }
         Outcome::Purged { nodes: removed }
     }
@@ -392,26 +392,26 @@ impl State {
     }
 
     /// Purges the nodes of ended leases with one change. Returns their number.
-    fn purge(&mut self, removal: PurgeBatch, touched: &mut Touched) -> u64 {
-        if removal.lists.is_empty() {
+    fn purge(&mut self, batch: PurgeBatch, touched: &mut Touched) -> u64 {
+        if batch.lists.is_empty() {
             return 0;
         }
-        let sets = removal.sets();
+        let sets = batch.sets();
         let revision = self.meta.revision.next();
         self.meta.revision = revision;
-        for (parent, gone) in &removal.lists {
+        for (parent, count) in &batch.lists {
             if let Some(node) = self.nodes.get_mut(parent) {
-                node.remove_children(*gone, revision);
+                node.remove_children(*count, revision);
                 touched.insert(RowKey::Node(parent.clone()));
             }
         }
-        for (path, reason) in removal.nodes.into_iter().rev() {
+        for (path, reason) in batch.nodes.into_iter().rev() {
             self.note_event(path, EventKind::Delete, reason);
         }
-        touched.extend(removal.leases.iter().copied().map(RowKey::Tombstone));
-        self.attachments.tombstones.extend(removal.leases);
+        touched.extend(batch.leases.iter().copied().map(RowKey::Tombstone));
+        self.attachments.tombstones.extend(batch.leases);
         self.note_change(sets, touched);
-        removal.lists.values().sum()
+        batch.lists.values().sum()
     }
 
     /// Reclaims the memory of some purged nodes.
@@ -422,9 +422,9 @@ impl State {
         while room > 0
             && let Some(incarnation) = self.attachments.tombstones.first().copied()
         {
-            let gone = self.attachments.take(incarnation, room);
-            let count = gone.len();
-            for path in gone {
+            let removed = self.attachments.take(incarnation, room);
+            let count = removed.len();
+            for path in removed {
                 self.nodes.remove(&path);
                 touched.insert(RowKey::Node(path));
             }
@@ -440,31 +440,30 @@ impl State {
 
     /// Checks that attached nodes, their leases and the derived table are consistent.
     pub(super) fn check_attachments(&self) -> Result<(), String> {
-        let (gone, closed) = (self.attachments.tombstones.clone(), self.attachments.closed_session_orphans.clone());
-        if self.attachments != Attachments::of(&self.nodes, &self.leases, (gone, closed)) {
-            return Err("the table of nodes that go with leases is not what the nodes say".to_owned());
+        let (tombstones, closed) =
+            (self.attachments.tombstones.clone(), self.attachments.closed_session_orphans.clone());
+        if self.attachments != Attachments::of(&self.nodes, &self.leases, (tombstones, closed)) {
+            return Err("the table of attached nodes does not match the nodes".to_owned());
         }
         if let Some(lease) =
             self.attachments.closed_session_orphans.iter().find(|lease| !self.attachments.orphans.contains(lease))
         {
-            return Err(format!(
-                "lease {lease} ended with its session and carries nothing: expected it to be forgotten"
-            ));
+            return Err(format!("lease {lease} ended with its session and has no orphans: expected no row for it"));
         }
         for (path, node) in &self.nodes {
             let Some(to) = &node.attachment else { continue };
             if node.child_count() > 0 || path.is_root() || self.volumes.contains_key(path) {
-                return Err(format!("node {path} goes with {:?} and is no leaf, or a volume", to.lease));
+                return Err(format!("node {path} is attached to {:?}, and is a volume or has children", to.lease));
             }
             let lease = self.leases.get(&to.lease).filter(|lease| lease.incarnation == to.incarnation);
             if let Some(lease) = lease.filter(|lease| lease.attached_at < node.create_revision) {
                 return Err(format!(
-                    "node {path} was attached to {:?} at {} or later: expected at most {}",
+                    "node {path} was attached to {:?} at revision {} or later: expected at most {}",
                     to.lease, node.create_revision, lease.attached_at
                 ));
             }
             if to.owner().is_none() || to.incarnation >= self.meta.next_incarnation {
-                return Err(format!("node {path} goes with {:?}, which carries no nodes", to.lease));
+                return Err(format!("node {path} is attached to {:?}, which cannot have nodes", to.lease));
             }
         }
         Ok(())

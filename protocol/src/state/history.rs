@@ -135,8 +135,8 @@ impl State {
     ///
     /// `None` if `revision` is compacted, or has not come yet.
     pub fn changed_in_volume(&self, volume: &NodePath, revision: Revision) -> Option<impl Iterator<Item = &ObjectSet>> {
-        let is_known = (self.meta.history_start..=self.meta.revision).contains(&revision);
-        is_known.then(|| self.history.latest.after(revision, volume))
+        let is_in_history = (self.meta.history_start..=self.meta.revision).contains(&revision);
+        is_in_history.then(|| self.history.latest.after(revision, volume))
     }
 
     /// Like `changed_in_volume`, for any subtree with its inner volumes. It walks the history. The
@@ -159,8 +159,8 @@ impl State {
 
     /// The changes after a revision, in order. `None` if the revision is compacted.
     fn entries_after(&self, revision: Revision) -> Option<impl Iterator<Item = (Revision, &HistoryEntry)>> {
-        let known = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
-        let changes = self.history.changes.range(known.min(self.history.changes.len())..);
+        let skipped = usize::try_from(revision.0.checked_sub(self.meta.history_start.0)?).ok()?;
+        let changes = self.history.changes.range(skipped.min(self.history.changes.len())..);
         // The history has a change for each revision in this range, and no more.
         let revisions = revision.0.saturating_add(1)..;
         Some(changes.zip(revisions).counted().map(|(change, revision)| (Revision(revision), change)))
@@ -182,14 +182,14 @@ impl State {
     /// if there is one. So a caller that scans repeatedly makes progress.
     pub(crate) fn scan_after(&self, after: Revision, watched: &Watched, bounds: ScanBounds) -> HistoryScan {
         let start = if self.planted.has(Bug::CompactionUnnoticed) { after.max(self.meta.history_start) } else { after };
-        let Some(remembered) = self.entries_after(start) else {
+        let Some(entries) = self.entries_after(start) else {
             return HistoryScan::Compacted(self.meta.history_start);
         };
-        let (mut looked_at, mut bytes) = (0, 0);
+        let (mut examined, mut bytes) = (0, 0);
         let mut found = Changes { changes: Vec::new(), through: after };
-        for (revision, change) in remembered {
-            looked_at += 1 + change.events.as_ref().map_or(0, Vec::len);
-            if found.through > after && looked_at > bounds.events {
+        for (revision, change) in entries {
+            examined += 1 + change.events.as_ref().map_or(0, Vec::len);
+            if found.through > after && examined > bounds.events {
                 reached(Bound::WatchLooks);
                 break;
             }
@@ -246,11 +246,11 @@ impl State {
         self.history.changes.push_back(change);
         touched.insert(RowKey::Change(self.meta.revision));
         while self.is_history_too_long()
-            && let Some(forgotten) = self.history.changes.pop_front()
+            && let Some(compacted) = self.history.changes.pop_front()
         {
-            self.history.weight -= forgotten.weight();
+            self.history.weight -= compacted.weight();
             self.meta.history_start = self.meta.history_start.next();
-            for set in &forgotten.sets {
+            for set in &compacted.sets {
                 self.history.latest.forget(set, self.meta.history_start);
             }
             touched.insert(RowKey::Change(self.meta.history_start));
@@ -270,9 +270,9 @@ impl State {
 
     /// Whether the history exceeds a bound. The weight alone never removes the last change.
     fn is_history_too_long(&self) -> bool {
-        let kept = self.history.changes.len();
-        let is_long = kept as u64 > self.meta.history_max;
-        let is_heavy = kept > 1 && self.history.weight > Self::HISTORY_BYTES_MAX;
+        let count = self.history.changes.len();
+        let is_long = count as u64 > self.meta.history_max;
+        let is_heavy = count > 1 && self.history.weight > Self::HISTORY_BYTES_MAX;
         if is_long {
             reached(Bound::History);
         } else if is_heavy {
@@ -283,8 +283,8 @@ impl State {
 
     /// The change with this revision, unless it is compacted.
     pub(super) fn change(&self, revision: Revision) -> Option<&HistoryEntry> {
-        let place = revision.0.checked_sub(self.meta.history_start.0)?.checked_sub(1)?;
-        self.history.changes.get(usize::try_from(place).ok()?)
+        let index = revision.0.checked_sub(self.meta.history_start.0)?.checked_sub(1)?;
+        self.history.changes.get(usize::try_from(index).ok()?)
     }
 }
 

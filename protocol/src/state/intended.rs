@@ -64,25 +64,25 @@ impl State {
         writer: SessionId,
         path: &NodePath,
         attach: Attach,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<(), WriteRefusal> {
         match self.named_lease(writer, path, attach) {
-            Some(key) if !self.is_intended(&key, meant) => Err(self.no_lease_refusal(path, attach)),
+            Some(key) if !self.is_intended(&key, intended) => Err(self.no_lease_refusal(path, attach)),
             _ => Ok(()),
         }
     }
 
     /// Whether a lease with this name exists and is intended.
-    pub(super) fn is_intended(&self, key: &LeaseKey, meant: &IntendedLeases) -> bool {
+    pub(super) fn is_intended(&self, key: &LeaseKey, intended: &IntendedLeases) -> bool {
         let lease = self.lease(key);
         lease.is_some_and(|lease| {
-            meant.leases.contains(&lease.incarnation) || self.planted.has(Bug::ReplacementTakenForIntended)
+            intended.leases.contains(&lease.incarnation) || self.planted.has(Bug::ReplacementTakenForIntended)
         })
     }
 
     /// Whether a volume with this top exists and is intended.
-    pub(super) fn is_volume_intended(&self, top: &NodePath, meant: &IntendedLeases) -> bool {
-        self.volume(top).is_some_and(|volume| meant.volume == Some(volume.create_generation))
+    pub(super) fn is_volume_intended(&self, top: &NodePath, intended: &IntendedLeases) -> bool {
+        self.volume(top).is_some_and(|volume| intended.volume == Some(volume.create_generation))
     }
 }
 
@@ -163,9 +163,9 @@ mod tests {
     /// Replaces everything that has a reusable name.
     fn replace(fixture: &mut Fixture, session: SessionId) {
         fixture.write(session, Write::RevokeLease { id: ONE }).expect("revoked");
-        fixture.write(session, grant()).expect("granted anew");
+        fixture.write(session, grant()).expect("a new lease");
         fixture.write(session, Write::RemoveVolume { path: path("/v") }).expect("removed");
-        fixture.write(session, create_volume("/v", 5)).expect("made anew");
+        fixture.write(session, create_volume("/v", 5)).expect("a new volume");
         fixture.acquire(session, "/v");
     }
 
@@ -190,7 +190,7 @@ mod tests {
             let before = fixture.state.revision();
             assert_eq!(fixture.run(command), Outcome::Written(Err(refusal)), "{write:?}");
             assert_eq!(fixture.state.revision(), before);
-            assert!(fixture.write(session, write).is_ok(), "one that arrives now means the new one");
+            assert!(fixture.write(session, write).is_ok(), "a new request intends the new lease");
         }
     }
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_stood_for_nothing_finds_nothing_later() {
+    fn lease_id_unused_at_arrival_intends_no_later_lease() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let revoke = fixture.command(session, Write::RevokeLease { id: ONE });
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn change_of_a_volume_leaves_it_the_one_that_is_meant() {
+    fn changed_volume_is_still_the_intended_one() {
         let (mut fixture, session) = fixture();
         let set = Write::SetVolume { path: path("/v"), settings: VolumeSettings::DEFAULT };
         let (first, second) = (fixture.command(session, set.clone()), fixture.command(session, set));
@@ -235,17 +235,17 @@ mod tests {
         }
         fixture.acquire(session, "/");
         let refusal = WriteRefusal::NoVolumeLease { path: path("/v/x"), volume: path("/") };
-        assert_eq!(fixture.run(attach), Outcome::Written(Err(refusal)), "it meant the lease on the volume");
+        assert_eq!(fixture.run(attach), Outcome::Written(Err(refusal)), "the request intended the lease on the volume");
     }
 
     #[test]
-    fn orphan_that_is_kept_is_nothing_to_the_next_lease() {
+    fn unchanged_orphan_is_not_attached_to_the_new_lease() {
         let (mut fixture, session) = fixture();
         fixture.write(session, to("/x", Attach::Lease(ONE))).expect("attached");
         let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted").clone();
         let (incarnation, horizon) = (lease.incarnation, lease.horizon);
         fixture.run(Command::Expire { lease: LeaseKey::Key(ONE), incarnation, horizon });
-        fixture.write(session, grant()).expect("granted anew");
+        fixture.write(session, grant()).expect("a new lease");
         fixture.write(session, to("/x", Attach::Unchanged)).expect("an orphan");
         let new = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted");
         assert_eq!((new.attached_at.0, new.incarnation > incarnation), (0, true));

@@ -30,8 +30,8 @@ impl State {
 
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
-        let [holds, by_path, by_lease, by_token, caching] = self.locks.sizes();
-        let [attached, orphaned, gone, closed] = self.attachments.sizes();
+        let [locks, by_path, by_lease, by_token, write_leases] = self.locks.sizes();
+        let [attached, orphaned, tombstones, closed] = self.attachments.sizes();
         let [sets, by_volume] = self.history.sizes();
         vec![
             ("nodes", self.nodes.len()),
@@ -41,14 +41,14 @@ impl State {
             ("leases", self.leases.len()),
             ("leases on volumes", self.volume_lease_holders.len()),
             ("ticks", self.tick_counts.len()),
-            ("holds", holds),
-            ("holds by path", by_path),
-            ("holds by lease", by_lease),
-            ("holds by token", by_token),
-            ("write leases", caching),
+            ("locks", locks),
+            ("locks by path", by_path),
+            ("locks by lease", by_lease),
+            ("locks by token", by_token),
+            ("write leases", write_leases),
             ("leases with nodes", attached),
             ("orphans", orphaned),
-            ("leases that are gone", gone),
+            ("tombstones", tombstones),
             ("leases of closed sessions", closed),
             ("changes", self.history.changes().len()),
             ("sets that changed", sets),
@@ -60,9 +60,9 @@ impl State {
         let meta = &self.meta;
         let (epoch, index) = (meta.epoch, meta.applied_index);
         ensure(epoch.0 <= index, || format!("epoch {epoch} began after the last applied entry, {index}"))?;
-        let of_holds = [meta.last_lock_number, meta.last_write_lease.0];
+        let of_locks = [meta.last_lock_number, meta.last_write_lease.0];
         let others = [index, meta.revision.0, meta.next_session.0, meta.next_incarnation.0];
-        for counter in others.into_iter().chain(of_holds) {
+        for counter in others.into_iter().chain(of_locks) {
             ensure(counter <= COUNTER_MAX, || format!("a counter is at {counter}: expected at most {COUNTER_MAX}"))?;
         }
         Ok(())
@@ -71,23 +71,23 @@ impl State {
     fn check_nodes(&self) -> Result<(), String> {
         ensure(self.nodes.contains_key(&NodePath::root()), || "the root does not exist".to_owned())?;
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        let there = || self.nodes_from(&NodePath::root());
-        for (path, _) in there().filter(|(path, _)| !path.is_root()) {
+        let nodes = || self.nodes_from(&NodePath::root());
+        for (path, _) in nodes().filter(|(path, _)| !path.is_root()) {
             let parent = parent_text(path);
             let above = self.nodes.get(parent).filter(|node| self.is_live(node));
-            ensure(above.is_some(), || format!("node {path} exists, but not the node above it"))?;
+            ensure(above.is_some(), || format!("node {path} exists, and its parent does not"))?;
             *counts.entry(parent).or_default() += 1;
         }
-        for (path, node) in there() {
+        for (path, node) in nodes() {
             let children = counts.get(path.as_str()).copied().unwrap_or_default();
-            let got = node.child_count();
-            ensure(got == children, || format!("node {path} counts {got} children: expected {children}"))?;
+            let count = node.child_count();
+            ensure(count == children, || format!("node {path} counts {count} children: expected {children}"))?;
             let in_order = node.create_revision <= node.modify_revision
                 && node.create_revision <= node.children_revision()
                 && node.modify_revision.max(node.children_revision()) <= self.meta.revision;
             ensure(in_order, || {
                 format!(
-                    "node {path} was made at {}, changed at {} and its children at {}: expected at most {}, making first",
+                    "node {path} was created at {}, modified at {}, and its children at {}: expected creation first, at most {}",
                     node.create_revision,
                     node.modify_revision,
                     node.children_revision(),
@@ -124,7 +124,7 @@ impl State {
         let mut results = 0;
         for (id, session) in &self.sessions {
             let next = self.meta.next_session;
-            ensure(*id < next, || format!("session {id} exists: expected identities below {next}"))?;
+            ensure(*id < next, || format!("session {id} exists: expected ids below {next}"))?;
             ensure(self.leases.contains_key(&LeaseKey::Session(*id)), || format!("session {id} has no lease"))?;
             let lowest = session.unanswered_from;
             let highest = lowest.window_end();
@@ -133,27 +133,33 @@ impl State {
                 ensure((lowest..=highest).contains(sequence), || {
                     format!("session {id} has an answer to request {sequence}: expected {lowest} to {highest}")
                 })?;
-                let done = answer.as_ref().map_or(Revision(0), |written| written.revision);
-                ensure(done <= self.meta.revision, || {
-                    format!("request {sequence} of session {id} made change {done}, after the last one")
+                let made = answer.as_ref().map_or(Revision(0), |written| written.revision);
+                ensure(made <= self.meta.revision, || {
+                    format!(
+                        "request {sequence} of session {id} made change {made}: expected at most {}",
+                        self.meta.revision
+                    )
                 })?;
             }
         }
-        let got = self.result_count;
-        ensure(got == results, || format!("{got} results are counted as remembered: expected {results}"))
+        let count = self.result_count;
+        ensure(count == results, || format!("{count} remembered results are counted: expected {results}"))
     }
 
     fn check_leases(&self) -> Result<(), String> {
         let mut incarnations = BTreeSet::new();
         for (key, lease) in &self.leases {
             let is_open = key.session().is_none_or(|session| self.sessions.contains_key(&session));
-            ensure(is_open, || format!("lease {key:?} is of a session that is gone"))?;
+            ensure(is_open, || format!("lease {key:?}: its session does not exist"))?;
             let attached_at = lease.attached_at;
             ensure(attached_at <= self.meta.revision, || {
-                format!("lease {key:?} had a node attached by change {attached_at}, after the last one")
+                format!(
+                    "lease {key:?} had a node attached by change {attached_at}: expected at most {}",
+                    self.meta.revision
+                )
             })?;
             if let LeaseKey::Volume(_, top) = key {
-                ensure(self.volumes.contains_key(top), || format!("lease {key:?} is on a volume that is gone"))?;
+                ensure(self.volumes.contains_key(top), || format!("lease {key:?}: its volume does not exist"))?;
             }
             let (incarnation, next) = (lease.incarnation, self.meta.next_incarnation);
             ensure(incarnation < next, || {
@@ -166,15 +172,15 @@ impl State {
 
     fn check_history(&self) -> Result<(), String> {
         self.history.check(self.meta.history_start)?;
-        let kept = self.history.changes().len() as u64;
+        let count = self.history.changes().len() as u64;
         let most = self.meta.history_max;
         ensure((1..=Self::HISTORY_MAX as u64).contains(&most), || {
-            format!("the history is to keep {most} changes: expected 1 to {}", Self::HISTORY_MAX)
+            format!("the history may have {most} changes: expected 1 to {}", Self::HISTORY_MAX)
         })?;
-        ensure(kept <= most, || format!("the history keeps {kept} changes: expected at most {most}"))?;
+        ensure(count <= most, || format!("the history has {count} changes: expected at most {most}"))?;
         let (start, revision) = (self.meta.history_start, self.meta.revision);
-        ensure(start.0.checked_add(kept) == Some(revision.0), || {
-            format!("the history keeps {kept} changes after {start}: expected them to end with {revision}")
+        ensure(start.0.checked_add(count) == Some(revision.0), || {
+            format!("the history has {count} changes after {start}: expected the last to be {revision}")
         })
     }
 }
@@ -186,6 +192,6 @@ fn parent_text(path: &NodePath) -> &str {
     }
 }
 
-fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(otherwise()) }
+fn ensure(condition: bool, error: impl FnOnce() -> String) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(error()) }
 }

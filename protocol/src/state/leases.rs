@@ -134,12 +134,12 @@ impl State {
         if !self.sessions.contains_key(&id) {
             return Outcome::SessionNotFound;
         }
-        let alive_until = self.horizon_from_now(Self::SESSION_TERM);
+        let session_horizon = self.horizon_from_now(Self::SESSION_TERM);
         let session_key = LeaseKey::Session(id);
         if let Some(lease) = self.leases.get_mut(&session_key)
-            && lease.horizon < alive_until
+            && lease.horizon < session_horizon
         {
-            lease.horizon = alive_until;
+            lease.horizon = session_horizon;
             touched.insert(RowKey::Lease(session_key));
         }
         let (top, volume) = self.volume_of(path);
@@ -156,7 +156,7 @@ impl State {
     /// a path in a volume that was removed since. It must not lose its nodes in the volume above.
     fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
-        let lease = self.leases.get_mut(key).expect("it carries nodes");
+        let lease = self.leases.get_mut(key).expect("the lease has nodes or locks");
         lease.horizon = lease.horizon.max(horizon);
         touched.insert(RowKey::Lease(key.clone()));
         lease.clone()
@@ -298,7 +298,11 @@ mod tests {
             attached_at: Revision(0),
         };
         assert_eq!(fixture.state.lease(&key), Some(&lease));
-        assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(700_250), "it is a sign of life");
+        assert_eq!(
+            horizon(&fixture, &LeaseKey::Session(session)),
+            millis(700_250),
+            "an acquisition renews the session"
+        );
         let keys: Vec<_> = fixture.state.leases_of(session).map(|(key, _)| key.clone()).collect();
         assert_eq!(keys, [LeaseKey::Session(session), key]);
     }
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_given_again_under_a_shorter_term_keeps_its_horizon() {
+    fn lease_renewed_with_shorter_term_keeps_its_horizon() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.write(session, create_volume("/v", 30)).expect("new");
@@ -373,23 +377,23 @@ mod tests {
         assert_eq!(
             fixture.state.lease(&key).map(|lease| lease.incarnation),
             Some(incarnation),
-            "a hold lives under it"
+            "a lock is under the lease"
         );
-        assert_eq!(horizon(&fixture, &key), before, "it was promised up to there");
+        assert_eq!(horizon(&fixture, &key), before, "the lease was promised up to its horizon");
     }
 
     #[test]
-    fn a_renewal_of_a_lease_that_is_gone_or_replaced_moves_nothing() {
+    fn renewal_of_ended_or_replaced_lease_moves_no_horizon() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.acquire(session, "/");
         let key = on_volume(session, "/");
         let old = renewal(&fixture, &key, seconds(9));
         fixture.acquire(session, "/");
-        let mut gone = old.clone();
-        gone.lease = on_volume(SessionId(9), "/");
+        let mut ended = old.clone();
+        ended.lease = on_volume(SessionId(9), "/");
         fixture.time = seconds(9);
-        tick(&mut fixture, vec![old, gone]);
+        tick(&mut fixture, vec![old, ended]);
         assert_eq!(horizon(&fixture, &key), millis(10_250));
     }
 
@@ -401,7 +405,7 @@ mod tests {
         let key = on_volume(session, "/");
         let longer = Write::SetVolume { path: path("/"), settings: settings(Duration::from_secs(30)) };
         fixture.write(session, longer).expect("a volume");
-        assert_eq!(fixture.state.lease(&key).expect("it stays").term(), Duration::from_secs(10));
+        assert_eq!(fixture.state.lease(&key).expect("the lease stays").term(), Duration::from_secs(10));
         let renewals =
             vec![renewal(&fixture, &key, seconds(5)), renewal(&fixture, &LeaseKey::Session(session), seconds(5))];
         fixture.time = seconds(5);
@@ -418,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_expires_if_it_is_the_one_that_is_meant() {
+    fn only_the_named_incarnation_expires() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.acquire(session, "/");
@@ -457,9 +461,9 @@ mod tests {
         let put = fixture.put(session, "/a", "").revision;
         let granted = fixture.write(session, Write::GrantLease { id: None, ttl: Duration::from_secs(5) });
         assert_eq!(
-            (granted.expect("a free name").revision, fixture.state.revision()),
+            (granted.expect("a free id").revision, fixture.state.revision()),
             (put, put),
-            "it changes no node"
+            "a grant changes no node"
         );
     }
 
@@ -475,7 +479,7 @@ mod tests {
         fixture.write(session, set(settings(Duration::from_secs(30)))).expect("a volume");
         assert_eq!((small, margin(&fixture)), (Duration::from_millis(100), Duration::from_secs(1)));
         fixture.write(session, set(VolumeSettings::DEFAULT)).expect("a volume");
-        assert_eq!(margin(&fixture), Duration::from_secs(1), "what was promised for 30 s is still out");
+        assert_eq!(margin(&fixture), Duration::from_secs(1), "a promise of 30 s has not ended");
         fixture.acquire(session, "/");
         assert_eq!(margin(&fixture), small);
         assert_eq!(margin_of(&fixture, &LeaseKey::Session(session)), Duration::ZERO);

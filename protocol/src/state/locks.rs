@@ -64,7 +64,7 @@ impl State {
 
     /// All locks, in order of arrival.
     pub fn locks(&self) -> impl Iterator<Item = (LockId, &NodePath, &LockRecord)> {
-        self.locks.rows.iter().map(|(id, (path, hold))| (*id, path, hold))
+        self.locks.rows.iter().map(|(id, (path, record))| (*id, path, record))
     }
 
     /// The locks under the lease.
@@ -75,19 +75,21 @@ impl State {
     /// Whether a session owns a lock with this token at or below `top`. A resource asks this before
     /// it acts for a lock owner (S10).
     pub fn is_locked_under(&self, top: &NodePath, token: Token) -> bool {
-        let hold = self.locks.by_token.get(&token).and_then(|id| self.locks.rows.get(id));
-        hold.is_some_and(|(path, hold)| top.contains(path) && !matches!(hold.lease, LeaseKey::LockDelay(_)))
+        let record = self.locks.by_token.get(&token).and_then(|id| self.locks.rows.get(id));
+        record.is_some_and(|(path, record)| top.contains(path) && !matches!(record.lease, LeaseKey::LockDelay(_)))
     }
 
     /// The status of a lock on a node.
     pub fn lock_status(&self, path: &NodePath, id: LockId) -> LockStatus {
-        let found = self.locks.rows.get(&id).filter(|(at, hold)| at == path && hold.lease.session().is_some());
-        match found.map(|(_, hold)| (hold.token, hold.mode)) {
+        let found =
+            self.locks.rows.get(&id).filter(|(locked, record)| locked == path && record.lease.session().is_some());
+        match found.map(|(_, record)| (record.token, record.mode)) {
             None => LockStatus::Ended,
             Some((None, _)) => LockStatus::Waiting,
             Some((Some(token), mode)) => {
-                let waits =
-                    |(other, hold): (LockId, &LockRecord)| other != id && (hold.token.is_none() || hold.is_upgrading);
+                let waits = |(other, record): (LockId, &LockRecord)| {
+                    other != id && (record.token.is_none() || record.is_upgrading)
+                };
                 LockStatus::Granted { token, mode, is_contended: self.locks.on(path).any(waits) }
             }
         }
@@ -103,6 +105,8 @@ impl State {
         }
     }
 
+    /// Checks that a requested lock can be granted or wait.
+    ///
     /// # Errors
     ///
     /// [`WriteRefusal`] if the lock can neither be granted nor wait.
@@ -111,34 +115,37 @@ impl State {
         session: SessionId,
         path: &NodePath,
         (mode, wait): (LockMode, bool),
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<(), WriteRefusal> {
-        self.check_intended(session, path, Attach::Session, meant)?;
+        self.check_intended(session, path, Attach::Session, intended)?;
         self.lease_for_lock(session, path)?;
-        let got = self.locks.by_path.get(path).map_or(0, BTreeSet::len) as u64;
-        if got >= LOCKS_PER_NODE_MAX {
+        let count = self.locks.by_path.get(path).map_or(0, BTreeSet::len) as u64;
+        if count >= LOCKS_PER_NODE_MAX {
             reached(Bound::LocksPerNode);
-            return Err(WriteRefusal::TooManyLocks { path: path.clone(), got, most: LOCKS_PER_NODE_MAX });
+            return Err(WriteRefusal::TooManyLocks { path: path.clone(), got: count, most: LOCKS_PER_NODE_MAX });
         }
         if wait || self.is_grantable(path, mode) { Ok(()) } else { Err(self.locked_refusal(path, None)) }
     }
 
     /// Whether a new lock is granted at once.
     fn is_grantable(&self, path: &NodePath, mode: LockMode) -> bool {
-        let lets_in =
-            |hold: &LockRecord| hold.token.is_some() && hold.mode.is_compatible_with(mode) && !hold.is_upgrading;
-        self.locks.on(path).all(|(_, hold)| lets_in(hold))
+        let can_join = |record: &LockRecord| {
+            record.token.is_some() && record.mode.is_compatible_with(mode) && !record.is_upgrading
+        };
+        self.locks.on(path).all(|(_, record)| can_join(record))
     }
 
-    /// The refusal that names a current owner. It ignores the lock `but`.
-    fn locked_refusal(&self, path: &NodePath, but: Option<LockId>) -> WriteRefusal {
-        let others = || self.locks.on(path).filter(|(id, _)| Some(*id) != but).map(|(_, hold)| hold);
-        let first = others().find_map(|hold| hold.token.map(|token| (hold.session, token)));
+    /// The refusal that names a current owner. It ignores the lock `except`.
+    fn locked_refusal(&self, path: &NodePath, except: Option<LockId>) -> WriteRefusal {
+        let others = || self.locks.on(path).filter(|(id, _)| Some(*id) != except).map(|(_, record)| record);
+        let first = others().find_map(|record| record.token.map(|token| (record.session, token)));
         let (owner, token) = first.unwrap_or_default();
-        let waiting = others().filter(|hold| hold.token.is_none()).count() as u64;
+        let waiting = others().filter(|record| record.token.is_none()).count() as u64;
         WriteRefusal::Locked { path: path.clone(), owner, token, waiting }
     }
 
+    /// The session's lock with this id on the node, granted or waiting.
+    ///
     /// # Errors
     ///
     /// [`WriteRefusal`] if the session has no such lock, granted or waiting.
@@ -148,13 +155,15 @@ impl State {
         path: &NodePath,
         id: LockId,
     ) -> Result<&LockRecord, WriteRefusal> {
-        let found = self.locks.rows.get(&id).filter(|(at, hold)| {
-            let is_own = hold.lease.session() == Some(session);
-            at == path && is_own
+        let found = self.locks.rows.get(&id).filter(|(locked, record)| {
+            let is_own = record.lease.session() == Some(session);
+            locked == path && is_own
         });
-        found.map(|(_, hold)| hold).ok_or_else(|| WriteRefusal::LockNotFound { path: path.clone(), lock: id })
+        found.map(|(_, record)| record).ok_or_else(|| WriteRefusal::LockNotFound { path: path.clone(), lock: id })
     }
 
+    /// Checks that a lock can change to this mode, or wait for it.
+    ///
     /// # Errors
     ///
     /// [`WriteRefusal`] if the lock is not granted, or its mode cannot change.
@@ -166,14 +175,14 @@ impl State {
         mode: LockMode,
         wait: bool,
     ) -> Result<(), WriteRefusal> {
-        let hold = self.check_own_lock(session, path, id)?;
-        if hold.token.is_none() {
+        let record = self.check_own_lock(session, path, id)?;
+        if record.token.is_none() {
             return Err(WriteRefusal::LockNotGranted { path: path.clone(), lock: id });
         }
-        if mode == LockMode::Shared || hold.mode == LockMode::Exclusive {
+        if mode == LockMode::Shared || record.mode == LockMode::Exclusive {
             return Ok(());
         }
-        let others = || self.locks.on(path).filter(|(other, hold)| *other != id && hold.token.is_some());
+        let others = || self.locks.on(path).filter(|(other, record)| *other != id && record.token.is_some());
         if others().any(|(_, other)| other.is_upgrading) {
             return Err(WriteRefusal::UpgradePending { path: path.clone() });
         }
@@ -193,7 +202,7 @@ impl State {
         let id = LockId(self.next_lock_number());
         let token = is_free.then(|| Token(self.next_lock_number()));
         let (is_upgrading, write_lease, is_handed_over) = (false, None, false);
-        let hold = LockRecord {
+        let record = LockRecord {
             session,
             lease,
             incarnation,
@@ -204,7 +213,7 @@ impl State {
             write_lease,
             is_handed_over,
         };
-        self.locks.insert(id, path.clone(), hold);
+        self.locks.insert(id, path.clone(), record);
         touched.insert(RowKey::Lock(id, path.clone()));
         self.lock_grant(id)
     }
@@ -217,10 +226,10 @@ impl State {
         mode: LockMode,
         touched: &mut Touched,
     ) -> Written {
-        if let Some((_, hold)) = self.locks.rows.get_mut(&id) {
-            hold.is_upgrading = mode == LockMode::Exclusive && hold.mode == LockMode::Shared;
+        if let Some((_, record)) = self.locks.rows.get_mut(&id) {
+            record.is_upgrading = mode == LockMode::Exclusive && record.mode == LockMode::Shared;
             if mode == LockMode::Shared {
-                hold.mode = mode;
+                record.mode = mode;
             }
             touched.insert(RowKey::Lock(id, path.clone()));
         }
@@ -240,6 +249,8 @@ impl State {
         self.unchanged()
     }
 
+    /// Checks that a lock can be handed over to the successor.
+    ///
     /// # Errors
     ///
     /// [`WriteRefusal`] if the session does not own such a lock, the node has other owners, or the
@@ -254,10 +265,10 @@ impl State {
         if self.check_own_lock(session, path, id)?.token.is_none() {
             return Err(WriteRefusal::LockNotGranted { path: path.clone(), lock: id });
         }
-        if self.locks.on(path).any(|(other, hold)| other != id && hold.token.is_some()) {
+        if self.locks.on(path).any(|(other, record)| other != id && record.token.is_some()) {
             return Err(self.locked_refusal(path, Some(id)));
         }
-        let waits = self.locks.on(path).any(|(other, hold)| other == successor && hold.token.is_none());
+        let waits = self.locks.on(path).any(|(other, record)| other == successor && record.token.is_none());
         if waits { Ok(()) } else { Err(WriteRefusal::SuccessorNotWaiting { path: path.clone(), successor }) }
     }
 
@@ -281,18 +292,18 @@ impl State {
     }
 
     fn lock_grant(&self, id: LockId) -> Written {
-        let taken = self.locks.rows.get(&id).and_then(|(path, hold)| match &hold.lease {
+        let grant = self.locks.rows.get(&id).and_then(|(path, record)| match &record.lease {
             LeaseKey::Volume(_, volume) => Some(LockGrant {
                 path: path.clone(),
                 lock: id,
-                mode: hold.mode,
-                token: hold.token,
+                mode: record.mode,
+                token: record.token,
                 volume: volume.clone(),
-                incarnation: hold.incarnation,
+                incarnation: record.incarnation,
             }),
             _ => None,
         });
-        Written { lock: taken.map(Box::new), ..self.unchanged() }
+        Written { lock: grant.map(Box::new), ..self.unchanged() }
     }
 
     fn next_lock_number(&mut self) -> u64 {
@@ -303,16 +314,16 @@ impl State {
     /// Grants each lock and upgrade that can be granted now.
     fn grant_locks(&mut self, path: &NodePath, touched: &mut Touched) {
         while let Some(id) = self.next_grantable(path) {
-            let token = match self.locks.rows.get(&id).and_then(|(_, hold)| hold.token) {
+            let token = match self.locks.rows.get(&id).and_then(|(_, record)| record.token) {
                 Some(old) if self.planted.has(Bug::TokenKeptByUpgrade) => old,
                 _ => Token(self.next_lock_number()),
             };
-            let Some((_, mut hold)) = self.locks.remove(id) else { return };
-            if hold.is_upgrading {
-                (hold.is_upgrading, hold.mode) = (false, LockMode::Exclusive);
+            let Some((_, mut record)) = self.locks.remove(id) else { return };
+            if record.is_upgrading {
+                (record.is_upgrading, record.mode) = (false, LockMode::Exclusive);
             }
-            hold.token = Some(token);
-            self.locks.insert(id, path.clone(), hold);
+            record.token = Some(token);
+            self.locks.insert(id, path.clone(), record);
             touched.insert(RowKey::Lock(id, path.clone()));
         }
     }
@@ -320,12 +331,12 @@ impl State {
     /// The next lock to grant. A pending upgrade comes first, when its lock is the only granted
     /// one. Otherwise it is the first waiter, if it is compatible with the granted locks.
     fn next_grantable(&self, path: &NodePath) -> Option<LockId> {
-        let held = || self.locks.on(path).filter(|(_, hold)| hold.token.is_some());
-        if let Some((id, _)) = held().find(|(_, hold)| hold.is_upgrading) {
-            return held().all(|(other, _)| other == id).then_some(id);
+        let granted = || self.locks.on(path).filter(|(_, record)| record.token.is_some());
+        if let Some((id, _)) = granted().find(|(_, record)| record.is_upgrading) {
+            return granted().all(|(other, _)| other == id).then_some(id);
         }
-        let (id, first) = self.locks.on(path).find(|(_, hold)| hold.token.is_none())?;
-        held().all(|(_, hold)| hold.mode.is_compatible_with(first.mode)).then_some(id)
+        let (id, first) = self.locks.on(path).find(|(_, record)| record.token.is_none())?;
+        granted().all(|(_, record)| record.mode.is_compatible_with(first.mode)).then_some(id)
     }
 
     /// Ends all locks under a lease that the session itself ends. It has stopped using them.
@@ -335,9 +346,10 @@ impl State {
 
     /// Ends all locks under an ended lease. Lost locks with a lock delay still block their nodes.
     pub(super) fn lose_locks(&mut self, incarnation: Incarnation, touched: &mut Touched) {
-        let is_lost =
-            |hold: &LockRecord| hold.token.is_some() && hold.lease.session().is_some() && !hold.lock_delay.is_zero();
-        self.end_locks(incarnation, |hold| is_lost(hold).then_some(hold.lock_delay), touched);
+        let is_lost = |record: &LockRecord| {
+            record.token.is_some() && record.lease.session().is_some() && !record.lock_delay.is_zero()
+        };
+        self.end_locks(incarnation, |record| is_lost(record).then_some(record.lock_delay), touched);
     }
 
     fn end_locks(
@@ -349,13 +361,13 @@ impl State {
         let ids: Vec<LockId> = self.locks.of_lease(incarnation).collect();
         let mut paths = BTreeSet::new();
         for id in ids {
-            let Some((path, mut hold)) = self.locks.remove(id) else { continue };
+            let Some((path, mut record)) = self.locks.remove(id) else { continue };
             touched.insert(RowKey::Lock(id, path.clone()));
-            if let Some(delay) = delay(&hold) {
-                hold.lease = LeaseKey::LockDelay(id);
-                hold.incarnation = self.grant_lease(LeaseKey::LockDelay(id), delay, touched).incarnation;
-                (hold.is_upgrading, hold.write_lease) = (false, None);
-                self.locks.insert(id, path.clone(), hold);
+            if let Some(delay) = delay(&record) {
+                record.lease = LeaseKey::LockDelay(id);
+                record.incarnation = self.grant_lease(LeaseKey::LockDelay(id), delay, touched).incarnation;
+                (record.is_upgrading, record.write_lease) = (false, None);
+                self.locks.insert(id, path.clone(), record);
             }
             paths.insert(path);
         }
@@ -367,22 +379,25 @@ impl State {
     /// Checks that the locks on each node are compatible, in order, and under existing leases.
     pub(super) fn check_locks(&self) -> Result<(), String> {
         if self.locks != LockTable::of(self.locks.rows.clone()) {
-            return Err("what is found of holds by path, lease and token is not what the holds say".to_owned());
+            return Err("the indexes do not match the locks".to_owned());
         }
-        for (id, (path, hold)) in &self.locks.rows {
-            let lease = self.leases.get(&hold.lease).filter(|lease| lease.incarnation == hold.incarnation);
-            let is_of_its_kind = match &hold.lease {
-                LeaseKey::Volume(session, _) => *session == hold.session,
-                LeaseKey::LockDelay(of) => of == id && hold.token.is_some(),
+        for (id, (path, record)) in &self.locks.rows {
+            let lease = self.leases.get(&record.lease).filter(|lease| lease.incarnation == record.incarnation);
+            let is_lease_valid = match &record.lease {
+                LeaseKey::Volume(session, _) => *session == record.session,
+                LeaseKey::LockDelay(lock) => lock == id && record.token.is_some(),
                 LeaseKey::Session(_) | LeaseKey::Key(_) => false,
             };
-            if lease.is_none() || !is_of_its_kind {
-                return Err(format!("hold {id} on {path} lives under {:?}, which is not there", hold.lease));
+            if lease.is_none() || !is_lease_valid {
+                return Err(format!(
+                    "lock {id} on {path} is under {:?}, which does not exist or is not the lock's",
+                    record.lease
+                ));
             }
-            let newest = hold.token.map_or(id.0, |token| token.0.max(id.0));
+            let newest = record.token.map_or(id.0, |token| token.0.max(id.0));
             if newest > self.meta.last_lock_number {
                 return Err(format!(
-                    "hold {id} on {path} has number {newest}: expected at most {}",
+                    "lock {id} on {path} has number {newest}: expected at most {}",
                     self.meta.last_lock_number
                 ));
             }
@@ -392,27 +407,28 @@ impl State {
     }
 
     fn check_locks_on(&self, path: &NodePath) -> Result<(), String> {
-        let held: Vec<(LockId, &LockRecord)> = self.locks.on(path).filter(|(_, hold)| hold.token.is_some()).collect();
-        if held.len() > 1 && held.iter().any(|(_, hold)| hold.mode == LockMode::Exclusive) {
-            return Err(format!("{path} is held exclusively, and by {} sessions", held.len()));
+        let granted: Vec<(LockId, &LockRecord)> =
+            self.locks.on(path).filter(|(_, record)| record.token.is_some()).collect();
+        if granted.len() > 1 && granted.iter().any(|(_, record)| record.mode == LockMode::Exclusive) {
+            return Err(format!("{path} has an exclusive lock, and {} granted locks: expected 1", granted.len()));
         }
-        if held.iter().filter(|(_, hold)| hold.is_upgrading).count() > 1 {
-            return Err(format!("two holders of {path} wait for each other to leave"));
+        if granted.iter().filter(|(_, record)| record.is_upgrading).count() > 1 {
+            return Err(format!("two locks on {path} wait to become exclusive: expected at most 1"));
         }
-        let mut successors = self.locks.on(path).filter(|(_, hold)| hold.is_handed_over);
-        if let Some((id, hold)) = successors.next()
-            && (hold.token.is_none() || successors.next().is_some())
+        let mut successors = self.locks.on(path).filter(|(_, record)| record.is_handed_over);
+        if let Some((id, record)) = successors.next()
+            && (record.token.is_none() || successors.next().is_some())
         {
-            return Err(format!("hold {id} on {path} was handed over, and waits, or is not the only one"));
+            return Err(format!("lock {id} on {path} was handed over, and waits, or is one of several such locks"));
         }
-        let first = self.locks.on(path).find(|(_, hold)| hold.token.is_none());
+        let first = self.locks.on(path).find(|(_, record)| record.token.is_none());
         if let Some((first, _)) = first
-            && let Some((late, _)) = held.iter().find(|(id, hold)| *id > first && !hold.is_handed_over)
+            && let Some((overtaking, _)) = granted.iter().find(|(id, record)| *id > first && !record.is_handed_over)
         {
-            return Err(format!("hold {late} on {path} was granted before {first}, which came first"));
+            return Err(format!("lock {overtaking} on {path} is granted, and the earlier lock {first} waits"));
         }
         match self.next_grantable(path) {
-            Some(id) => Err(format!("hold {id} on {path} waits for nothing")),
+            Some(id) => Err(format!("lock {id} on {path} could be granted, and waits")),
             None => Ok(()),
         }
     }

@@ -145,11 +145,11 @@ impl Applied {
     pub fn nodes_with_changed_locks(&self) -> BTreeSet<NodePath> {
         // The rows of locks are adjacent.
         let first = self.changed_rows.partition_point(|key| *key < RowKey::Lock(LockId(0), NodePath::root()));
-        let held = self.changed_rows[first..].iter().map_while(|key| match key {
+        let paths = self.changed_rows[first..].iter().map_while(|key| match key {
             RowKey::Lock(_, path) => Some(path.clone()),
             _ => None,
         });
-        held.collect()
+        paths.collect()
     }
 }
 

@@ -147,7 +147,7 @@ impl State {
     /// The path object that the state stores for a node. A clone of it shares the memory of the
     /// text.
     pub(crate) fn interned_path(&self, path: &NodePath) -> Option<&NodePath> {
-        self.nodes.get_key_value(path).map(|(kept, _)| kept)
+        self.nodes.get_key_value(path).map(|(stored, _)| stored)
     }
 
     /// The node at `path`, if it exists. A purged node does not exist, even while it is in memory.
@@ -181,18 +181,19 @@ impl State {
         let lower = path.prefix_below();
         let upper = after_all_below(&lower);
         let mut rest = below(&self.nodes, path);
-        while let Some((at, node)) = rest.next() {
+        while let Some((path, node)) = rest.next() {
             visit(1);
-            let name = &at.as_str()[lower.len()..];
+            let name = &path.as_str()[lower.len()..];
             match name.find('/') {
                 None if self.is_live(node) && !fits(name) => return None,
                 None if self.is_live(node) => names.push(name.to_owned()),
                 None => {}
                 // A descendant of a child that the walk has passed: seek past its subtree.
                 Some(end) => {
-                    let past = after_all_below(&at.as_str()[..=lower.len() + end]);
-                    rest =
-                        self.nodes.range::<str, _>((Bound::Included(past.as_str()), Bound::Excluded(upper.as_str())));
+                    let after_subtree = after_all_below(&path.as_str()[..=lower.len() + end]);
+                    rest = self
+                        .nodes
+                        .range::<str, _>((Bound::Included(after_subtree.as_str()), Bound::Excluded(upper.as_str())));
                 }
             }
         }
@@ -214,7 +215,7 @@ impl State {
     /// [`LimitError::Content`] if it weighs more. The check costs no more than reading an allowed
     /// content, because it does not read a list with too many names.
     pub fn content_within(&self, object: &Object, most: usize) -> Result<Content, LimitError> {
-        let too_long = |got| Err(LimitError::Content { got, expected: most });
+        let too_long = |weight| Err(LimitError::Content { got: weight, expected: most });
         let node = self.node(&object.path);
         let at_least = match (object.kind, node) {
             (_, None) => 0,
@@ -301,29 +302,29 @@ impl State {
     /// Creates a node and its missing ancestors.
     pub(super) fn make_node(&mut self, path: &NodePath, node: NodeRecord, touched: &mut Touched) {
         let revision = node.create_revision;
-        let mut made = vec![path.clone()];
+        let mut created = vec![path.clone()];
         self.insert_node(path.clone(), node, touched);
         for ancestor in path.ancestors() {
-            let is_there = self.node(&ancestor).is_some();
-            if let Some(node) = self.nodes.get_mut(&ancestor).filter(|_| is_there) {
+            let exists = self.node(&ancestor).is_some();
+            if let Some(node) = self.nodes.get_mut(&ancestor).filter(|_| exists) {
                 node.add_child(revision);
                 touched.insert(RowKey::Node(ancestor));
                 break;
             }
             let mut node = NodeRecord::new(Value::new(), revision);
             node.add_child(revision);
-            made.push(ancestor.clone());
+            created.push(ancestor.clone());
             self.insert_node(ancestor, node, touched);
         }
-        made.iter().rev().for_each(|path| self.note_put(path));
+        created.iter().rev().for_each(|path| self.note_put(path));
     }
 
     /// Inserts a node. It may replace a purged node that is not reclaimed yet.
     fn insert_node(&mut self, path: NodePath, node: NodeRecord, touched: &mut Touched) {
         self.attachments.insert(&path, &node);
         touched.insert(RowKey::Node(path.clone()));
-        if let Some(gone) = self.nodes.insert(path.clone(), node) {
-            self.attachments.remove(&path, &gone, touched);
+        if let Some(replaced) = self.nodes.insert(path.clone(), node) {
+            self.attachments.remove(&path, &replaced, touched);
         }
     }
 
@@ -352,10 +353,10 @@ impl State {
     /// Removes a node other than the root, and its descendants. Returns the number of removed
     /// nodes.
     pub(super) fn remove_nodes(&mut self, top: &NodePath, revision: Revision, touched: &mut Touched) -> u64 {
-        let mut gone: Vec<NodePath> = below(&self.nodes, top).rev().map(|(below, _)| below.clone()).collect();
-        gone.push(top.clone());
+        let mut paths: Vec<NodePath> = below(&self.nodes, top).rev().map(|(below, _)| below.clone()).collect();
+        paths.push(top.clone());
         let mut removed = 0;
-        for path in gone {
+        for path in paths {
             if let Some(node) = self.nodes.remove(&path) {
                 if self.is_live(&node) {
                     removed += 1;
@@ -389,7 +390,7 @@ mod tests {
         for at in ["/a/x/deep", "/a/y", "/a-b/z", "/a0", "/a/x-1", "/a/x1", "/a/name/z", "/b/x/y/z"] {
             fixture.put(session, at, "");
         }
-        let names = |at: &str| fixture.state.children(&path(at)).expect("it exists").names;
+        let names = |at: &str| fixture.state.children(&path(at)).expect("the node exists").names;
         assert_eq!(names("/"), ["a", "a-b", "a0", "b"]);
         assert_eq!(names("/a"), ["name", "x", "x-1", "x1", "y"]);
         assert_eq!(names("/a/x"), ["deep"]);
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_comes_or_goes_changes_the_list_and_not_the_data() {
+    fn child_change_modifies_parents_list_and_not_its_data() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.put(session, "/a", "value");
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_is_the_subtree_and_nothing_else() {
+    fn nodes_below_are_exactly_the_subtree() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         for at in ["/a/x/deep", "/a-b", "/a0"] {
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_made_again_looks_new() {
+    fn recreated_node_is_new() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.put(session, "/a", "one");

@@ -1,6 +1,6 @@
 //! Random runs of the state, compared with simpler versions of the rules. A seed repeats each run.
 
-mod holds;
+mod locks;
 mod outcomes;
 mod replay;
 mod transactions;
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use self::{holds::owner_of, writes::random_write};
+use self::{locks::owner_of, writes::random_write};
 
 use super::{Applied, HistoryScan, ScanBounds, State, fixture::*};
 use crate::{
@@ -152,11 +152,11 @@ fn touched_rows_are_all_changes_and_rows_are_the_state() {
         assert!(fixture.state.rows().eq(fixture.rows.clone()), "{place}");
         assert_eq!(applied.outcomes.len(), proposal.commands.len(), "{place}");
         let mut restored = State::from_rows(before.rows()).expect("the rows of a state");
-        let again = restored.apply(fixture.state.applied_index(), proposal);
+        let reapplied = restored.apply(fixture.state.applied_index(), proposal);
         assert_eq!(
-            (&again, &restored),
+            (&reapplied, &restored),
             (applied, &fixture.state),
-            "a restored replica goes on like the others: {place}"
+            "a restored replica gives the same outcomes: {place}"
         );
     });
 }
@@ -214,19 +214,19 @@ fn a_footprint_is_exactly_what_a_write_changes() {
                 intended,
                 attached_through: Revision(u64::MAX),
             };
-            let kept = before.blocking_write_leases(&write, footprint.as_deref().unwrap_or_default());
+            let write_leased = before.blocking_write_leases(&write, footprint.as_deref().unwrap_or_default());
             let is_cache = matches!(write, Write::TakeWriteLease { .. });
             let outcome = fixture.run(command);
             let changed: BTreeSet<&Object> =
                 objects.iter().filter(|object| seen(&before, object) != seen(&fixture.state, object)).collect();
             match (outcome, footprint) {
-                (Outcome::MissingConsents, _) if !kept.is_empty() => assert_eq!(changed.len(), 0, "{place}"),
+                (Outcome::MissingConsents, _) if !write_leased.is_empty() => assert_eq!(changed.len(), 0, "{place}"),
                 // `TakeWriteLease` changes nothing, but has a footprint.
                 (Outcome::Written(Ok(written)), Ok(_)) if is_cache => {
                     assert_eq!((written.revision, changed.len()), (before.revision(), 0), "{place}");
                 }
-                (Outcome::Written(Err(got)), Err(expected)) => {
-                    assert_eq!((got, changed.len()), (expected, 0), "{place}");
+                (Outcome::Written(Err(names)), Err(expected)) => {
+                    assert_eq!((names, changed.len()), (expected, 0), "{place}");
                 }
                 (Outcome::Written(Ok(written)), Ok(sets)) => {
                     let is_change = !sets.is_empty();
@@ -288,13 +288,13 @@ fn children_are_the_nodes_with_this_parent() {
                 .filter_map(|(at, _)| at.name().map(str::to_owned))
                 .collect()
         });
-        let got = fixture.state.children(&path).map(|children| children.names);
-        assert_eq!(got, expected.map(|names| names.into_iter().collect()), "{path}, {place}");
+        let names = fixture.state.children(&path).map(|children| children.names);
+        assert_eq!(names, expected.map(|names| names.into_iter().collect()), "{path}, {place}");
     });
 }
 
 #[test]
-fn what_changed_since_is_enough_to_revive_copies() {
+fn changed_sets_suffice_to_revive_copies() {
     let objects = objects();
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);
@@ -321,8 +321,8 @@ fn what_changed_since_is_enough_to_revive_copies() {
             let differs =
                 |object: &&Object| top.contains(&object.path) && seen(&then, object) != seen(&fixture.state, object);
             for object in objects.iter().filter(differs) {
-                let is_told = changed.iter().any(|set| set.contains(object));
-                assert!(is_told, "{object} changed since {} , seed {seed}, step {step}", then.revision());
+                let is_reported = changed.iter().any(|set| set.contains(object));
+                assert!(is_reported, "{object} changed since {} , seed {seed}, step {step}", then.revision());
             }
             // The case of a returning session that had copies in this volume.
             let made = |state: &State| state.volume(&top).map(|volume| volume.generation);
@@ -330,11 +330,12 @@ fn what_changed_since_is_enough_to_revive_copies() {
                 let changed = fixture.state.changed_in_volume(&top, then.revision()).expect("the history reaches back");
                 let changed: Vec<&ObjectSet> = changed.collect();
                 let read = State::from_rows(fixture.state.rows()).expect("the rows are the state");
-                let again: Vec<&ObjectSet> = read.changed_in_volume(&top, then.revision()).expect("as far").collect();
+                let reapplied: Vec<&ObjectSet> =
+                    read.changed_in_volume(&top, then.revision()).expect("as far").collect();
                 for object in objects.iter().filter(differs).filter(|object| then.volume_of(&object.path).0 == &top) {
-                    for changed in [&changed, &again] {
-                        let is_told = changed.iter().any(|set| set.contains(object));
-                        assert!(is_told, "{object} of {top} since {}, seed {seed}, step {step}", then.revision());
+                    for changed in [&changed, &reapplied] {
+                        let is_reported = changed.iter().any(|set| set.contains(object));
+                        assert!(is_reported, "{object} of {top} since {}, seed {seed}, step {step}", then.revision());
                     }
                 }
             }
@@ -356,13 +357,13 @@ fn mirror(nodes: &mut BTreeMap<NodePath, Data>, changes: Vec<Change>, place: &st
                         "{path}, {place}"
                     );
                     let above = path.parent().is_none_or(|above| nodes.contains_key(&above));
-                    assert!(above, "{path} is told before the node above it, {place}");
+                    assert!(above, "{path} is reported before its parent, {place}");
                     nodes.insert(path, data);
                 }
                 EventKind::Delete => {
-                    assert!(nodes.remove(&path).is_some(), "{path} is removed and was not there, {place}");
+                    assert!(nodes.remove(&path).is_some(), "{path} is removed and did not exist, {place}");
                     let is_below = |other: &NodePath| path.contains(other);
-                    assert!(!nodes.keys().any(is_below), "{path} is told before what lies below it, {place}");
+                    assert!(!nodes.keys().any(is_below), "{path} is reported before its descendants, {place}");
                 }
             }
         }
@@ -370,7 +371,7 @@ fn mirror(nodes: &mut BTreeMap<NodePath, Data>, changes: Vec<Change>, place: &st
 }
 
 #[test]
-fn whoever_is_told_all_events_knows_the_whole_tree() {
+fn watched_events_rebuild_the_tree() {
     let bounds = |random: &mut Random| ScanBounds {
         bytes: [1, 300, usize::MAX][random.below(3) as usize],
         events: [1, 8, usize::MAX][random.below(3) as usize],
@@ -388,7 +389,7 @@ fn whoever_is_told_all_events_knows_the_whole_tree() {
             while random.one_in(2) || step == STEPS - 1 {
                 let HistoryScan::Found(found) = fixture.state.scan_after(through, &everything, bounds(&mut random))
                 else {
-                    panic!("nothing is forgotten yet, {place}")
+                    panic!("no change is compacted, {place}")
                 };
                 mirror(&mut nodes, found.changes, &place);
                 if found.through == through {
@@ -406,7 +407,7 @@ fn whoever_is_told_all_events_knows_the_whole_tree() {
 }
 
 #[test]
-fn a_watch_of_less_is_told_what_a_watch_of_all_is_told_of_it() {
+fn narrow_watch_reports_the_matching_events_of_a_wide_one() {
     let bounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
     runs(|place, random, _, _, _, fixture| {
         let watched = match random.below(2) {
@@ -416,7 +417,7 @@ fn a_watch_of_less_is_told_what_a_watch_of_all_is_told_of_it() {
         let after = Revision(random.below(fixture.state.revision().0 + 1));
         let look = |watched: &Watched| match fixture.state.scan_after(after, watched, bounds) {
             HistoryScan::Found(found) => found,
-            HistoryScan::Compacted(oldest) => panic!("forgotten up to {oldest}, {place}"),
+            HistoryScan::Compacted(oldest) => panic!("compacted up to {oldest}, {place}"),
         };
         let mut all = look(&Watched::Subtree(NodePath::root()));
         for change in &mut all.changes {

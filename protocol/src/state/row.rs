@@ -32,7 +32,7 @@ impl State {
             RowKey::Lease(key) => self.leases.get(key).map(encode),
             RowKey::Change(revision) => self.change(*revision).map(encode),
             RowKey::Lock(id, path) => {
-                self.locks.rows.get(id).filter(|(at, _)| at == path).map(|(_, hold)| encode(hold))
+                self.locks.rows.get(id).filter(|(locked, _)| locked == path).map(|(_, record)| encode(record))
             }
             RowKey::Tombstone(lease) => self.attachments.tombstones.contains(lease).then(|| encode(&())),
             RowKey::ClosedSessionOrphan(lease) => {
@@ -53,18 +53,19 @@ impl State {
             session.answers.iter().map(|(sequence, answer)| (RowKey::Answer(*id, *sequence).encode(), encode(answer)))
         });
         let leases = self.leases.iter().map(|(key, lease)| (RowKey::Lease(key.clone()).encode(), encode(lease)));
-        let first = self.meta.history_start.0 + 1;
-        let changes = (first..).zip(self.history.changes());
+        let oldest = self.meta.history_start.0 + 1;
+        let changes = (oldest..).zip(self.history.changes());
         let changes = changes.map(|(revision, change)| (RowKey::Change(Revision(revision)).encode(), encode(change)));
-        let holds = self.locks().map(|(id, path, hold)| (RowKey::Lock(id, path.clone()).encode(), encode(hold)));
-        let gone = self.attachments.tombstones.iter().map(|lease| (RowKey::Tombstone(*lease).encode(), encode(&())));
+        let locks = self.locks().map(|(id, path, record)| (RowKey::Lock(id, path.clone()).encode(), encode(record)));
+        let tombstones =
+            self.attachments.tombstones.iter().map(|lease| (RowKey::Tombstone(*lease).encode(), encode(&())));
         let closed = self
             .attachments
             .closed_session_orphans
             .iter()
             .map(|lease| (RowKey::ClosedSessionOrphan(*lease).encode(), encode(&())));
         let named = meta.chain(nodes).chain(volumes).chain(sessions).chain(answers).chain(leases);
-        named.chain(changes).chain(holds).chain(gone).chain(closed)
+        named.chain(changes).chain(locks).chain(tombstones).chain(closed)
     }
 
     /// Builds a state from its rows, in any order.
@@ -120,15 +121,15 @@ impl RowReader {
         let meta = self.meta.ok_or(RowError::MetaMissing)?;
         for ((id, sequence), answer) in self.answers {
             let session = self.sessions.get_mut(&id).ok_or_else(|| RowError::Inconsistent {
-                what: format!("the answer to request {sequence} of session {id}, which does not exist"),
+                what: format!("request {sequence} has an answer, and its session {id} does not exist"),
             })?;
             session.answers.insert(sequence, answer);
         }
         let mut expected = meta.history_start;
-        for got in self.changes.keys() {
+        for revision in self.changes.keys() {
             expected = Revision(expected.0.saturating_add(1));
-            if *got != expected {
-                let what = format!("the history goes on with change {got}: expected {expected}");
+            if *revision != expected {
+                let what = format!("change {revision} follows in the history: expected {expected}");
                 return Err(RowError::Inconsistent { what });
             }
         }
@@ -169,7 +170,7 @@ fn decode<T: DeserializeOwned>(key: &RowKey, value: &[u8]) -> Result<T, RowError
     let malformed = |cause: String| RowError::Value { key: key.clone(), cause };
     let (decoded, rest) = postcard::take_from_bytes(value).map_err(|error| malformed(error.to_string()))?;
     if !rest.is_empty() {
-        return Err(malformed(format!("{} bytes are left over: expected none", rest.len())));
+        return Err(malformed(format!("{} bytes follow the value: expected none", rest.len())));
     }
     Ok(decoded)
 }
@@ -186,13 +187,13 @@ mod tests {
         }
         fixture.write(session, create_volume("/a", 5)).expect("new");
         fixture.acquire(session, "/a");
-        fixture.write(session, delete("/none", false)).expect_err("it does not exist");
+        fixture.write(session, delete("/none", false)).expect_err("the node does not exist");
         fixture
     }
 
     fn without(fixture: &Fixture, key: RowKey) -> Result<State, RowError> {
         let mut rows = fixture.rows.clone();
-        assert!(rows.remove(&key.encode()).is_some(), "{key:?} is there");
+        assert!(rows.remove(&key.encode()).is_some(), "{key:?} is one of the rows");
         State::from_rows(rows)
     }
 
@@ -200,7 +201,7 @@ mod tests {
     fn the_rows_are_the_state() {
         let fixture = sample();
         let rows: Vec<_> = fixture.state.rows().collect();
-        assert!(rows.is_sorted_by(|one, other| one.0 < other.0), "in order, each once");
+        assert!(rows.is_sorted_by(|one, other| one.0 < other.0), "the rows are in order, each once");
         assert_eq!(State::from_rows(rows.iter().rev().cloned()), Ok(fixture.state.clone()));
         for (key, value) in rows {
             let key = RowKey::decode(&key).expect("a key");
@@ -212,27 +213,27 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_row_is_missed() {
+    fn rows_without_one_row_are_refused() {
         let fixture = sample();
         let session = SessionId(1);
-        let what = |key| match without(&fixture, key) {
+        let contradiction = |key| match without(&fixture, key) {
             Err(RowError::Inconsistent { what }) => what,
             other => panic!("{other:?}"),
         };
         assert_eq!(without(&fixture, RowKey::Meta), Err(RowError::MetaMissing));
-        assert_eq!(what(RowKey::Node(path("/"))), "the root does not exist");
-        assert_eq!(what(RowKey::Node(path("/a"))), "node /a/x exists, but not the node above it");
-        assert_eq!(what(RowKey::Node(path("/a/x"))), "node /a counts 1 children: expected 0");
-        assert_eq!(what(RowKey::Volume(path("/"))), "the root is not a volume");
-        assert!(what(RowKey::Volume(path("/a"))).ends_with("is on a volume that is gone"));
-        assert_eq!(what(RowKey::Lease(LeaseKey::Session(session))), "session 1 has no lease");
-        assert!(what(RowKey::Session(session)).starts_with("the answer to request 1 of session 1"));
-        assert_eq!(what(RowKey::Change(Revision(2))), "the history goes on with change 3: expected 2");
-        assert!(what(RowKey::Change(Revision(4))).ends_with("expected them to end with 4"));
+        assert_eq!(contradiction(RowKey::Node(path("/"))), "the root does not exist");
+        assert_eq!(contradiction(RowKey::Node(path("/a"))), "node /a/x exists, and its parent does not");
+        assert_eq!(contradiction(RowKey::Node(path("/a/x"))), "node /a counts 1 children: expected 0");
+        assert_eq!(contradiction(RowKey::Volume(path("/"))), "the root is not a volume");
+        assert!(contradiction(RowKey::Volume(path("/a"))).ends_with("its volume does not exist"));
+        assert_eq!(contradiction(RowKey::Lease(LeaseKey::Session(session))), "session 1 has no lease");
+        assert!(contradiction(RowKey::Session(session)).starts_with("request 1 has an answer"));
+        assert_eq!(contradiction(RowKey::Change(Revision(2))), "change 3 follows in the history: expected 2");
+        assert!(contradiction(RowKey::Change(Revision(4))).ends_with("expected the last to be 4"));
     }
 
     #[test]
-    fn rows_that_are_there_twice_or_do_not_decode_are_refused() {
+    fn duplicate_and_malformed_rows_are_refused() {
         let fixture = sample();
         let rows = || fixture.state.rows();
         let key = RowKey::Node(path("/a"));
@@ -244,7 +245,7 @@ mod tests {
         let mut longer = row;
         longer.0 = RowKey::Node(path("/a/z")).encode();
         longer.1.push(0);
-        let error = State::from_rows(rows().chain([longer])).expect_err("left over");
-        assert!(error.to_string().contains("1 bytes are left over"), "{error}");
+        let error = State::from_rows(rows().chain([longer])).expect_err("a byte follows the value");
+        assert!(error.to_string().contains("1 bytes follow the value"), "{error}");
     }
 }

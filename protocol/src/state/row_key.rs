@@ -139,7 +139,7 @@ impl RowKey {
             TAG_CLOSED_SESSION_ORPHAN => Self::ClosedSessionOrphan(Incarnation(rest.number()?)),
             _ => return Err(rest.malformed("a tag from 0 to 12")),
         };
-        if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("nothing more")) }
+        if rest.rest.is_empty() { Ok(key) } else { Err(rest.malformed("the end of the key")) }
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_back_from_their_bytes_and_keep_their_order() {
+    fn row_keys_decode_from_their_bytes_and_keep_their_order() {
         let (one, two) = (SessionId(1), SessionId(256));
         let keys = [
             RowKey::Meta,
@@ -226,7 +226,7 @@ mod tests {
         };
         assert_eq!(expected(&[]), "a tag");
         assert_eq!(expected(&[13]), "a tag from 0 to 12");
-        assert_eq!(expected(&[TAG_META, 0]), "nothing more");
+        assert_eq!(expected(&[TAG_META, 0]), "the end of the key");
         assert_eq!(expected(&[TAG_SESSION, 0, 0]), "a number of 8 bytes");
         assert_eq!(expected(&[TAG_NODE, 0xff]), "a path in UTF-8");
         assert!(matches!(RowKey::decode(&[TAG_NODE, b'a']), Err(RowError::Path { .. })));

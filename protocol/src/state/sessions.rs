@@ -167,7 +167,7 @@ impl State {
         &mut self,
         request: RequestId,
         write: &Write,
-        (covers, meant, carried): (&[ObjectSet], &IntendedLeases, Revision),
+        (consented, intended, attached_through): (&[ObjectSet], &IntendedLeases, Revision),
         touched: &mut Touched,
     ) -> Outcome {
         let RequestId { session, sequence, unanswered_from } = request;
@@ -178,9 +178,9 @@ impl State {
             Some(RequestStatus::BeyondWindow { highest }) => return Outcome::BeyondWindow { highest },
             Some(RequestStatus::Unanswered) => {}
         }
-        let is_covered = |set: &ObjectSet| covers.iter().any(|cover| cover.includes(set));
+        let is_covered = |set: &ObjectSet| consented.iter().any(|consent_set| consent_set.includes(set));
         let are_covered = match write {
-            Write::RevokeLease { id } => self.consents_cover_attached(*id, carried),
+            Write::RevokeLease { id } => self.consents_cover_attached(*id, attached_through),
             _ => true,
         };
         // The compared data decide which branch is applied. So the write first waits for write
@@ -188,7 +188,7 @@ impl State {
         if !self.blocking_write_leases(write, &[]).is_empty() {
             return Outcome::MissingConsents;
         }
-        let result = match self.footprint(session, write, meant) {
+        let result = match self.footprint(session, write, intended) {
             Err(refusal) => Err(refusal),
             Ok(sets) if !self.blocking_write_leases(write, &sets).is_empty() => return Outcome::MissingConsents,
             Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.planted.has(Bug::WriteBeyondConsents) => {
@@ -238,13 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_never_used_again() {
+    fn session_ids_are_never_reused() {
         let mut fixture = Fixture::new();
         assert_eq!(fixture.open(), SessionId(1));
         assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionClosed);
         assert_eq!(fixture.run(Command::CloseSession { session: SessionId(1) }), Outcome::SessionNotFound);
         assert_eq!(fixture.open(), SessionId(2));
-        let session = fixture.state.session(SessionId(2)).expect("it is open");
+        let session = fixture.state.session(SessionId(2)).expect("the session is open");
         assert_eq!((session.name.as_str(), session.unanswered_from), ("tester", Sequence(1)));
         assert_eq!(fixture.state.sessions().map(|(id, _)| id).collect::<Vec<_>>(), [SessionId(2)]);
     }
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(fixture.run(request(session, 1, 1, conditional.clone())), refused);
         assert_eq!(fixture.state.revision(), Revision(0));
         fixture.run(request(session, 2, 1, put("/a", "")));
-        assert_eq!(fixture.run(request(session, 1, 1, conditional)), refused, "though it would succeed by now");
+        assert_eq!(fixture.run(request(session, 1, 1, conditional)), refused, "the write would succeed now");
     }
 
     #[test]
@@ -307,9 +307,9 @@ mod tests {
         };
         let needed = [data("/a/b/c"), children("/a/b/c"), data("/a/b"), children("/a/b"), children("/a")];
         for missing in 0..needed.len() {
-            let mut covers = needed.to_vec();
-            covers.remove(missing);
-            assert_eq!(fixture.run(attempt(covers)), Outcome::MissingConsents, "without {:?}", needed[missing]);
+            let mut consented = needed.to_vec();
+            consented.remove(missing);
+            assert_eq!(fixture.run(attempt(consented)), Outcome::MissingConsents, "without {:?}", needed[missing]);
         }
         assert_eq!((&fixture.state.nodes, &fixture.state.sessions), (&nodes, &sessions));
         assert_eq!(fixture.state.request_status(session, Sequence(5)), Some(RequestStatus::Unanswered));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_forgets_what_was_answered_and_is_bounded() {
+    fn window_forgets_answered_requests_and_is_bounded() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.run(request(session, 1, 1, put("/a", "1")));
@@ -350,11 +350,11 @@ mod tests {
         assert_eq!(fixture.state.request_status(session, far), Some(RequestStatus::Unanswered));
         assert_eq!(fixture.state.request_status_given(session, far, far), Some(RequestStatus::Unanswered));
         assert!(matches!(fixture.run(request(session, far.0, far.0, put("/a", ""))), Outcome::Written(Ok(_))));
-        assert_eq!(fixture.state.session(session).expect("it is open").unanswered_from, far);
+        assert_eq!(fixture.state.session(session).expect("the session is open").unanswered_from, far);
     }
 
     #[test]
-    fn a_request_does_not_give_itself_up() {
+    fn request_is_inside_its_own_window() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let first = fixture.run(request(session, 2, u64::MAX, put("/a", "")));
@@ -362,6 +362,6 @@ mod tests {
         assert_eq!(fixture.run(request(session, 2, u64::MAX, put("/a", ""))), first);
         assert_eq!(fixture.state.node(&NodePath::root()).expect("the root").child_count(), 1);
         let last = fixture.run(request(session, u64::MAX, u64::MAX, put("/a", "")));
-        assert!(matches!(last, Outcome::Written(Ok(_))), "the end of the numbers is no end of the state");
+        assert!(matches!(last, Outcome::Written(Ok(_))), "the highest sequence does no harm");
     }
 }

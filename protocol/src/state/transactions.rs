@@ -32,10 +32,10 @@ impl State {
         let mut failed = transaction.compares.iter().enumerate().filter(|(_, compare)| {
             !compare.matches(self.data(&compare.path).as_ref(), |token| self.is_locked_under(&compare.path, token))
         });
-        let (place, compare) = failed.next()?;
+        let (index, compare) = failed.next()?;
         // Under a write lease only the lock may be compared. The stat is not disclosed.
         let found = self.node(&compare.path).filter(|_| self.write_leased_lock(&compare.path).is_none());
-        Some(FailedCompare { index: index_of(place), found: found.map(|node| node.stat()) })
+        Some(FailedCompare { index: index_of(index), found: found.map(|node| node.stat()) })
     }
 
     /// The branch that the comparisons choose now.
@@ -47,10 +47,10 @@ impl State {
         &self,
         writer: SessionId,
         transaction: &Transaction,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         transaction.check_overlaps()?;
-        self.branch_footprint(writer, (transaction, self.branch(transaction)), meant)
+        self.branch_footprint(writer, (transaction, self.branch(transaction)), intended)
     }
 
     /// The objects that either branch would change now. A branch that would be refused adds none.
@@ -58,10 +58,11 @@ impl State {
         &self,
         writer: SessionId,
         transaction: &Transaction,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Vec<ObjectSet> {
-        let of = |branch| self.branch_footprint(writer, (transaction, branch), meant).unwrap_or_default();
-        let both: BTreeSet<ObjectSet> = of(Branch::Then).into_iter().chain(of(Branch::Otherwise)).collect();
+        let footprint = |branch| self.branch_footprint(writer, (transaction, branch), intended).unwrap_or_default();
+        let both: BTreeSet<ObjectSet> =
+            footprint(Branch::Then).into_iter().chain(footprint(Branch::Otherwise)).collect();
         both.into_iter().collect()
     }
 
@@ -69,14 +70,14 @@ impl State {
         &self,
         writer: SessionId,
         (transaction, branch): (&Transaction, Branch),
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         let mut seen = BTreeSet::new();
         let mut sets = Vec::new();
         let mut removed = 0;
-        for (place, operation) in transaction.branch(branch).iter().enumerate() {
-            let own = self.operation_footprint(writer, operation, meant).map_err(|refusal| {
-                WriteRefusal::Operation { branch, index: index_of(place), refusal: Box::new(refusal) }
+        for (index, operation) in transaction.branch(branch).iter().enumerate() {
+            let own = self.operation_footprint(writer, operation, intended).map_err(|refusal| {
+                WriteRefusal::Operation { branch, index: index_of(index), refusal: Box::new(refusal) }
             })?;
             sets.extend(own.into_iter().filter(|set| seen.insert(set.clone())));
             if let Operation::Delete { path, recursive: true } = operation {
@@ -84,7 +85,7 @@ impl State {
                 if removed > State::REMOVED_NODES_MAX {
                     reached(Bound::RemovedNodes);
                     let refusal = Box::new(too_many_to_remove(path, removed));
-                    return Err(WriteRefusal::Operation { branch, index: index_of(place), refusal });
+                    return Err(WriteRefusal::Operation { branch, index: index_of(index), refusal });
                 }
             }
         }
@@ -94,21 +95,21 @@ impl State {
     /// The number of nodes that a branch would create now, including missing ancestors, and the
     /// bytes of their paths. Each is the greater of the numbers of both branches.
     pub fn nodes_made(&self, transaction: &Transaction) -> (usize, usize) {
-        let of = |branch| {
-            let mut made: BTreeSet<NodePath> = BTreeSet::new();
-            let puts = transaction.branch(branch).iter().filter(|one| matches!(one, Operation::Put { .. }));
+        let count = |branch| {
+            let mut created: BTreeSet<NodePath> = BTreeSet::new();
+            let puts = transaction.branch(branch).iter().filter(|operation| matches!(operation, Operation::Put { .. }));
             for path in puts.map(Operation::path) {
                 let missing = std::iter::once(path.clone()).chain(path.ancestors());
                 for node in missing.take_while(|above| self.node(above).is_none()) {
                     // The set already has the node and its missing ancestors.
-                    if !made.insert(node) {
+                    if !created.insert(node) {
                         break;
                     }
                 }
             }
-            (made.len(), made.iter().map(|path| path.as_str().len()).sum::<usize>())
+            (created.len(), created.iter().map(|path| path.as_str().len()).sum::<usize>())
         };
-        let (then, otherwise) = (of(Branch::Then), of(Branch::Otherwise));
+        let (then, otherwise) = (count(Branch::Then), count(Branch::Otherwise));
         (then.0.max(otherwise.0), then.1.max(otherwise.1))
     }
 
@@ -116,11 +117,11 @@ impl State {
         &self,
         writer: SessionId,
         operation: &Operation,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         let sets = match operation {
             Operation::Put { path, attach, .. } => {
-                self.put_footprint(writer, (path, *attach), Condition::Any, meant)?
+                self.put_footprint(writer, (path, *attach), Condition::Any, intended)?
             }
             Operation::Delete { path, recursive } => self.delete_footprint(path, *recursive, Condition::Any)?,
         };

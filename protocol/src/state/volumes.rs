@@ -100,20 +100,20 @@ impl State {
 
     /// The sessions with a lease on the volume.
     pub(super) fn lease_holders_on(&self, top: &NodePath) -> impl Iterator<Item = SessionId> {
-        let all = (top.clone(), SessionId(0))..=(top.clone(), SessionId(u64::MAX));
-        self.volume_lease_holders.range(all).counted().map(|(_, session)| *session)
+        let range = (top.clone(), SessionId(0))..=(top.clone(), SessionId(u64::MAX));
+        self.volume_lease_holders.range(range).counted().map(|(_, session)| *session)
     }
 
     /// Checks the data that is derived from volumes and volume leases.
     pub(super) fn check_volume_index(&self) -> Result<(), String> {
         if self.tick_counts != self.ticks_of_volumes() || self.tick != self.shortest_tick() {
             return Err(format!(
-                "the tick is {:?}, of {:?}: expected the shortest of the volumes'",
+                "the tick is {:?}: expected the shortest tick of the volumes, {:?}",
                 self.tick, self.tick_counts
             ));
         }
         if !self.leases.keys().filter_map(volume_lease_holder).collect::<BTreeSet<_>>().eq(&self.volume_lease_holders) {
-            return Err("the leases on volumes are not those of the table of leases".to_owned());
+            return Err("the index of volume leases does not match the leases".to_owned());
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ pub(super) fn volume_of<'a>(
             _ => break,
         };
     }
-    volumes.first_key_value().expect("the root always is a volume, and comes before all others")
+    volumes.first_key_value().expect("the root is always a volume, and the first one")
 }
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
         fixture.write(session, create_volume("/a", 5)).expect("new");
         let first = fixture.state.volume_of(&path("/a")).1.generation;
         fixture.write(session, Write::RemoveVolume { path: path("/a") }).expect("a volume");
-        fixture.write(session, create_volume("/a", 5)).expect("new again");
+        fixture.write(session, create_volume("/a", 5)).expect("the volume is new");
         assert!(fixture.state.volume_of(&path("/a")).1.generation > first);
         assert_eq!(
             fixture.write(session, create_volume("/a", 5)),

@@ -29,12 +29,12 @@ impl State {
     /// The lock that is a write lease on the node.
     pub fn write_leased_lock(&self, path: &NodePath) -> Option<(LockId, &LockRecord)> {
         let id = self.locks.write_leases.get(path)?;
-        self.locks.rows.get(id).map(|(_, hold)| (*id, hold))
+        self.locks.rows.get(id).map(|(_, record)| (*id, record))
     }
 
     /// The id of the write lease on the node.
     pub fn write_lease_on(&self, path: &NodePath) -> Option<WriteLeaseId> {
-        self.write_leased_lock(path).and_then(|(_, hold)| hold.write_lease)
+        self.write_leased_lock(path).and_then(|(_, record)| record.write_lease)
     }
 
     /// The number of the latest write lease, even if that has ended.
@@ -55,15 +55,15 @@ impl State {
 
     /// The nodes on which the session has write leases.
     pub fn write_leased_by(&self, session: SessionId) -> impl Iterator<Item = &NodePath> {
-        let all = (session, NodePath::root())..(session.next(), NodePath::root());
-        self.locks.write_leases_by_session.range(all).counted().map(|(_, path)| path)
+        let range = (session, NodePath::root())..(session.next(), NodePath::root());
+        self.locks.write_leases_by_session.range(range).counted().map(|(_, path)| path)
     }
 
     /// The nodes whose write leases block a write: their data is in its footprint `sets`, or the
     /// write compares it.
     pub fn blocking_write_leases(&self, write: &Write, sets: &[ObjectSet]) -> BTreeSet<NodePath> {
-        let is_holders = matches!(write, Write::TakeWriteLease { .. } | Write::Flush { .. });
-        if self.locks.write_leases.is_empty() || is_holders || self.planted.has(Bug::WritePastWriteLease) {
+        let is_by_owner = matches!(write, Write::TakeWriteLease { .. } | Write::Flush { .. });
+        if self.locks.write_leases.is_empty() || is_by_owner || self.planted.has(Bug::WritePastWriteLease) {
             return BTreeSet::new();
         }
         let changed = sets.iter().flat_map(|set| self.write_leased_in(set));
@@ -71,11 +71,14 @@ impl State {
             Write::Transaction(transaction) => &transaction.compares[..],
             _ => &[],
         };
-        let of_data = compares.iter().filter(|compare| !matches!(compare.target, CompareTarget::Locked(..)));
-        let compared = of_data.map(|compare| &compare.path).filter(|path| self.locks.write_leases.contains_key(*path));
+        let data_compares = compares.iter().filter(|compare| !matches!(compare.target, CompareTarget::Locked(..)));
+        let compared =
+            data_compares.map(|compare| &compare.path).filter(|path| self.locks.write_leases.contains_key(*path));
         changed.chain(compared).cloned().collect()
     }
 
+    /// The footprint of making a lock a write lease.
+    ///
     /// # Errors
     ///
     /// [`WriteRefusal`] if the lock cannot become a write lease.
@@ -85,11 +88,11 @@ impl State {
         path: &NodePath,
         id: LockId,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
-        let hold = self.check_own_lock(session, path, id)?;
-        if hold.token.is_none() {
+        let record = self.check_own_lock(session, path, id)?;
+        if record.token.is_none() {
             return Err(WriteRefusal::LockNotGranted { path: path.clone(), lock: id });
         }
-        if hold.mode != LockMode::Exclusive {
+        if record.mode != LockMode::Exclusive {
             return Err(WriteRefusal::NotExclusive { path: path.clone(), lock: id });
         }
         match self.node(path) {
@@ -100,6 +103,8 @@ impl State {
         }
     }
 
+    /// The footprint of a flush. It is empty if the flush `changes` no data.
+    ///
     /// # Errors
     ///
     /// [`WriteRefusal`] if the session has no such write lease, or its token differs (S10).
@@ -109,14 +114,14 @@ impl State {
         (path, id, token): (&NodePath, LockId, Token),
         changes: bool,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
-        let hold = self.check_own_lock(session, path, id)?;
-        let Some(expected) = hold.token else {
+        let record = self.check_own_lock(session, path, id)?;
+        let Some(expected) = record.token else {
             return Err(WriteRefusal::LockNotGranted { path: path.clone(), lock: id });
         };
         if expected != token {
             return Err(WriteRefusal::TokenMismatch { path: path.clone(), lock: id, got: token, expected });
         }
-        if hold.write_lease.is_none() {
+        if record.write_lease.is_none() {
             return Err(WriteRefusal::NotAWriteLease { path: path.clone(), lock: id });
         }
         Ok(changes.then(|| ObjectSet::One(Object::data(path.clone()))).into_iter().collect())
@@ -124,9 +129,9 @@ impl State {
 
     /// Makes the lock a write lease.
     pub(super) fn take_write_lease(&mut self, id: LockId, touched: &mut Touched) -> Written {
-        let number = self.meta.last_write_lease.next();
-        if let Some(path) = self.locks.set_write_lease(id, Some(number)) {
-            self.meta.last_write_lease = number;
+        let write_lease = self.meta.last_write_lease.next();
+        if let Some(path) = self.locks.set_write_lease(id, Some(write_lease)) {
+            self.meta.last_write_lease = write_lease;
             touched.insert(RowKey::Lock(id, path));
         }
         self.unchanged()
@@ -158,19 +163,22 @@ impl State {
     /// attached.
     pub(super) fn check_write_leases(&self) -> Result<(), String> {
         for (path, id) in &self.locks.write_leases {
-            let hold = self.locks.rows.get(id).map(|(_, hold)| hold);
-            let is_held = hold.is_some_and(|hold| {
-                hold.token.is_some() && hold.mode == LockMode::Exclusive && hold.lease.session().is_some()
+            let record = self.locks.rows.get(id).map(|(_, record)| record);
+            let is_exclusive = record.is_some_and(|record| {
+                record.token.is_some() && record.mode == LockMode::Exclusive && record.lease.session().is_some()
             });
-            if !is_held {
-                return Err(format!("hold {id} is a write lease on {path}, and is not held alone"));
+            if !is_exclusive {
+                return Err(format!("lock {id} is a write lease on {path}, and is not granted and exclusive"));
             }
-            let number = hold.and_then(|hold| hold.write_lease);
-            if number.is_none_or(|number| number > self.meta.last_write_lease) {
-                return Err(format!("hold {id} is write lease {number:?} on {path}, which was never granted"));
+            let write_lease = record.and_then(|record| record.write_lease);
+            if write_lease.is_none_or(|number| number > self.meta.last_write_lease) {
+                return Err(format!(
+                    "lock {id} on {path} is write lease {write_lease:?}: expected 1 to {}",
+                    self.meta.last_write_lease
+                ));
             }
             if self.node(path).is_none_or(|node| node.attachment.is_some()) {
-                return Err(format!("hold {id} is a write lease on {path}, which can go, or is gone"));
+                return Err(format!("lock {id} is a write lease on {path}, which is attached or does not exist"));
             }
         }
         Ok(())

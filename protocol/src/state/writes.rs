@@ -45,23 +45,23 @@ impl State {
         &self,
         writer: SessionId,
         write: &Write,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
             Write::Put { path, condition, attach, .. } => {
-                self.put_footprint(writer, (path, *attach), *condition, meant)
+                self.put_footprint(writer, (path, *attach), *condition, intended)
             }
             Write::Delete { path, recursive, condition } => self.delete_footprint(path, *recursive, *condition),
             Write::CreateVolume { path, .. } => self.create_volume_footprint(path),
             Write::SetVolume { path, .. } => {
-                self.check_volume(path, meant)?;
+                self.check_volume(path, intended)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
             Write::RemoveVolume { path } => {
                 if path.is_root() {
                     return Err(WriteRefusal::Root { path: path.clone() });
                 }
-                self.check_volume(path, meant)?;
+                self.check_volume(path, intended)?;
                 self.check_volume_unused(path)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
@@ -69,16 +69,16 @@ impl State {
                 Some(id) => Err(WriteRefusal::LeaseExists { id }),
                 None => Ok(Vec::new()),
             },
-            Write::RevokeLease { id } if self.is_intended(&LeaseKey::Key(*id), meant) => Ok(Vec::new()),
+            Write::RevokeLease { id } if self.is_intended(&LeaseKey::Key(*id), intended) => Ok(Vec::new()),
             Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
             Write::Lock { path, mode, wait, .. } => {
-                self.check_lock_request(writer, path, (*mode, *wait), meant).map(|()| Vec::new())
+                self.check_lock_request(writer, path, (*mode, *wait), intended).map(|()| Vec::new())
             }
             Write::ChangeLockMode { path, lock, mode, wait } => {
                 self.check_lock_mode_change(writer, path, *lock, *mode, *wait).map(|()| Vec::new())
             }
             Write::Unlock { path, lock } => self.check_own_lock(writer, path, *lock).map(|_| Vec::new()),
-            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction, meant),
+            Write::Transaction(transaction) => self.transaction_footprint(writer, transaction, intended),
             Write::TakeWriteLease { path, lock } => self.write_lease_footprint(writer, path, *lock),
             Write::Flush { path, lock, token, value, .. } => {
                 self.flush_footprint(writer, (path, *lock, *token), value.is_some())
@@ -94,10 +94,10 @@ impl State {
         writer: SessionId,
         (path, attach): (&NodePath, Attach),
         condition: Condition,
-        meant: &IntendedLeases,
+        intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         self.check_condition(path, condition)?;
-        self.check_intended(writer, path, attach, meant)?;
+        self.check_intended(writer, path, attach, intended)?;
         if let Some(to) = self.attachment(writer, path, attach)? {
             self.check_lease_room(path, &to)?;
         }
@@ -129,10 +129,10 @@ impl State {
         if let Some((volume, _)) = self.volumes_below(path).next() {
             return Err(WriteRefusal::ContainsVolume { path: path.clone(), volume: volume.clone() });
         }
-        let got = self.count_nodes_in(path, Self::REMOVED_NODES_MAX);
-        if got > Self::REMOVED_NODES_MAX {
+        let count = self.count_nodes_in(path, Self::REMOVED_NODES_MAX);
+        if count > Self::REMOVED_NODES_MAX {
             reached(Bound::RemovedNodes);
-            return Err(too_many_to_remove(path, got));
+            return Err(too_many_to_remove(path, count));
         }
         let siblings = ObjectSet::One(Object::children(parent));
         if node.child_count() > 0 && !self.planted.has(Bug::DeleteSparesDescendants) {
@@ -162,9 +162,9 @@ impl State {
     /// topmost created node.
     fn add_created_parents(&self, path: &NodePath, sets: &mut Vec<ObjectSet>) {
         for ancestor in path.ancestors() {
-            let is_made = self.node(&ancestor).is_none();
+            let is_created = self.node(&ancestor).is_none();
             sets.push(ObjectSet::One(Object::children(ancestor.clone())));
-            if !is_made {
+            if !is_created {
                 return;
             }
             sets.push(ObjectSet::One(Object::data(ancestor)));
@@ -185,9 +185,9 @@ impl State {
         }
     }
 
-    fn check_volume(&self, path: &NodePath, meant: &IntendedLeases) -> Result<(), WriteRefusal> {
+    fn check_volume(&self, path: &NodePath, intended: &IntendedLeases) -> Result<(), WriteRefusal> {
         match self.volumes.get(path) {
-            Some(_) if self.is_volume_intended(path, meant) => Ok(()),
+            Some(_) if self.is_volume_intended(path, intended) => Ok(()),
             Some(_) => Err(WriteRefusal::VolumeReplaced { path: path.clone() }),
             None => {
                 let (volume, _) = self.volume_of(path);
@@ -198,9 +198,9 @@ impl State {
 
     /// Refuses to remove a volume whose leases have nodes or locks, because the leases end with it.
     fn check_volume_unused(&self, top: &NodePath) -> Result<(), WriteRefusal> {
-        let carries = |session: &SessionId| self.has_dependents(&LeaseKey::Volume(*session, top.clone()));
-        let carrying = self.lease_holders_on(top).find(carries);
-        carrying.map_or(Ok(()), |session| Err(WriteRefusal::VolumeInUse { path: top.clone(), session }))
+        let has_dependents = |session: &SessionId| self.has_dependents(&LeaseKey::Volume(*session, top.clone()));
+        let user = self.lease_holders_on(top).find(has_dependents);
+        user.map_or(Ok(()), |session| Err(WriteRefusal::VolumeInUse { path: top.clone(), session }))
     }
 
     /// Applies a write that is not refused. `sets` is its footprint.
@@ -282,8 +282,8 @@ impl State {
     ) -> Option<Stat> {
         let attachment = self.attachment(writer, path, attach).unwrap_or_default();
         // If a put does not change the node's attachment, it attaches nothing.
-        let carried = self.node(path).and_then(|node| node.attachment.as_deref());
-        if let Some(to) = attachment.as_ref().filter(|to| carried != Some(*to)) {
+        let earlier = self.node(path).and_then(|node| node.attachment.as_deref());
+        if let Some(to) = attachment.as_ref().filter(|to| earlier != Some(*to)) {
             self.note_attached(&to.lease, revision, touched);
         }
         if self.node(path).is_some() {
@@ -317,8 +317,8 @@ impl State {
 }
 
 /// The refusal of a delete with more nodes than one command removes.
-pub(super) fn too_many_to_remove(path: &NodePath, got: usize) -> WriteRefusal {
-    WriteRefusal::TooManyNodes { path: path.clone(), got: got as u64, most: State::REMOVED_NODES_MAX as u64 }
+pub(super) fn too_many_to_remove(path: &NodePath, count: usize) -> WriteRefusal {
+    WriteRefusal::TooManyNodes { path: path.clone(), got: count as u64, most: State::REMOVED_NODES_MAX as u64 }
 }
 
 #[cfg(test)]
@@ -355,7 +355,7 @@ mod tests {
         ];
         assert_eq!(fixture.footprint(SessionId(1), &put("/a/b/c", "one")), Ok(sets));
         assert_eq!(fixture.put(session, "/a/b/c", "one").stat, stat(1, 1, 1, 3));
-        let made = fixture.state.node(&path("/a/b")).expect("it was made");
+        let made = fixture.state.node(&path("/a/b")).expect("the node was created");
         assert_eq!((made.value.len(), made.attachment.is_none(), made.version), (0, true, 1));
         assert_eq!((made.child_count(), made.children_version(), made.children_revision()), (1, 1, Revision(1)));
         assert_eq!(fixture.footprint(SessionId(1), &put("/a/b/c", "two")), Ok(vec![data("/a/b/c")]));
@@ -366,10 +366,10 @@ mod tests {
     #[test]
     fn a_put_takes_effect_only_if_its_condition_holds() {
         let (mut fixture, session) = fixture();
-        fixture.write(session, put_if("/a", "1", Condition::Absent)).expect("it does not exist");
+        fixture.write(session, put_if("/a", "1", Condition::Absent)).expect("the node does not exist");
         let exists = WriteRefusal::Exists { path: path("/a"), create_revision: Revision(1) };
         assert_eq!(fixture.write(session, put_if("/a", "2", Condition::Absent)), Err(exists));
-        fixture.write(session, put_if("/a", "2", Condition::Revision(Revision(1)))).expect("it is at 1");
+        fixture.write(session, put_if("/a", "2", Condition::Revision(Revision(1)))).expect("the node has revision 1");
         let differs = WriteRefusal::RevisionDiffers { path: path("/a"), got: Revision(2), expected: Revision(1) };
         assert_eq!(fixture.write(session, put_if("/a", "3", Condition::Revision(Revision(1)))), Err(differs));
         let missing = fixture.write(session, put_if("/b", "3", Condition::Revision(Revision(1))));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delete_removes_a_leaf_and_a_recursive_one_what_lies_below() {
+    fn delete_removes_leaf_and_recursive_delete_a_subtree() {
         let (mut fixture, session) = fixture();
         for at in ["/a/b/c", "/a/d", "/a-b"] {
             fixture.put(session, at, "");
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(fixture.write(session, delete("/a", false)), Err(has_children));
         let leaf = vec![data("/a/d"), children("/a/d"), children("/a")];
         assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", false)), Ok(leaf.clone()));
-        assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", true)), Ok(leaf), "nothing lies below");
+        assert_eq!(fixture.footprint(SessionId(1), &delete("/a/d", true)), Ok(leaf), "the node has no children");
         assert_eq!(fixture.write(session, delete("/a/d", false)), done(4, 1));
         assert_eq!(fixture.footprint(SessionId(1), &delete("/a", true)), Ok(vec![subtree("/a"), children("/")]));
         assert_eq!(fixture.write(session, delete("/a", true)), done(5, 3));
@@ -410,9 +410,9 @@ mod tests {
         assert_eq!(refusal(delete_if("/a", true, differing)), Err(differs));
         let exists = WriteRefusal::Exists { path: path("/a"), create_revision: Revision(1) };
         assert_eq!(refusal(delete_if("/a", true, Condition::Absent)), Err(exists));
-        let holds = |at: &str| Err(WriteRefusal::ContainsVolume { path: path(at), volume: path("/a/b/v") });
-        assert_eq!(refusal(delete("/a", true)), holds("/a"));
-        assert_eq!(refusal(delete("/a/b/v", false)), holds("/a/b/v"));
+        let contains_volume = |at: &str| Err(WriteRefusal::ContainsVolume { path: path(at), volume: path("/a/b/v") });
+        assert_eq!(refusal(delete("/a", true)), contains_volume("/a"));
+        assert_eq!(refusal(delete("/a/b/v", false)), contains_volume("/a/b/v"));
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
         assert!(fixture.state.node(&path("/v/x")).is_some());
         let on_it = |key: &LeaseKey| matches!(key, LeaseKey::Volume(_, top) if *top == path("/v"));
         assert!(!fixture.state.leases().any(|(key, _)| on_it(key)));
-        assert_eq!(fixture.state.leases().count(), 4, "each session's own and the one on the root");
+        assert_eq!(fixture.state.leases().count(), 4, "the session lease and the lease on the root");
         let not_a_volume = WriteRefusal::NotAVolume { path: path("/v"), volume: path("/") };
         assert_eq!(fixture.write(session, remove("/v")), Err(not_a_volume));
         assert_eq!(fixture.write(session, remove("/")), Err(WriteRefusal::Root { path: path("/") }));

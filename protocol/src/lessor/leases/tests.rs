@@ -25,7 +25,7 @@ fn many_simultaneous_ends_are_examined_in_batches() {
         }
     }
     let mut next = |looks| ends.next_expired(at(10), &mut { looks }, standing, |_| true, Duration::ZERO);
-    assert_eq!(next(2), None, "both have been renewed");
+    assert_eq!(next(2), None, "both leases are renewed");
     assert_eq!(next(2), None);
     assert_eq!(next(2), Some((key(5), Incarnation(5), HORIZON)));
     assert_eq!(next(2), None);
@@ -33,7 +33,7 @@ fn many_simultaneous_ends_are_examined_in_batches() {
 }
 
 #[test]
-fn a_promise_of_nothing_moves_no_end() {
+fn zero_promise_moves_no_end() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = LeaseKey::Volume(SessionId(1), NodePath::root());
     let mut ends = LeaseEnds::default();
@@ -41,13 +41,13 @@ fn a_promise_of_nothing_moves_no_end() {
     ends.renew(&key, at(11), Duration::ZERO, OF);
     assert_eq!(ends.get(&key).map(|end| end.ends_at), Some(at(10)));
     let renewal = Renewal { lease: key.clone(), incarnation: Incarnation(1), renewed_at: at(11) };
-    assert_eq!(ends.take_renewals(1), [renewal], "its horizon moves on all the same");
-    let over = ends.next_expired(at(12), &mut 9, standing, |_| true, Duration::ZERO);
-    assert_eq!(over, Some((key, Incarnation(1), HORIZON)));
+    assert_eq!(ends.take_renewals(1), [renewal], "the horizon moves all the same");
+    let expired = ends.next_expired(at(12), &mut 9, standing, |_| true, Duration::ZERO);
+    assert_eq!(expired, Some((key, Incarnation(1), HORIZON)));
 }
 
 #[test]
-fn what_is_put_off_at_the_end_of_all_time_is_looked_at_once() {
+fn postponed_end_at_maximum_time_is_examined_once() {
     let end = ClusterTime::ZERO.after(Duration::MAX);
     let (session, other) = (SessionId(1), SessionId(2));
     let mut ends = LeaseEnds::default();
@@ -89,7 +89,7 @@ fn renewals_beyond_what_a_tick_takes_wait_for_the_next() {
 }
 
 #[test]
-fn renewals_with_the_nearest_horizons_are_told_of_first() {
+fn tick_takes_renewals_with_nearest_horizons_first() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseEnds::default();
@@ -97,16 +97,16 @@ fn renewals_with_the_nearest_horizons_are_told_of_first() {
         ends.insert(key(session), Incarnation(session), at(10), SECS_10);
         ends.renew(&key(session), at(1), SECS_10, RenewalPlan { horizon: at(horizon), term: SECS_10 });
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while !ends.renewed.is_empty() {
-        told.extend(ends.take_renewals(1).into_iter().map(|one| one.lease));
-        assert_eq!(ends.is_behind(), told.len() < 4);
+        reported.extend(ends.take_renewals(1).into_iter().map(|one| one.lease));
+        assert_eq!(ends.is_behind(), reported.len() < 4);
     }
-    assert_eq!(told, [key(2), key(4), key(3), key(1)]);
+    assert_eq!(reported, [key(2), key(4), key(3), key(1)]);
 }
 
 #[test]
-fn leases_that_are_gone_leave_nothing_in_the_queues() {
+fn ended_leases_leave_no_queue_entries() {
     let at = |secs| ClusterTime::ZERO.after(Duration::from_secs(secs));
     let key = |session| LeaseKey::Volume(SessionId(session), NodePath::root());
     let mut ends = LeaseEnds::new(9);
@@ -134,7 +134,7 @@ fn load_follows_the_leases_and_their_terms() {
     let mut ends = LeaseEnds::default();
     ends.insert(key.clone(), Incarnation(1), end, SECS_10);
     ends.insert(LeaseKey::LockDelay(crate::id::LockId(1)), Incarnation(2), end, SECS_10);
-    assert_eq!(ends.load() * 10, LOAD_PER_RENEWAL_A_SECOND, "nobody renews a delay");
+    assert_eq!(ends.load() * 10, LOAD_PER_RENEWAL_A_SECOND, "a lock delay is never renewed");
     ends.renew(&key, end, SECS_10, RenewalPlan { horizon: end, term: SECS_10 / 5 });
     assert_eq!(ends.load() * 2, LOAD_PER_RENEWAL_A_SECOND);
     ends.remove(&key);

@@ -4,23 +4,23 @@ use super::*;
 use crate::volume::VolumeSettings;
 
 #[test]
-fn a_list_makes_no_grant_newer_than_it_is() {
+fn holder_report_does_not_raise_grant_stamps() {
     let state = State::new(VolumeSettings::DEFAULT);
     let (session, object) = (SessionId(1), Object::data(NodePath::root()));
     let mut holdings = ObjectLeases::default();
     holdings.start_tracking(NodePath::root(), session, Incarnation(1), CopyTracking::Exact);
     let mut add = |sequence, is_listed, seconds| {
-        let over = ClusterTime::ZERO.after(std::time::Duration::from_secs(seconds));
+        let expires_at = ClusterTime::ZERO.after(std::time::Duration::from_secs(seconds));
         let source = if is_listed { GrantSource::reported(sequence) } else { GrantSource::granted(sequence) };
-        let lease = ObjectLease { over, source };
+        let lease = ObjectLease { expires_at, source };
         holdings.add(&NodePath::root(), &object, session, lease, 9, &state);
-        let lease = holdings.lease(&object, session).expect("it was added");
-        (lease.source.sequence(), lease.source.is_reported(), lease.over.as_micros() / 1_000_000)
+        let lease = holdings.lease(&object, session).expect("the lease was added");
+        (lease.source.sequence(), lease.source.is_reported(), lease.expires_at.as_micros() / 1_000_000)
     };
     assert_eq!(add(2, true, 10), (2, true, 10));
-    assert_eq!(add(3, true, 9), (3, true, 10), "what was granted in between may be what it tells of");
+    assert_eq!(add(3, true, 9), (3, true, 10), "the report may name a later grant");
     assert_eq!(add(4, false, 20), (4, false, 20));
-    assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 is a consent to it");
+    assert_eq!(add(9, true, 30), (4, false, 30), "a consent to a recall between 4 and 9 drops it");
 }
 
 fn secs(secs: u64) -> ClusterTime {
@@ -31,8 +31,8 @@ fn secs(secs: u64) -> ClusterTime {
 fn leased(leases: &[(&str, u64)], state: &State) -> ObjectLeases {
     let mut holdings = ObjectLeases::default();
     holdings.start_tracking(NodePath::root(), SessionId(1), Incarnation(1), CopyTracking::Exact);
-    for (text, over) in leases {
-        let lease = ObjectLease { over: secs(*over), source: GrantSource::granted(1) };
+    for (text, expires_at) in leases {
+        let lease = ObjectLease { expires_at: secs(*expires_at), source: GrantSource::granted(1) };
         holdings.add(&NodePath::root(), &object(text), SessionId(1), lease, 9, state);
     }
     holdings
@@ -62,9 +62,9 @@ fn expired_object_leases_are_swept_in_batches() {
     };
     let mut holdings = leased(&[("/a", 20), ("/b", 90), ("/c", 10), ("/d", 90)], &state);
     assert_eq!(sweep(&mut holdings, 10), "/a/b/c/d");
-    assert_eq!(sweep(&mut holdings, 10), "/a/b/d", "it goes on behind those that it has seen");
+    assert_eq!(sweep(&mut holdings, 10), "/a/b/d", "the sweep continues where it stopped");
     let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 20)).collect();
-    assert_eq!(swept.last().map(String::as_str), Some("/b/d"), "and begins anew at the end");
+    assert_eq!(swept.last().map(String::as_str), Some("/b/d"), "the sweep starts again after the last lease");
     let swept: Vec<_> = (0..4).map(|_| sweep(&mut holdings, 90)).collect();
     assert_eq!(swept.last().map(String::as_str), Some(""));
 }
@@ -78,7 +78,7 @@ fn many(state: &State) -> ObjectLeases {
 }
 
 fn add(holdings: &mut ObjectLeases, text: &str, stamp: u64, state: &State) {
-    let lease = ObjectLease { over: secs(90), source: GrantSource::granted(stamp) };
+    let lease = ObjectLease { expires_at: secs(90), source: GrantSource::granted(stamp) };
     holdings.add(&NodePath::root(), &object(text), SessionId(1), lease, 5_000, state);
 }
 
@@ -93,7 +93,7 @@ fn tidy(holdings: &mut ObjectLeases) -> usize {
 }
 
 #[test]
-fn leases_of_an_ended_track_count_no_more_and_go_in_parts() {
+fn leases_of_an_ended_track_are_removed_in_parts() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
@@ -110,11 +110,11 @@ fn leases_of_an_ended_track_count_no_more_and_go_in_parts() {
     assert_eq!(holdings.check(), Ok(()));
     assert_eq!(tidy(&mut holdings), 1_000 / FORGOTTEN_PER_STEP);
     let left: Vec<String> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
-    assert_eq!(left, ["/a/1", "/a/999"], "what was granted under the new lease stands");
+    assert_eq!(left, ["/a/1", "/a/999"], "a grant under the new lease is valid");
 }
 
 #[test]
-fn leases_dropped_together_count_no_more_but_later_ones_do() {
+fn dropped_leases_are_invalid_and_later_grants_valid() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
@@ -125,7 +125,7 @@ fn leases_dropped_together_count_no_more_but_later_ones_do() {
         holdings.lease(&object(&format!("/a/{stamp}")), SessionId(1)).map(|lease| lease.source.sequence())
     };
     assert_eq!((lease(&holdings, 990), lease(&holdings, 991)), (None, Some(991)));
-    assert_eq!(holdings.sessions_in(&top, secs(1)).len(), 1, "ten are left");
+    assert_eq!(holdings.sessions_in(&top, secs(1)).len(), 1, "ten leases are left");
     holdings.drop_through(&top, SessionId(1), 1_000);
     assert!(holdings.sessions_in(&top, secs(1)).is_empty());
     add(&mut holdings, "/a/5", 1_001, &state);
@@ -138,7 +138,7 @@ fn leases_dropped_together_count_no_more_but_later_ones_do() {
 fn too_many_objects_make_a_session_covering_at_once() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
-    let lease = ObjectLease { over: secs(90), source: GrantSource::granted(2_000) };
+    let lease = ObjectLease { expires_at: secs(90), source: GrantSource::granted(2_000) };
     holdings.add(&NodePath::root(), &object("/b"), SessionId(1), lease, 1_000, &state);
     assert_eq!(holdings.few_holders(&object("/a/1"), 9, secs(1), &state), [(SessionId(1), NodePath::root(), None)]);
     assert_eq!(holdings.check(), Ok(()));
@@ -152,33 +152,34 @@ fn subtree_holders_are_found_without_a_look_at_each_object() {
     let holdings = many(&state);
     crate::work::take_visited();
     let top = ObjectSet::Subtree(NodePath::root());
-    let (looked_at, holders) = holdings.few_exact_holders(&top, secs(1), 9).expect("few");
+    let (examined, holders) = holdings.few_exact_holders(&top, secs(1), 9).expect("few");
     assert_eq!(holders.into_iter().collect::<Vec<_>>(), [((SessionId(1), NodePath::root()), secs(90))]);
-    assert_eq!(holdings.few_exact_holders(&top, secs(1), looked_at - 1), None);
+    assert_eq!(holdings.few_exact_holders(&top, secs(1), examined - 1), None);
     assert!(crate::work::take_visited() < 10);
 }
 
 #[test]
-fn session_that_has_room_once_it_is_tidied_is_not_covering() {
+fn session_with_room_after_tidying_is_not_covering() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
     holdings.drop_through(&top, SessionId(1), 1_000);
     assert!(holdings.is_tidying());
-    let (left, lease) = (holdings.leases.len(), ObjectLease { over: secs(90), source: GrantSource::granted(2_000) });
+    let (left, lease) =
+        (holdings.leases.len(), ObjectLease { expires_at: secs(90), source: GrantSource::granted(2_000) });
     holdings.add(&NodePath::root(), &object("/b"), SessionId(1), lease, left, &state);
     assert_eq!((holdings.check(), holdings.coverings_of(&NodePath::root()).count()), (Ok(()), 0));
 }
 
 #[test]
-fn copy_granted_again_counts_nothing_of_the_dropped_one() {
+fn copy_granted_after_drop_inherits_nothing() {
     let state = State::new(VolumeSettings::DEFAULT);
     let mut holdings = many(&state);
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
     holdings.drop_through(&top, SessionId(1), 1_000);
     let last = object("/a/999");
-    assert!(holdings.leases.contains_key(&(last.clone(), SessionId(1))), "it is yet to be forgotten");
-    let lease = ObjectLease { over: secs(50), source: GrantSource::reported(1_001) };
+    assert!(holdings.leases.contains_key(&(last.clone(), SessionId(1))), "the entry is still in memory");
+    let lease = ObjectLease { expires_at: secs(50), source: GrantSource::reported(1_001) };
     holdings.add(&NodePath::root(), &last, SessionId(1), lease, 5_000, &state);
     assert_eq!(holdings.lease(&last, SessionId(1)), Some(&lease));
     assert_eq!(holdings.check(), Ok(()));

@@ -22,7 +22,7 @@ fn is_busy(what: &str, got: usize, most: usize) -> Option<(String, usize, usize)
 }
 
 fn open() -> Body {
-    Body::Open { name: "one more".to_owned() }
+    Body::Open { name: "one more than the bound".to_owned() }
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn sessions_beyond_the_bound_are_busy() {
     world.lessor.config.bounds.sessions_max = 2;
     assert_eq!(world.request(SessionId(0), open()), []);
     let full = is_busy("sessions", 2, 2);
-    assert_eq!(busy(&world.request(SessionId(0), open())), full, "those under way count");
+    assert_eq!(busy(&world.request(SessionId(0), open())), full, "requests in flight count");
     world.commit();
-    assert_eq!(busy(&world.request(SessionId(0), open())), full, "those that are open count");
+    assert_eq!(busy(&world.request(SessionId(0), open())), full, "open sessions count");
     world.request(session, Body::Close);
     world.commit();
     assert_eq!(world.request(SessionId(0), open()), []);
@@ -72,11 +72,11 @@ fn objects_beyond_the_bound_are_read_without_a_lease() {
         let read = world.read(session, data(at));
         assert_eq!((read.content, read.grant), (Some(Content::Data(None)), None));
     }
-    assert!(world.read(holder, data("/a")).grant.is_some(), "it has a lease there");
+    assert!(world.read(holder, data("/a")).grant.is_some(), "the session has a lease on the volume");
     world.request(holder, Body::Close);
     world.commit();
     world.pass(TERM);
-    assert!(world.read(other, data("/a")).grant.is_some(), "each that goes makes room");
+    assert!(world.read(other, data("/a")).grant.is_some(), "each request that ends makes room");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn list_beyond_the_bound_leaves_its_session_covering() {
     world.lessor.config.bounds.object_leases_max = 2;
     let answer = answer(&world.request(holder, Body::Register));
     let Answer::Registered { coverings } = answer else { panic!("registered: {answer:?}") };
-    let piece = |objects: u32| HolderReportPart {
+    let report_part = |objects: u32| HolderReportPart {
         volume: NodePath::root(),
         incarnation: grant.incarnation,
         covering: coverings[0].number,
@@ -97,9 +97,9 @@ fn list_beyond_the_bound_leaves_its_session_covering() {
     };
     let is_covering =
         |world: &World| world.lessor.object_leases.track(&NodePath::root(), holder).map(|track| track.is_covering());
-    world.request(holder, Body::HolderReport(piece(3)));
+    world.request(holder, Body::HolderReport(report_part(3)));
     assert_eq!((is_covering(&world), world.lessor.object_leases.len()), (Some(true), 0));
-    world.request(holder, Body::HolderReport(piece(2)));
+    world.request(holder, Body::HolderReport(report_part(2)));
     assert_eq!((is_covering(&world), world.lessor.object_leases.len()), (Some(false), 2));
 }
 
@@ -125,12 +125,12 @@ fn transactions_beyond_the_remembered_results_are_busy() {
     assert_eq!(send(&mut world, sessions[0], 1, 1), []);
     assert_eq!(send(&mut world, sessions[0], 2, 1), []);
     let full = is_busy("results of transactions to remember", 6, 4);
-    assert_eq!(busy(&send(&mut world, sessions[0], 3, 1)), full, "those under way count");
+    assert_eq!(busy(&send(&mut world, sessions[0], 3, 1)), full, "requests in flight count");
     world.commit();
-    assert_eq!(busy(&send(&mut world, sessions[0], 3, 1)), full, "those that are remembered count");
-    assert_eq!(send(&mut world, sessions[1], 1, 1), [], "the first of a session is done in any case");
+    assert_eq!(busy(&send(&mut world, sessions[0], 3, 1)), full, "remembered results count");
+    assert_eq!(send(&mut world, sessions[1], 1, 1), [], "a session's first request is never refused");
     world.commit();
-    assert_eq!(send(&mut world, sessions[0], 3, 3), [], "what came before it is forgotten with it");
+    assert_eq!(send(&mut world, sessions[0], 3, 3), [], "earlier results are forgotten too");
     world.commit();
     assert_eq!((world.state.results_remembered(), world.lessor.results_to_come), (4, 0));
     world.request(sessions[0], Body::Close);
@@ -153,13 +153,13 @@ fn shorter_term_beyond_what_can_be_renewed_is_busy() {
     let refused = world.write(session, set(5000));
     assert_eq!(busy(&refused), is_busy("renewals of leases in a second", 2, 1), "nine leases of 5 s");
     assert!(!replies(&world.write(session, set(9800))).iter().any(|reply| reply.result.is_err()));
-    assert!(busy(&world.write(session, set(9300))).is_some(), "what waits counts");
+    assert!(busy(&world.write(session, set(9300))).is_some(), "waiting requests count");
     // A longer term needs nothing more.
     assert!(!replies(&world.write(session, set(20_000))).iter().any(|reply| reply.result.is_err()));
 }
 
 #[test]
-fn wishes_for_more_than_one_answer_has_are_cut() {
+fn requested_sizes_are_cut_to_one_answer() {
     let mut world = World::new();
     let session = world.session();
     let value = Bytes::from(vec![b'v'; CHANGES_BYTES_MAX as usize * 2 / 3]);
@@ -171,8 +171,8 @@ fn wishes_for_more_than_one_answer_has_are_cut() {
     let wait = Duration::from_secs(1);
     let body = Body::Watch { watched, after: Some(Revision(0)), wait, bytes_max: u32::MAX };
     let answered = answer(&world.request(session, body));
-    let Answer::Changes(told) = answered else { panic!("changes: {answered:?}") };
-    assert_eq!((told.changes.len(), told.through), (1, Revision(1)), "two are too many bytes");
+    let Answer::Changes(changes) = answered else { panic!("changes: {answered:?}") };
+    assert_eq!((changes.changes.len(), changes.through), (1, Revision(1)), "two nodes exceed the bound in bytes");
     let nodes = LIST_NODES_MAX as usize;
     world.fill(session, (0..=nodes).map(|number| (path(&format!("/b/{number}")), Attach::Nothing)));
     let body = Body::List { path: path("/b"), after: None, nodes_max: u32::MAX };

@@ -4,7 +4,7 @@ use super::*;
 use crate::{lessor::recalls::RECALL_RESEND_INTERVAL, message::Return};
 
 #[test]
-fn a_write_waits_for_consent_and_no_longer() {
+fn write_waits_for_its_consents() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
@@ -40,40 +40,40 @@ fn silent_holder_delays_write_by_volume_term_and_margin() {
     world.write(writer, put("/a", b"1"));
     let margin = VolumeSettings::DEFAULT.skew_margin();
     let effects = world.pass(TERM + margin - MILLI);
-    assert_eq!(replies(&effects), [], "its copy may be in use");
+    assert_eq!(replies(&effects), [], "the holder may use its copy");
     let effects = world.pass(2 * clock::STEP_EVERY);
     assert!(matches!(answer(&effects), Answer::Written { .. }));
     assert!(world.now.since(start) <= TERM + margin + 2 * clock::STEP_EVERY);
-    assert_eq!(world.state.leases_of(holder).count(), 1, "only the session itself is left");
+    assert_eq!(world.state.leases_of(holder).count(), 1, "only the session lease is left");
 }
 
 /// The answer to a renewal is lost. The holder counts on less than it was promised, and the leader
 /// on all of it.
 #[test]
-fn promise_that_nobody_received_is_waited_for() {
+fn lost_promise_delays_the_write() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.pass(TERM / 2);
-    world.renew(holder, grant.incarnation).expect("its lease holds");
+    world.renew(holder, grant.incarnation).expect("the lease has not ended");
     world.pass(world.state.tick() * 2);
-    let lost = world.renew(holder, grant.incarnation).expect("its horizon has moved");
+    let lost = world.renew(holder, grant.incarnation).expect("the horizon has moved");
     assert!(lost.span > TERM * 9 / 10, "{:?}", lost.span);
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     let effects = world.pass(lost.span + VolumeSettings::DEFAULT.skew_margin() - clock::STEP_EVERY);
-    assert_eq!(replies(&effects), [], "what the holder received was over long ago");
+    assert_eq!(replies(&effects), [], "the holder's promise ended long ago");
     let effects = world.pass(4 * clock::STEP_EVERY);
     assert!(matches!(answer(&effects), Answer::Written { .. }));
 }
 
 #[test]
-fn renewing_does_not_help_a_holder_that_owes_a_consent() {
+fn renewal_with_unanswered_recall_prolongs_no_lease() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     world.pass(TERM / 2);
-    let promise = world.renew(holder, grant.incarnation).expect("its lease holds still");
+    let promise = world.renew(holder, grant.incarnation).expect("the lease has not ended");
     assert!(promise.span <= TERM / 2, "{:?}", promise.span);
     let effects = world.pass(TERM / 2 + VolumeSettings::DEFAULT.skew_margin() + 2 * clock::STEP_EVERY);
     assert!(replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. }))));
@@ -88,10 +88,10 @@ fn the_writer_is_exempt_only_by_its_stamp() {
     let seen = Stamp { sequence: grant.stamp.sequence - 1, ..grant.stamp };
     let body = |seen| Body::Write { write: put("/a", b"1"), dropped: dropped.clone(), seen };
     let effects = world.request(writer, body(seen));
-    let [recall] = recalls(&effects).try_into().expect("it was granted a lease that it had not seen");
+    let [recall] = recalls(&effects).try_into().expect("the writer had not seen its last grant");
     let recall: Recall = recall;
     world.step(LessorInput::Consent(Consent { session: writer, stamp: recall.stamp }));
-    let Answer::Written { grant: Some(grant), .. } = answer(&world.commit()) else { panic!("with a lease") };
+    let Answer::Written { grant: Some(grant), .. } = answer(&world.commit()) else { panic!("the answer has a lease") };
     let effects = world.request(writer, body(grant.stamp));
     assert_eq!(recalls(&effects), []);
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
@@ -118,13 +118,13 @@ fn write_no_longer_covered_gathers_missing_consents() {
     let effects = world.commit();
     consent(&mut world, &effects);
     world.commit();
-    let children = world.state.children(&NodePath::root()).expect("the root is there");
+    let children = world.state.children(&NodePath::root()).expect("the root exists");
     assert_eq!(children.names, ["a"]);
     assert_eq!(world.lessor.writes.len(), 0);
 }
 
 #[test]
-fn write_waits_until_the_last_of_several_object_leases_is_over() {
+fn write_waits_until_the_last_object_lease_ends() {
     let (data, list) = (data("/a"), Object::children(NodePath::root()));
     for (early, late) in [(&data, &list), (&list, &data)] {
         let mut world = World::new();
@@ -134,18 +134,18 @@ fn write_waits_until_the_last_of_several_object_leases_is_over() {
         let (holder, _) = world.holder(early);
         world.pass(TERM / 2);
         world.read(holder, late.clone());
-        let over = |object: &Object| world.lessor.object_leases.lease(object, holder).expect("leased").over;
-        let last = over(late);
-        assert!(last > over(early));
+        let expires_at = |object: &Object| world.lessor.object_leases.lease(object, holder).expect("leased").expires_at;
+        let last = expires_at(late);
+        assert!(last > expires_at(early));
         let delete = Write::Delete { path: path("/a"), recursive: false, condition: Condition::Any };
         world.write(writer, delete);
-        let (_, pending) = world.lessor.writes.iter().next().expect("it waits");
+        let (_, pending) = world.lessor.writes.iter().next().expect("the write waits");
         assert_eq!(pending.waits[&holder].expires_at, Some(last), "{early} was leased first");
     }
 }
 
 #[test]
-fn write_goes_on_when_its_holder_has_asked_for_a_new_lease() {
+fn write_proceeds_when_its_holder_acquires_a_new_lease() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let writer = world.session();
@@ -154,11 +154,11 @@ fn write_goes_on_when_its_holder_has_asked_for_a_new_lease() {
     world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None });
     let effects = world.commit();
     assert!(replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. }))), "{effects:?}");
-    assert!(world.renew(holder, grant.incarnation).is_err(), "the old one was given up by asking");
+    assert!(world.renew(holder, grant.incarnation).is_err(), "the request ended the old lease");
 }
 
 #[test]
-fn a_refused_write_recalls_nobody() {
+fn refused_write_sends_no_recall() {
     let mut world = World::new();
     let (_, _) = world.holder(&data("/a"));
     let writer = world.session();
@@ -183,7 +183,7 @@ fn unanswered_recall_is_resent_with_later_request() {
 }
 
 #[test]
-fn what_is_given_back_names_the_grant_that_it_came_with() {
+fn return_counts_only_for_its_own_grant() {
     let mut world = World::new();
     let (holder, old) = world.holder(&data("/a"));
     let new = world.read(holder, data("/a")).grant.expect("granted again");
@@ -199,8 +199,8 @@ fn what_is_given_back_names_the_grant_that_it_came_with() {
         world.send(Request { header, body: Body::Heartbeat(Default::default()) });
         world.lessor.object_leases.lease(&data("/a"), holder).is_some()
     };
-    assert!(is_held_after(old.stamp), "it was granted anew since");
-    assert!(is_held_after(Stamp { epoch: Epoch(old.stamp.epoch.0 + 1), ..new.stamp }), "of another leadership");
+    assert!(is_held_after(old.stamp), "the object was granted again");
+    assert!(is_held_after(Stamp { epoch: Epoch(old.stamp.epoch.0 + 1), ..new.stamp }), "the stamp is of another epoch");
     assert!(!is_held_after(new.stamp));
 }
 
@@ -211,8 +211,8 @@ fn writer_stays_exempt_after_grants_on_other_objects() {
     assert!(world.read(writer, data("/b")).grant.is_some());
     let dropped = vec![ObjectSet::One(data("/a"))];
     let effects = world.request(writer, Body::Write { write: put("/a", b"1"), dropped, seen: grant.stamp });
-    let asked: Vec<_> = recalls(&effects).into_iter().flat_map(|recall| recall.sets).collect();
-    assert!(!asked.contains(&ObjectSet::One(data("/a"))), "{asked:?}");
+    let recalled: Vec<_> = recalls(&effects).into_iter().flat_map(|recall| recall.sets).collect();
+    assert!(!recalled.contains(&ObjectSet::One(data("/a"))), "{recalled:?}");
 }
 
 #[test]

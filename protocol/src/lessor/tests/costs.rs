@@ -117,7 +117,7 @@ fn delete_of_too_many_nodes_is_refused() {
     let delete = |at: &str| Operation::Delete { path: path(at), recursive: true };
     let both = Transaction::new().then(delete("/a")).then(delete("/b/c"));
     world.write(session, Write::Transaction(both));
-    let refusal = result(&world.commit()).expect_err("one too many");
+    let refusal = result(&world.commit()).expect_err("one more than the bound");
     let text = format!(
         "operation 2 of branch then: /b/c: a delete of {} or more nodes exceeds the limit of {most}; \
          delete the subtree in parts",
@@ -135,7 +135,7 @@ fn delete_of_too_many_nodes_is_refused() {
 }
 
 #[test]
-fn lease_with_as_many_nodes_as_one_may_takes_no_other() {
+fn full_lease_refuses_one_more_node() {
     let mut world = World::new();
     let session = world.session();
     for id in [1, 2] {

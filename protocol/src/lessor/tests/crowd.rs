@@ -104,7 +104,7 @@ impl Crowd {
         self.apply(puts);
         let expired = (1..=count).map(|id| {
             let lease = LeaseKey::Key(LeaseId(id));
-            let found = self.world.state.lease(&lease).expect("it was granted");
+            let found = self.world.state.lease(&lease).expect("the lease is granted");
             Command::Expire { incarnation: found.incarnation, horizon: found.horizon, lease }
         });
         let expired = expired.collect();
@@ -195,40 +195,40 @@ impl Crowd {
     }
 
     /// Records what was examined since the last call.
-    fn note(&mut self, what: &str) {
-        self.visited.push((what.to_owned(), take_visited()));
+    fn note(&mut self, name: &str) {
+        self.visited.push((name.to_owned(), take_visited()));
     }
 
     /// A request up to its answer: with its proposal, its proof, and the consents of others.
-    fn probe(&mut self, what: &str, session: SessionId, body: Body) {
+    fn probe(&mut self, name: &str, session: SessionId, body: Body) {
         let mut effects = self.ask(session, body);
         let mut rounds = 0;
         while !effects.is_empty() || self.world.lessor.has_proposal() {
             rounds += 1;
-            assert!(rounds < 100, "{what} does not come to an end: {effects:?}");
+            assert!(rounds < 100, "{name} does not end: {effects:?}");
             for effect in std::mem::take(&mut effects) {
                 match effect {
                     LessorEffect::Prove { round } => effects.extend(self.input(LessorInput::Proven { round })),
                     LessorEffect::Recall(Recall { session, stamp, .. }) => {
                         effects.extend(self.input(LessorInput::Consent(Consent { session, stamp })));
                     }
-                    LessorEffect::Reply { response, .. } => assert!(response.result.is_ok(), "{what}: {response:?}"),
+                    LessorEffect::Reply { response, .. } => assert!(response.result.is_ok(), "{name}: {response:?}"),
                     LessorEffect::ClockChanged { .. } => {}
                 }
             }
             effects.extend(self.commit());
         }
-        self.note(what);
+        self.note(name);
     }
 
-    fn write(&mut self, what: &str, session: SessionId, write: Write) {
-        self.probe(what, session, write_body(write));
+    fn write(&mut self, name: &str, session: SessionId, write: Write) {
+        self.probe(name, session, write_body(write));
     }
 
     /// The session's lock on the node.
-    fn hold(&self, at: &str) -> (crate::id::LockId, crate::id::Token) {
-        let mut holds = self.world.state.locks_on(&path(at));
-        holds.next().and_then(|(id, hold)| Some((id, hold.token?))).expect("it is held")
+    fn lock_at(&self, at: &str) -> (crate::id::LockId, crate::id::Token) {
+        let mut locks = self.world.state.locks_on(&path(at));
+        locks.next().and_then(|(id, record)| Some((id, record.token?))).expect("a granted lock")
     }
 
     /// Every kind of request.
@@ -251,7 +251,7 @@ impl Crowd {
         self.ask(two, Body::Read { object: data("/quiet/a"), known: None });
         let round = self.world.lessor.round;
         self.input(LessorInput::NotProven { round });
-        self.note("not proven");
+        self.note("the read is not proven");
         self.write("put that is recalled", one, put("/quiet/a", b"2"));
         let transaction = Transaction::new().then(crate::transaction::Operation::put(path("/quiet/b"), "x"));
         let compares = vec![Compare::absent(path("/quiet/b"))];
@@ -266,9 +266,9 @@ impl Crowd {
         self.write("revoke", two, Write::RevokeLease { id: LeaseId(u64::MAX) });
         let lock = |mode| Write::Lock { path: path("/quiet/a"), mode, wait: true, delay: Duration::ZERO };
         self.write("lock", one, lock(LockMode::Exclusive));
-        let (lock, token) = self.hold("/quiet/a");
+        let (lock, token) = self.lock_at("/quiet/a");
         let locks = vec![AwaitedLock { path: path("/quiet/a"), lock, known: LockStatus::Waiting }];
-        self.probe("await holds", one, Body::AwaitLocks { locks });
+        self.probe("await locks", one, Body::AwaitLocks { locks });
         self.write("cache", one, Write::TakeWriteLease { path: path("/quiet/a"), lock });
         let value = Some(Bytes::from_static(b"3"));
         self.write("flush", one, Write::Flush { path: path("/quiet/a"), lock, token, value, ends_write_lease: true });
@@ -283,17 +283,17 @@ impl Crowd {
         self.write("make a volume", one, Write::CreateVolume { path: path("/quiet/v"), settings });
         self.write("change a volume", one, Write::SetVolume { path: path("/quiet/v"), settings });
         self.write("remove a volume", one, Write::RemoveVolume { path: path("/quiet/v") });
-        for (what, inspect) in [
+        for (name, inspect) in [
             ("holders", Inspect::Holders { path: path("/quiet/a") }),
             ("waits", Inspect::PendingWrites { path: path("/quiet/a") }),
             ("volumes", Inspect::Volumes { path: top() }),
-            ("holds", Inspect::Locks { path: path("/quiet/a") }),
+            ("locks", Inspect::Locks { path: path("/quiet/a") }),
             ("read waits", Inspect::BlockedReads { path: path("/quiet/a") }),
             ("lease", Inspect::Lease { id: LeaseId(1), keys_after: None }),
             ("lease and its nodes", Inspect::Lease { id: LeaseId(2000), keys_after: Some(NodesAfter::Nothing) }),
             ("leases", Inspect::Leases { after: None }),
         ] {
-            self.probe(&format!("inspect {what}"), SessionId(0), Body::Inspect(inspect));
+            self.probe(&format!("inspect {name}"), SessionId(0), Body::Inspect(inspect));
         }
         // The session returns, and learns what changed since.
         let last_valid = Some(LastValid { incarnation, generation, revision });
@@ -318,10 +318,10 @@ impl Crowd {
 }
 
 #[test]
-fn step_beside_a_crowd_looks_at_no_more_than_beside_few() {
+fn step_examines_no_more_beside_many_than_beside_few() {
     let (few, many) = (Crowd::new(1_000).probe_all(), Crowd::new(100_000).probe_all());
     assert_eq!(few.len(), many.len());
     let beyond = few.iter().zip(&many).filter(|((_, few), (_, many))| *many > few + few / 2 + 32);
-    let beyond: Vec<String> = beyond.map(|((what, few), (_, many))| format!("{what}: {few}, then {many}")).collect();
+    let beyond: Vec<String> = beyond.map(|((name, few), (_, many))| format!("{name}: {few}, then {many}")).collect();
     assert!(beyond.is_empty(), "beside a hundred times as many, of {}:\n{}", few.len(), beyond.join("\n"));
 }

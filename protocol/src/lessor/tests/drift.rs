@@ -7,7 +7,7 @@ use crate::{
     message::{CLOCK_INFOS_MAX, ClockInfo},
 };
 
-fn told(effects: &[LessorEffect]) -> Vec<(SessionId, Option<Excess>)> {
+fn reported(effects: &[LessorEffect]) -> Vec<(SessionId, Option<Excess>)> {
     let change = |effect: &LessorEffect| match effect {
         LessorEffect::ClockChanged { session, beyond, .. } => Some((*session, *beyond)),
         _ => None,
@@ -43,21 +43,21 @@ fn leader_counts_from_the_registration_and_from_each_keep_alive() {
 }
 
 #[test]
-fn client_beyond_its_allowance_is_told_of_once_and_shown() {
+fn drifting_client_is_reported_once_and_listed() {
     let mut world = World::new();
     let (session, other) = (world.session(), world.session());
-    assert_eq!(told(&world.request(session, saying(None))), []);
-    assert_eq!(told(&world.request(session, saying(Some(excess())))), [(session, Some(excess()))]);
-    assert_eq!(told(&world.request(session, saying(Some(excess())))), [], "told already");
+    assert_eq!(reported(&world.request(session, saying(None))), []);
+    assert_eq!(reported(&world.request(session, saying(Some(excess())))), [(session, Some(excess()))]);
+    assert_eq!(reported(&world.request(session, saying(Some(excess())))), [], "told already");
     let info = ClockInfo { session, name: "test".to_owned(), excess: excess() };
     assert_eq!(world.lessor.clock_infos(&world.state), (1, vec![info]));
-    assert_eq!(told(&world.request(other, saying(None))), []);
-    assert_eq!(told(&world.request(session, saying(None))), [(session, None)]);
+    assert_eq!(reported(&world.request(other, saying(None))), []);
+    assert_eq!(reported(&world.request(session, saying(None))), [(session, None)]);
     assert_eq!(world.lessor.clock_infos(&world.state), (0, vec![]));
 }
 
 #[test]
-fn session_that_ends_is_not_shown_as_beyond() {
+fn ended_session_is_not_listed_as_drifting() {
     let mut world = World::new();
     let session = world.session();
     world.request(session, saying(Some(excess())));
@@ -67,7 +67,7 @@ fn session_that_ends_is_not_shown_as_beyond() {
 }
 
 #[test]
-fn clients_beyond_are_all_counted_and_some_of_them_shown() {
+fn drifting_clients_are_all_counted_and_some_listed() {
     let mut world = World::new();
     let sessions: Vec<SessionId> = (0..=CLOCK_INFOS_MAX).map(|_| world.session()).collect();
     for session in &sessions {

@@ -12,20 +12,20 @@ fn failover_asks_every_leased_session_until_its_holder_report() {
     world.fail_over();
     world.request(writer, Body::Register);
     let effects = world.write(writer, put("/b", b"1"));
-    assert_eq!(recalls(&effects), [], "it has not registered: there is nowhere to send it");
+    assert_eq!(recalls(&effects), [], "the session is not registered");
     let covering = CoveringInfo { volume: NodePath::root(), is_unreported: true };
-    assert_eq!(world.waits("/b")[0].covering, Some(covering), "nobody knows that it has no copy of it");
+    assert_eq!(world.waits("/b")[0].covering, Some(covering), "the session may have a copy");
     let effects = world.request(holder, Body::Register);
     let [covering] = match answer(&effects[..1]) {
         Answer::Registered { coverings } => coverings.try_into().expect("one volume"),
         other => panic!("registered: {other:?}"),
     };
     let covering: CoveringLease = covering;
-    assert_eq!(recalls(&effects).len(), 1, "it may hold /b");
+    assert_eq!(recalls(&effects).len(), 1, "the session may have /b");
     let stamp = recalls(&effects)[0].stamp;
     world.step(LessorInput::Consent(Consent { session: holder, stamp }));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
-    let piece = HolderReportPart {
+    let report_part = HolderReportPart {
         volume: NodePath::root(),
         incarnation: grant.incarnation,
         covering: covering.number,
@@ -33,17 +33,17 @@ fn failover_asks_every_leased_session_until_its_holder_report() {
         parts: 1,
         objects: vec![data("/a")],
     };
-    let old = HolderReportPart { covering: CoveringNumber(covering.number.0 + 1), ..piece.clone() };
+    let old = HolderReportPart { covering: CoveringNumber(covering.number.0 + 1), ..report_part.clone() };
     world.request(holder, Body::HolderReport(old));
-    assert_eq!(recalls(&world.write(writer, put("/c", b"1"))).len(), 1, "another covering's list ends nothing");
-    world.request(holder, Body::HolderReport(piece));
+    assert_eq!(recalls(&world.write(writer, put("/c", b"1"))).len(), 1, "a report for another covering has no effect");
+    world.request(holder, Body::HolderReport(report_part));
     assert_eq!(recalls(&world.write(writer, put("/d", b"1"))), []);
     assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1);
-    assert_eq!(world.waits("/a")[0].covering, None, "it has a copy");
+    assert_eq!(world.waits("/a")[0].covering, None, "the session has a copy");
 }
 
 #[test]
-fn what_was_sent_before_the_latest_registration_has_no_effect() {
+fn request_before_the_latest_registration_has_no_effect() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let header = RequestHeader {
@@ -58,11 +58,14 @@ fn what_was_sent_before_the_latest_registration_has_no_effect() {
     assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })));
     assert!(!world.lessor.has_proposal());
     let effects = world.send(Request { header, body: Body::Register });
-    assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })), "an old registration neither");
+    assert!(
+        matches!(result(&effects), Err(Refusal::NotRegistered { .. })),
+        "a report under an old registration has no effect"
+    );
 }
 
 #[test]
-fn a_list_counts_for_the_registration_that_asked_for_it() {
+fn holder_report_counts_only_for_its_registration() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.fail_over();
@@ -70,7 +73,7 @@ fn a_list_counts_for_the_registration_that_asked_for_it() {
         Answer::Registered { coverings } => coverings[0].number,
         other => panic!("registered: {other:?}"),
     };
-    let piece = |covering, part, parts| {
+    let report_part = |covering, part, parts| {
         Body::HolderReport(HolderReportPart {
             volume: NodePath::root(),
             incarnation: grant.incarnation,
@@ -81,12 +84,12 @@ fn a_list_counts_for_the_registration_that_asked_for_it() {
         })
     };
     let first = covering(&mut world);
-    world.request(holder, piece(first, 0, 2));
+    world.request(holder, report_part(first, 0, 2));
     let second = covering(&mut world);
     assert_ne!(first, second);
-    world.request(holder, piece(second, 1, 2));
+    world.request(holder, report_part(second, 1, 2));
     let writer = world.session();
-    assert_eq!(recalls(&world.write(writer, put("/b", b"1"))).len(), 1, "piece 0 of the second list is missing");
+    assert_eq!(recalls(&world.write(writer, put("/b", b"1"))).len(), 1, "part 0 of the second report is missing");
 }
 
 #[test]
@@ -105,11 +108,11 @@ fn a_new_leader_starts_every_lease_at_its_horizon() {
     assert!(matches!(answer(&effects), Answer::Written { .. }));
 }
 
-/// A new leader whose first entry is committed `late`. It heard the old leader for `heard` beyond
+/// A new leader whose first entry is committed `late`. It heard the old leader for `span` beyond
 /// that leader's last entry.
-fn fail_over_late(world: &mut World, heard: Duration, late: Duration) {
+fn fail_over_late(world: &mut World, span: Duration, late: Duration) {
     let attempt = world.lessor.config.attempt + 1;
-    world.lessor = Lessor::new(config(attempt), &world.state, heard, world.now);
+    world.lessor = Lessor::new(config(attempt), &world.state, span, world.now);
     let first = world.lessor.take_proposal(world.now).expect("the first entry");
     let end = world.now.after(late);
     while world.now < end {
@@ -128,7 +131,7 @@ fn first_entry_committed_late_ends_no_lease() {
     world.pass(TERM / 5);
     let before = world.state.cluster_time();
     fail_over_late(&mut world, Duration::ZERO, 2 * TERM);
-    assert_eq!(world.lessor.clock.expiry_time(), before, "nobody could renew");
+    assert_eq!(world.lessor.clock.expiry_time(), before, "no client could renew");
     assert!(!world.lessor.proposal_queue.commands().any(|command| matches!(command, Command::Expire { .. })));
     world.request(holder, Body::Register);
     world.pass(clock::STEP_EVERY);
@@ -145,16 +148,16 @@ fn abandoned_lease_over_leaders_of_an_idle_log_ends() {
     let (holder, _) = world.holder(&data("/a"));
     let key = LeaseKey::Volume(holder, NodePath::root());
     let (start, tick) = (world.now, world.state.tick());
-    let heard = tick * 9 / 10;
+    let span = tick * 9 / 10;
     let mut outage = Duration::ZERO;
     while world.state.lease(&key).is_some() {
         // The leader is heard for less than a tick after its first entry, so that it logs nothing
         // else. Then there is no leader for a while.
-        world.now = world.now.after(heard);
-        fail_over_late(&mut world, heard, tick);
+        world.now = world.now.after(span);
+        fail_over_late(&mut world, span, tick);
         outage += tick;
         world.pass(clock::STEP_EVERY);
-        assert!(world.now.since(start) < 4 * TERM, "it ends");
+        assert!(world.now.since(start) < 4 * TERM, "the lease ends");
     }
     let margin = VolumeSettings::DEFAULT.skew_margin();
     assert!(world.now.since(start) <= outage + TERM + margin + tick * 2);
@@ -166,7 +169,7 @@ fn time_heard_beyond_what_a_leader_logs_counts_bounded() {
     let before = world.state.cluster_time();
     fail_over_late(&mut world, 2 * TERM, Duration::ZERO);
     assert_eq!(world.lessor.clock.expiry_time(), before.after(world.state.tick() * 2));
-    let span = world.lessor.clock.promise_time(world.now).expect("it has begun");
+    let span = world.lessor.clock.promise_time(world.now).expect("the epoch has begun");
     assert!(span >= world.lessor.clock.expiry_time(), "a promise by a slower clock outlasts its lease");
 }
 
@@ -183,7 +186,7 @@ fn leader_changes_prolong_abandoned_lease_at_most_two_ticks() {
             reign = world.now;
             world.fail_over();
         }
-        assert!(world.now.since(start) < 3 * TERM, "it ends");
+        assert!(world.now.since(start) < 3 * TERM, "the lease ends");
     }
     let (lasted, margin) = (world.now.since(start), VolumeSettings::DEFAULT.skew_margin());
     // The end is observed after each step.
@@ -207,7 +210,7 @@ fn step_down_leaves_proposed_writes_unknown_and_retries_rest() {
 }
 
 #[test]
-fn who_registers_need_not_know_the_epoch() {
+fn registration_needs_no_epoch() {
     let mut world = World::new();
     let session = world.session();
     let registration = world.registration(session) + 1;

@@ -24,7 +24,7 @@ impl Lessor {
         let [unanswered, by_set, by_sent] =
             recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
         let [awaiting, awaiting_by_path] = self.awaited_locks.sizes();
-        let [parked_on, parked_by, parked, asked, early] = self.blocked_reads.sizes();
+        let [blocking_nodes, blocked_by_session, blocked, recalled, early] = self.blocked_reads.sizes();
         let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watches.sizes();
         let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
@@ -34,19 +34,19 @@ impl Lessor {
             ("recalls", unanswered),
             ("recalls by set", by_set),
             ("recalls by time", by_sent),
-            ("who waits for holds", awaiting),
-            ("who waits for holds, by path", awaiting_by_path),
-            ("orphans to be removed", self.orphans.len()),
+            ("requests that wait for locks", awaiting),
+            ("requests that wait for locks, by path", awaiting_by_path),
+            ("orphans to purge", self.orphans.len()),
             ("reads", self.round_reads.len() + self.next_round_reads.len()),
-            ("reads that wait for write leases", parked),
-            ("nodes that reads wait for", parked_on),
-            ("reads that wait, by session", parked_by),
-            ("write leases asked for", asked),
+            ("reads that wait for write leases", blocked),
+            ("nodes that reads wait for", blocking_nodes),
+            ("reads that wait, by session", blocked_by_session),
+            ("recalled write leases", recalled),
             ("early consents", early),
             ("commands", outbox),
             ("lengths of commands", lengths),
             ("bytes of commands", bytes),
-            ("ends to propose", ends),
+            ("queued ends", ends),
             ("proposals", self.in_flight.len()),
             ("load to come", usize::try_from(self.load_to_come).unwrap_or(usize::MAX)),
             ("watches", watches),
@@ -166,9 +166,9 @@ impl Churn {
     }
 
     /// A lock of the session, if it has one.
-    fn hold(&mut self, session: SessionId) -> Option<(NodePath, LockId, Option<Token>)> {
-        let own = self.world.state.locks().filter(|(_, _, hold)| hold.lease.session() == Some(session));
-        let own: Vec<_> = own.map(|(id, path, hold)| (path.clone(), id, hold.token)).collect();
+    fn lock(&mut self, session: SessionId) -> Option<(NodePath, LockId, Option<Token>)> {
+        let own = self.world.state.locks().filter(|(_, _, record)| record.lease.session() == Some(session));
+        let own: Vec<_> = own.map(|(id, path, record)| (path.clone(), id, record.token)).collect();
         let place = self.draw.below(own.len().max(1) as u64) as usize;
         own.get(place).cloned()
     }
@@ -177,9 +177,9 @@ impl Churn {
         let value = Bytes::from_static(b"value");
         let path = self.path();
         let mode = if self.draw.below(2) == 0 { LockMode::Shared } else { LockMode::Exclusive };
-        let hold = self.hold(session);
+        let lock = self.lock(session);
         let settings = VolumeSettings::DEFAULT;
-        match (self.draw.below(26), hold) {
+        match (self.draw.below(26), lock) {
             (0..=6, _) => Write::Put { path, value, condition: Condition::Any, attach: self.attach() },
             (7..=9, _) => Write::Delete { path, recursive: self.draw.below(2) == 0, condition: Condition::Any },
             (10, _) if self.draw.below(8) == 0 => Write::CreateVolume { path: super::path("/v"), settings },
@@ -262,8 +262,8 @@ impl Churn {
             },
             22 | 23 => {
                 let known = crate::lock::LockStatus::Waiting;
-                let holds = self.hold(session).map(|(path, lock, _)| AwaitedLock { path, lock, known });
-                self.ask(session, Body::AwaitLocks { locks: holds.into_iter().collect() });
+                let locks = self.lock(session).map(|(path, lock, _)| AwaitedLock { path, lock, known });
+                self.ask(session, Body::AwaitLocks { locks: locks.into_iter().collect() });
             }
             24 | 25 => {
                 let watched = crate::change::Watched::Subtree(self.path());
@@ -347,7 +347,7 @@ impl Churn {
 }
 
 #[test]
-fn tables_have_nothing_but_what_lives() {
+fn tables_keep_no_entries_of_ended_leases_or_sessions() {
     let mut churn = Churn::new();
     // The tables of an unused lessor: the first tick already waits for its time.
     let fresh: BTreeMap<&str, usize> = churn.sizes().into_iter().collect();
@@ -370,7 +370,7 @@ fn tables_have_nothing_but_what_lives() {
             "{table}: {size} after {OPERATIONS} operations, {most} at most in the second tenth"
         );
     }
-    assert!(churn.world.state.sessions().count() <= 1000, "few have vanished and not expired");
+    assert!(churn.world.state.sessions().count() <= 1000, "few sessions disappeared and did not expire");
     churn.drain();
     churn.world.lessor.check(&churn.world.state).expect("the invariants hold");
     let left: Vec<(&str, usize, usize)> = churn

@@ -35,7 +35,7 @@ fn request_with_a_list_too_long_changes_nothing() {
     let own = world.header(session);
     let with = |header: RequestHeader, body| Request { header, body };
     let write = |dropped| Body::Write { write: put("/a", b"1"), dropped, seen: Stamp::default() };
-    let held = |objects| {
+    let dropped = |objects| {
         let (volume, covering) = (NodePath::root(), CoveringNumber::default());
         Body::HolderReport(HolderReportPart { volume, incarnation, covering, part: 0, parts: 1, objects })
     };
@@ -65,7 +65,7 @@ fn request_with_a_list_too_long_changes_nothing() {
         (
             "objects in a piece of a list",
             REPORT_PART_OBJECTS_MAX,
-            with(own.clone(), held(vec![data("/a"); REPORT_PART_OBJECTS_MAX + 1])),
+            with(own.clone(), dropped(vec![data("/a"); REPORT_PART_OBJECTS_MAX + 1])),
         ),
     ];
     for (what, expected, request) in cases {
@@ -106,12 +106,12 @@ fn list_of_an_unregistered_session_renews_nothing() {
         ..RequestHeader::default()
     };
     let unregistered = RequestHeader { session, epoch, renew: renew.clone(), ..RequestHeader::default() };
-    let nobody = RequestHeader { renew, ..RequestHeader::default() };
-    let gone = Refusal::SessionNotFound { session: SessionId(0) };
+    let sessionless = RequestHeader { renew, ..RequestHeader::default() };
+    let not_found = Refusal::SessionNotFound { session: SessionId(0) };
     for (header, refusal) in [
         (old.clone(), Refusal::NotRegistered { got: old.epoch, expected: epoch }),
         (unregistered, Refusal::NotRegistered { got: epoch, expected: epoch }),
-        (nobody, gone),
+        (sessionless, not_found),
     ] {
         for body in [list(), Body::Inspect(Inspect::Leases { after: None }), Body::Open { name: "x".to_owned() }] {
             let [response] = replies(&world.send(Request { header: header.clone(), body })).try_into().expect("one");

@@ -56,7 +56,7 @@ impl World {
             Answer::PendingWrites(rows) => rows.len(),
             Answer::BlockedReads(rows) => rows.len(),
             Answer::Volumes(rows) => rows.len(),
-            Answer::Lease(lease) => lease.expect("it exists").keys.len(),
+            Answer::Lease(lease) => lease.expect("the node exists").keys.len(),
             Answer::Leases(rows) => rows.len(),
             Answer::LockInfos(rows) => rows.len(),
             Answer::Services(page) => page.services.len(),
@@ -83,7 +83,7 @@ fn assert_bounded(visited_max: usize, rows: usize, inspected: impl Fn(u64) -> (u
 }
 
 #[test]
-fn volumes_beyond_one_answer_are_not_looked_at() {
+fn volumes_beyond_one_answer_are_not_examined() {
     assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
         let (mut world, session) = World::of_a_crowd();
         let volume = |number| Write::CreateVolume { path: path(&at(number)), settings: VolumeSettings::DEFAULT };
@@ -95,7 +95,7 @@ fn volumes_beyond_one_answer_are_not_looked_at() {
 }
 
 #[test]
-fn leases_beyond_one_answer_are_not_looked_at() {
+fn leases_beyond_one_answer_are_not_examined() {
     for after in [None, Some(LeaseId(FEW / 2))] {
         assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
             let (mut world, session) = World::of_a_crowd();
@@ -108,7 +108,7 @@ fn leases_beyond_one_answer_are_not_looked_at() {
 }
 
 #[test]
-fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
+fn nodes_of_a_lease_beyond_one_answer_are_not_examined() {
     // It also examines the first node without room, and the node that the request names.
     let fit = KEYS_BYTES_MAX / at(0).len();
     for (keys_after, rows) in
@@ -129,7 +129,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_looked_at() {
 }
 
 #[test]
-fn holds_beyond_one_answer_are_not_looked_at() {
+fn locks_beyond_one_answer_are_not_examined() {
     assert_bounded(ROWS_MAX, ROWS_MAX, |count| {
         let (mut world, session) = World::of_a_crowd();
         world.fill(session, std::iter::once((path("/n"), Attach::Nothing)));
@@ -161,7 +161,7 @@ fn registered(count: u64, are_attached: bool, remembered: usize) -> World {
 }
 
 #[test]
-fn services_beyond_one_answer_are_not_looked_at() {
+fn services_beyond_one_answer_are_not_examined() {
     let remembered = 10;
     for after in [None, Some(path(&at(FEW / 2)))] {
         let services = Inspect::Services { path: path("/n"), after };
@@ -182,7 +182,7 @@ fn services_look_at_each_remembered_change_once() {
         let remembered = (FEW / 2) as usize;
         registered(count, true, remembered).inspected(services.clone())
     });
-    assert_eq!(few, many, "as many changes are remembered");
+    assert_eq!(few, many, "the history has the same number of changes");
     let most = FEW / 2;
     let (visited, rows) = few;
     // A change, its event, and its place among the nodes of the changes.
@@ -191,13 +191,13 @@ fn services_look_at_each_remembered_change_once() {
 }
 
 /// A world in which `count` sessions hold `/a`, or may hold it after a failover.
-fn held(count: u64, is_covering: bool) -> World {
+fn world_with(count: u64, is_covering: bool) -> World {
     let (mut world, _) = World::of_a_crowd();
     for _ in 0..count {
         let session = world.session();
         world.acquire(session, None);
         if !is_covering {
-            world.read(session, data("/a")).grant.expect("nothing stands against it");
+            world.read(session, data("/a")).grant.expect("the write is not refused");
         }
     }
     if is_covering {
@@ -207,23 +207,23 @@ fn held(count: u64, is_covering: bool) -> World {
 }
 
 #[test]
-fn holders_beyond_one_answer_are_not_looked_at() {
+fn holders_beyond_one_answer_are_not_examined() {
     for is_covering in [false, true] {
         // Copies of the data and of the list of children. No session has one of the list.
         let kinds = if is_covering { 2 } else { 1 };
         assert_bounded(kinds * PLACES_MAX, ROWS_MAX, |count| {
-            held(count, is_covering).inspected(Inspect::Holders { path: path("/a") })
+            world_with(count, is_covering).inspected(Inspect::Holders { path: path("/a") })
         });
     }
-    let (visited, rows) = held(FEW, false).inspected(Inspect::Holders { path: path("/b") });
-    assert!(rows == 0 && visited <= ASIDE, "those of another object are not looked at");
+    let (visited, rows) = world_with(FEW, false).inspected(Inspect::Holders { path: path("/b") });
+    assert!(rows == 0 && visited <= ASIDE, "leases on other objects are not examined");
 }
 
 /// Dropped copies that are still in memory are examined too.
 #[test]
 fn entries_of_copies_that_were_dropped_are_bounded() {
     assert_bounded(PLACES_MAX, 0, |count| {
-        let mut world = held(count, false);
+        let mut world = world_with(count, false);
         let sessions: Vec<SessionId> = world.state.sessions().map(|(session, _)| session).collect();
         for session in sessions {
             world.lessor.object_leases.drop_through(&ObjectSet::Subtree(NodePath::root()), session, u64::MAX);
@@ -246,22 +246,22 @@ fn waited_for(count: u64) -> World {
 /// A write is found by its path, and by each object of the node that it changes. The volumes of its
 /// wait are examined twice: for its end, and for coverings.
 #[test]
-fn writes_of_one_node_beyond_one_answer_are_not_looked_at() {
+fn writes_of_one_node_beyond_one_answer_are_not_examined() {
     assert_bounded(5 * ROWS_MAX, ROWS_MAX, |count| {
         waited_for(count).inspected(Inspect::PendingWrites { path: path("/a") })
     });
     let (visited, rows) = waited_for(FEW).inspected(Inspect::PendingWrites { path: path("/b") });
-    assert!(rows == 0 && visited <= ASIDE, "{visited} looked at: those of another node are not");
+    assert!(rows == 0 && visited <= ASIDE, "{visited} examined: reads of other nodes are not");
 }
 
 /// A world in which `count` reads of `/a` wait for the owner of a write lease.
-fn parked(count: u64) -> World {
+fn with_blocked_reads(count: u64) -> World {
     let (mut world, holder) = World::of_a_crowd();
     world.fill_with(holder, std::iter::once(put("/a", b"")));
     let (mode, wait, delay) = (LockMode::Exclusive, false, Duration::ZERO);
     world.write(holder, Write::Lock { path: path("/a"), mode, wait, delay });
     world.commit();
-    let (lock, _) = world.state.locks_on(&path("/a")).next().expect("it is held");
+    let (lock, _) = world.state.locks_on(&path("/a")).next().expect("the lock is granted");
     let seen = Stamp { epoch: world.state.epoch(), sequence: 1000 };
     let (write, dropped) = (Write::TakeWriteLease { path: path("/a"), lock }, vec![ObjectSet::One(data("/a"))]);
     world.request(holder, Body::Write { write, dropped, seen });
@@ -283,13 +283,15 @@ fn parked(count: u64) -> World {
 #[test]
 fn reads_that_wait_beyond_one_answer_are_not_looked_at() {
     for (at, places, rows) in [("/a", PLACES_MAX, 1), ("/", PLACES_MAX, 0), ("/b", 0, 0)] {
-        assert_bounded(places, rows, |count| parked(count).inspected(Inspect::BlockedReads { path: path(at) }));
+        assert_bounded(places, rows, |count| {
+            with_blocked_reads(count).inspected(Inspect::BlockedReads { path: path(at) })
+        });
     }
 }
 
 #[test]
 fn list_that_waits_for_a_node_below_is_found() {
-    let mut world = parked(3);
+    let mut world = with_blocked_reads(3);
     let reader = world.session();
     let list = Body::List { path: path("/"), after: Some(path("/")), nodes_max: 9 };
     world.request(reader, list);
@@ -299,7 +301,7 @@ fn list_that_waits_for_a_node_below_is_found() {
             Answer::BlockedReads(rows) => rows.iter().map(|row| (row.path.to_string(), row.reads)).collect::<Vec<_>>(),
             other => panic!("read waits: {other:?}"),
         };
-    assert_eq!(waits("/"), [("/a".to_owned(), 1)], "the list begins there");
+    assert_eq!(waits("/"), [("/a".to_owned(), 1)], "the list begins at the node");
     assert_eq!(waits("/a"), [("/a".to_owned(), 4)], "reads of the node, and the list");
     assert_eq!(waits("/b"), []);
 }

@@ -46,22 +46,22 @@ impl World {
     }
 
     fn keys(&mut self, after: Option<NodesAfter>) -> Vec<NodePath> {
-        self.lease_info(1, after).expect("it is there").keys
+        self.lease_info(1, after).expect("the lease exists").keys
     }
 }
 
 #[test]
-fn key_lease_is_told_with_its_term_and_what_remains() {
+fn key_lease_info_has_ttl_and_remaining_time() {
     let mut world = world();
     assert_eq!(world.lease_info(3, None), None);
     world.pass(TTL / 2);
-    let told = world.lease_info(1, None).expect("it is there");
-    assert_eq!((told.id, told.ttl, &told.keys[..]), (LeaseId(1), TTL, &[][..]));
-    assert!(told.remaining > Duration::ZERO && told.remaining <= TTL / 2 + TTL / 4, "{told:?}");
+    let info = world.lease_info(1, None).expect("the lease exists");
+    assert_eq!((info.id, info.ttl, &info.keys[..]), (LeaseId(1), TTL, &[][..]));
+    assert!(info.remaining > Duration::ZERO && info.remaining <= TTL / 2 + TTL / 4, "{info:?}");
 }
 
 #[test]
-fn nodes_of_a_key_lease_are_told_in_parts() {
+fn nodes_of_a_key_lease_are_listed_in_parts() {
     let mut world = world();
     assert_eq!(world.keys(Some(NodesAfter::Nothing)), ["/a", "/b", "/c"].map(path));
     assert_eq!(world.keys(Some(NodesAfter::Path(path("/a")))), ["/b", "/c"].map(path));
@@ -72,7 +72,7 @@ fn nodes_of_a_key_lease_are_told_in_parts() {
 }
 
 #[test]
-fn key_leases_are_told_in_order_after_the_last() {
+fn key_leases_are_listed_in_order_after_the_last() {
     let mut world = world();
     let mut ids = |after: Option<u64>| match world.inspect(Inspect::Leases { after: after.map(LeaseId) }) {
         Answer::Leases(leases) => leases.into_iter().map(|lease| lease.id.0).collect::<Vec<_>>(),

@@ -24,7 +24,7 @@ fn session_with_proposed_end_survives_if_it_acquires_first() {
 }
 
 #[test]
-fn session_that_acquires_now_and_then_does_not_expire() {
+fn session_with_rare_acquisitions_does_not_expire() {
     let mut world = World::new();
     let session = world.session();
     // Each lease has ended before the next is acquired, and moves the session's horizon with its
@@ -32,12 +32,12 @@ fn session_that_acquires_now_and_then_does_not_expire() {
     for _ in 0..12 {
         world.acquire(session, None);
         world.pass(State::SESSION_TERM / 10);
-        assert!(world.state.session(session).is_some(), "it was heard of a tenth of its term ago");
+        assert!(world.state.session(session).is_some(), "the session renewed a tenth of its term ago");
     }
 }
 
 #[test]
-fn late_lease_promises_nothing_and_ends_at_its_horizon() {
+fn lease_committed_late_ends_at_its_horizon() {
     let mut world = World::new();
     let session = world.session();
     world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
@@ -73,7 +73,11 @@ fn returning_session_learns_past_and_pending_changes() {
     for object in [data("/changed"), data("/pending")] {
         assert!(changed.contains(&ObjectSet::One(object.clone())), "{object} in {changed:?}");
     }
-    assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1, "it is covering: it may have revived /a");
+    assert_eq!(
+        recalls(&world.write(writer, put("/a", b"1"))).len(),
+        1,
+        "the session is covering, and may have revived /a"
+    );
 }
 
 #[test]
@@ -84,7 +88,7 @@ fn promise_stays_within_horizon_by_faster_clock() {
     assert!(before.span > TERM - TERM / 20, "{:?}", before.span);
     // The leader is paused: the ending clock stands still, the promising one does not.
     world.now = world.now.after(TERM / 2);
-    let after = world.renew(holder, grant.incarnation).expect("nobody lost anything to the pause");
+    let after = world.renew(holder, grant.incarnation).expect("no lease ended in the pause");
     assert!(after.span <= TERM / 2 + TERM / 5, "{:?}", after.span);
     assert!(world.lessor.clock.expiry_time() < crate::time::ClusterTime::ZERO.after(TERM / 4));
 }
@@ -99,7 +103,7 @@ fn lease_with_proposed_end_is_not_renewed_though_horizon_moved() {
         world.step(LessorInput::Timeout);
     }
     assert!(world.renew(holder, grant.incarnation).is_err());
-    assert_eq!(world.read(holder, data("/b")).grant, None, "nor is anything leased under it");
+    assert_eq!(world.read(holder, data("/b")).grant, None, "no object is leased under the lease");
     world.commit();
     assert_eq!(world.state.lease(&LeaseKey::Volume(holder, NodePath::root())), None);
 }
@@ -174,17 +178,17 @@ fn a_renewal_costs_no_entry_of_its_own() {
 }
 
 #[test]
-fn the_lessor_wants_to_be_called_when_the_next_lease_can_end() {
+fn next_deadline_is_the_end_of_the_next_lease() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let end = world.lessor.lease_ends.get(&LeaseKey::Volume(holder, NodePath::root())).expect("leased").ends_at;
-    let over = end.after(VolumeSettings::DEFAULT.skew_margin());
-    world.pass(over.since(world.lessor.clock.expiry_time()) - 7 * MILLI);
+    let ends_at = end.after(VolumeSettings::DEFAULT.skew_margin());
+    world.pass(ends_at.since(world.lessor.clock.expiry_time()) - 7 * MILLI);
     assert_eq!(world.lessor.next_deadline(world.now), world.now.after(7 * MILLI));
 }
 
 #[test]
-fn each_list_of_changes_comes_with_a_covering_of_its_own() {
+fn each_revival_has_its_own_covering_number() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     let revision = world.state.revision();
@@ -198,7 +202,7 @@ fn each_list_of_changes_comes_with_a_covering_of_its_own() {
 }
 
 #[test]
-fn a_lease_that_is_renewed_lives_on() {
+fn renewed_lease_does_not_expire() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     for _ in 0..10 {
@@ -209,7 +213,7 @@ fn a_lease_that_is_renewed_lives_on() {
 }
 
 #[test]
-fn a_session_that_is_heard_of_is_not_forgotten() {
+fn session_with_requests_does_not_expire() {
     let mut world = World::new();
     let session = world.session();
     for _ in 0..4 {
@@ -220,7 +224,7 @@ fn a_session_that_is_heard_of_is_not_forgotten() {
 }
 
 #[test]
-fn a_session_that_is_heard_of_often_costs_no_renewals() {
+fn frequent_requests_cost_no_session_renewals() {
     let mut world = World::new();
     let session = world.session();
     let key = LeaseKey::Session(session);

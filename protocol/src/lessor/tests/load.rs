@@ -18,11 +18,12 @@ impl World {
 
     fn keep_leases(&mut self, session: SessionId, names: impl Iterator<Item = u64>) -> Vec<KeyLeasePromise> {
         let leases = names.map(|name| KeyLeaseRenewal { id: LeaseId(name), incarnation: None }).collect();
-        let Answer::KeptAlive(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
+        let Answer::KeptAlive(promises) =
+            answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
         else {
             panic!("kept")
         };
-        kept
+        promises
     }
 
     fn key_leases(&self) -> usize {
@@ -41,8 +42,11 @@ fn more_renewals_than_a_tick_takes_all_live() {
     for step in 0..100 {
         // Each is renewed once in three seconds: a thirtieth of them every tenth of a second.
         let due = (1..=LEASES).filter(|name| name % 30 == step % 30);
-        let kept = world.keep_leases(session, due);
-        assert!(kept.iter().all(|kept| matches!(kept.result, KeepAliveResult::Renewed(_))), "step {step}: {kept:?}");
+        let promises = world.keep_leases(session, due);
+        assert!(
+            promises.iter().all(|promises| matches!(promises.result, KeepAliveResult::Renewed(_))),
+            "step {step}: {promises:?}"
+        );
         world.pass(TERM / 100);
     }
     assert_eq!(world.key_leases() as u64, LEASES);
@@ -79,9 +83,9 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
         assert_eq!(replies(&effects), [], "{name}");
     }
     let tenth = Write::GrantLease { id: Some(LeaseId(10)), ttl: TERM };
-    assert_eq!(busy(&world.write(session, tenth.clone())), Some((2, 1)), "those under way count");
+    assert_eq!(busy(&world.write(session, tenth.clone())), Some((2, 1)), "requests in flight count");
     world.commit();
-    assert_eq!(busy(&world.write(session, tenth)), Some((2, 1)), "those that were granted count");
+    assert_eq!(busy(&world.write(session, tenth)), Some((2, 1)), "granted leases count");
     let acquire = Body::Acquire { path: NodePath::root(), last_valid: None };
     assert_eq!(busy(&world.request(session, acquire.clone())), Some((2, 1)));
     // A longer one needs less.
@@ -93,9 +97,10 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     world.acquire(session, None);
     // A lease that replaces another needs nothing more.
     world.acquire(session, None);
-    let opens = (0..600).map(|_| world.request(SessionId(0), Body::Open { name: "one more".to_owned() }));
+    let opens =
+        (0..600).map(|_| world.request(SessionId(0), Body::Open { name: "one more than the bound".to_owned() }));
     let opens: Vec<_> = opens.collect();
-    let room = opens.iter().position(|effects| !replies(effects).is_empty()).expect("no room for all");
+    let room = opens.iter().position(|effects| !replies(effects).is_empty()).expect("the bound refuses some");
     assert!((1..60).contains(&room), "{room}");
     assert_eq!(busy(&opens[room]), Some((2, 1)));
     world.commit();
@@ -110,11 +115,11 @@ fn lease_asked_for_by_a_session_that_closes_adds_no_load() {
     world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
     assert!(world.lessor.load_to_come > 0);
     world.commit();
-    assert_eq!(world.lessor.load_to_come, 0, "the session is gone");
+    assert_eq!(world.lessor.load_to_come, 0, "the session has ended");
 }
 
 #[test]
-fn what_takes_nothing_more_is_not_refused_beyond_the_bound() {
+fn write_without_more_load_is_not_refused_beyond_the_bound() {
     let mut world = World::new();
     let session = world.session();
     world.acquire(session, None);

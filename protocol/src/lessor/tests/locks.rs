@@ -14,19 +14,19 @@ impl World {
     fn lock(&mut self, session: SessionId, mode: LockMode, delay: Duration) -> LockGrant {
         self.write(session, Write::Lock { path: path("/a"), mode, wait: true, delay });
         match answer(&self.commit()) {
-            Answer::Written { written: Written { lock: Some(taken), .. }, .. } => *taken,
-            other => panic!("taken: {other:?}"),
+            Answer::Written { written: Written { lock: Some(grant), .. }, .. } => *grant,
+            other => panic!("expected a lock, got {other:?}"),
         }
     }
 
     fn locker(&mut self, mode: LockMode) -> (SessionId, LockGrant) {
         let session = self.session();
         self.acquire(session, None);
-        let taken = self.lock(session, mode, Duration::ZERO);
-        (session, taken)
+        let grant = self.lock(session, mode, Duration::ZERO);
+        (session, grant)
     }
 
-    fn await_hold(&mut self, session: SessionId, lock: LockId, known: LockStatus) -> Vec<LessorEffect> {
+    fn await_lock(&mut self, session: SessionId, lock: LockId, known: LockStatus) -> Vec<LessorEffect> {
         let locks = vec![AwaitedLock { path: path("/a"), lock, known }];
         self.request(session, Body::AwaitLocks { locks })
     }
@@ -34,47 +34,47 @@ impl World {
     fn infos(&mut self) -> Vec<LockInfo> {
         match answer(&self.request(SessionId(0), Body::Inspect(Inspect::Locks { path: path("/a") }))) {
             Answer::LockInfos(infos) => infos,
-            other => panic!("holds: {other:?}"),
+            other => panic!("expected locks, got {other:?}"),
         }
     }
 }
 
-fn held(taken: &LockGrant, is_contended: bool) -> LockStatus {
-    LockStatus::Granted { token: taken.token.expect("it is held"), mode: taken.mode, is_contended }
+fn granted(grant: &LockGrant, is_contended: bool) -> LockStatus {
+    LockStatus::Granted { token: grant.token.expect("the lock is granted"), mode: grant.mode, is_contended }
 }
 
-fn told(effects: &[LessorEffect]) -> Vec<Vec<(LockId, LockStatus)>> {
-    let told = |response: Response| match response.result {
-        Ok(Answer::LockStatuses(told)) => Some(told),
+fn reported(effects: &[LessorEffect]) -> Vec<Vec<(LockId, LockStatus)>> {
+    let reported = |response: Response| match response.result {
+        Ok(Answer::LockStatuses(reported)) => Some(reported),
         _ => None,
     };
-    replies(effects).into_iter().filter_map(told).collect()
+    replies(effects).into_iter().filter_map(reported).collect()
 }
 
 #[test]
-fn who_waits_is_told_when_it_is_his_turn_and_nobody_else_is() {
+fn lock_grant_answers_only_the_granted_waiter() {
     let mut world = World::new();
     let (first, one) = world.locker(Exclusive);
     let (second, two) = world.locker(Exclusive);
     let (third, three) = world.locker(Exclusive);
     assert_eq!((two.token, three.token), (None, None));
-    for (session, taken) in [(second, &two), (third, &three)] {
-        assert_eq!(world.await_hold(session, taken.lock, LockStatus::Waiting), []);
+    for (session, grant) in [(second, &two), (third, &three)] {
+        assert_eq!(world.await_lock(session, grant.lock, LockStatus::Waiting), []);
     }
     world.write(first, Write::Unlock { path: path("/a"), lock: one.lock });
     let status = LockStatus::Granted { token: Token(5), mode: Exclusive, is_contended: true };
-    assert_eq!(told(&world.commit()), [[(two.lock, status)]]);
+    assert_eq!(reported(&world.commit()), [[(two.lock, status)]]);
 }
 
 #[test]
-fn a_holder_is_told_that_somebody_waits() {
+fn lock_owner_learns_that_a_session_waits() {
     let mut world = World::new();
     let (first, one) = world.locker(Shared);
-    assert_eq!(world.await_hold(first, one.lock, held(&one, false)), []);
+    assert_eq!(world.await_lock(first, one.lock, granted(&one, false)), []);
     let second = world.session();
     world.acquire(second, None);
     world.write(second, Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::ZERO });
-    assert_eq!(told(&world.commit()), [[(one.lock, held(&one, true))]]);
+    assert_eq!(reported(&world.commit()), [[(one.lock, granted(&one, true))]]);
 }
 
 #[test]
@@ -83,31 +83,31 @@ fn known_lock_status_is_answered_at_once_by_any_leader() {
     let (session, one) = world.locker(Exclusive);
     world.fail_over();
     world.request(session, Body::Register);
-    let effects = world.await_hold(session, one.lock, LockStatus::Waiting);
-    assert_eq!(told(&effects), [[(one.lock, held(&one, false))]]);
-    let effects = world.await_hold(session, LockId(99), LockStatus::Waiting);
-    assert_eq!(told(&effects), [[(LockId(99), LockStatus::Ended)]]);
+    let effects = world.await_lock(session, one.lock, LockStatus::Waiting);
+    assert_eq!(reported(&effects), [[(one.lock, granted(&one, false))]]);
+    let effects = world.await_lock(session, LockId(99), LockStatus::Waiting);
+    assert_eq!(reported(&effects), [[(LockId(99), LockStatus::Ended)]]);
 }
 
 #[test]
 fn later_lock_wait_replaces_earlier_and_all_are_answered() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
-    assert_eq!(world.await_hold(session, one.lock, held(&one, false)), []);
-    let effects = world.await_hold(session, one.lock, held(&one, false));
-    assert_eq!(told(&effects), [[]], "the earlier one");
+    assert_eq!(world.await_lock(session, one.lock, granted(&one, false)), []);
+    let effects = world.await_lock(session, one.lock, granted(&one, false));
+    assert_eq!(reported(&effects), [[]], "the earlier request");
     let effects = world.request(session, Body::Register);
     assert!(matches!(&replies(&effects)[0].result, Err(Refusal::Retry)), "{effects:?}");
-    assert_eq!(world.await_hold(session, one.lock, held(&one, false)), []);
+    assert_eq!(world.await_lock(session, one.lock, granted(&one, false)), []);
     let effects = world.lessor.clone().step_down(&world.state, world.now);
     assert!(matches!(&replies(&effects)[..], [Response { result: Err(Refusal::Retry), .. }]));
     world.request(session, Body::Close);
     let effects = world.commit();
-    assert_eq!(told(&effects), [[(one.lock, LockStatus::Ended)]]);
+    assert_eq!(reported(&effects), [[(one.lock, LockStatus::Ended)]]);
 }
 
 #[test]
-fn a_hold_ends_with_its_lease_and_its_margin_and_not_before() {
+fn lock_ends_with_its_lease_and_margin() {
     let mut world = World::new();
     let (_, one) = world.locker(Exclusive);
     let (second, two) = world.locker(Exclusive);
@@ -116,7 +116,7 @@ fn a_hold_ends_with_its_lease_and_its_margin_and_not_before() {
     while world.state.lock_status(&path("/a"), one.lock) != LockStatus::Ended {
         world.pass(clock::STEP_EVERY);
         passed += clock::STEP_EVERY;
-        world.renew(second, incarnation).expect("it lives");
+        world.renew(second, incarnation).expect("the lease exists");
     }
     let margin = VolumeSettings::DEFAULT.skew_margin();
     assert!(passed >= TERM + margin && passed < TERM + margin + world.state.tick() * 2, "{passed:?}");
@@ -137,7 +137,7 @@ fn lost_lock_blocks_node_for_its_delay_across_failover() {
         while world.state.lock_status(&path("/a"), two.lock) == LockStatus::Waiting {
             world.pass(TERM / 10);
             passed += TERM / 10;
-            world.renew(second, two.incarnation).expect("it lives");
+            world.renew(second, two.incarnation).expect("the lease exists");
             if lost_after.is_none() && world.infos().iter().any(|info| info.is_lost) {
                 lost_after = Some(passed);
                 if fails_over {
@@ -146,13 +146,13 @@ fn lost_lock_blocks_node_for_its_delay_across_failover() {
                 }
             }
         }
-        let kept = passed - lost_after.expect("it was lost");
-        assert!(kept + TERM / 10 >= delay && kept <= delay + TERM, "{kept:?}");
+        let delay = passed - lost_after.expect("the lock was lost");
+        assert!(delay + TERM / 10 >= delay && delay <= delay + TERM, "{delay:?}");
     }
 }
 
 #[test]
-fn several_lost_holds_of_one_node_keep_it_for_their_delays() {
+fn lost_shared_locks_block_node_for_their_lock_delays() {
     let mut world = World::new();
     let first = world.session();
     world.acquire(first, None);
@@ -187,7 +187,7 @@ fn a_lock_under_a_lease_whose_end_is_proposed_is_refused() {
 }
 
 #[test]
-fn the_queue_can_be_looked_at() {
+fn lock_infos_list_the_queue() {
     let mut world = World::new();
     let (first, one) = world.locker(Exclusive);
     let (second, two) = world.locker(Shared);
@@ -198,12 +198,12 @@ fn the_queue_can_be_looked_at() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_with_the_numbers() {
+fn lock_requests_beyond_limits_are_refused_with_numbers() {
     let mut world = World::new();
     let (session, one) = world.locker(Exclusive);
-    let hold = AwaitedLock { path: path("/a"), lock: one.lock, known: held(&one, false) };
+    let awaited = AwaitedLock { path: path("/a"), lock: one.lock, known: granted(&one, false) };
     let most = crate::message::AWAIT_LOCKS_MAX;
-    let effects = world.request(session, Body::AwaitLocks { locks: vec![hold; most + 1] });
+    let effects = world.request(session, Body::AwaitLocks { locks: vec![awaited; most + 1] });
     let error = crate::limits::LimitError::Locks { got: most + 1, expected: most };
     assert_eq!(result(&effects), Err(error.into()));
     let delay = Limits::DELAY_MAX + MILLI;

@@ -62,7 +62,7 @@ fn write_waits_for_the_one_dead_of_a_hundred_holders() {
     let waits: Vec<_> = world.waits("/a").iter().map(|wait| wait.holder).collect();
     assert_eq!(waits, [Some(dead)], "all others have consented");
     let margin = VolumeSettings::DEFAULT.skew_margin();
-    assert_eq!(replies(&world.pass(TERM + margin - MILLI)), [], "its copy may be in use");
+    assert_eq!(replies(&world.pass(TERM + margin - MILLI)), [], "the holder may use its copy");
     let written = replies(&world.pass(2 * clock::STEP_EVERY));
     assert!(matches!(written[..], [Response { result: Ok(Answer::Written { .. }), .. }]), "{written:?}");
     assert!(world.now.since(begun) <= TERM + margin + 2 * clock::STEP_EVERY);
@@ -99,7 +99,7 @@ fn hundred_readers_do_not_delay_a_waiting_write() {
 }
 
 #[test]
-fn lapsed_holders_are_told_of_a_write_when_they_return() {
+fn lapsed_holders_learn_of_a_write_when_they_return() {
     let mut world = World::of_many();
     let holders: Vec<(SessionId, Grant)> = (0..1_000).map(|_| world.holder(&data("/a"))).collect();
     let revision = world.state.revision();

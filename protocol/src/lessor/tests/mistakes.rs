@@ -10,7 +10,7 @@ use crate::{
 impl World {
     /// The session sends a holder report in one part, which names this covering.
     fn tell(&mut self, session: SessionId, lease: &Grant, covering: CoveringNumber) {
-        let piece = HolderReportPart {
+        let report_part = HolderReportPart {
             volume: NodePath::root(),
             incarnation: lease.incarnation,
             covering,
@@ -18,7 +18,7 @@ impl World {
             parts: 1,
             objects: Vec::new(),
         };
-        self.request(session, Body::HolderReport(piece));
+        self.request(session, Body::HolderReport(report_part));
     }
 
     /// The covering that the answer to a new registration names.
@@ -57,12 +57,9 @@ fn holder_report_with_too_many_parts_is_not_remembered() {
             holder,
             Body::HolderReport(HolderReportPart { volume, incarnation, covering, part, parts, objects }),
         );
-        let track = world.lessor.object_leases.track(&NodePath::root(), holder).expect("it has a lease");
-        assert!(
-            matches!(&track.tracking, CopyTracking::AwaitingReport { pieces, .. } if pieces.is_empty()),
-            "{track:?}"
-        );
-        assert_eq!(track.exact, 0);
+        let track = world.lessor.object_leases.track(&NodePath::root(), holder).expect("the session has a lease");
+        assert!(matches!(&track.tracking, CopyTracking::AwaitingReport { parts, .. } if parts.is_empty()), "{track:?}");
+        assert_eq!(track.entries, 0);
     }
     assert!(world.has_covering(writer, "/b"));
     world.tell(holder, &grant, covering);
@@ -80,7 +77,7 @@ fn a_renewal_of_another_incarnation_is_answered_expired() {
 }
 
 #[test]
-fn a_list_of_another_lease_or_covering_ends_nothing() {
+fn report_for_another_lease_or_covering_has_no_effect() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.fail_over();
@@ -88,16 +85,16 @@ fn a_list_of_another_lease_or_covering_ends_nothing() {
     let first = world.asked_for(holder);
     let number = world.asked_for(holder);
     world.tell(holder, &grant, first);
-    assert!(world.has_covering(writer, "/b"), "the list of the registration before");
+    assert!(world.has_covering(writer, "/b"), "a report of the earlier registration");
     let other = Grant { incarnation: grant.incarnation.next(), ..grant.clone() };
     world.tell(holder, &other, number);
-    assert!(world.has_covering(writer, "/c"), "the list of another lease");
+    assert!(world.has_covering(writer, "/c"), "a report of another lease");
     world.tell(holder, &grant, number);
     assert!(!world.has_covering(writer, "/d"));
 }
 
 #[test]
-fn a_list_adds_to_what_was_granted_meanwhile() {
+fn holder_report_adds_to_later_grants() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.fail_over();
@@ -109,7 +106,7 @@ fn a_list_adds_to_what_was_granted_meanwhile() {
 }
 
 #[test]
-fn a_proof_that_an_earlier_leadership_asked_for_proves_nothing() {
+fn proof_for_an_earlier_epoch_answers_no_read() {
     let mut world = World::new();
     let session = world.session();
     let read = Body::Read { object: data("/a"), known: None };
@@ -144,9 +141,9 @@ fn an_object_lease_is_waited_for_with_drift_and_margin() {
     world.renew(holder, grant.incarnation).expect("live");
     world.pass(TERM / 4);
     world.write(writer, put("/a", b"1"));
-    let over = granted.after(settings.object_wait(DriftAllowance::DEFAULT));
-    assert!(over >= granted.after(TERM + margin));
-    assert!(!world.passes(over.since(world.now) - MILLI), "its copy may be in use");
+    let ends_at = granted.after(settings.object_wait(DriftAllowance::DEFAULT));
+    assert!(ends_at >= granted.after(TERM + margin));
+    assert!(!world.passes(ends_at.since(world.now) - MILLI), "the holder may use its copy");
     assert!(
         world.passes(2 * clock::STEP_EVERY),
         "the volume lease holds still, but nothing was leased under it for longer"
@@ -195,7 +192,7 @@ fn ending_clock_is_stepped_often_enough_to_avoid_clamping() {
 }
 
 #[test]
-fn with_room_for_one_object_a_list_of_one_piece_counts() {
+fn report_of_one_part_counts_with_room_for_one_object() {
     let mut world = World::new();
     world.lessor.config.limits.session_objects_max = 1;
     let (holder, grant) = world.holder(&data("/a"));

@@ -27,11 +27,12 @@ impl World {
 
     fn keep_one(&mut self, session: SessionId) -> KeepAliveResult {
         let leases = vec![KeyLeaseRenewal { id: ONE, incarnation: None }];
-        let Answer::KeptAlive(kept) = answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
+        let Answer::KeptAlive(promises) =
+            answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases })))
         else {
             panic!("kept")
         };
-        kept[0].result
+        promises[0].result
     }
 
     fn grant_one(&mut self, session: SessionId) {
@@ -57,7 +58,7 @@ fn key_lease_is_promised_within_its_horizon_after_a_pause() {
     world.grant_one(session);
     // The leader is paused: the ending clock stands still, the promising one does not.
     world.now = world.now.after(TERM / 2);
-    let KeepAliveResult::Renewed(span) = world.keep_one(session) else { panic!("nobody lost anything to the pause") };
+    let KeepAliveResult::Renewed(span) = world.keep_one(session) else { panic!("no lease ended in the pause") };
     assert!(span <= TERM / 2 + TERM / 5, "{span:?}");
     assert!(world.lessor.clock.expiry_time() < ClusterTime::ZERO.after(TERM / 4));
 }
@@ -104,7 +105,7 @@ fn end_that_is_proposed_and_not_applied_is_no_lapse() {
     let mut world = World::new();
     let (holder, grant) = world.holder(&data("/a"));
     world.until_an_end_is_proposed();
-    assert_eq!(world.renew(holder, grant.incarnation), Err(None), "neither promised nor gone");
+    assert_eq!(world.renew(holder, grant.incarnation), Err(None), "the lease is neither promised nor ended");
     world.commit();
     let lapse = Lapse { volume: NodePath::root(), incarnation: grant.incarnation };
     assert_eq!(world.renew(holder, grant.incarnation), Err(Some(lapse)));
@@ -148,15 +149,15 @@ fn late_answer_renews_from_the_arrival_of_its_request() {
     };
     let body = Body::Write { write: put("/x", b"1"), dropped: Vec::new(), seen: Stamp::default() };
     let arrived = world.now;
-    assert_eq!(replies(&world.send(Request { header, body })), [], "it waits for the silent holder of /x");
-    let mut told = Vec::new();
+    assert_eq!(replies(&world.send(Request { header, body })), [], "the write waits for the silent holder of /x");
+    let mut promised = Vec::new();
     while world.state.locks_on(&path("/lock")).next().is_some() {
-        told.extend(replies(&world.pass(clock::STEP_EVERY)));
+        promised.extend(replies(&world.pass(clock::STEP_EVERY)));
         let margin = VolumeSettings::DEFAULT.skew_margin();
         assert!(world.now.since(arrived) <= TERM + margin + 2 * clock::STEP_EVERY, "renewed by its answer");
     }
-    let promises: Vec<&Promise> = told.iter().flat_map(|response| &response.promises).collect();
-    assert_eq!(promises.len(), 1, "{told:?}");
+    let promises: Vec<&Promise> = promised.iter().flat_map(|response| &response.promises).collect();
+    assert_eq!(promises.len(), 1, "{promised:?}");
     assert!(promises[0].span > TERM / 2, "counted by its client from sending on: {promises:?}");
 }
 

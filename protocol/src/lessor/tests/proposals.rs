@@ -53,7 +53,7 @@ fn long_paths_of_what_has_no_value_count_too() {
 }
 
 #[test]
-fn proposals_that_are_under_way_together_are_told_apart() {
+fn proposals_in_flight_together_are_distinguished() {
     let mut world = World::new();
     world.open();
     let first = world.proposal();
@@ -68,10 +68,13 @@ fn proposals_that_are_under_way_together_are_told_apart() {
 fn proposal_of_other_epoch_or_number_is_not_own() {
     let mut world = World::new();
     world.open();
-    let mine = world.proposal();
-    assert!(world.lessor.is_mine(&mine));
-    assert!(!world.lessor.is_mine(&Proposal { epoch: Epoch(mine.epoch.0 + 1), ..mine.clone() }));
-    assert!(!world.lessor.is_mine(&Proposal { number: mine.number + 1, ..mine }), "nor what it did not propose");
+    let own = world.proposal();
+    assert!(world.lessor.is_mine(&own));
+    assert!(!world.lessor.is_mine(&Proposal { epoch: Epoch(own.epoch.0 + 1), ..own.clone() }));
+    assert!(
+        !world.lessor.is_mine(&Proposal { number: own.number + 1, ..own }),
+        "a command that it did not propose has no effect"
+    );
 }
 
 /// Raft may refuse a proposal and take the next. The lessor is then given up, but may first get the
@@ -86,11 +89,11 @@ fn second_proposal_may_be_applied_without_the_first() {
     world.write(writer, put("/b", b"1"));
     let second = world.proposal();
     assert!(matches!(answer(&world.apply(&second)), Answer::Written { .. }));
-    assert_eq!(world.read(reader, data("/a")).grant, None, "the first may still come");
+    assert_eq!(world.read(reader, data("/a")).grant, None, "the first proposal may still commit");
     assert!(world.read(reader, data("/b")).grant.is_some());
     assert!(world.lessor.is_mine(&first));
-    let told = replies(&world.lessor.step_down(&world.state, world.now));
-    assert_eq!(told.into_iter().map(|response| response.result).collect::<Vec<_>>(), [Err(Refusal::OutcomeUnknown)]);
+    let answers = replies(&world.lessor.step_down(&world.state, world.now));
+    assert_eq!(answers.into_iter().map(|response| response.result).collect::<Vec<_>>(), [Err(Refusal::OutcomeUnknown)]);
 }
 
 #[test]
@@ -110,7 +113,7 @@ fn grant_is_acknowledged_only_when_it_is_committed() {
     assert!(applied.outcomes.iter().any(|outcome| matches!(outcome, crate::command::Outcome::Written(Ok(_)))));
     world.fail_over();
     world.apply_late(&proposal);
-    assert_eq!(world.state.lease(&LeaseKey::Key(crate::id::LeaseId(1))), None, "of a leadership that is over");
+    assert_eq!(world.state.lease(&LeaseKey::Key(crate::id::LeaseId(1))), None, "the proposal of an ended epoch");
 }
 
 #[test]

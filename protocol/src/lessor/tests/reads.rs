@@ -22,7 +22,7 @@ fn a_read_waits_for_a_round_that_begins_after_it() {
     let session = world.session();
     let read = |object| Body::Read { object, known: None };
     assert_eq!(world.request(session, read(data("/a"))), [LessorEffect::Prove { round: 2 }]);
-    assert_eq!(world.request(session, read(data("/b"))), [], "the round under way may have missed a write");
+    assert_eq!(world.request(session, read(data("/b"))), [], "the round in flight may have missed a write");
     let effects = world.step(LessorInput::Proven { round: 2 });
     assert_eq!(replies(&effects).len(), 1);
     assert_eq!(effects.last(), Some(&LessorEffect::Prove { round: 3 }));
@@ -55,12 +55,12 @@ fn no_lease_is_granted_while_a_write_is_under_way() {
 }
 
 #[test]
-fn reads_of_the_next_round_are_asked_about_when_a_round_fails() {
+fn next_round_begins_when_a_round_fails() {
     let mut world = World::new();
     let session = world.session();
     let read = |world: &mut World| world.request(session, Body::Read { object: data("/a"), known: None });
     assert!(matches!(read(&mut world)[..], [LessorEffect::Prove { .. }]));
-    assert_eq!(read(&mut world), [], "it waits for the next round");
+    assert_eq!(read(&mut world), [], "the read waits for the next round");
     let failed = world.lessor.round;
     let effects = world.step(LessorInput::NotProven { round: failed });
     assert_eq!(result(&effects), Err(Refusal::Retry));
@@ -74,9 +74,9 @@ fn bad_input_changes_nothing_and_says_what_was_expected() {
     let big = Write::put(path("/a"), vec![0; (1 << 20) + 1].into());
     let refusal = result(&world.write(writer, big)).expect_err("too long");
     assert_eq!(refusal.to_string(), "value: 1048577 bytes exceed the limit of 1048576");
-    let gone = SessionId(999);
-    let effects = world.request(gone, Body::Heartbeat(Default::default()));
-    assert_eq!(result(&effects), Err(Refusal::SessionNotFound { session: gone }));
+    let unknown = SessionId(999);
+    let effects = world.request(unknown, Body::Heartbeat(Default::default()));
+    assert_eq!(result(&effects), Err(Refusal::SessionNotFound { session: unknown }));
     assert!(!world.lessor.has_proposal());
 }
 
@@ -86,7 +86,7 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let session = world.session();
     let waiting = || WaitingRead {
         requester: Requester { id: RequestId(0), session, renewed: Vec::new() },
-        wanted: ReadTarget::Object { object: data("/a"), known: None, waits: false },
+        target: ReadTarget::Object { object: data("/a"), known: None, waits: false },
     };
     world.lessor.round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2];
     world.lessor.next_round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2 - 1];
@@ -106,7 +106,7 @@ fn a_reader_that_has_the_newest_content_is_told_so() {
     let session = world.session();
     world.write(session, put("/a", b"1"));
     world.commit();
-    let newest = world.state.modify_revision(&data("/a")).expect("it exists");
+    let newest = world.state.modify_revision(&data("/a")).expect("the node exists");
     let mut content = |object, known| {
         world.request(session, Body::Read { object, known });
         match answer(&world.step(LessorInput::Proven { round: world.lessor.round })) {
@@ -117,11 +117,11 @@ fn a_reader_that_has_the_newest_content_is_told_so() {
     assert_eq!(content(data("/a"), Some(newest)), None);
     assert!(content(data("/a"), Some(Revision(newest.0 - 1))).is_some());
     assert!(content(data("/a"), None).is_some());
-    assert!(content(data("/none"), None).is_some(), "that there is none");
+    assert!(content(data("/none"), None).is_some(), "the node does not exist");
 }
 
 #[test]
-fn what_is_too_long_for_one_answer_is_refused_with_the_numbers() {
+fn content_too_long_for_an_answer_is_refused_with_numbers() {
     let mut world = World::new();
     world.lessor.config.bounds.content_bytes_max = 1000;
     let session = world.session();

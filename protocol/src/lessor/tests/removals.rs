@@ -26,10 +26,10 @@ impl World {
         let Answer::Written { written: Written { lease, .. }, key_lease, .. } = answer(&self.commit()) else {
             panic!("granted")
         };
-        let kept = key_lease.expect("it has just been granted");
+        let promise = key_lease.expect("the lease has just been granted");
         assert_eq!(
-            (lease.map(|lease| lease.id), kept),
-            (Some(ONE), KeyLeasePromise { id: ONE, ttl: TTL, result: KeepAliveResult::Renewed(TTL), ..kept })
+            (lease.map(|lease| lease.id), promise),
+            (Some(ONE), KeyLeasePromise { id: ONE, ttl: TTL, result: KeepAliveResult::Renewed(TTL), ..promise })
         );
         for node in nodes {
             self.write(session, attached(node, Attach::Lease(ONE)));
@@ -40,7 +40,7 @@ impl World {
 
     fn keep(&mut self, session: SessionId) -> Option<Duration> {
         match answer(&self.at_once(|world| world.request(session, Body::KeepAlive { leases: vec![MEANT] }))) {
-            Answer::KeptAlive(kept) => match kept[0].result {
+            Answer::KeptAlive(promise) => match promise[0].result {
                 KeepAliveResult::Renewed(span) => Some(span),
                 KeepAliveResult::Unconfirmed | KeepAliveResult::NotFound => None,
             },
@@ -72,7 +72,7 @@ fn key_lease_expires_after_term_and_margin_with_its_nodes() {
     assert!(world.has_lease());
     world.outlive_the_lease();
     assert!(!world.has_lease() && !world.has("/a"));
-    assert_eq!(world.keep(session), None, "gone, never a new one");
+    assert_eq!(world.keep(session), None, "the lease has ended, and no new one begins");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn nodes_stay_until_the_end_of_their_lease_commits() {
     let before = world.state.clone();
     world.fail_over();
     let [mut early, mut late] = [before, world.state.clone()];
-    assert!(world.has_lease() && world.has("/a"), "the next leader has proposed nothing of it");
+    assert!(world.has_lease() && world.has("/a"), "the next leader has not proposed the end");
     // The lost entry is applied after all, before the next leader's epoch and within it.
     early.apply(early.applied_index() + 1, &lost);
     late.apply(late.applied_index() + 1, &lost);
@@ -122,7 +122,7 @@ fn nodes_stay_until_the_end_of_their_lease_commits() {
 }
 
 #[test]
-fn key_lease_renewed_now_and_then_lasts_full_term_each_time() {
+fn rarely_renewed_key_lease_lasts_full_term_each_time() {
     let mut world = World::new();
     let session = world.lease(&["/a"]);
     for _ in 0..3 {
@@ -130,7 +130,7 @@ fn key_lease_renewed_now_and_then_lasts_full_term_each_time() {
         assert!(world.keep(session).is_some_and(|span| span < TTL), "no more is promised than its horizon leaves");
     }
     world.pass(TTL - Duration::from_millis(100));
-    assert!(world.has_lease() && world.has("/a"), "it lasts for a term all the same");
+    assert!(world.has_lease() && world.has("/a"), "the lease lasts for a term all the same");
     world.pass(Duration::from_millis(300));
     assert!(!world.has_lease() && !world.has("/a"));
 }
@@ -169,14 +169,18 @@ fn orphan_is_removed_once_its_holders_consented() {
             .ok();
         recalls = super::recalls(&effects);
     }
-    assert!(!world.has_lease(), "the lease waits for nobody");
+    assert!(!world.has_lease(), "the lease waits for no session");
     assert!(world.has("/a"), "the copy may be in use");
     assert!(recalls[0].sets.contains(&ObjectSet::One(data("/a"))));
     world.acquire(session, None);
     let read = world.read(session, data("/a"));
-    assert!(matches!(read.content, Some(Content::Data(Some(_)))), "until it is removed it is there");
-    assert_eq!(read.grant, None, "and nothing of it is leased meanwhile");
-    assert_eq!(world.read(session, Object::children(NodePath::root())).grant, None, "nor the list that it is in");
+    assert!(matches!(read.content, Some(Content::Data(Some(_)))), "the orphan exists until its purge");
+    assert_eq!(read.grant, None, "the orphan is not leased");
+    assert_eq!(
+        world.read(session, Object::children(NodePath::root())).grant,
+        None,
+        "the list with the orphan is not leased"
+    );
     world.step(LessorInput::Consent(Consent { session: holder, stamp: recalls[0].stamp }));
     world.commit();
     assert!(!world.has("/a"));
@@ -204,7 +208,7 @@ fn dead_holders_of_each_others_nodes_do_not_deadlock() {
         session
     });
     for (session, node) in sessions.into_iter().zip(["/b", "/a"]) {
-        world.read(session, data(node)).grant.expect("nothing stands against it");
+        world.read(session, data(node)).grant.expect("the write is not refused");
     }
     world.pass(TERM + VolumeSettings::DEFAULT.skew_margin() + 4 * clock::STEP_EVERY);
     assert!(!world.has("/a") && !world.has("/b"));
@@ -217,7 +221,7 @@ fn write_does_not_wait_for_consents_to_removal() {
     world.acquire(first, None);
     world.write(first, attached("/a", Attach::Session));
     world.commit();
-    world.read(first, data("/x")).grant.expect("nothing stands against it");
+    world.read(first, data("/x")).grant.expect("the write is not refused");
     world.pass(TERM - Duration::from_secs(1));
     let (second, _) = world.holder(&data("/a"));
     world.write(writer, put("/x", b"1"));
@@ -227,7 +231,7 @@ fn write_does_not_wait_for_consents_to_removal() {
 }
 
 #[test]
-fn a_revocation_waits_for_consents_and_takes_all_along() {
+fn revocation_waits_for_consents_and_removes_all_nodes() {
     let mut world = World::new();
     let session = world.lease(&["/a", "/b"]);
     let (holder, _) = world.holder(&data("/b"));
@@ -243,7 +247,7 @@ fn a_revocation_waits_for_consents_and_takes_all_along() {
 }
 
 #[test]
-fn a_new_leader_removes_what_the_old_one_left() {
+fn new_leader_purges_orphans_of_the_old_one() {
     let mut world = World::new();
     world.lease(&["/a"]);
     let (holder, _) = world.holder(&data("/a"));
@@ -252,7 +256,7 @@ fn a_new_leader_removes_what_the_old_one_left() {
     world.fail_over();
     let effects = world.request(holder, Body::Register);
     let stamps: Vec<Stamp> = recalls(&effects).iter().map(|recall| recall.stamp).collect();
-    assert!(!stamps.is_empty(), "it asks by itself");
+    assert!(!stamps.is_empty(), "the purge recalls without a request");
     for stamp in stamps {
         world.step(LessorInput::Consent(Consent { session: holder, stamp }));
     }
@@ -290,7 +294,7 @@ fn lost_end_proposals_are_repeated_by_next_leaders() {
 }
 
 #[test]
-fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
+fn put_of_node_removed_in_same_entry_grants_no_lease() {
     let mut world = World::new();
     let session = world.lease(&["/a"]);
     world.acquire(session, None);
@@ -315,15 +319,15 @@ fn a_put_whose_node_is_gone_with_the_same_entry_brings_no_lease() {
 }
 
 #[test]
-fn a_session_whose_lease_carries_nodes_gets_that_lease_again() {
+fn acquisition_with_attached_nodes_keeps_the_lease() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;
     world.write(session, attached("/a", Attach::Session));
     world.commit();
     world.pass(TERM / 2);
-    let again = world.acquire(session, None);
-    assert_eq!((again.promise.incarnation, again.revival), (first, Revival::None));
+    let second = world.acquire(session, None);
+    assert_eq!((second.promise.incarnation, second.revival), (first, Revival::None));
     assert!(world.has("/a"));
 }
 
@@ -347,12 +351,12 @@ fn reused_lease_id_is_not_renewed_for_earlier_incarnation() {
     world.write(session, Write::RevokeLease { id: ONE });
     world.commit();
     world.lease(&[]);
-    let meant = KeyLeaseRenewal { id: ONE, incarnation: Some(first) };
-    let Answer::KeptAlive(kept) = answer(&world.request(session, Body::KeepAlive { leases: vec![meant] })) else {
+    let intended = KeyLeaseRenewal { id: ONE, incarnation: Some(first) };
+    let Answer::KeptAlive(promise) = answer(&world.request(session, Body::KeepAlive { leases: vec![intended] })) else {
         panic!("kept")
     };
-    assert_eq!((kept[0].result, kept[0].incarnation), (KeepAliveResult::NotFound, first));
-    assert!(world.keep(session).is_some(), "whoever means any gets the one that there is");
+    assert_eq!((promise[0].result, promise[0].incarnation), (KeepAliveResult::NotFound, first));
+    assert!(world.keep(session).is_some(), "a request without an incarnation finds the present lease");
 }
 
 #[test]
@@ -375,7 +379,7 @@ fn leases_ending_together_do_not_delay_writes() {
     assert_eq!(
         world.lessor.proposal_queue.ends(),
         LessorBounds::DEFAULT.expiries_waiting_max,
-        "no more ends than there is room for"
+        "at most the bound of ends is proposed"
     );
     world.write(session, put("/x", b"1"));
     let proposal = world.lessor.take_proposal(world.now).expect("ends and a write");
@@ -391,7 +395,7 @@ fn leases_ending_together_do_not_delay_writes() {
 /// A million leases with one horizon come up at once at a new leader, before their margins have
 /// passed.
 #[test]
-fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
+fn leases_ending_together_are_examined_over_several_steps() {
     let mut world = World::new();
     let session = world.session();
     let grants =
@@ -421,7 +425,7 @@ fn leases_that_come_up_at_once_are_looked_at_over_several_steps() {
         go_on(&mut world, left.min(clock::STEP_EVERY));
     }
     let next = world.lessor.next_deadline(world.now).since(world.now);
-    assert_eq!(next, MILLI, "one of them has not been looked at");
+    assert_eq!(next, MILLI, "one lease is not examined yet");
     assert_eq!(go_on(&mut world, MILLI), margin - MILLI);
     assert_eq!(world.state.key_leases_after(None).count(), LessorBounds::DEFAULT.expiry_looks_per_step + 1);
     world.pass(TTL);

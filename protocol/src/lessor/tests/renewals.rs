@@ -58,22 +58,22 @@ impl World {
 }
 
 fn kept_span(response: &Response) -> KeepAliveResult {
-    let Ok(Answer::KeptAlive(kept)) = &response.result else { panic!("kept: {response:?}") };
-    let [KeyLeasePromise { result, .. }] = kept.as_slice() else { panic!("one: {kept:?}") };
+    let Ok(Answer::KeptAlive(promises)) = &response.result else { panic!("kept: {response:?}") };
+    let [KeyLeasePromise { result, .. }] = promises.as_slice() else { panic!("one: {promises:?}") };
     *result
 }
 
 #[test]
 fn renewal_at_half_a_term_is_promised_a_whole_term_by_the_tick() {
     let (mut world, session, incarnation) = World::half_a_term_old();
-    assert_eq!(replies(&world.keep_alive(session, incarnation)), [], "it waits for the tick");
+    assert_eq!(replies(&world.keep_alive(session, incarnation)), [], "the answer waits for the tick");
     assert_eq!(replies(&world.keep_key(session)), []);
     let sent = world.now;
     let answered = world.until_answered(2 * TICK);
     assert!(world.now.since(sent) <= TICK, "{:?}", world.now.since(sent));
-    let [alive, kept] = answered.as_slice() else { panic!("both: {answered:?}") };
+    let [alive, promises] = answered.as_slice() else { panic!("both: {answered:?}") };
     assert_eq!(alive.promises.iter().map(|promise| promise.span).collect::<Vec<_>>(), [TERM]);
-    assert_eq!(kept_span(kept), KeepAliveResult::Renewed(TERM));
+    assert_eq!(kept_span(promises), KeepAliveResult::Renewed(TERM));
     let Ok(Answer::Heartbeat(answer)) = &alive.result else { panic!("alive: {alive:?}") };
     assert_eq!(answer.delay, world.now.since(sent), "the client does not take it for a slow network");
 }
@@ -87,8 +87,8 @@ fn lease_promised_a_whole_term_by_the_tick_lasts_that_long() {
     let sent = world.now;
     assert_eq!(world.until_answered(2 * TICK).len(), 2);
     world.pass(sent.after(TERM).since(world.now));
-    assert!(world.state.lease(&LeaseKey::Volume(session, NodePath::root())).is_some(), "it is promised up to here");
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some(), "it is promised up to here");
+    assert!(world.state.lease(&LeaseKey::Volume(session, NodePath::root())).is_some(), "the promise ends here");
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_some(), "the promise ends here");
     world.pass(TERM / 10);
     assert!(world.state.lease(&LeaseKey::Volume(session, NodePath::root())).is_none(), "counted from the arrival");
     assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "counted from the arrival");
@@ -134,7 +134,7 @@ fn renewal_that_gains_little_by_a_tick_is_answered_at_once() {
 
 /// If the request waited for a tick, its client would lose the short lease meanwhile.
 #[test]
-fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
+fn renewal_beside_a_short_remaining_lease_is_answered_at_once() {
     for ttl in [200, 400, 1_000] {
         let (mut world, session, incarnation) = World::half_a_term_old();
         let (short, ttl) = (LeaseId(2), Duration::from_millis(ttl));
@@ -148,7 +148,7 @@ fn renewal_beside_one_with_little_time_left_is_answered_at_once() {
 }
 
 #[test]
-fn renewal_that_a_tick_could_not_tell_of_waits_for_the_next() {
+fn renewal_beyond_a_ticks_bound_waits_for_the_next_tick() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     // A tick has room for one lease: the one on the root, whose horizon is nearer than that of the
     // key lease.
@@ -183,17 +183,18 @@ fn renewal_limited_by_an_unanswered_recall_is_answered_at_once() {
 }
 
 #[test]
-fn lease_that_is_gone_when_the_tick_comes_is_not_promised() {
+fn lease_ended_before_the_tick_is_not_promised() {
     let (mut world, session, _) = World::half_a_term_old();
     world.keep_key(session);
     world.write(session, Write::RevokeLease { id: ONE });
     let answered = replies(&world.pass(2 * TICK));
-    let kept: Vec<_> = answered.iter().filter(|response| matches!(response.result, Ok(Answer::KeptAlive(_)))).collect();
-    assert_eq!(kept.iter().map(|response| kept_span(response)).collect::<Vec<_>>(), [KeepAliveResult::NotFound]);
+    let promises: Vec<_> =
+        answered.iter().filter(|response| matches!(response.result, Ok(Answer::KeptAlive(_)))).collect();
+    assert_eq!(promises.iter().map(|response| kept_span(response)).collect::<Vec<_>>(), [KeepAliveResult::NotFound]);
 }
 
 #[test]
-fn session_that_is_gone_when_the_tick_comes_is_told_so() {
+fn renewal_of_session_ended_before_the_tick_is_refused() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     world.keep_alive(session, incarnation);
     world.request(session, Body::Close);
@@ -204,12 +205,12 @@ fn session_that_is_gone_when_the_tick_comes_is_told_so() {
 
 /// One request waits for a tick, and one for a proof. The volume changes meanwhile.
 #[test]
-fn renewal_that_waits_is_told_the_generation_of_its_answer() {
+fn waiting_renewal_gets_the_generation_at_its_answer() {
     let generation = |world: &World| world.state.volume(&NodePath::root()).expect("a volume").generation;
     for body in [Body::Heartbeat(Default::default()), Body::Read { object: data("/a"), known: None }] {
         let (mut world, session, incarnation) = World::half_a_term_old();
         let before = generation(&world);
-        assert_eq!(replies(&world.renew_with((session, incarnation), body)), [], "it waits");
+        assert_eq!(replies(&world.renew_with((session, incarnation), body)), [], "the request waits");
         world.write(session, Write::SetVolume { path: NodePath::root(), settings: VolumeSettings::DEFAULT });
         let mut answered = replies(&world.commit());
         assert!(generation(&world) > before);
@@ -242,7 +243,7 @@ fn renewals_beyond_the_bound_are_answered_at_once() {
 }
 
 #[test]
-fn renewals_beyond_what_a_step_tells_follow_at_once() {
+fn renewals_beyond_a_steps_bound_are_answered_next_step() {
     let (mut world, session, incarnation) = World::half_a_term_old();
     world.lessor.config.bounds.renewals_answered_per_step = 1;
     (0..3).for_each(|_| assert_eq!(replies(&world.keep_alive(session, incarnation)), []));
@@ -264,5 +265,5 @@ fn answer_of_a_tick_is_no_sign_of_life() {
         |world: &World| world.state.lease(&LeaseKey::Volume(session, NodePath::root())).map(|lease| lease.horizon);
     let before = horizon(&world);
     world.pass(TERM / 2);
-    assert_eq!(horizon(&world), before, "no later tick tells of it again");
+    assert_eq!(horizon(&world), before, "no later tick has the renewal again");
 }

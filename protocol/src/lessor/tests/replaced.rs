@@ -54,19 +54,19 @@ fn revocation_that_waits_spares_the_lease_granted_anew() {
     world.done(writer, attached("/a", Attach::Lease(ONE)));
     world.done(writer, put("/list", b""));
     world.holder(&data("/a"));
-    assert_eq!(replies(&world.write(revoker, REVOKE)), [], "it waits for the holder");
+    assert_eq!(replies(&world.write(revoker, REVOKE)), [], "the write waits for the holder");
     world.pass(TTL + Duration::from_secs(1));
-    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "it has ended by itself");
+    assert!(world.state.lease(&LeaseKey::Key(ONE)).is_none(), "the lease has expired");
     world.done(writer, grant(LONG));
     world.done(writer, attached("/list/b", Attach::Lease(ONE)));
     world.holder(&data("/list/b"));
     let effects = world.pass(TERM * 2);
     assert_eq!(refusals(&effects), [Refusal::Write(GONE)]);
-    assert!(world.there("/list/b") && !world.there("/a"), "only what the first one carried has gone");
+    assert!(world.there("/list/b") && !world.there("/a"), "only nodes of the first lease are removed");
 }
 
 #[test]
-fn requests_on_their_way_mean_the_lease_of_their_arrival() {
+fn pending_requests_intend_leases_of_their_arrival() {
     let mut world = World::new();
     let (first, second) = (world.session(), world.session());
     let both =
@@ -90,7 +90,7 @@ fn requests_on_their_way_mean_the_lease_of_their_arrival() {
 }
 
 #[test]
-fn request_sent_again_to_the_next_leader_means_what_it_finds() {
+fn request_repeated_to_next_leader_intends_present_leases() {
     let mut world = World::new();
     let (session, other) = (world.session(), world.session());
     world.done(session, grant(TTL));
@@ -104,7 +104,7 @@ fn request_sent_again_to_the_next_leader_means_what_it_finds() {
     world.done(other, REVOKE);
     world.done(other, grant(TTL));
     sending(&mut world, session, number, write);
-    assert!(matches!(answer(&world.commit()), Answer::Written { .. }), "it had no outcome, and arrives anew");
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }), "the put had no outcome, and arrives again");
     assert!(world.there("/x"));
 }
 
@@ -172,7 +172,7 @@ fn revocation_is_uncovered_by_no_attachment_that_waits() {
     let recall = recalls(&world.write(session, attached("/a", Attach::Lease(ONE)))).remove(0);
     world.write(session, REVOKE);
     world.write(other, attached("/b", Attach::Lease(ONE)));
-    assert_eq!(world.lessor.take_proposal(world.now), None, "nothing may overtake the first");
+    assert_eq!(world.lessor.take_proposal(world.now), None, "no write may overtake the first");
     world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     let mut uncovered = 0;
     while let Some(proposal) = world.lessor.take_proposal(world.now) {
@@ -224,34 +224,34 @@ fn sending(world: &mut World, session: SessionId, number: u64, write: Write) -> 
 fn repeated_grant_is_about_the_lease_that_it_granted() {
     let mut world = World::new();
     let (first, second) = (world.session(), world.session());
-    let granted = world.done(first, grant(TTL)).lease.expect("it was granted");
+    let granted = world.done(first, grant(TTL)).lease.expect("the lease is granted");
     let number = world.sequence;
-    let kept = |answer| match answer {
+    let promise = |answer| match answer {
         Answer::Written { written, key_lease, .. } => (written.lease, key_lease.expect("of a lease")),
         other => panic!("written: {other:?}"),
     };
-    let (lease, told) = kept(answer(&sending(&mut world, first, number, grant(TTL))));
+    let (lease, promised) = promise(answer(&sending(&mut world, first, number, grant(TTL))));
     assert_eq!(
-        (lease, told.incarnation, told.result),
+        (lease, promised.incarnation, promised.result),
         (Some(granted), granted.incarnation, KeepAliveResult::Renewed(TTL))
     );
     world.done(second, REVOKE);
-    let replacement = world.done(second, grant(TTL)).lease.expect("it was granted");
+    let replacement = world.done(second, grant(TTL)).lease.expect("the lease is granted");
     assert!(replacement.incarnation > granted.incarnation);
-    let (lease, told) = kept(answer(&sending(&mut world, first, number, grant(TTL))));
+    let (lease, promised) = promise(answer(&sending(&mut world, first, number, grant(TTL))));
     assert_eq!(
-        (lease, told.incarnation, told.result),
+        (lease, promised.incarnation, promised.result),
         (Some(granted), granted.incarnation, KeepAliveResult::NotFound),
-        "it is gone"
+        "the lease has ended"
     );
 }
 
 /// Two revocations have been found uncovered, in either order, and the later one leaves. The
 /// attachment still waits for the earlier one.
 #[test]
-fn attachment_waits_for_the_revocation_that_is_left() {
+fn attachment_waits_for_the_remaining_revocation() {
     let lease = Incarnation(7);
-    let ready = |left: Option<(PendingWrite, Vec<PendingWriteId>)>| left.expect("it waits").1;
+    let ready = |left: Option<(PendingWrite, Vec<PendingWriteId>)>| left.expect("the write waits").1;
     for is_last_found_first in [false, true] {
         let mut writes = PendingWrites::default();
         let revocation = || PendingWrite::new(WriteKind::Purge(BTreeSet::from([lease])), Vec::new(), Instant::ZERO);
@@ -260,7 +260,7 @@ fn attachment_waits_for_the_revocation_that_is_left() {
             writes.proposed(write_id);
         }
         for write_id in if is_last_found_first { [second, first] } else { [first, second] } {
-            writes.cover(write_id, Vec::new());
+            writes.set_footprint(write_id, Vec::new());
         }
         let attachment = ClientWrite {
             session: SessionId(1),
@@ -275,10 +275,10 @@ fn attachment_waits_for_the_revocation_that_is_left() {
         };
         let attachment = writes.enter(PendingWrite::new(WriteKind::Client(attachment), Vec::new(), Instant::ZERO));
         if is_last_found_first {
-            assert_eq!(writes.proposed(second), [], "it was found uncovered, and may be again");
+            assert_eq!(writes.proposed(second), [], "the revocation may be uncovered again");
             assert_eq!(writes.check(), Ok(()));
         }
-        assert_eq!(ready(writes.leave(second)), [], "it would pass the first one");
+        assert_eq!(ready(writes.leave(second)), [], "the write would pass the first revocation");
         assert_eq!(writes.check(), Ok(()));
         assert_eq!(ready(writes.leave(first)), [attachment]);
     }

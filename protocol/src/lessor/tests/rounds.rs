@@ -34,7 +34,7 @@ impl World {
         world.fill(owner, (1..=leases).flat_map(|id| (0..nodes).map(move |number| node(id, number))));
         let end = |id| {
             let lease = LeaseKey::Key(LeaseId(id));
-            let found = world.state.lease(&lease).expect("it was granted");
+            let found = world.state.lease(&lease).expect("the lease is granted");
             Command::Expire { incarnation: found.incarnation, horizon: found.horizon, lease }
         };
         let commands = (1..=leases).map(end).collect();
@@ -62,14 +62,14 @@ fn round_after_failover(sessions: usize, leases: u64, nodes: u64) -> u64 {
     let visited = take_visited();
     let nodes: Vec<NodePath> = world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).collect();
     for holder in holders {
-        let asked = recalls(&world.request(holder, Body::Register));
-        let [recall] = &asked[..] else { panic!("one round: {asked:?}") };
+        let recalled = recalls(&world.request(holder, Body::Register));
+        let [recall] = &recalled[..] else { panic!("one round: {recalled:?}") };
         assert!(recall.sets.len() <= 2, "{:?}", recall.sets);
         for object in nodes.iter().skip(1).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())])
         {
             assert!(recall.sets.iter().any(|set| set.contains(&object)), "{object} is not in {:?}", recall.sets);
         }
-        assert!(recall.sets.iter().all(|set| !set.contains(&data("/x"))), "what lies apart stays: {:?}", recall.sets);
+        assert!(recall.sets.iter().all(|set| !set.contains(&data("/x"))), "unrelated copies stay: {:?}", recall.sets);
         assert!(world.state.node(&nodes[1]).is_some(), "the copies may be in use");
         world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
         world.commit();
@@ -89,7 +89,7 @@ fn round_beside_coverings_costs_their_sum() {
 }
 
 #[test]
-fn coverings_are_asked_for_few_sets_one_by_one() {
+fn covering_recalls_name_few_sets_one_by_one() {
     let (mut world, holders) = World::with_orphans(2, 3, 1);
     world.fail_over();
     let recall = recalls(&world.request(holders[0], Body::Register)).remove(0);
@@ -111,8 +111,8 @@ fn covering_writer_that_dropped_all_sets_is_not_recalled() {
     let seen = Stamp { epoch: world.state.epoch(), sequence: 0 };
     let write = Write::Transaction(Transaction { then, ..Transaction::new() });
     let effects = world.request(writer, Body::Write { write, dropped, seen });
-    let asked: Vec<_> = recalls(&effects).into_iter().map(|recall| (recall.session, recall.sets)).collect();
-    assert_eq!(asked, [(other, vec![ObjectSet::Subtree(path("/s"))])]);
+    let recalled: Vec<_> = recalls(&effects).into_iter().map(|recall| (recall.session, recall.sets)).collect();
+    assert_eq!(recalled, [(other, vec![ObjectSet::Subtree(path("/s"))])]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn recall_of_too_many_sets_names_the_subtree() {
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
     (0..5).for_each(|number| drop(world.read(holder, data(&format!("/s/{number}")))));
     let recall = recalls(&world.write(writer, puts(5))).remove(0);
-    assert_eq!(recall.sets.len(), 5, "as many as it may name: {:?}", recall.sets);
+    assert_eq!(recall.sets.len(), 5, "the recall names at most the bound: {:?}", recall.sets);
 }
 
 #[test]
@@ -163,15 +163,15 @@ fn rounds_begin_one_in_a_step_and_each_step_at_once() {
 }
 
 #[test]
-fn write_of_few_sets_asks_coverings_for_those_alone() {
+fn write_of_few_sets_recalls_only_those_from_coverings() {
     let mut world = World::new();
     let [writer, other] = [(); 2].map(|()| world.holder(&data("/x")).0);
     world.fail_over_with(LessorBounds { claims_max: 0, ..LessorBounds::DEFAULT });
     world.request(writer, Body::Register);
     world.request(other, Body::Register);
-    let asked = recalls(&world.write(writer, put("/s/1/2/3/4/5/6", b"")));
-    let [recall] = asked.iter().filter(|recall| recall.session == other).collect::<Vec<_>>()[..] else {
-        panic!("one recall: {asked:?}")
+    let recalled = recalls(&world.write(writer, put("/s/1/2/3/4/5/6", b"")));
+    let [recall] = recalled.iter().filter(|recall| recall.session == other).collect::<Vec<_>>()[..] else {
+        panic!("one recall: {recalled:?}")
     };
     assert!(recall.sets.iter().all(|set| matches!(set, ObjectSet::One(_))), "{:?}", recall.sets);
 }
@@ -198,9 +198,9 @@ fn round_beside_known_holders(sessions: usize, leases: u64, are_over: bool) -> u
     let nodes: Vec<NodePath> =
         world.state.nodes_in(&path("/list"), None).map(|(path, _)| path.clone()).skip(1).collect();
     world.lessor.config.bounds.purges_max = 0;
-    let over = world.lessor.clock.expiry_time().after(if are_over { Duration::ZERO } else { TERM * 100 });
+    let expires_at = world.lessor.clock.expiry_time().after(if are_over { Duration::ZERO } else { TERM * 100 });
     for (holder, node) in holders.iter().flat_map(|holder| nodes.iter().map(move |node| (*holder, node))) {
-        let lease = object_leases::ObjectLease { over, source: object_leases::GrantSource::granted(1) };
+        let lease = object_leases::ObjectLease { expires_at, source: object_leases::GrantSource::granted(1) };
         let object = Object::data(node.clone());
         world.lessor.object_leases.add(&NodePath::root(), &object, holder, lease, 1 << 20, &world.state);
     }
@@ -208,10 +208,10 @@ fn round_beside_known_holders(sessions: usize, leases: u64, are_over: bool) -> u
     world.lessor.config.bounds.claims_max = 1_000;
     world.lessor.orphans = world.state.orphans().collect();
     take_visited();
-    let asked = recalls(&world.step(LessorInput::Timeout));
+    let recalled = recalls(&world.step(LessorInput::Timeout));
     let visited = take_visited();
-    assert_eq!(asked.len(), if are_over { 0 } else { sessions });
-    for recall in asked {
+    assert_eq!(recalled.len(), if are_over { 0 } else { sessions });
+    for recall in recalled {
         assert_eq!(recall.sets, [ObjectSet::Subtree(path("/list"))]);
         let has = |node: &&NodePath| recall.sets.iter().any(|set| set.contains(&Object::data((*node).clone())));
         assert!(nodes.iter().all(|node| has(&node)), "{:?}", recall.sets);
@@ -236,7 +236,7 @@ fn large_lease_beside_many_copies_costs_by_its_nodes() {
         let place = |_, number| format!("/{}/{number}", ["a", "b"][number as usize % 2]);
         let (mut world, holders) = World::with_orphans_at(1, 1, 20, place);
         let lease = object_leases::ObjectLease {
-            over: world.lessor.clock.expiry_time().after(TERM * 100),
+            expires_at: world.lessor.clock.expiry_time().after(TERM * 100),
             source: object_leases::GrantSource::granted(1),
         };
         let copies = (0..others).map(|number| data(&format!("/c/{number}"))).chain([data("/a/0")]);
@@ -245,10 +245,10 @@ fn large_lease_beside_many_copies_costs_by_its_nodes() {
         }
         world.lessor.orphans = world.state.orphans().collect();
         take_visited();
-        let asked = recalls(&world.step(LessorInput::Timeout));
+        let recalled = recalls(&world.step(LessorInput::Timeout));
         let visited = take_visited();
         assert_eq!(
-            asked.iter().map(|recall| recall.sets.clone()).collect::<Vec<_>>(),
+            recalled.iter().map(|recall| recall.sets.clone()).collect::<Vec<_>>(),
             [[ObjectSet::One(data("/a/0"))]]
         );
         visited
@@ -269,8 +269,8 @@ fn removal_of_many_waits_in_its_own_volumes_alone() {
     world.commit();
     world.request(apart, Body::Acquire { path: path("/slow"), last_valid: None });
     world.commit();
-    let over = world.lessor.clock.expiry_time().after(TERM * 100);
-    let lease = object_leases::ObjectLease { over, source: object_leases::GrantSource::granted(1) };
+    let expires_at = world.lessor.clock.expiry_time().after(TERM * 100);
+    let lease = object_leases::ObjectLease { expires_at, source: object_leases::GrantSource::granted(1) };
     for id in 1..=20 {
         let object = data(&format!("/{id}/node"));
         world.lessor.object_leases.add(&NodePath::root(), &object, holders[0], lease, 1 << 20, &world.state);
@@ -278,9 +278,9 @@ fn removal_of_many_waits_in_its_own_volumes_alone() {
     world.lessor.object_leases.add(&path("/slow"), &data("/slow/x"), apart, lease, 1 << 20, &world.state);
     world.lessor.config.bounds.claims_max = 1;
     world.lessor.orphans = world.state.orphans().collect();
-    let asked: Vec<SessionId> =
+    let recalled: Vec<SessionId> =
         recalls(&world.step(LessorInput::Timeout)).iter().map(|recall| recall.session).collect();
-    assert!(asked.contains(&holders[0]) && !asked.contains(&apart), "{asked:?}");
+    assert!(recalled.contains(&holders[0]) && !recalled.contains(&apart), "{recalled:?}");
 }
 
 #[test]
@@ -303,16 +303,16 @@ fn round_in_many_volumes_beside_coverings_is_bounded() {
     }
     world.fail_over_with(LessorBounds { claims_max: 0, ..LessorBounds::DEFAULT });
     for holder in &holders {
-        let asked = recalls(&world.request(*holder, Body::Register));
+        let recalled = recalls(&world.request(*holder, Body::Register));
         for id in 1..=3 * VOLUMES {
             let object = data(&place(id, 0));
             assert!(
-                asked.iter().flat_map(|recall| &recall.sets).any(|set| set.contains(&object)),
-                "{object}: {asked:?}"
+                recalled.iter().flat_map(|recall| &recall.sets).any(|set| set.contains(&object)),
+                "{object}: {recalled:?}"
             );
         }
-        let sets: usize = asked.iter().map(|recall| recall.sets.len()).sum();
-        assert!(sets <= VOLUMES as usize + 1, "one for each volume: {asked:?}");
+        let sets: usize = recalled.iter().map(|recall| recall.sets.len()).sum();
+        assert!(sets <= VOLUMES as usize + 1, "one for each volume: {recalled:?}");
     }
 }
 
@@ -324,14 +324,14 @@ fn asked_of_copies(copies: usize, sets_max: usize) -> Vec<ObjectSet> {
     let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
     let (holder, _) = world.holder(&data("/s/plain"));
     (0..copies).for_each(|number| drop(world.read(holder, data(&nodes[number]))));
-    let asked = recalls(&world.write(session, Write::RevokeLease { id: LeaseId(9) }));
-    asked.into_iter().flat_map(|recall| recall.sets).collect()
+    let recalled = recalls(&world.write(session, Write::RevokeLease { id: LeaseId(9) }));
+    recalled.into_iter().flat_map(|recall| recall.sets).collect()
 }
 
 #[test]
 fn few_copies_of_a_large_lease_are_recalled_one_by_one() {
     let one = |number: usize| ObjectSet::One(data(&format!("/s/{number}")));
-    assert_eq!(asked_of_copies(0, 2), [], "what does not go is not asked for");
+    assert_eq!(asked_of_copies(0, 2), [], "nodes of other leases are not recalled");
     assert_eq!(asked_of_copies(1, 2), [one(0)]);
     assert_eq!(asked_of_copies(2, 2), [one(0), one(1)]);
     assert_eq!(asked_of_copies(3, 2), [ObjectSet::Subtree(path("/s"))]);

@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(4);
 impl World {
     fn services_at(&mut self, top: &str, after: Option<&str>) -> Vec<ServiceInfo> {
         let page = self.services_page(top, after.map(path));
-        assert_eq!(page.through, None, "that is all");
+        assert_eq!(page.through, None, "the last page");
         page.services
     }
 
@@ -55,7 +55,7 @@ fn standings(services: &[ServiceInfo]) -> Vec<(&str, ServiceHealth)> {
 }
 
 #[test]
-fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
+fn service_is_live_then_in_jeopardy_then_removed() {
     let mut world = World::new();
     let (one, two) = (world.registers("/s/one"), world.registers("/s/two"));
     world.registers("/elsewhere");
@@ -89,11 +89,11 @@ fn a_service_lives_until_it_is_late_and_is_gone_with_its_lease() {
     }
     let found = world.services();
     // It is the fifth change: the fourth removed /elsewhere, which is in another list.
-    let gone = ServiceHealth::Removed { revision: Revision(5), reason: ChangeReason::Expired };
-    assert_eq!(standings(&found), [("/s/one", gone), ("/s/two", ServiceHealth::Live)]);
+    let removed = ServiceHealth::Removed { revision: Revision(5), reason: ChangeReason::Expired };
+    assert_eq!(standings(&found), [("/s/one", removed), ("/s/two", ServiceHealth::Live)]);
     assert_eq!((found[0].owner, found[0].remaining), (Some(NodeOwner::Session(one)), Duration::ZERO));
-    assert_eq!(found[0].registered, registered, "also when it is gone");
-    assert!(found[0].seen >= Some(term), "it is remembered when it was last seen: {found:?}");
+    assert_eq!(found[0].registered, registered, "the owner is known after the removal");
+    assert!(found[0].seen >= Some(term), "the last renewal is known: {found:?}");
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn service_below_a_later_volume_has_its_own_lease() {
     let mut world = World::new();
     let session = world.registers("/s/one");
     let other = world.session();
-    let asked = world.write(other, Write::CreateVolume { path: path("/s"), settings: VolumeSettings::DEFAULT });
-    for Recall { session, stamp, .. } in recalls(&asked) {
+    let created = world.write(other, Write::CreateVolume { path: path("/s"), settings: VolumeSettings::DEFAULT });
+    for Recall { session, stamp, .. } in recalls(&created) {
         world.step(LessorInput::Consent(Consent { session, stamp }));
     }
     answer(&world.commit());
@@ -114,7 +114,7 @@ fn service_below_a_later_volume_has_its_own_lease() {
     assert_eq!(found[0].seen, Some(MILLI), "by its lease on the root");
     world.request(session, Body::Acquire { path: path("/s"), last_valid: None });
     answer(&world.commit());
-    assert_eq!(world.services()[0].seen, Some(MILLI), "not by that on the volume");
+    assert_eq!(world.services()[0].seen, Some(MILLI), "not by the lease on the volume");
 }
 
 #[test]
@@ -123,13 +123,13 @@ fn service_of_a_replaced_lease_is_not_seen_anew() {
     let session = world.registers("/s/one");
     let (reader, _) = world.holder(&data("/s/one"));
     let first = world.incarnation(session);
-    let kept = world.incarnation(reader);
+    let readers = world.incarnation(reader);
     while world.state.orphans().count() == 0 {
-        world.renew(reader, kept).expect("promised");
+        world.renew(reader, readers).expect("promised");
         world.pass(clock::STEP_EVERY);
     }
-    let again = world.acquire(session, None).promise.incarnation;
-    assert!(again > first);
+    let second = world.acquire(session, None).promise.incarnation;
+    assert!(second > first);
     let found = world.services();
     assert_eq!(standings(&found), [("/s/one", ServiceHealth::Jeopardy)], "the reader may have a copy");
     let term_and_margin =
@@ -138,7 +138,7 @@ fn service_of_a_replaced_lease_is_not_seen_anew() {
 }
 
 #[test]
-fn it_is_said_why_services_are_gone_and_who_comes_back_is_there() {
+fn services_list_has_removal_reasons_and_returned_services() {
     let mut world = World::new();
     // A session without copies, so that it need not consent.
     let session = world.session();
@@ -157,29 +157,29 @@ fn it_is_said_why_services_are_gone_and_who_comes_back_is_there() {
     world.commit();
     let revoked = world.state.revision();
     world.registers("/s/c");
-    let gone = |revision: Revision, reason| ServiceHealth::Removed { revision, reason };
+    let removed = |revision: Revision, reason| ServiceHealth::Removed { revision, reason };
     let found = world.services();
     let expected = [
-        ("/s/a", gone(Revision(left), ChangeReason::Request)),
-        ("/s/b", gone(revoked, ChangeReason::Revoked)),
+        ("/s/a", removed(Revision(left), ChangeReason::Request)),
+        ("/s/b", removed(revoked, ChangeReason::Revoked)),
         ("/s/c", ServiceHealth::Live),
     ];
     assert_eq!(standings(&found), expected);
-    assert_eq!(standings(&world.services_at("/s", Some("/s/a"))), expected[1..], "the rest is asked for");
+    assert_eq!(standings(&world.services_at("/s", Some("/s/a"))), expected[1..], "the next page");
     assert_eq!(world.services_at("/s", Some("/s/c")), []);
     assert_eq!(standings(&world.services_at("/s/b", None)), expected[1..2]);
 }
 
 #[test]
-fn the_next_leader_says_what_it_does_not_know() {
+fn services_of_a_new_leader_have_unknown_renewals() {
     let mut world = World::new();
     let session = world.registers("/s/one");
     let incarnation = world.incarnation(session);
     world.renew(session, incarnation).expect("promised");
     world.fail_over();
     let found = world.services();
-    assert_eq!((found.len(), found[0].seen), (1, None), "not heard of since it began");
-    assert!(found[0].remaining > Duration::ZERO, "but what was promised is kept");
+    assert_eq!((found.len(), found[0].seen), (1, None), "no renewal since the epoch began");
+    assert!(found[0].remaining > Duration::ZERO, "the old leader's promise holds");
 }
 
 /// A world with a session that has no copies, and a key lease.
@@ -207,7 +207,7 @@ impl World {
             match page.through {
                 None => return (all, answers),
                 Some(through) => {
-                    assert!(Some(&through) > after.as_ref(), "it goes on");
+                    assert!(Some(&through) > after.as_ref(), "the list continues");
                     after = Some(through);
                 }
             }
@@ -264,8 +264,8 @@ fn services_among_many_plain_nodes_are_found_by_paging() {
     let page = world.services_page("/s", None);
     assert_eq!((page.services.len(), page.through.is_some()), (0, true), "there may be more: {page:?}");
     let (all, answers) = world.all_services("/s");
-    let gone = ServiceHealth::Removed { revision: world.state.revision(), reason: ChangeReason::Request };
-    assert_eq!(standings(&all), [("/s/a", gone), ("/s/z", ServiceHealth::Live)]);
+    let removed = ServiceHealth::Removed { revision: world.state.revision(), reason: ChangeReason::Request };
+    assert_eq!(standings(&all), [("/s/a", removed), ("/s/z", ServiceHealth::Live)]);
     assert_eq!(answers, 3);
 }
 
@@ -296,7 +296,7 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
 }
 
 #[test]
-fn what_comes_before_the_top_leaves_nothing_out() {
+fn services_page_after_an_earlier_path_is_complete() {
     let (mut world, session) = with_a_lease();
     world.attaches(session, "/s/b", Attach::Lease(KEY));
     world.attaches(session, "/s/b-x", Attach::Lease(KEY));
@@ -308,7 +308,7 @@ fn what_comes_before_the_top_leaves_nothing_out() {
 }
 
 #[test]
-fn what_has_not_been_buried_is_counted_and_not_told() {
+fn unreclaimed_nodes_count_as_examined_and_are_not_listed() {
     let (mut world, session) = with_a_lease();
     let count = 3 * LessorBounds::DEFAULT.rows_max;
     (0..count).for_each(|number| world.attaches(session, &format!("/s/{number:05}"), Attach::Lease(KEY)));

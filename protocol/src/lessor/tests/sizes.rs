@@ -77,13 +77,13 @@ fn extreme(draw: &mut Draw) -> Write {
         let put = |number| Operation::Put { path: at(number), value: Bytes::new(), attach: Attach::Nothing };
         (from..from + count).map(put).collect()
     };
-    let held = |at: NodePath| Compare { path: at, target: CompareTarget::Locked(false, Token(u64::MAX)) };
+    let compare_locked = |at: NodePath| Compare { path: at, target: CompareTarget::Locked(false, Token(u64::MAX)) };
     let from = draw.below(10_000) * 1000;
     match draw.below(8) {
         0 => Write::put(long(from), value(Limits::VALUE_MAX_BYTES)),
         1 => Write::put(short(from), value(1)),
         2 => Write::Transaction(Transaction {
-            compares: (0..128).map(|_| held(NodePath::root())).collect(),
+            compares: (0..128).map(|_| compare_locked(NodePath::root())).collect(),
             then: operations(128, short, from),
             otherwise: operations(128, short, from),
         }),
@@ -111,7 +111,7 @@ fn proposals_of_any_admitted_requests_fit_an_entry() {
         let mut draw = Draw(seed);
         let mut world = World::at_the_limits();
         let sessions: Vec<SessionId> = (0..2).map(|_| world.session()).collect();
-        let mut asked = 0;
+        let mut admitted = 0;
         for sequence in 2..=200 {
             for session in &sessions {
                 let body = match draw.below(6) {
@@ -119,10 +119,10 @@ fn proposals_of_any_admitted_requests_fit_an_entry() {
                     1 => Body::Acquire { path: long(draw.below(9)), last_valid: None },
                     _ => write_body(extreme(&mut draw)),
                 };
-                asked += usize::from(replies(&world.ask_unchecked(*session, sequence, body)).is_empty());
+                admitted += usize::from(replies(&world.ask_unchecked(*session, sequence, body)).is_empty());
             }
         }
-        assert!(asked > 300, "seed {seed}: {asked} were admitted");
+        assert!(admitted > 300, "seed {seed}: {admitted} were admitted");
         let longest = world.longest_proposal();
         assert!(longest > Limits::VALUE_MAX_BYTES, "seed {seed}: {longest} bytes are no load");
         assert!(longest <= ENTRY_BYTES_MAX, "seed {seed}: a proposal has {longest} bytes");
@@ -130,7 +130,7 @@ fn proposals_of_any_admitted_requests_fit_an_entry() {
 }
 
 #[test]
-fn covers_too_long_for_a_command_become_one_subtree() {
+fn footprint_too_long_for_a_command_becomes_one_subtree() {
     let mut world = World::at_the_limits();
     let session = world.session();
     // A lease with nodes in as many lists as a revocation names one by one, each with the longest
@@ -176,7 +176,7 @@ fn write_too_long_for_an_entry_is_refused() {
     let refused = result(&world.write(session, put(most + 1)));
     let error = crate::limits::LimitError::Write { got: Write::BYTES_MAX + 1, expected: Write::BYTES_MAX };
     assert_eq!(refused, Err(error.into()));
-    assert!(!world.lessor.has_proposal(), "nothing of it takes effect");
+    assert!(!world.lessor.has_proposal(), "the refused write has no effect");
     assert_eq!(world.write(session, put(most)), []);
     assert!(world.longest_proposal() <= ENTRY_BYTES_MAX);
 }

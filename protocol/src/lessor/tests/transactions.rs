@@ -30,7 +30,7 @@ impl World {
 
 fn branch_of(effects: &[LessorEffect]) -> Branch {
     let Answer::Written { written, grant: None, .. } = answer(effects) else { panic!("{effects:?}") };
-    written.transaction.expect("what it did").branch()
+    written.transaction.expect("a transaction's results").branch()
 }
 
 #[test]
@@ -46,19 +46,19 @@ fn transaction_recalls_its_whole_footprint_in_one_recall_each() {
     let mut recalls = recalls(&effects);
     recalls.sort_by_key(|recall| recall.session);
     let sets = |all: &[&str]| all.iter().map(|at| ObjectSet::One(data(at))).collect::<Vec<_>>();
-    let asked: Vec<_> = recalls.iter().map(|recall| (recall.session, recall.sets.clone())).collect();
-    assert_eq!(asked, [(one, sets(&["/a", "/b"])), (other, sets(&["/b"]))], "of the branch that is chosen");
+    let recalled: Vec<_> = recalls.iter().map(|recall| (recall.session, recall.sets.clone())).collect();
+    assert_eq!(recalled, [(one, sets(&["/a", "/b"])), (other, sets(&["/b"]))], "the sets of the chosen branch");
     for at in ["/a", "/b"] {
         assert_eq!(world.read(writer, data(at)).grant, None, "no lease on either while consents are gathered (S3)");
     }
     world.consent_to(&recalls[0]);
-    assert!(!world.lessor.has_proposal(), "the other has not consented");
+    assert!(!world.lessor.has_proposal(), "the other holder has not consented");
     world.consent_to(&recalls[1]);
     assert_eq!(branch_of(&world.commit()), Branch::Then);
 }
 
 #[test]
-fn a_transaction_whose_branch_changes_asks_for_both_and_goes_on() {
+fn transaction_whose_branch_changes_recalls_both_branches() {
     let mut world = World::new();
     let writer = world.session();
     world.written(writer, put("/flag", b"a"));
@@ -67,19 +67,19 @@ fn a_transaction_whose_branch_changes_asks_for_both_and_goes_on() {
     // Both wait for the same entry, and the flag's comes first.
     let other = world.session();
     world.write(other, put("/flag", b"b"));
-    assert_eq!(recalls(&world.transact(writer, transaction)), [], "nobody holds what would be written");
+    assert_eq!(recalls(&world.transact(writer, transaction)), [], "no session has a copy of the written nodes");
     let effects = world.commit();
     let [recall] = recalls(&effects).try_into().expect("one recall");
     assert_eq!((recall.session, &recall.sets), (holder, &vec![ObjectSet::One(data("/y"))]));
-    let covered = |world: &World, at: &str| world.lessor.writes.covers(&data(at));
-    assert!(covered(&world, "/x") && covered(&world, "/y"), "it need not gather a third time, whatever the flag is");
+    let covered = |world: &World, at: &str| world.lessor.writes.changes_object(&data(at));
+    assert!(covered(&world, "/x") && covered(&world, "/y"), "the write need not gather a third time");
     world.consent_to(&recall);
     assert_eq!(branch_of(&world.commit()), Branch::Otherwise);
     assert!(!covered(&world, "/x") && !covered(&world, "/y"));
 }
 
 #[test]
-fn the_writer_of_a_transaction_is_exempt_for_what_it_dropped() {
+fn transaction_writer_is_exempt_for_dropped_sets() {
     let mut world = World::new();
     let (writer, grant) = world.holder(&data("/a"));
     let transaction = Transaction::new().then(put_op("/a")).then(put_op("/b"));
@@ -111,7 +111,7 @@ fn nothing_is_attached_to_a_lease_that_is_ending() {
     let ttl = Duration::from_secs(5);
     world.written(writer, Write::GrantLease { id: Some(LeaseId(7)), ttl });
     let key = LeaseKey::Key(LeaseId(7));
-    while !world.lessor.lease_ends.get(&key).expect("its end is waited for").is_end_proposed {
+    while !world.lessor.lease_ends.get(&key).expect("the write waits for the end of the write lease").is_end_proposed {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }
@@ -121,5 +121,9 @@ fn nothing_is_attached_to_a_lease_that_is_ending() {
     let refusal = Box::new(WriteRefusal::LeaseNotFound { id: LeaseId(7) });
     let expected = WriteRefusal::Operation { branch: Branch::Then, index: 1, refusal };
     assert_eq!(result(&effects), Err(Refusal::Write(expected)));
-    assert_eq!(replies(&world.transact(writer, Transaction::new().otherwise(attach(7)))), [], "it is not chosen");
+    assert_eq!(
+        replies(&world.transact(writer, Transaction::new().otherwise(attach(7)))),
+        [],
+        "the branch is not chosen"
+    );
 }

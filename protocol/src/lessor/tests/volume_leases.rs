@@ -5,7 +5,7 @@ use crate::command::Attach;
 
 /// Before each entry that ends the lease is applied, the client asks for the lease once more.
 #[test]
-fn lease_asked_for_without_pause_ends_once_that_is_decided() {
+fn repeated_acquisitions_do_not_prevent_a_proposed_end() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;
@@ -14,36 +14,36 @@ fn lease_asked_for_without_pause_ends_once_that_is_decided() {
     let key = LeaseKey::Volume(session, NodePath::root());
     world.pass(TERM);
     let ask = |world: &mut World| world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
-    assert_eq!(ask(&mut world), [], "its end is not decided yet: it waits for its entry");
+    assert_eq!(ask(&mut world), [], "the end is not decided: the request waits for the entry");
     while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }
-    let (mut entries, mut asked) = (0, Vec::new());
+    let (mut entries, mut effects) = (0, Vec::new());
     while world.state.lease(&key).is_some_and(|lease| lease.incarnation == first) {
         entries += 1;
         assert!(entries <= 2, "the one that was asked for before moves the horizon once");
         world.now = world.now.after(MILLI);
         let proposal = world.lessor.take_proposal(world.now).expect("the end");
-        asked.extend(ask(&mut world));
+        effects.extend(ask(&mut world));
         world.apply(&proposal);
     }
-    assert!(replies(&asked).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{asked:?}");
-    assert_eq!((entries, asked.len()), (2, 2));
-    let again = world.acquire(session, None);
-    assert!(again.promise.incarnation > first, "what it gets then is a new one");
+    assert!(replies(&effects).iter().all(|reply| reply.result == Err(Refusal::Retry)), "{effects:?}");
+    assert_eq!((entries, effects.len()), (2, 2));
+    let second = world.acquire(session, None);
+    assert!(second.promise.incarnation > first, "the session gets a new lease");
 }
 
 /// The volume may be removed before the request is applied. The request then means the lease above.
 #[test]
-fn lease_below_one_that_ends_is_to_be_asked_for_again() {
+fn acquisition_below_an_ending_lease_must_retry() {
     let mut world = World::new();
     let (session, maker) = (world.session(), world.session());
     world.acquire(session, None);
     world.write(session, attached("/a", Attach::Session));
     world.write(maker, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
     let consents = recalls(&world.commit());
-    assert_eq!(consents, [], "nobody holds anything below it");
+    assert_eq!(consents, [], "no session has a copy below the node");
     let key = LeaseKey::Volume(session, NodePath::root());
     while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
@@ -57,7 +57,7 @@ fn lease_below_one_that_ends_is_to_be_asked_for_again() {
 }
 
 #[test]
-fn lease_that_carries_nothing_is_given_anew_while_it_ends() {
+fn lease_without_dependents_is_replaced_while_it_ends() {
     let mut world = World::new();
     let session = world.session();
     let first = world.acquire(session, None).promise.incarnation;

@@ -27,7 +27,7 @@ impl World {
         all
     }
 
-    fn holds(&self, session: SessionId, object: &Object) -> bool {
+    fn has_copy(&self, session: SessionId, object: &Object) -> bool {
         self.lessor.object_leases.lease(object, session).is_some()
     }
 }
@@ -44,7 +44,7 @@ fn new_volume_takes_its_objects_from_outer_one() {
     assert!(world.read(holder, data("/other")).grant.is_some());
     let effects = world.write(writer, create("/v"));
     assert!(matches!(answer(&world.obey(effects)), Answer::Written { .. }));
-    assert!(!world.holds(holder, &data("/v/x")) && world.holds(holder, &data("/other")));
+    assert!(!world.has_copy(holder, &data("/v/x")) && world.has_copy(holder, &data("/other")));
     assert_eq!(world.read(holder, data("/v/x")).grant, None, "it has no lease on the new volume");
     let promise = world.acquire_at(holder, "/v/x");
     let grant = world.read(holder, data("/v/x")).grant.expect("under the new lease");
@@ -66,13 +66,13 @@ fn a_volume_that_is_removed_takes_its_leases_with_it() {
     assert!(
         world.lessor.lease_ends.get(&key).is_none() && world.lessor.object_leases.track(&path("/v"), holder).is_none()
     );
-    assert!(world.holds(holder, &data("/other")));
-    let grant = world.read(holder, data("/v/x")).grant.expect("it is in the root now");
+    assert!(world.has_copy(holder, &data("/other")));
+    let grant = world.read(holder, data("/v/x")).grant.expect("the node belongs to the root volume");
     assert_eq!(grant.volume, NodePath::root());
 }
 
 #[test]
-fn a_put_forgets_nobody_who_holds_what_lies_below() {
+fn put_keeps_object_leases_on_descendants() {
     let mut world = World::new();
     let writer = world.session();
     world.write(writer, put("/a", b"0"));
@@ -80,7 +80,7 @@ fn a_put_forgets_nobody_who_holds_what_lies_below() {
     let (holder, _) = world.holder(&data("/a/x"));
     world.write(writer, put("/a", b"1"));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
-    assert!(world.holds(holder, &data("/a/x")));
+    assert!(world.has_copy(holder, &data("/a/x")));
     let effects = world.write(writer, put("/a/x", b"1"));
     assert_eq!(recalls(&effects).len(), 1);
 }
@@ -90,7 +90,9 @@ fn write_answer_is_stamped_after_all_earlier_grants() {
     let mut world = World::new();
     let (writer, grant) = world.holder(&data("/b"));
     world.write(writer, put("/a", b"1"));
-    let Answer::Written { stamp, grant: Some(own), .. } = answer(&world.commit()) else { panic!("with a lease") };
+    let Answer::Written { stamp, grant: Some(own), .. } = answer(&world.commit()) else {
+        panic!("the answer has a lease")
+    };
     assert!(grant.stamp < stamp && stamp < own.stamp, "{} {stamp} {}", grant.stamp, own.stamp);
     world.sequence -= 1;
     let Answer::Written { stamp: again, .. } = answer(&world.write(writer, put("/a", b"1"))) else { panic!("again") };
@@ -98,7 +100,7 @@ fn write_answer_is_stamped_after_all_earlier_grants() {
 }
 
 #[test]
-fn a_session_that_holds_too_much_is_asked_for_everything() {
+fn session_with_too_many_objects_becomes_covering() {
     let mut world = World::new();
     world.lessor.config.limits.session_objects_max = 2;
     let writer = world.session();
@@ -108,12 +110,12 @@ fn a_session_that_holds_too_much_is_asked_for_everything() {
     world.commit();
     assert!(world.read(holder, data("/3")).grant.is_some());
     for text in ["/1", "/y"] {
-        assert_eq!(recalls(&world.write(writer, put(text, b"1"))).len(), 1, "{text}: it may hold anything");
+        assert_eq!(recalls(&world.write(writer, put(text, b"1"))).len(), 1, "{text}: the session may have any copy");
     }
 }
 
 #[test]
-fn a_volume_that_is_tracked_as_covering_is_recalled_as_a_whole() {
+fn covering_volume_is_recalled_as_a_whole() {
     let mut world = World::new();
     let writer = world.session();
     let default = VolumeSettings::DEFAULT;
@@ -128,7 +130,7 @@ fn a_volume_that_is_tracked_as_covering_is_recalled_as_a_whole() {
     world.commit();
     let (_, _) = world.holder(&data("/a"));
     let effects = world.write(writer, put("/b", b"1"));
-    assert_eq!(recalls(&effects).len(), 1, "which objects it holds is not kept");
+    assert_eq!(recalls(&effects).len(), 1, "the session's copies are not recorded");
 }
 
 #[test]
@@ -149,7 +151,7 @@ fn holder_report_counts_no_objects_of_volume_being_created() {
     let [recall] = recalls(&world.write(writer, create("/v"))).try_into().expect("one holder");
     let recall: Recall = recall;
     world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
-    let piece = HolderReportPart {
+    let report_part = HolderReportPart {
         volume: NodePath::root(),
         incarnation: grant.incarnation,
         covering: coverings[0].number,
@@ -157,14 +159,14 @@ fn holder_report_counts_no_objects_of_volume_being_created() {
         parts: 1,
         objects: vec![data("/v/x"), data("/other")],
     };
-    world.request(holder, Body::HolderReport(piece));
+    world.request(holder, Body::HolderReport(report_part));
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
-    assert!(!world.holds(holder, &data("/v/x")), "it had consented, and has no lease on the new volume");
-    assert!(world.holds(holder, &data("/other")));
+    assert!(!world.has_copy(holder, &data("/v/x")), "it had consented, and has no lease on the new volume");
+    assert!(world.has_copy(holder, &data("/other")));
 }
 
 #[test]
-fn it_is_said_how_many_sessions_have_leases_on_each_volume() {
+fn volume_infos_count_sessions_with_leases() {
     let mut world = World::new();
     let writer = world.session();
     world.write(writer, create("/v"));
@@ -208,5 +210,5 @@ fn removal_waits_for_lease_of_holder_in_covering_volume() {
     world.pass(second * 5);
     assert!(world.state.node(&path("/covered/1")).is_some(), "the holder may read its copy for another 5 s");
     world.pass(second * 6);
-    assert_eq!(world.state.node(&path("/covered/1")), None, "it is waited for no longer");
+    assert_eq!(world.state.node(&path("/covered/1")), None, "the write no longer waits for the holder");
 }

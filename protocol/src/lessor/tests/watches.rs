@@ -25,7 +25,7 @@ fn watch(watched: Watched, after: u64) -> Body {
 }
 
 /// The replies by request: the paths of each reported change, and the revision reported through.
-fn told(effects: &[LessorEffect]) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
+fn reported(effects: &[LessorEffect]) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
     let reply = |effect: &LessorEffect| match effect {
         LessorEffect::Reply {
             id,
@@ -45,7 +45,7 @@ impl World {
     /// Writes without holders in the way. Returns the reports to watchers.
     fn put_and_tell(&mut self, writer: SessionId, text: &str) -> BTreeMap<u64, (Vec<Vec<String>>, u64)> {
         self.write(writer, put(text, b"x"));
-        told(&self.commit())
+        reported(&self.commit())
     }
 }
 
@@ -65,7 +65,7 @@ impl World {
 }
 
 #[test]
-fn very_many_are_told_in_several_steps_and_all_are_told() {
+fn many_watches_are_answered_over_several_steps() {
     for time_is_over in [false, true] {
         let mut world = World::new();
         let (writer, one, other) = (world.session(), world.session(), world.session());
@@ -78,12 +78,12 @@ fn very_many_are_told_in_several_steps_and_all_are_told() {
         world.now = world.now.after(if time_is_over { WAIT } else { MILLI });
         let (mut rest, mut steps) = (BTreeMap::new(), 0);
         while world.lessor.watches.is_behind() {
-            rest.extend(told(&world.step(LessorInput::Timeout)));
+            rest.extend(reported(&world.step(LessorInput::Timeout)));
             steps += 1;
         }
         assert_eq!((first.len() + rest.len(), steps), (18_000, 2));
-        let is_told = |(changes, through): &(Vec<Vec<String>>, u64)| changes.len() == 1 && *through == 1;
-        assert!(first.values().chain(rest.values()).all(is_told), "no mark in place of what happened");
+        let is_reported = |(changes, through): &(Vec<Vec<String>>, u64)| changes.len() == 1 && *through == 1;
+        assert!(first.values().chain(rest.values()).all(is_reported), "the answer has the events");
     }
 }
 
@@ -93,13 +93,13 @@ fn watch_answers_known_changes_at_once_and_waits_for_others() {
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a/b");
     let effects = world.request(watcher, watch(subtree("/a"), 0));
-    assert_eq!(told(&effects).into_values().collect::<Vec<_>>(), [(vec![vec!["/a".into(), "/a/b".into()]], 1)]);
-    assert_eq!(world.request(watcher, watch(subtree("/a"), 1)), [], "it waits");
+    assert_eq!(reported(&effects).into_values().collect::<Vec<_>>(), [(vec![vec!["/a".into(), "/a/b".into()]], 1)]);
+    assert_eq!(world.request(watcher, watch(subtree("/a"), 1)), [], "the request waits");
     let waiting = world.requests;
-    assert_eq!(world.put_and_tell(writer, "/b"), BTreeMap::new(), "that is elsewhere");
+    assert_eq!(world.put_and_tell(writer, "/b"), BTreeMap::new(), "the change is outside the scope");
     let expected = BTreeMap::from([(waiting, (vec![vec!["/a/c".to_owned()]], 3))]);
     assert_eq!(world.put_and_tell(writer, "/a/c"), expected);
-    assert_eq!(world.put_and_tell(writer, "/a/c"), BTreeMap::new(), "it was answered");
+    assert_eq!(world.put_and_tell(writer, "/a/c"), BTreeMap::new(), "the watch was answered");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn change_wakes_each_watch_of_its_paths_and_no_other() {
     }
     let woken = world.put_and_tell(writer, "/a/b/c");
     assert_eq!(woken.keys().copied().collect::<Vec<_>>(), ids[..5]);
-    assert_eq!(woken[&ids[3]], (vec![vec!["/a/b".to_owned()]], 1), "the node that was made on the way");
+    assert_eq!(woken[&ids[3]], (vec![vec!["/a/b".to_owned()]], 1), "the created parent");
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn a_watch_of_the_future_waits_for_it() {
     assert_eq!(world.request(watcher, watch(subtree("/"), 2)), []);
     assert_eq!(world.put_and_tell(writer, "/a"), BTreeMap::new());
     assert_eq!(world.put_and_tell(writer, "/b"), BTreeMap::new());
-    let told = world.put_and_tell(writer, "/c");
-    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![vec!["/c".to_owned()]], 3)]);
+    let reported = world.put_and_tell(writer, "/c");
+    assert_eq!(reported.into_values().collect::<Vec<_>>(), [(vec![vec!["/c".to_owned()]], 3)]);
 }
 
 #[test]
@@ -145,19 +145,19 @@ fn watch_wait_ends_with_progress_answer() {
     assert_eq!(world.request(watcher, watch(node("/a"), 7)), []);
     let second = world.requests;
     world.put_and_tell(writer, "/b");
-    assert_eq!(told(&world.pass(WAIT - MILLI)), BTreeMap::new());
-    let over = told(&world.pass(MILLI));
-    assert_eq!(over, BTreeMap::from([(first, (vec![], 1)), (second, (vec![], 7))]), "one is about the future");
+    assert_eq!(reported(&world.pass(WAIT - MILLI)), BTreeMap::new());
+    let ended = reported(&world.pass(MILLI));
+    assert_eq!(ended, BTreeMap::from([(first, (vec![], 1)), (second, (vec![], 7))]), "one is about the future");
     let mut wait = watch(node("/a"), 1);
     if let Body::Watch { wait, .. } = &mut wait {
         *wait = Duration::MAX;
     }
     world.request(watcher, wait);
-    assert_eq!(told(&world.pass(crate::message::WATCH_WAIT_MAX)).len(), 1, "it waits for a minute at most");
+    assert_eq!(reported(&world.pass(crate::message::WATCH_WAIT_MAX)).len(), 1, "it waits for a minute at most");
 }
 
 #[test]
-fn a_watch_from_now_on_begins_where_a_leader_that_has_proof_is() {
+fn watch_without_revision_begins_at_a_proven_revision() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a");
@@ -168,12 +168,12 @@ fn a_watch_from_now_on_begins_where_a_leader_that_has_proof_is() {
     let effects = world.request(watcher, now);
     let [LessorEffect::Prove { round }] = effects[..] else { panic!("a round begins: {effects:?}") };
     world.put_and_tell(writer, "/b");
-    let told = told(&world.step(LessorInput::Proven { round }));
-    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![], 2)]);
+    let reported = reported(&world.step(LessorInput::Proven { round }));
+    assert_eq!(reported.into_values().collect::<Vec<_>>(), [(vec![], 2)]);
 }
 
 #[test]
-fn what_is_not_known_any_more_is_refused() {
+fn compacted_revision_is_refused() {
     let mut world = World::before_the_epoch();
     world.state = world.state.clone().with_history(2);
     world.lessor = Lessor::new(config(2), &world.state, Duration::ZERO, world.now);
@@ -184,7 +184,7 @@ fn what_is_not_known_any_more_is_refused() {
     }
     let compacted = |after, oldest| Err(Refusal::Compacted { after: Revision(after), oldest: Revision(oldest) });
     assert_eq!(result(&world.request(watcher, watch(node("/x"), 0))), compacted(0, 1));
-    assert_eq!(told(&world.request(watcher, watch(subtree("/"), 1))).len(), 1);
+    assert_eq!(reported(&world.request(watcher, watch(subtree("/"), 1))).len(), 1);
     // A waiting watch is examined before the history forgets changes, even if one entry makes all
     // of them.
     assert_eq!(world.request(watcher, watch(node("/x"), 3)), []);
@@ -207,21 +207,21 @@ fn an_answer_has_room_for_some_changes_and_says_how_far_it_goes() {
     if let Body::Watch { bytes_max, .. } = &mut small {
         *bytes_max = 1;
     }
-    let told = told(&world.request(watcher, small));
-    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![vec!["/a".to_owned(), "/a/x".to_owned()]], 1)]);
+    let reported = reported(&world.request(watcher, small));
+    assert_eq!(reported.into_values().collect::<Vec<_>>(), [(vec![vec!["/a".to_owned(), "/a/x".to_owned()]], 1)]);
 }
 
 #[test]
-fn a_session_that_registers_anew_or_goes_is_waited_for_no_more() {
+fn watch_ends_with_registration_session_or_epoch() {
     let mut world = World::new();
     let watcher = world.session();
     assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
-    let again = replies(&world.request(watcher, Body::Register));
-    assert_eq!(again[0].result, Err(Refusal::Retry), "it will ask again, on the connection that it has now");
+    let answered = replies(&world.request(watcher, Body::Register));
+    assert_eq!(answered[0].result, Err(Refusal::Retry), "it will ask again, on the connection that it has now");
     assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
     world.request(watcher, Body::Close);
-    let gone = Err(Refusal::SessionNotFound { session: watcher });
-    assert!(replies(&world.commit()).iter().any(|reply| reply.result == gone));
+    let refusal = Err(Refusal::SessionNotFound { session: watcher });
+    assert!(replies(&world.commit()).iter().any(|reply| reply.result == refusal));
     let other = world.session();
     assert_eq!(world.request(other, watch(node("/a"), 0)), []);
     let World { lessor, state, now, .. } = world;
@@ -230,15 +230,15 @@ fn a_session_that_registers_anew_or_goes_is_waited_for_no_more() {
 }
 
 #[test]
-fn the_next_leader_goes_on_where_the_last_one_ended() {
+fn watch_continues_at_the_next_leader() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a");
     world.put_and_tell(writer, "/b");
     world.fail_over();
     world.request(watcher, Body::Register);
-    let told = told(&world.request(watcher, watch(subtree("/"), 1)));
-    assert_eq!(told.into_values().collect::<Vec<_>>(), [(vec![vec!["/b".to_owned()]], 2)]);
+    let reported = reported(&world.request(watcher, watch(subtree("/"), 1)));
+    assert_eq!(reported.into_values().collect::<Vec<_>>(), [(vec![vec!["/b".to_owned()]], 2)]);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn too_many_watches_of_session_are_refused_with_numbers() {
     let mut world = World::new();
     let (watcher, other) = (world.session(), world.session());
     world.wait_often(watcher, LessorBounds::DEFAULT.session_watches_max);
-    let refusal = result(&world.request(watcher, watch(node("/a"), 0))).expect_err("too many");
+    let refusal = result(&world.request(watcher, watch(node("/a"), 0))).expect_err("one more than the bound");
     assert_eq!(refusal.to_string(), "server busy: 16384 watches of the session, the limit is 16384");
     assert_eq!(world.request(other, watch(node("/a"), 0)), [], "others may");
 }
@@ -294,7 +294,7 @@ fn page_scan_limit_counts_orphans_not_yet_purged() {
     world.write(session, Write::RevokeLease { id: KEY });
     answer(&world.commit());
     let places = world.state.nodes_and_tombstones_in(&path("/s"), None).count();
-    assert!(places > LessorBounds::DEFAULT.scan_max, "nearly all are there yet to be buried: {places}");
+    assert!(places > LessorBounds::DEFAULT.scan_max, "most nodes are not reclaimed yet: {places}");
     let (top, _, through) = list(&mut world, "/s", None, u32::MAX);
     let through = through.expect("more follows");
     assert_eq!(top, ["/s"]);
@@ -304,7 +304,7 @@ fn page_scan_limit_counts_orphans_not_yet_purged() {
 }
 
 #[test]
-fn watcher_of_a_change_too_large_to_be_told_starts_over() {
+fn watch_of_a_change_without_events_starts_over() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     world.put_and_tell(writer, "/a/x");
@@ -329,12 +329,12 @@ fn watcher_of_a_change_too_large_to_be_told_starts_over() {
     let effects = world.step(LessorInput::committed(0, applied));
     let is_compacted = |response: &Response| matches!(response.result, Err(Refusal::Compacted { .. }));
     let answers: Vec<bool> = replies(&effects).iter().map(is_compacted).collect();
-    assert_eq!(answers, [true; 3], "who watches another node waits on");
+    assert_eq!(answers, [true; 3], "a watch of another node still waits");
 }
 
 /// Both changes are in one entry: their watcher is woken once.
 #[test]
-fn changes_of_one_entry_are_told_together() {
+fn changes_of_one_entry_are_reported_together() {
     let mut world = World::new();
     let (writer, watcher) = (world.session(), world.session());
     assert_eq!(world.request(watcher, watch(node("/a"), 0)), []);
@@ -343,6 +343,6 @@ fn changes_of_one_entry_are_told_together() {
     }
     let proposal = world.lessor.take_proposal(world.now).expect("two writes");
     assert_eq!((proposal.commands.len(), world.lessor.take_proposal(world.now)), (2, None), "in one entry");
-    let told: Vec<_> = told(&world.apply(&proposal)).into_values().collect();
-    assert_eq!(told, [(vec![vec!["/a".to_owned()], vec!["/a".to_owned()]], 2)]);
+    let reported: Vec<_> = reported(&world.apply(&proposal)).into_values().collect();
+    assert_eq!(reported, [(vec![vec!["/a".to_owned()], vec!["/a".to_owned()]], 2)]);
 }

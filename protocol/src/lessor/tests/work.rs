@@ -81,7 +81,7 @@ fn return_after(changes: u64) -> u64 {
 }
 
 #[test]
-fn returning_session_looks_at_what_it_is_told() {
+fn revival_examines_only_reported_changes() {
     assert_eq!(return_after(1000), return_after(10));
 }
 

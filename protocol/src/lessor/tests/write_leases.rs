@@ -105,7 +105,7 @@ fn read_value(effects: &[LessorEffect]) -> (Vec<u8>, bool) {
 }
 
 #[test]
-fn a_write_lease_waits_for_all_copies_and_says_what_is_there() {
+fn write_lease_waits_for_all_copies_and_returns_the_data() {
     let mut world = World::new();
     let session = world.caching();
     world.flush(session, None, true);
@@ -120,7 +120,7 @@ fn a_write_lease_waits_for_all_copies_and_says_what_is_there() {
 }
 
 #[test]
-fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
+fn reader_waits_for_flush_and_consent_of_the_owner() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -128,15 +128,15 @@ fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
     let recall = the_recall(&world.ask_for(reader, "/a"));
     assert_eq!((recall.session, &recall.sets[..]), (writer, &[ObjectSet::One(data("/a"))][..]));
     let other = world.session();
-    assert_eq!(world.ask_for(other, "/a"), [], "it is asked for already");
+    assert_eq!(world.ask_for(other, "/a"), [], "the write lease is recalled already");
     assert_eq!(
         world.consent(&recall),
         [LessorEffect::Recall(recall.clone())],
-        "its word is not enough: it is asked again"
+        "the consent does not count: the recall is sent again"
     );
-    assert!(world.lessor.recall_channels[&writer].unanswered_since().is_some(), "and no answer (S5)");
+    assert!(world.lessor.recall_channels[&writer].unanswered_since().is_some(), "the read has no answer (S5)");
     world.flush(writer, Some(b"new"), false);
-    assert_eq!(world.state.node(&path("/a")).expect("it is there").value, Bytes::from_static(b"new"));
+    assert_eq!(world.state.node(&path("/a")).expect("the node exists").value, Bytes::from_static(b"new"));
     let effects = world.flush(writer, None, true);
     let values = replies(&effects).len();
     assert_eq!(values, 3, "the flush, and both reads: {effects:?}");
@@ -144,7 +144,7 @@ fn a_reader_waits_until_the_holder_has_flushed_and_said_so() {
         Ok(Answer::Read(answer)) => Some(answer),
         _ => None,
     });
-    assert!(read.is_some_and(|read| read.grant.is_some()), "nothing stands against a lease any more");
+    assert!(read.is_some_and(|read| read.grant.is_some()), "the object can be leased again");
     world.consent(&recall);
     assert!(world.lessor.recall_channels[&writer].unanswered_since().is_none());
 }
@@ -168,7 +168,7 @@ fn owner_read_recalls_own_write_lease_of_that_object_only() {
 }
 
 #[test]
-fn a_reader_is_told_at_once_that_it_has_to_wait() {
+fn reader_learns_at_once_that_it_is_blocked() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -176,10 +176,14 @@ fn a_reader_is_told_at_once_that_it_has_to_wait() {
     let effects = world.ask(reader, read());
     assert_eq!((answer(&effects), the_recall(&effects).session), (Answer::ReadBlocked, writer));
     let effects = world.ask(reader, read());
-    assert_eq!((answer(&effects), recalls(&effects)), (Answer::ReadBlocked, vec![]), "it is asked for already");
+    assert_eq!(
+        (answer(&effects), recalls(&effects)),
+        (Answer::ReadBlocked, vec![]),
+        "the write lease is recalled already"
+    );
     let effects = world.flush(writer, Some(b"new"), true);
-    assert_eq!(replies(&effects).len(), 1, "the flush: nobody waits");
-    assert_eq!(read_value(&world.ask_for(reader, "/a")).0, b"new", "one that comes too late to wait is answered");
+    assert_eq!(replies(&effects).len(), 1, "the flush waits for no session");
+    assert_eq!(read_value(&world.ask_for(reader, "/a")).0, b"new", "a later read is answered at once");
 }
 
 #[test]
@@ -194,14 +198,14 @@ fn later_blocked_read_of_session_replaces_earlier_one() {
 }
 
 #[test]
-fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
+fn blocked_reads_have_their_own_bound() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
     the_recall(&world.ask_for(reader, "/a"));
     let waiting = WaitingRead {
         requester: Requester { id: RequestId(0), session: SessionId(0), renewed: Vec::new() },
-        wanted: ReadTarget::List { path: path("/a"), after: None, nodes_max: 1 },
+        target: ReadTarget::List { path: path("/a"), after: None, nodes_max: 1 },
     };
     for id in 1..LessorBounds::DEFAULT.blocked_reads_max as u64 {
         let requester = Requester { id: RequestId(1 << 32 | id), ..waiting.requester.clone() };
@@ -215,11 +219,11 @@ fn reads_that_wait_for_write_leases_are_bounded_by_themselves() {
     };
     let other = world.session();
     assert_eq!(result(&world.ask_for(other, "/a")), Err(busy.clone()));
-    assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry), "it has its own place");
+    assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry), "blocked reads have their own bound");
     let list = Body::List { path: path("/a"), after: None, nodes_max: 1 };
     assert_eq!(result(&world.ask(SessionId(0), list)), Err(busy));
     let root = Body::Read { object: data("/"), known: None };
-    assert!(matches!(answer(&world.ask(other, root)), Answer::Read(_)), "others are answered");
+    assert!(matches!(answer(&world.ask(other, root)), Answer::Read(_)), "other reads are answered");
     let effects = world.flush(writer, None, true);
     assert_eq!(replies(&effects).len(), LessorBounds::DEFAULT.blocked_reads_max + 1, "the flush, and all that waited");
     assert_eq!(world.lessor.blocked_reads, Default::default());
@@ -237,7 +241,7 @@ fn page_ends_before_write_leased_node_and_recalls_all_at_once() {
     let effects = world.list(None);
     assert_eq!(recalls(&effects).iter().map(|recall| recall.session).collect::<Vec<_>>(), [writer, other]);
     assert_eq!(listed(&effects), (vec!["/ b\"\"".to_owned()], true));
-    assert_eq!(world.list(Some("/")), [], "it would begin with what is kept, and all is asked for already");
+    assert_eq!(world.list(Some("/")), [], "the page would begin with a write-leased node, and all are recalled");
     assert_eq!(replies(&world.flush_other(other)).len(), 1, "the flush");
     let effects = world.flush(writer, Some(b"new"), true);
     let page = effects.iter().filter(
@@ -248,7 +252,7 @@ fn page_ends_before_write_leased_node_and_recalls_all_at_once() {
 }
 
 #[test]
-fn a_page_does_not_wait_for_what_comes_before_or_after_it() {
+fn page_does_not_wait_for_nodes_outside_it() {
     let mut world = World::new();
     let (writer, other) = (world.caching(), world.caching_other());
     world.write(other, put("/a/c", b"1"));
@@ -276,11 +280,11 @@ fn page_waits_only_for_its_first_node_under_write_lease() {
     let pages: Vec<_> = pages.collect();
     let [page] = &pages[..] else { panic!("one page: {effects:?}") };
     assert_eq!((page.nodes.len(), &page.nodes[0].0, &page.through), (1, &path("/a"), &Some(path("/a"))));
-    assert_eq!(world.state.write_leased_lock(&path("/b")).map(|(_, hold)| hold.session), Some(other));
+    assert_eq!(world.state.write_leased_lock(&path("/b")).map(|(_, record)| record.session), Some(other));
 }
 
 #[test]
-fn a_write_waits_in_its_queue_and_what_is_flushed_passes_it() {
+fn flush_passes_a_write_that_waits() {
     let mut world = World::new();
     let writer = world.caching();
     let other = world.session();
@@ -290,10 +294,10 @@ fn a_write_waits_in_its_queue_and_what_is_flushed_passes_it() {
     assert_eq!(world.waits("/a").len(), 1);
     let effects = world.flush(writer, Some(b"new"), true);
     assert_eq!(replies(&effects).len(), 1, "the flush, past the one that waits for it: {effects:?}");
-    assert!(world.state.node(&path("/a")).expect("it is there").value == Bytes::from_static(b"new"));
+    assert!(world.state.node(&path("/a")).expect("the node exists").value == Bytes::from_static(b"new"));
     world.consent(&recall);
     assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
-    assert!(world.state.node(&path("/a")).expect("it is there").value == Bytes::from_static(b"other's"));
+    assert!(world.state.node(&path("/a")).expect("the node exists").value == Bytes::from_static(b"other's"));
 }
 
 #[test]
@@ -305,9 +309,13 @@ fn early_consent_counts_when_write_lease_ends() {
     assert_eq!(
         world.consent(&recall),
         [LessorEffect::Recall(recall.clone())],
-        "it may have come before the answer that gave the write lease"
+        "the recall may have overtaken the answer with the write lease"
     );
-    assert_eq!((world.consent(&recall), world.commit()), (vec![], vec![]), "once; and it still keeps the data");
+    assert_eq!(
+        (world.consent(&recall), world.commit()),
+        (vec![], vec![]),
+        "the recall is sent once, and the write lease still exists"
+    );
     let effects = world.flush(writer, None, true);
     let done = replies(&effects).iter().filter(|reply| matches!(reply.result, Ok(Answer::Written { .. }))).count();
     assert_eq!(done, 2, "the flush, and what waited: {effects:?}");
@@ -348,14 +356,14 @@ fn transaction_waits_for_flush_of_compared_node() {
 }
 
 #[test]
-fn who_is_gone_keeps_nothing_for_longer_than_its_lease() {
+fn ended_session_loses_its_unflushed_value() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
     the_recall(&world.ask_for(reader, "/a"));
     let effects = world.pass(TERM * 2);
     let (value, _) = read_value(&effects);
-    assert_eq!(value, b"old", "what it had not flushed is lost");
+    assert_eq!(value, b"old", "the unflushed value is lost");
     let refused = result(&world.flush(writer, Some(b"new"), false));
     assert!(matches!(refused, Err(Refusal::Write(WriteRefusal::LockNotFound { .. }))), "{refused:?}");
 }
@@ -369,7 +377,7 @@ fn unflushed_write_lease_gets_no_promise_beyond_term() {
         LeaseKey::Volume(session, _) if *session == writer => Some(lease.incarnation),
         _ => None,
     });
-    let incarnation = incarnation.expect("it has a lease");
+    let incarnation = incarnation.expect("the session has a lease");
     the_recall(&world.ask_for(reader, "/a"));
     let mut effects = Vec::new();
     for _ in 0..40 {
@@ -380,7 +388,7 @@ fn unflushed_write_lease_gets_no_promise_beyond_term() {
 }
 
 #[test]
-fn the_next_leader_knows_and_asks_anew() {
+fn new_leader_recalls_write_leases_again() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
@@ -395,7 +403,7 @@ fn the_next_leader_knows_and_asks_anew() {
 }
 
 #[test]
-fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
+fn copy_under_a_write_lease_is_not_revived() {
     let mut world = World::new();
     let writer = world.caching();
     world.flush(writer, None, true);
@@ -405,7 +413,7 @@ fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
         LeaseKey::Volume(session, _) if *session == reader => Some(end.incarnation),
         _ => None,
     });
-    let old = old.expect("it has a lease");
+    let old = old.expect("the session has a lease");
     world.pass(TERM / 2);
     world.request(writer, Body::Heartbeat(Default::default()));
     // The reader's lease ends, the writer's does not.
@@ -414,7 +422,7 @@ fn a_returning_copy_is_not_good_again_while_its_data_is_kept() {
         _ => None,
     });
     for _ in 0..8 {
-        world.renew(writer, incarnation.expect("it has a lease")).expect("it is renewed");
+        world.renew(writer, incarnation.expect("the session has a lease")).expect("it is renewed");
         world.pass(TERM / 5);
     }
     assert_eq!(world.cache(writer).as_deref(), Some(&b"old"[..]));
@@ -473,7 +481,7 @@ fn blocked_reads_report_count_owner_age_and_time_limit() {
 }
 
 #[test]
-fn children_of_a_node_that_is_kept_are_leased() {
+fn children_of_write_leased_node_are_leased() {
     let mut world = World::new();
     world.caching();
     world.holder(&Object::children(path("/a")));
@@ -481,18 +489,18 @@ fn children_of_a_node_that_is_kept_are_leased() {
 
 /// Others wait for a flush, so a limit that they have reached must not refuse it.
 #[test]
-fn flush_is_taken_though_no_other_write_is() {
+fn flush_is_admitted_beyond_the_bound_of_writes() {
     for configure in [(|bounds| bounds.writes_max = 1) as fn(&mut LessorBounds), |bounds| bounds.writes_bytes_max = 1] {
         let mut world = World::new();
         let holder = world.caching();
         let writer = world.session();
         configure(&mut world.lessor.config.bounds);
-        assert!(replies(&world.write(writer, put("/a", b"new"))).is_empty(), "it waits for what is flushed");
-        let refusal = result(&world.write(writer, put("/b", b"new"))).expect_err("one too many");
+        assert!(replies(&world.write(writer, put("/a", b"new"))).is_empty(), "the write waits for the flush");
+        let refusal = result(&world.write(writer, put("/b", b"new"))).expect_err("one more than the bound");
         assert!(matches!(refusal, Refusal::Busy { most: 1, .. }), "{refusal}");
         assert!(result(&world.flush(holder, Some(b"mine"), true)).is_ok());
         assert_eq!(world.state.data(&path("/a")).expect("a node").value, &b"mine"[..]);
         world.pass(TERM * 2);
-        assert_eq!(world.state.data(&path("/a")).expect("a node").value, &b"new"[..], "it has waited for that");
+        assert_eq!(world.state.data(&path("/a")).expect("a node").value, &b"new"[..], "the write waited for the flush");
     }
 }

@@ -63,9 +63,9 @@ fn a_write_that_needs_no_consent_still_waits_for_its_turn() {
     let dropped = vec![ObjectSet::Subtree(NodePath::root())];
     let seen = Stamp { sequence: u64::MAX, ..grant.stamp };
     let effects = world.request(holder, Body::Write { write: put("/a", b"second"), dropped, seen });
-    assert_eq!(recalls(&effects), [], "it has dropped its own copy");
+    assert_eq!(recalls(&effects), [], "the writer has dropped its own copy");
     world.write(bystander, put("/a", b"third"));
-    assert!(!world.lessor.has_proposal(), "they come after the first");
+    assert!(!world.lessor.has_proposal(), "the other writes come after the first");
     world.consent_to(&recall);
     let proposal = world.lessor.take_proposal(world.now).expect("all three");
     assert_eq!(values(&proposal), [&b"first"[..], b"second", b"third"].map(Bytes::from_static));
@@ -108,7 +108,7 @@ fn resent_pending_write_takes_effect_once_with_two_answers() {
         panic!("both are answered: {answers:?}")
     };
     assert_eq!(one, other);
-    assert_eq!(world.state.revision(), one.revision, "it took effect once");
+    assert_eq!(world.state.revision(), one.revision, "the write took effect once");
 }
 
 #[test]
@@ -149,21 +149,21 @@ fn closed_session_loses_leases_and_its_writes_are_refused() {
     world.request(holder, Body::Close);
     world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None });
     let results: Vec<_> = replies(&world.commit()).into_iter().map(|reply| reply.result).collect();
-    let gone = || Err(Refusal::SessionNotFound { session: holder });
-    assert_eq!(results[..2], [Ok(Answer::Closed), gone()]);
-    assert!(matches!(results[2], Ok(Answer::Written { .. })), "nobody waits for a session that is gone");
+    let not_found = || Err(Refusal::SessionNotFound { session: holder });
+    assert_eq!(results[..2], [Ok(Answer::Closed), not_found()]);
+    assert!(matches!(results[2], Ok(Answer::Written { .. })), "no write waits for an ended session");
     world.consent_to(&recall);
-    assert_eq!(result(&world.commit()), gone());
+    assert_eq!(result(&world.commit()), not_found());
     assert_eq!(world.state.leases_of(holder).count(), 0);
 }
 
 #[test]
-fn an_end_that_was_put_off_is_proposed_again() {
+fn end_refused_by_moved_horizon_is_proposed_again() {
     let mut world = World::new();
     let (holder, grant, lease) = world.end_put_off();
     let proposal = world.lessor.take_proposal(world.now).expect("both");
     world.apply(&proposal);
-    assert!(world.state.lease(&lease).is_some(), "its horizon has moved");
+    assert!(world.state.lease(&lease).is_some(), "the horizon has moved");
     assert!(world.renew(holder, grant.incarnation).is_err());
     world.commit();
     assert_eq!(world.state.lease(&lease), None);
@@ -179,8 +179,8 @@ fn copies_of_other_generation_or_future_lease_are_not_revived() {
         world.acquire(holder, Some(valid_at)).revival
     };
     let generation = grant.generation.0;
-    assert_eq!(returns(grant.incarnation, generation + 1), Revival::None, "of other borders");
-    assert_eq!(returns(Incarnation(u64::MAX), generation), Revival::None, "of a lease that is still to come");
+    assert_eq!(returns(grant.incarnation, generation + 1), Revival::None, "the volume has other borders");
+    assert_eq!(returns(Incarnation(u64::MAX), generation), Revival::None, "the lease has not begun");
     assert!(matches!(returns(grant.incarnation, generation), Revival::AllExcept { .. }));
 }
 
@@ -230,7 +230,7 @@ fn tracked_volume_does_not_end_wait_for_covering_volume() {
         replies(effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })))
     };
     let effects = world.pass(TERM * 3 / 4);
-    assert!(!written(&effects), "the lease on the only known object is over, and it may hold others in /v");
+    assert!(!written(&effects), "the only known object lease has ended, and the session may have others in /v");
     let effects = world.pass(TERM / 2);
     assert!(written(&effects));
 }
@@ -261,7 +261,9 @@ fn repeated_write_takes_effect_once_and_grants_no_lease() {
     };
     let effects = world.request(writer, body.clone());
     assert_eq!(recalls(&effects), []);
-    let Answer::Written { written, grant: Some(_), .. } = answer(&world.commit()) else { panic!("with a lease") };
+    let Answer::Written { written, grant: Some(_), .. } = answer(&world.commit()) else {
+        panic!("the answer has a lease")
+    };
     world.sequence -= 1;
     let Answer::Written { written: again, grant: None, .. } = answer(&world.request(writer, body)) else {
         panic!("answered at once, without a lease")
@@ -280,7 +282,7 @@ fn writes_that_wait_are_bounded_by_their_bytes() {
     for count in 0..=fits {
         assert_eq!(world.write(writer, write.clone()), [], "{count}");
     }
-    let refusal = result(&world.write(writer, write)).expect_err("one too many");
+    let refusal = result(&world.write(writer, write)).expect_err("one more than the bound");
     assert!(
         matches!(refusal, Refusal::Busy { most, .. } if most == LessorBounds::DEFAULT.writes_bytes_max),
         "{refusal}"
@@ -337,7 +339,7 @@ fn name_is_created_by_one_of_eight_across_failovers() {
             },
         };
         let mut open: Vec<usize> = (0..sessions.len()).collect();
-        let mut asked = BTreeMap::new();
+        let mut attempts = BTreeMap::new();
         let mut answered = Vec::new();
         while !open.is_empty() {
             for _ in 0..=below(8) {
@@ -351,7 +353,7 @@ fn name_is_created_by_one_of_eight_across_failovers() {
                     ..RequestHeader::default()
                 };
                 let body = Body::Write { write: write.clone(), dropped: Vec::new(), seen: Stamp::default() };
-                asked.insert(world.requests + 1, place);
+                attempts.insert(world.requests + 1, place);
                 let effects = world.send(Request { header, body });
                 answered.extend(effects);
             }
@@ -371,7 +373,7 @@ fn name_is_created_by_one_of_eight_across_failovers() {
             }
             for effect in &answered {
                 if let LessorEffect::Reply { id, .. } = effect {
-                    open.retain(|place| asked.get(&id.0) != Some(place));
+                    open.retain(|place| attempts.get(&id.0) != Some(place));
                 }
             }
         }
@@ -383,11 +385,11 @@ fn name_is_created_by_one_of_eight_across_failovers() {
                 Err(Refusal::Write(WriteRefusal::Exists { .. } | WriteRefusal::LeaseExists { .. })) => false,
                 other => panic!("round {round}: {other:?}"),
             };
-            results.entry(asked[&id.0]).or_default().insert(is_created);
+            results.entry(attempts[&id.0]).or_default().insert(is_created);
         }
-        assert!(results.values().all(|told| told.len() == 1), "each try is told the same: {results:?}");
+        assert!(results.values().all(|answers| answers.len() == 1), "each attempt gets the same answer: {results:?}");
         let winners: Vec<_> =
-            results.iter().filter(|(_, told)| told.contains(&true)).map(|(place, _)| *place).collect();
+            results.iter().filter(|(_, answers)| answers.contains(&true)).map(|(place, _)| *place).collect();
         let [winner] = winners.as_slice() else { panic!("round {round}: one of {results:?}") };
         created[*winner] += 1;
     }
@@ -397,7 +399,7 @@ fn name_is_created_by_one_of_eight_across_failovers() {
 /// Each changed set counts with its path and one byte more. Two objects of a path of two letters,
 /// and one of the root, are 8 bytes.
 #[test]
-fn revival_tells_as_many_bytes_as_its_bound() {
+fn revival_is_bounded_in_bytes() {
     for (most, is_revived) in [(7, false), (8, true)] {
         let mut world = World::new();
         world.lessor.config.bounds.revival_bytes_max = most;

@@ -23,47 +23,53 @@ use super::{
 impl Lessor {
     pub(in crate::lessor) fn write(
         &mut self,
-        asker: Requester,
+        requester: Requester,
         (sequence, unanswered_from): (Sequence, Sequence),
         write: Write,
         (dropped, seen): (Vec<ObjectSet>, Stamp),
         cx: &mut StepContext<'_>,
     ) {
-        let session = asker.session;
+        let session = requester.session;
         if let Some(waiting) = self.writes.id_of(session, sequence) {
-            return self.join(waiting, asker, (dropped, seen), cx);
+            return self.join(waiting, requester, (dropped, seen), cx);
         }
         if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, cx) {
-            return self.reply(&asker, Err(refusal), cx);
+            return self.reply(&requester, Err(refusal), cx);
         }
         if let Some(RequestStatus::Outcome(outcome)) = cx.state.request_status_given(session, sequence, unanswered_from)
         {
             let outcome = outcome.clone();
-            return self.answer_again(&asker, &write, outcome, cx);
+            return self.answer_again(&requester, &write, outcome, cx);
         }
         let intended = cx.state.intended(session, &write);
-        let covers = self.covers(session, &write, &intended, cx.state);
-        let requesters = vec![asker];
+        let footprint = self.footprint(session, &write, &intended, cx.state);
+        let requesters = vec![requester];
         let load = self.load_of_write(&write, cx.state);
-        let asked =
+        let request =
             ClientWrite { session, sequence, unanswered_from, write, intended, requesters, dropped, seen, load };
         self.load_to_come += load;
-        self.results_to_come += results_of_write(&asked.write);
-        let entered = self.writes.enter(PendingWrite::new(WriteKind::Client(asked), covers, cx.now));
+        self.results_to_come += results_of_write(&request.write);
+        let entered = self.writes.enter(PendingWrite::new(WriteKind::Client(request), footprint, cx.now));
         self.gather(entered, cx);
     }
 
     /// The objects for which the lessor gathers consents, except the nodes of a revoked lease.
-    fn covers(&self, writer: SessionId, write: &Write, meant: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
-        within_a_command(self.all_covers(writer, write, meant, state))
+    fn footprint(&self, writer: SessionId, write: &Write, intended: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
+        within_a_command(self.whole_footprint(writer, write, intended, state))
     }
 
-    fn all_covers(&self, writer: SessionId, write: &Write, meant: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
+    fn whole_footprint(
+        &self,
+        writer: SessionId,
+        write: &Write,
+        intended: &IntendedLeases,
+        state: &State,
+    ) -> Vec<ObjectSet> {
         if let Write::RevokeLease { .. } = write {
             let sets_max = self.config.bounds.purge_sets_max;
-            return meant.leases.iter().flat_map(|lease| lists_of(*lease, sets_max, state)).collect();
+            return intended.leases.iter().flat_map(|lease| lists_of(*lease, sets_max, state)).collect();
         }
-        let sets = state.footprint(writer, write, meant).unwrap_or_default();
+        let sets = state.footprint(writer, write, intended).unwrap_or_default();
         // A transaction's sets are few and do not overlap, so they need no compacting.
         if let Write::Transaction(_) = write { sets } else { compact_sets(sets) }
     }
@@ -71,17 +77,17 @@ impl Lessor {
     /// The objects for which to gather consents again, after a write was found uncovered. Writes of
     /// the nodes that a transaction compares could switch its branch again and again. So from now
     /// on the lessor gathers consents for both branches.
-    pub(in crate::lessor) fn covers_again(&self, asked: &ClientWrite, state: &State) -> Vec<ObjectSet> {
-        let ClientWrite { session: writer, write, intended, .. } = asked;
+    pub(in crate::lessor) fn footprint_again(&self, request: &ClientWrite, state: &State) -> Vec<ObjectSet> {
+        let ClientWrite { session: writer, write, intended, .. } = request;
         within_a_command(match write {
             Write::Transaction(transaction) => {
                 // It also enters the queues of compared nodes under a write lease, so that it is
                 // applied before their next write lease.
-                let kept =
+                let write_leased =
                     state.blocking_write_leases(write, &[]).into_iter().map(|path| ObjectSet::One(Object::data(path)));
-                state.footprint_of_both(*writer, transaction, intended).into_iter().chain(kept).collect()
+                state.footprint_of_both(*writer, transaction, intended).into_iter().chain(write_leased).collect()
             }
-            _ => self.all_covers(*writer, write, intended, state),
+            _ => self.whole_footprint(*writer, write, intended, state),
         })
     }
 
@@ -90,17 +96,17 @@ impl Lessor {
     fn join(
         &mut self,
         waiting: PendingWriteId,
-        asker: Requester,
+        requester: Requester,
         (dropped, seen): (Vec<ObjectSet>, Stamp),
         cx: &mut StepContext<'_>,
     ) {
-        let askers_max = self.config.bounds.write_requesters_max;
-        let Some(asked) = self.writes.client_write_mut(waiting) else { return };
-        (asked.dropped, asked.seen) = (dropped, seen);
-        asked.requesters.push(asker);
-        if asked.requesters.len() > askers_max {
+        let requesters_max = self.config.bounds.write_requesters_max;
+        let Some(request) = self.writes.client_write_mut(waiting) else { return };
+        (request.dropped, request.seen) = (dropped, seen);
+        request.requesters.push(requester);
+        if request.requesters.len() > requesters_max {
             reached(Bound::WriteRequesters);
-            let oldest = asked.requesters.remove(0);
+            let oldest = request.requesters.remove(0);
             self.reply_without_promises(&oldest, Err(Refusal::Retry), cx);
         }
     }
@@ -124,15 +130,19 @@ impl Lessor {
         // Flushes are exempt, because other writes wait for them, and they wait for no write.
         let is_flush = matches!(write, Write::Flush { .. });
         let bounds = &self.config.bounds;
-        let got = self.writes.len();
-        if got >= bounds.writes_max && !is_flush {
+        let count = self.writes.len();
+        if count >= bounds.writes_max && !is_flush {
             reached(Bound::Writes);
-            return Some(Refusal::Busy { what: "writes".to_owned(), got, most: bounds.writes_max });
+            return Some(Refusal::Busy { what: "writes".to_owned(), got: count, most: bounds.writes_max });
         }
-        let got = self.writes.bytes();
-        if got >= bounds.writes_bytes_max && !is_flush {
+        let bytes = self.writes.bytes();
+        if bytes >= bounds.writes_bytes_max && !is_flush {
             reached(Bound::WritesBytes);
-            return Some(Refusal::Busy { what: "bytes of writes".to_owned(), got, most: bounds.writes_bytes_max });
+            return Some(Refusal::Busy {
+                what: "bytes of writes".to_owned(),
+                got: bytes,
+                most: bounds.writes_bytes_max,
+            });
         }
         if sequence > unanswered_from
             && let Some(refusal) = self.beyond_results(write, cx.state)
@@ -155,21 +165,21 @@ impl Lessor {
                 limits.check_value(value).err().map(Refusal::from).or(ending.map(Refusal::Write))
             }
             Write::Transaction(transaction) => {
-                let beyond = limits.check_transaction(transaction).err().map(Refusal::from);
-                let made = || limits.check_nodes_made(cx.state.nodes_made(transaction)).err().map(Refusal::from);
+                let exceeded = limits.check_transaction(transaction).err().map(Refusal::from);
+                let created = || limits.check_nodes_made(cx.state.nodes_made(transaction)).err().map(Refusal::from);
                 let overlap = || transaction.check_overlaps().err().map(|overlap| Refusal::Write(overlap.into()));
-                beyond
+                exceeded
                     .or_else(overlap)
-                    .or_else(made)
+                    .or_else(created)
                     .or_else(|| self.transaction_attaches_to_ending(session, transaction, cx.state))
             }
             Write::GrantLease { ttl, .. } => {
-                let beyond = limits.check_ttl(*ttl).err().map(Refusal::from);
-                beyond.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
+                let exceeded = limits.check_ttl(*ttl).err().map(Refusal::from);
+                exceeded.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
             Write::CreateVolume { settings, .. } | Write::SetVolume { settings, .. } => {
-                let beyond = settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into());
-                beyond.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
+                let exceeded = settings.check_drift(self.config.drift).err().map(|error: VolumeError| error.into());
+                exceeded.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
             Write::Lock { path, delay, .. } => {
                 let ending = self.attaches_to_ending(session, path, Attach::Session, cx.state).map(Refusal::from);
@@ -217,10 +227,10 @@ impl Lessor {
         state: &State,
     ) -> Option<Refusal> {
         let branch = state.branch(transaction);
-        let mut refusals = transaction.branch(branch).iter().enumerate().filter_map(|(place, operation)| {
+        let mut refusals = transaction.branch(branch).iter().enumerate().filter_map(|(index, operation)| {
             let Operation::Put { path, attach, .. } = operation else { return None };
             let refusal = Box::new(self.attaches_to_ending(writer, path, *attach, state)?);
-            Some(Refusal::Write(WriteRefusal::Operation { branch, index: index_of(place), refusal }))
+            Some(Refusal::Write(WriteRefusal::Operation { branch, index: index_of(index), refusal }))
         });
         refusals.next()
     }
@@ -236,12 +246,12 @@ impl Lessor {
     /// protect them have ended in the replicated state (T5).
     pub(in crate::lessor) fn end_waits_without_lease(&mut self, session: SessionId, volume: &NodePath) {
         let ends = &self.lease_ends;
-        let is_left = |(volume, incarnation): (&NodePath, &Incarnation)| {
+        let is_live = |(volume, incarnation): (&NodePath, &Incarnation)| {
             let key = LeaseKey::Volume(session, volume.clone());
             ends.get(&key).is_some_and(|end| end.incarnation == *incarnation)
         };
-        let are_left = |wait: &ConsentWait| wait.leases.iter().any(is_left);
-        let ready = self.writes.end_waits_under(session, volume, |wait| !are_left(wait));
+        let is_any_live = |wait: &ConsentWait| wait.leases.iter().any(is_live);
+        let ready = self.writes.end_waits_under(session, volume, |wait| !is_any_live(wait));
         self.propose_ready(ready);
     }
 
@@ -257,14 +267,14 @@ impl Lessor {
         while let Some(next) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
             match &pending.work {
-                WriteKind::Client(asked) => {
+                WriteKind::Client(request) => {
                     let command = Command::Write {
-                        session: asked.session,
-                        sequence: asked.sequence,
-                        unanswered_from: asked.unanswered_from,
-                        write: asked.write.clone(),
-                        consented: pending.covers.clone(),
-                        intended: asked.intended.clone(),
+                        session: request.session,
+                        sequence: request.sequence,
+                        unanswered_from: request.unanswered_from,
+                        write: request.write.clone(),
+                        consented: pending.footprint.clone(),
+                        intended: request.intended.clone(),
                         attached_through: pending.gathered_at,
                     };
                     self.propose(command, ProposalReason::Write(next));
@@ -280,11 +290,12 @@ impl Lessor {
 }
 
 /// These sets, or their common subtree if their encoding is too long for a command. A write's
-/// covers may grow each time that it gathers, and must not make its command too long for an entry.
-pub(in crate::lessor) fn within_a_command(covers: Vec<ObjectSet>) -> Vec<ObjectSet> {
-    if encoded_bytes_of_sets(&covers) <= Write::CONSENTED_BYTES_MAX {
-        return covers;
+/// footprint may grow each time that it gathers, and must not make its command too long for an
+/// entry.
+pub(in crate::lessor) fn within_a_command(footprint: Vec<ObjectSet>) -> Vec<ObjectSet> {
+    if encoded_bytes_of_sets(&footprint) <= Write::CONSENTED_BYTES_MAX {
+        return footprint;
     }
     reached(Bound::ConsentedBytes);
-    vec![ObjectSet::Subtree(NodePath::common_ancestor(covers.iter().map(ObjectSet::path)))]
+    vec![ObjectSet::Subtree(NodePath::common_ancestor(footprint.iter().map(ObjectSet::path)))]
 }

@@ -19,12 +19,13 @@ impl PendingWrites {
         for (write_id, pending) in waiting() {
             let mut all = pending.ahead.clone();
             all.extend(pending.ahead.iter().filter_map(|other| behind.get(other)).flatten());
-            let shares = |sets: &[_]| pending.covers.iter().any(|own| sets.iter().any(|set| own.overlaps(set)));
-            let mut first = waiting().take_while(|(other, _)| *other < write_id);
-            if let Some((other, _)) = first.find(|(other, one)| !all.contains(other) && shares(&one.covers))
+            let shares = |sets: &[_]| pending.footprint.iter().any(|set| sets.iter().any(|other| set.overlaps(other)));
+            let mut earlier = waiting().take_while(|(other, _)| *other < write_id);
+            if let Some((other, _)) =
+                earlier.find(|(other, earlier)| !all.contains(other) && shares(&earlier.footprint))
                 && !pending.passes()
             {
-                return Err(format!("write {write_id} does not wait behind {other}, which came first"));
+                return Err(format!("write {write_id} does not wait for the earlier write {other}"));
             }
             behind.insert(*write_id, all);
         }
@@ -63,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_covers_are_those_of_their_paths_and_places() {
-        let covers = [one("/a/x"), subtree("/b")];
-        assert_eq!(super::super::covers_bytes(&covers), 2 * super::super::SET_BYTES + 4 + 2);
+    fn footprint_bytes_count_paths_and_queue_entries() {
+        let footprint = [one("/a/x"), subtree("/b")];
+        assert_eq!(super::super::footprint_bytes(&footprint), 2 * super::super::SET_BYTES + 4 + 2);
     }
 
     #[test]
-    fn writes_of_subtrees_wait_for_what_came_first_inside() {
+    fn subtree_writes_wait_for_earlier_writes_inside() {
         let mut writes = PendingWrites::default();
         enter(&mut writes, [subtree("/a/b"), subtree("/a"), one("/a/b/c"), subtree("/"), one("/a/x"), subtree("/a")]);
         let mut writes = PendingWrites::default();
@@ -77,17 +78,17 @@ mod tests {
     }
 
     #[test]
-    fn write_that_gathers_again_is_waited_for_again() {
+    fn later_writes_wait_for_a_write_that_gathers_again() {
         for first in [one("/a/x"), subtree("/a"), subtree("/a/x"), subtree("/")] {
             let mut writes = PendingWrites::default();
             let [write_id, ..] =
                 enter(&mut writes, [first, one("/a/x"), one("/a/x"), subtree("/a/x"), subtree("/a"), one("/b")]);
             writes.proposed(write_id);
             assert_eq!(writes.check_order(), Ok(()));
-            writes.cover(write_id, vec![subtree("/a")]);
+            writes.set_footprint(write_id, vec![subtree("/a")]);
             assert_eq!(writes.check_order(), Ok(()));
             writes.proposed(write_id);
-            writes.cover(write_id, vec![one("/a/x")]);
+            writes.set_footprint(write_id, vec![one("/a/x")]);
             assert_eq!(writes.check_order(), Ok(()));
         }
     }

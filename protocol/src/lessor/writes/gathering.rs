@@ -43,12 +43,17 @@ pub(in crate::lessor) struct Claim {
 }
 
 impl Claim {
-    /// Adds a volume lease under which the session may have copies. `over` is when the last known
-    /// object lease ends; `None` for a covering holder.
-    pub(in crate::lessor) fn add(&mut self, volume: NodePath, incarnation: Incarnation, over: Option<ClusterTime>) {
+    /// Adds a volume lease under which the session may have copies. `expires_at` is when the last
+    /// known object lease ends; `None` for a covering holder.
+    pub(in crate::lessor) fn add(
+        &mut self,
+        volume: NodePath,
+        incarnation: Incarnation,
+        expires_at: Option<ClusterTime>,
+    ) {
         self.leases.insert(volume, incarnation);
-        self.is_covering |= over.is_none();
-        self.expires_at = self.expires_at.max(over);
+        self.is_covering |= expires_at.is_none();
+        self.expires_at = self.expires_at.max(expires_at);
     }
 }
 
@@ -90,24 +95,24 @@ impl Lessor {
     pub(in crate::lessor) fn gather(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
         let Some(pending) = self.writes.get_mut(waiting) else { return };
         pending.gathered_at = cx.state.revision();
-        let (covers, leases) = (pending.covers.clone(), pending.purged_leases().clone());
-        let writer = |asked: &ClientWrite| WriterCopies {
-            session: asked.session,
-            dropped: asked.dropped.clone(),
+        let (footprint, leases) = (pending.footprint.clone(), pending.purged_leases().clone());
+        let writer = |request: &ClientWrite| WriterCopies {
+            session: request.session,
+            dropped: request.dropped.clone(),
             seen: match self.config.planted.has(Bug::ExemptWriterWithoutStamp) {
-                true => Stamp { sequence: u64::MAX, ..asked.seen },
-                false => asked.seen,
+                true => Stamp { sequence: u64::MAX, ..request.seen },
+                false => request.seen,
             },
         };
         let mut claims = Claims { writer: pending.client_write().map(writer), ..Claims::default() };
-        if let Some(asked) = pending.client_write() {
-            if let Write::Flush { .. } = asked.write {
+        if let Some(request) = pending.client_write() {
+            if let Write::Flush { .. } = request.write {
                 return self.propose_ready(vec![waiting]);
             }
-            let write = asked.write.clone();
-            self.claim_write_leases(&write, &covers, &mut claims, cx.state);
+            let write = request.write.clone();
+            self.claim_write_leases(&write, &footprint, &mut claims, cx.state);
         }
-        let changed = self.changed_with(covers, &leases, cx.state);
+        let changed = self.changed_with(footprint, &leases, cx.state);
         self.claim_from_known(&changed, &mut claims, cx.state);
         self.claim_from_coverings(&changed, &mut claims);
         for (holder, claim) in claims.by_session {
@@ -117,8 +122,8 @@ impl Lessor {
     }
 
     /// Collects the sets of the write, and the objects of the nodes attached to these leases.
-    fn changed_with(&self, covers: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> ChangedSets {
-        let mut changed = ChangedSets { sets: covers, ..ChangedSets::default() };
+    fn changed_with(&self, footprint: Vec<ObjectSet>, leases: &BTreeSet<Incarnation>, state: &State) -> ChangedSets {
+        let mut changed = ChangedSets { sets: footprint, ..ChangedSets::default() };
         for lease in leases {
             let nodes: Vec<&NodePath> = state.attached_nodes(*lease).take(FEW_NODES + 1).collect();
             if nodes.len() <= FEW_NODES {
@@ -144,32 +149,32 @@ impl Lessor {
     fn claim_from_known(&mut self, changed: &ChangedSets, claims: &mut Claims, state: &State) {
         let known = self.known_copies(changed, state).unwrap_or_else(|| {
             reached(Bound::Claims);
-            let few = merge_sets_to(changed.by_volume.values().flatten().cloned(), SETS_MAX);
-            let known = few.iter().filter_map(|set| self.known_in(set, usize::MAX)).flat_map(|(_, known)| known);
+            let merged = merge_sets_to(changed.by_volume.values().flatten().cloned(), SETS_MAX);
+            let known = merged.iter().filter_map(|set| self.known_in(set, usize::MAX)).flat_map(|(_, known)| known);
             // Merged subtrees may include other volumes. The write must not wait for a session that
             // has copies only there, because its leases may last longer.
             known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
         });
-        for (holder, volume, over, set) in known {
-            self.claim(&set, (holder, &volume, Some(over)), claims);
+        for (holder, volume, expires_at, set) in known {
+            self.claim(&set, (holder, &volume, Some(expires_at)), claims);
         }
     }
 
     /// The known copies in each changed set. `None` if the search would examine more than
     /// `claims_max` entries.
     fn known_copies(&self, changed: &ChangedSets, state: &State) -> Option<Vec<KnownHolder>> {
-        let mut left = self.config.bounds.claims_max;
+        let mut budget = self.config.bounds.claims_max;
         let mut known = Vec::new();
         // The bound applies only to more than `SETS_MAX` sets. Fewer sets are claimed one by one.
         let is_bounded = changed.sets.len() > SETS_MAX;
         for set in &changed.sets {
-            let (looked_at, holders) = self.known_in(set, if is_bounded { left } else { usize::MAX })?;
-            left -= if is_bounded { looked_at } else { 0 };
+            let (examined, holders) = self.known_in(set, if is_bounded { budget } else { usize::MAX })?;
+            budget -= if is_bounded { examined } else { 0 };
             known.extend(holders);
         }
         for lease in &changed.large {
-            let copies = self.copies_of(*lease, left, state)?;
-            left = left.checked_sub(copies.len())?;
+            let copies = self.copies_of(*lease, budget, state)?;
+            budget = budget.checked_sub(copies.len())?;
             known.extend(copies);
         }
         Some(known)
@@ -178,9 +183,9 @@ impl Lessor {
     /// The number of entries that the search examined, and the known copies in the set. `None` if
     /// it would examine more than `most` entries.
     fn known_in(&self, set: &ObjectSet, most: usize) -> Option<(usize, Vec<KnownHolder>)> {
-        let (looked_at, holders) = self.object_leases.few_exact_holders(set, self.clock.expiry_time(), most)?;
-        let known = holders.into_iter().map(|((holder, volume), over)| (holder, volume, over, set.clone()));
-        Some((looked_at, known.collect()))
+        let (examined, holders) = self.object_leases.few_exact_holders(set, self.clock.expiry_time(), most)?;
+        let known = holders.into_iter().map(|((holder, volume), expires_at)| (holder, volume, expires_at, set.clone()));
+        Some((examined, known.collect()))
     }
 
     /// The known copies of the nodes attached to one large lease. It scans all copies in their
@@ -189,8 +194,8 @@ impl Lessor {
     fn copies_of(&self, lease: Incarnation, most: usize, state: &State) -> Option<Vec<KnownHolder>> {
         let subtree = ObjectSet::Subtree(NodePath::common_ancestor(state.attached_parent_counts(lease).keys()));
         let objects_count = 2 * state.attached_node_count(lease);
-        let walked = self.object_leases.few_leases_in(std::iter::once(subtree), most.min(objects_count));
-        let copies = match walked {
+        let scanned = self.object_leases.few_leases_in(std::iter::once(subtree), most.min(objects_count));
+        let copies = match scanned {
             Some(copies) => copies,
             None if objects_count > most => return None,
             None => {
@@ -199,14 +204,16 @@ impl Lessor {
             }
         };
         let now = self.clock.expiry_time();
-        let goes = |path: &NodePath| {
+        let is_attached = |path: &NodePath| {
             let node = state.node(path).and_then(|node| node.attachment.as_ref());
             node.is_some_and(|to| to.incarnation == lease)
         };
-        let copies = copies.into_iter().filter(|((object, _), held)| held.over > now && goes(&object.path));
+        let copies =
+            copies.into_iter().filter(|((object, _), lease)| lease.expires_at > now && is_attached(&object.path));
         let volume = |object: &Object| state.volume_of(&object.path).0.clone();
-        let known =
-            copies.map(|((object, holder), held)| (*holder, volume(object), held.over, ObjectSet::One(object.clone())));
+        let known = copies.map(|((object, holder), lease)| {
+            (*holder, volume(object), lease.expires_at, ObjectSet::One(object.clone()))
+        });
         Some(known.collect())
     }
 
@@ -214,8 +221,8 @@ impl Lessor {
     fn claim_from_coverings(&mut self, changed: &ChangedSets, claims: &mut Claims) {
         let mut coverings: BTreeMap<&NodePath, Vec<SessionId>> = BTreeMap::new();
         for volume in changed.by_volume.keys() {
-            let of = self.object_leases.coverings_of(volume).map(|(session, _)| session).collect();
-            coverings.insert(volume, of);
+            let holders = self.object_leases.coverings_of(volume).map(|(session, _)| session).collect();
+            coverings.insert(volume, holders);
         }
         let sessions: usize = coverings.values().map(Vec::len).sum();
         // Up to `SETS_MAX` sets are claimed one by one, even if very many sessions may hold them.
@@ -224,7 +231,7 @@ impl Lessor {
         let writer = claims.writer.as_ref().map(|writer| writer.session);
         for (volume, holders) in coverings {
             let Some(sets) = changed.by_volume.get(volume).filter(|_| !holders.is_empty()) else { continue };
-            let few = (sets.len() > most).then(|| {
+            let merged = (sets.len() > most).then(|| {
                 reached(Bound::Claims);
                 // A lease on the volume protects only copies at and below the volume's top.
                 let within = |set: ObjectSet| match set.path().contains(volume) {
@@ -235,8 +242,8 @@ impl Lessor {
             });
             for holder in holders {
                 // Not merged for the writer: `claim` checks for each set whether it dropped it.
-                let asked = few.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
-                for set in asked {
+                let claimed = merged.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
+                for set in claimed {
                     self.claim(set, (holder, volume, None), claims);
                 }
             }
@@ -247,7 +254,7 @@ impl Lessor {
     fn claim(
         &mut self,
         set: &ObjectSet,
-        (holder, volume, over): (SessionId, &NodePath, Option<ClusterTime>),
+        (holder, volume, expires_at): (SessionId, &NodePath, Option<ClusterTime>),
         claims: &mut Claims,
     ) {
         visit(1);
@@ -259,7 +266,7 @@ impl Lessor {
         }
         let Some(track) = self.object_leases.track(volume, holder) else { return };
         let claim = claims.by_session.entry(holder).or_default();
-        claim.add(volume.clone(), track.incarnation, over);
+        claim.add(volume.clone(), track.incarnation, expires_at);
         claim.sets.insert(set.clone());
     }
 
@@ -294,7 +301,7 @@ impl Lessor {
         dropped: &[ObjectSet],
         seen: Stamp,
     ) -> bool {
-        if !dropped.iter().any(|one| one.includes(set)) {
+        if !dropped.iter().any(|dropped| dropped.includes(set)) {
             return false;
         }
         let is_covering = self.object_leases.track(volume, writer).is_some_and(|track| track.is_covering());

@@ -42,7 +42,7 @@ const SET_BYTES: usize = 192;
 pub(super) struct PendingWrite {
     pub(super) work: WriteKind,
     /// The objects for which the lessor gathers consents.
-    pub(super) covers: Vec<ObjectSet>,
+    pub(super) footprint: Vec<ObjectSet>,
     /// The lessor also gathers consents for the nodes that are attached to `purged_leases` at this
     /// revision.
     pub(super) gathered_at: Revision,
@@ -50,7 +50,7 @@ pub(super) struct PendingWrite {
     pub(super) waits: BTreeMap<SessionId, ConsentWait>,
     pub(super) is_proposed: bool,
     pub(super) since: Instant,
-    /// About how many bytes of memory it takes. Computed when it enters, and again when `covers`
+    /// About how many bytes of memory it takes. Computed when it enters, and again when `footprint`
     /// changes.
     bytes: usize,
     /// The nearest earlier unproposed writes that it waits for. Each shares an object with it,
@@ -132,10 +132,10 @@ pub(super) struct PendingWrites {
 }
 
 impl PendingWrite {
-    pub(super) fn new(work: WriteKind, covers: Vec<ObjectSet>, since: Instant) -> Self {
+    pub(super) fn new(work: WriteKind, footprint: Vec<ObjectSet>, since: Instant) -> Self {
         Self {
             work,
-            covers,
+            footprint,
             gathered_at: Revision(0),
             waits: BTreeMap::new(),
             is_proposed: false,
@@ -166,13 +166,13 @@ impl PendingWrite {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.work {
             WriteKind::Client(ClientWrite { write: Write::RevokeLease { .. }, .. }) | WriteKind::Purge(_) => &NONE,
-            WriteKind::Client(asked) => &asked.intended.leases,
+            WriteKind::Client(request) => &request.intended.leases,
         }
     }
 
     pub(super) fn client_write(&self) -> Option<&ClientWrite> {
         match &self.work {
-            WriteKind::Client(asked) => Some(asked),
+            WriteKind::Client(request) => Some(request),
             WriteKind::Purge(_) => None,
         }
     }
@@ -184,27 +184,27 @@ impl PendingWrite {
 
     /// Whether it passes earlier writes of the same data. A flush does: they wait for it (S10).
     fn passes(&self) -> bool {
-        self.client_write().is_some_and(|asked| matches!(asked.write, Write::Flush { .. }))
+        self.client_write().is_some_and(|request| matches!(request.write, Write::Flush { .. }))
     }
 
-    /// About how many bytes of memory it takes without its covers.
+    /// About how many bytes of memory it takes without its footprint.
     fn own_bytes(&self) -> usize {
-        let asked = self.client_write().map_or(0, |asked| {
-            let parts = match &asked.write {
+        let request_bytes = self.client_write().map_or(0, |request| {
+            let parts = match &request.write {
                 Write::Transaction(transaction) => transaction.compares.len() + transaction.operations().count(),
                 _ => 0,
             };
-            asked.write.encoded_bytes() + parts * PART_BYTES + covers_bytes(&asked.dropped)
+            request.write.encoded_bytes() + parts * PART_BYTES + footprint_bytes(&request.dropped)
         });
-        PENDING_BYTES + asked
+        PENDING_BYTES + request_bytes
     }
 
     pub(super) fn path(&self) -> Option<&NodePath> {
-        self.client_write().and_then(|asked| asked.write.path())
+        self.client_write().and_then(|request| request.write.path())
     }
 
     fn request(&self) -> Option<(SessionId, Sequence)> {
-        self.client_write().map(|asked| (asked.session, asked.sequence))
+        self.client_write().map(|request| (request.session, request.sequence))
     }
 }
 
@@ -227,7 +227,7 @@ impl PendingWrites {
 
     pub(super) fn client_write_mut(&mut self, write_id: PendingWriteId) -> Option<&mut ClientWrite> {
         match &mut self.pending.get_mut(&write_id)?.work {
-            WriteKind::Client(asked) => Some(asked),
+            WriteKind::Client(request) => Some(request),
             WriteKind::Purge(_) => None,
         }
     }
@@ -240,8 +240,8 @@ impl PendingWrites {
         self.pending.iter().counted().map(|(write_id, pending)| (*write_id, pending))
     }
 
-    /// The writes that name the node, or cover one of its objects, in their order. It examines
-    /// `most` writes of each queue.
+    /// The writes that name the node, or have one of its objects in their footprint, in their
+    /// order. It examines `most` writes of each queue.
     pub(super) fn about(&self, path: &NodePath, most: usize) -> impl Iterator<Item = &PendingWrite> {
         let named =
             self.by_path.range((path.clone(), 0)..=(path.clone(), PendingWriteId::MAX)).map(|(_, write_id)| *write_id);
@@ -254,7 +254,7 @@ impl PendingWrites {
     pub(super) fn enter(&mut self, mut pending: PendingWrite) -> PendingWriteId {
         self.last += 1;
         let write_id = self.last;
-        pending.bytes = pending.own_bytes() + covers_bytes(&pending.covers);
+        pending.bytes = pending.own_bytes() + footprint_bytes(&pending.footprint);
         self.bytes += pending.bytes;
         self.purges += usize::from(pending.client_write().is_none());
         self.by_request.extend(pending.request().map(|request| (request, write_id)));
@@ -265,23 +265,23 @@ impl PendingWrites {
         write_id
     }
 
-    /// Replaces the objects that a write covers. The write stays at its position in the queues.
-    /// Objects that it no longer covers may be leased again. Returns the writes that became ready.
-    pub(super) fn cover(&mut self, write_id: PendingWriteId, covers: Vec<ObjectSet>) -> Vec<PendingWriteId> {
+    /// Replaces the footprint of a write. The write stays at its position in the queues.
+    /// Objects that it no longer has may be leased again. Returns the writes that became ready.
+    pub(super) fn set_footprint(&mut self, write_id: PendingWriteId, footprint: Vec<ObjectSet>) -> Vec<PendingWriteId> {
         self.leave_queues(write_id);
         let ready = self.release_behind(write_id);
         if let Some(pending) = self.pending.get_mut(&write_id) {
             (pending.is_proposed, pending.was_uncovered) = (false, true);
-            let (before, now) = (covers_bytes(&pending.covers), covers_bytes(&covers));
+            let (before, now) = (footprint_bytes(&pending.footprint), footprint_bytes(&footprint));
             pending.bytes = pending.bytes + now - before;
             self.bytes = self.bytes + now - before;
-            pending.covers = covers;
+            pending.footprint = footprint;
             self.uncovered.extend(pending.purged_leases().iter().map(|lease| (*lease, write_id)));
         }
         self.enter_queues(write_id);
         // Later writes must wait for it again. The first of each queue is enough, because the
         // others wait for that.
-        let behind = self.pending.get(&write_id).map(|pending| self.queues.behind(&pending.covers, write_id));
+        let behind = self.pending.get(&write_id).map(|pending| self.queues.behind(&pending.footprint, write_id));
         for other in behind.into_iter().flatten() {
             self.wait_behind(other, write_id);
         }
@@ -297,7 +297,7 @@ impl PendingWrites {
     pub(super) fn proposed(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
         if let Some(pending) = self.pending.get_mut(&write_id) {
             pending.is_proposed = true;
-            self.queues.proposed(write_id, &pending.covers);
+            self.queues.proposed(write_id, &pending.footprint);
             take_out(&mut self.attached, pending.attached(), write_id);
             take_out(&mut self.revoking, pending.purged_leases(), write_id);
         }
@@ -354,15 +354,15 @@ impl PendingWrites {
         &mut self,
         session: SessionId,
         volume: &NodePath,
-        is_over: impl Fn(&ConsentWait) -> bool,
+        is_ended: impl Fn(&ConsentWait) -> bool,
     ) -> Vec<PendingWriteId> {
-        self.end_waits_of(self.waits.of_volume(session, volume), session, is_over)
+        self.end_waits_of(self.waits.of_volume(session, volume), session, is_ended)
     }
 
     /// Ends the waits whose object leases have ended. Returns the writes that became ready.
     pub(super) fn end_expired_waits(&mut self, now: ClusterTime) -> Vec<PendingWriteId> {
-        let over = self.waits.expired(now);
-        let ended = over.into_iter().filter(|(session, write_id)| self.end_wait(*write_id, *session, |_| true));
+        let expired = self.waits.expired(now);
+        let ended = expired.into_iter().filter(|(session, write_id)| self.end_wait(*write_id, *session, |_| true));
         ended.map(|(_, write_id)| write_id).collect()
     }
 
@@ -370,19 +370,19 @@ impl PendingWrites {
         &mut self,
         waiting: Vec<PendingWriteId>,
         session: SessionId,
-        is_over: impl Fn(&ConsentWait) -> bool,
+        is_ended: impl Fn(&ConsentWait) -> bool,
     ) -> Vec<PendingWriteId> {
-        waiting.into_iter().filter(|write_id| self.end_wait(*write_id, session, &is_over)).collect()
+        waiting.into_iter().filter(|write_id| self.end_wait(*write_id, session, &is_ended)).collect()
     }
 
     fn end_wait(
         &mut self,
         write_id: PendingWriteId,
         session: SessionId,
-        is_over: impl Fn(&ConsentWait) -> bool,
+        is_ended: impl Fn(&ConsentWait) -> bool,
     ) -> bool {
         let Some(pending) = self.pending.get_mut(&write_id) else { return false };
-        let Some(wait) = pending.waits.get(&session).filter(|wait| is_over(wait)) else { return false };
+        let Some(wait) = pending.waits.get(&session).filter(|wait| is_ended(wait)) else { return false };
         self.waits.remove(write_id, session, wait);
         pending.waits.remove(&session);
         pending.is_ready()
@@ -404,13 +404,13 @@ impl PendingWrites {
     }
 
     /// Whether a write of the object is pending (S3).
-    pub(super) fn covers(&self, object: &Object) -> bool {
-        self.queues.cover(object)
+    pub(super) fn changes_object(&self, object: &Object) -> bool {
+        self.queues.contains(object)
     }
 
-    /// The objects of a subtree that pending writes cover, and the subtrees below lists from which
-    /// they remove nodes of leases. A returning session must not revive copies of these (S7).
-    pub(super) fn covers_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
+    /// The objects of a subtree in footprints of pending writes, and the subtrees below lists from
+    /// which they remove nodes of leases. A returning session must not revive copies of these (S7).
+    pub(super) fn footprints_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         self.queues.within(within)
     }
 
@@ -418,20 +418,20 @@ impl PendingWrites {
         let Some(pending) = self.pending.get(&write_id) else { return };
         let passes = pending.passes();
         let ahead = if passes { BTreeSet::new() } else { self.ahead(write_id, pending) };
-        let (attached, carried) = (pending.attached().clone(), pending.purged_leases().clone());
-        self.queues.enter(write_id, &pending.covers, passes, !carried.is_empty());
+        let (attached, purged) = (pending.attached().clone(), pending.purged_leases().clone());
+        self.queues.enter(write_id, &pending.footprint, passes, !purged.is_empty());
         for other in ahead {
             self.wait_behind(write_id, other);
         }
         self.block_on_revocations(write_id, &attached);
         self.attached.extend(attached.into_iter().map(|lease| (lease, write_id)));
-        self.revoking.extend(carried.into_iter().map(|lease| (lease, write_id)));
+        self.revoking.extend(purged.into_iter().map(|lease| (lease, write_id)));
     }
 
     /// The nearest earlier writes that this write must wait for. A revocation waits only for
     /// attachments that are pending already. When it is applied, the state finds later ones.
     fn ahead(&self, write_id: PendingWriteId, pending: &PendingWrite) -> BTreeSet<PendingWriteId> {
-        let mut ahead = self.queues.ahead(&pending.covers, write_id, &self.pending);
+        let mut ahead = self.queues.ahead(&pending.footprint, write_id, &self.pending);
         for lease in pending.purged_leases() {
             let last = ids_of(&self.revoking, *lease, 0, write_id).next_back();
             ahead.extend(last);
@@ -479,7 +479,7 @@ impl PendingWrites {
 
     fn leave_queues(&mut self, write_id: PendingWriteId) {
         let Some(pending) = self.pending.get_mut(&write_id) else { return };
-        self.queues.leave(write_id, &pending.covers, !pending.purged_leases().is_empty());
+        self.queues.leave(write_id, &pending.footprint, !pending.purged_leases().is_empty());
         for other in std::mem::take(&mut pending.ahead) {
             leave(&mut self.behind, other, write_id);
         }
@@ -530,14 +530,14 @@ impl PendingWrites {
             ("writes by path", self.by_path.len()),
             ("queues of objects", objects),
             ("queues of subtrees", subtrees),
-            ("lists emptied", emptied),
+            ("emptied lists", emptied),
             ("waits", self.waits.size()),
             ("writes behind others", self.behind.len()),
-            ("leases whose nodes are removed", self.purging.len()),
+            ("purged leases", self.purging.len()),
             ("revocations", self.revoking.len() + self.uncovered.len()),
             ("attachments", self.attached.len()),
             ("writes held up", self.held_up.len()),
-            ("removals", self.purges),
+            ("purges", self.purges),
             ("bytes of writes", self.bytes),
         ]
     }
@@ -554,21 +554,22 @@ impl PendingWrites {
                 }
             }
             if pending.path().is_some_and(|path| !self.by_path.contains(&(path.clone(), *write_id))) {
-                return Err(format!("write {write_id} is not found by its path"));
+                return Err(format!("write {write_id} is not in the index by path"));
             }
             if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(write_id)) {
-                return Err(format!("write {write_id} is not found by its request"));
+                return Err(format!("write {write_id} is not in the index by request"));
             }
             let is_in = |index: &BTreeSet<(Incarnation, PendingWriteId)>, lease: &Incarnation| {
                 index.contains(&(*lease, *write_id))
             };
-            let is_found = pending.purged_leases().iter().all(|lease| {
+            let is_indexed = pending.purged_leases().iter().all(|lease| {
                 is_in(&self.purging, lease)
                     && is_in(&self.revoking, lease) != pending.is_proposed
                     && is_in(&self.uncovered, lease) == pending.was_uncovered
             });
-            if !is_found || pending.attached().iter().any(|lease| is_in(&self.attached, lease) == pending.is_proposed) {
-                return Err(format!("write {write_id} is not found by the leases whose nodes it removes, or attaches"));
+            if !is_indexed || pending.attached().iter().any(|lease| is_in(&self.attached, lease) == pending.is_proposed)
+            {
+                return Err(format!("write {write_id} is not in the indexes by lease"));
             }
             let mut revocations = pending.attached().iter().filter_map(|lease| self.last_revocation(*lease, *write_id));
             let passes = |other: &PendingWriteId| !pending.is_proposed && !pending.revoking.contains(other);
@@ -584,24 +585,24 @@ impl PendingWrites {
             }
         }
         if waits != self.waits {
-            return Err("the waits of all writes are not those that are found by what ends them".to_owned());
+            return Err("the indexes of waits do not match the writes".to_owned());
         }
         let bytes: usize = self.pending.values().map(|pending| pending.bytes).sum();
         if self.bytes != bytes {
-            return Err(format!("writes are counted to take {} bytes: expected {bytes}", self.bytes));
+            return Err(format!("the writes are counted as {} bytes: expected {bytes}", self.bytes));
         }
         let behind: usize = self.behind.values().map(BTreeSet::len).sum();
         let held_up: usize = self.held_up.values().map(BTreeSet::len).sum();
-        let expected = |of: fn(&PendingWrite) -> usize| self.pending.values().map(of).sum::<usize>();
+        let expected = |count: fn(&PendingWrite) -> usize| self.pending.values().map(count).sum::<usize>();
         if (behind, held_up) != (expected(|pending| pending.ahead.len()), expected(|pending| pending.revoking.len())) {
-            return Err("others wait behind writes than the writes say".to_owned());
+            return Err("the indexes `behind` and `held_up` do not match the writes".to_owned());
         }
         self.queues.check(&self.pending)
     }
 }
 
-fn covers_bytes(covers: &[ObjectSet]) -> usize {
-    covers.iter().map(|set| SET_BYTES + set.path().as_str().len()).sum()
+fn footprint_bytes(footprint: &[ObjectSet]) -> usize {
+    footprint.iter().map(|set| SET_BYTES + set.path().as_str().len()).sum()
 }
 
 /// The writes of an index for this lease, with ids from `from` on and below `before`.

@@ -38,8 +38,8 @@ impl Lessor {
                 return self.write_refused(waiting, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
             }
         };
-        let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
-        match (&result, &asked.write) {
+        let Some((request, ready)) = self.finish_client_write(waiting) else { return };
+        match (&result, &request.write) {
             (Err(_), _)
             | (
                 Ok(_),
@@ -60,7 +60,7 @@ impl Lessor {
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
             ) => self.reset_volume_copies(path, cx.state),
         }
-        self.answer_write(asked, &result, cx);
+        self.answer_write(request, &result, cx);
         self.propose_ready(ready);
     }
 
@@ -69,10 +69,10 @@ impl Lessor {
         waiting: PendingWriteId,
     ) -> Option<(ClientWrite, Vec<PendingWriteId>)> {
         match self.writes.leave(waiting)? {
-            (PendingWrite { work: WriteKind::Client(asked), .. }, ready) => {
-                self.load_to_come -= asked.load;
-                self.results_to_come -= results_of_write(&asked.write);
-                Some((asked, ready))
+            (PendingWrite { work: WriteKind::Client(request), .. }, ready) => {
+                self.load_to_come -= request.load;
+                self.results_to_come -= results_of_write(&request.write);
+                Some((request, ready))
             }
             _ => None,
         }
@@ -81,9 +81,9 @@ impl Lessor {
     /// Gathers consents again for a write that would have changed objects that no consent covers
     /// (S2). The write stays at its position in the queues.
     pub(in crate::lessor) fn gather_again(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
-        let Some(asked) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
-        let covers = self.covers_again(asked, cx.state);
-        let ready = self.writes.cover(waiting, covers);
+        let Some(request) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
+        let footprint = self.footprint_again(request, cx.state);
+        let ready = self.writes.set_footprint(waiting, footprint);
         self.propose_ready(ready);
         self.gather(waiting, cx);
     }
@@ -94,9 +94,9 @@ impl Lessor {
         refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
         cx: &mut StepContext<'_>,
     ) {
-        let Some((asked, ready)) = self.finish_client_write(waiting) else { return };
-        for asker in &asked.requesters {
-            self.reply(asker, Err(refusal(asked.session, asked.sequence)), cx);
+        let Some((request, ready)) = self.finish_client_write(waiting) else { return };
+        for requester in &request.requesters {
+            self.reply(requester, Err(refusal(request.session, request.sequence)), cx);
         }
         self.propose_ready(ready);
     }
@@ -106,34 +106,34 @@ impl Lessor {
     /// know which objects the writer will read.
     pub(in crate::lessor) fn answer_write(
         &mut self,
-        asked: ClientWrite,
+        request: ClientWrite,
         result: &Result<Written, WriteRefusal>,
         cx: &mut StepContext<'_>,
     ) {
-        let ClientWrite { requesters, write, .. } = asked;
+        let ClientWrite { requesters, write, .. } = request;
         let last = requesters.len().saturating_sub(1);
-        for (place, asker) in requesters.iter().enumerate() {
+        for (index, requester) in requesters.iter().enumerate() {
             let answer = match result {
                 Err(refusal) => Err(Refusal::Write(refusal.clone())),
-                Ok(written) => Ok(self.written_answer(asker.session, &write, written, place == last, cx)),
+                Ok(written) => Ok(self.written_answer(requester.session, &write, written, index == last, cx)),
             };
-            self.reply(asker, answer, cx);
+            self.reply(requester, answer, cx);
         }
     }
 
     /// Answers with a remembered outcome, without object leases. Promises are computed afresh (S9).
     pub(in crate::lessor) fn answer_again(
         &mut self,
-        asker: &Requester,
+        requester: &Requester,
         write: &Write,
         outcome: Result<Written, WriteRefusal>,
         cx: &mut StepContext<'_>,
     ) {
         let answer = match outcome {
             Err(refusal) => Err(Refusal::Write(refusal)),
-            Ok(written) => Ok(self.written_answer(asker.session, write, &written, false, cx)),
+            Ok(written) => Ok(self.written_answer(requester.session, write, &written, false, cx)),
         };
-        self.reply(asker, answer, cx);
+        self.reply(requester, answer, cx);
     }
 
     /// The answer to a write that took effect. If `grants`, a put's writer gets a lease on the
@@ -151,10 +151,12 @@ impl Lessor {
         let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
         // The end of a lease in the same entry may have removed the written node again. The queues
         // order only writes, so they do not prevent that.
-        let is_there =
+        let is_unremoved =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let grant = match write {
-            Write::Put { path, .. } if grants && is_there(path) => self.grant(session, &Object::data(path.clone()), cx),
+            Write::Put { path, .. } if grants && is_unremoved(path) => {
+                self.grant(session, &Object::data(path.clone()), cx)
+            }
             _ => None,
         };
         let granted = written.lease.map(|GrantedKeyLease { id, incarnation }| {

@@ -42,9 +42,9 @@ fn up_to_one_that_waits<'a>(
 ) -> impl Iterator<Item = PendingWriteId> {
     let mut is_found = false;
     let up_to = queue.counted().take_while(move |(_, passes)| {
-        let goes_on = !is_found;
+        let is_included = !is_found;
         is_found |= !**passes;
-        goes_on
+        is_included
     });
     up_to.map(|(write_id, _)| *write_id)
 }
@@ -60,9 +60,9 @@ pub(super) struct WriteQueues {
 }
 
 impl WriteQueues {
-    /// Adds a write to the queues of its covers. `empties`: whether it removes nodes of leases.
-    pub(super) fn enter(&mut self, write_id: PendingWriteId, covers: &[ObjectSet], passes: bool, empties: bool) {
-        for set in covers {
+    /// Adds a write to the queues of its footprint. `empties`: whether it removes nodes of leases.
+    pub(super) fn enter(&mut self, write_id: PendingWriteId, footprint: &[ObjectSet], passes: bool, empties: bool) {
+        for set in footprint {
             let queue = match set {
                 ObjectSet::One(object) => self.objects.entry(object.clone()).or_default(),
                 ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_default(),
@@ -70,14 +70,14 @@ impl WriteQueues {
             queue.all.insert(write_id);
             queue.waiting.insert(write_id, passes);
         }
-        for list in covers.iter().filter(|_| empties).filter_map(list_of) {
+        for list in footprint.iter().filter(|_| empties).filter_map(list_of) {
             *self.emptied.entry(list.clone()).or_default() += 1;
         }
     }
 
     /// Marks a write as proposed: no other write waits for it from now on.
-    pub(super) fn proposed(&mut self, write_id: PendingWriteId, covers: &[ObjectSet]) {
-        for set in covers {
+    pub(super) fn proposed(&mut self, write_id: PendingWriteId, footprint: &[ObjectSet]) {
+        for set in footprint {
             let queue = match set {
                 ObjectSet::One(object) => self.objects.get_mut(object),
                 ObjectSet::Subtree(top) => self.subtrees.get_mut(top),
@@ -88,14 +88,14 @@ impl WriteQueues {
         }
     }
 
-    pub(super) fn leave(&mut self, write_id: PendingWriteId, covers: &[ObjectSet], empties: bool) {
-        for set in covers {
+    pub(super) fn leave(&mut self, write_id: PendingWriteId, footprint: &[ObjectSet], empties: bool) {
+        for set in footprint {
             match set {
                 ObjectSet::One(object) => leave(&mut self.objects, object, write_id),
                 ObjectSet::Subtree(top) => leave(&mut self.subtrees, top, write_id),
             }
         }
-        for list in covers.iter().filter(|_| empties).filter_map(list_of) {
+        for list in footprint.iter().filter(|_| empties).filter_map(list_of) {
             if let Some(count) = self.emptied.get_mut(list) {
                 *count -= 1;
                 if *count == 0 {
@@ -106,12 +106,12 @@ impl WriteQueues {
     }
 
     /// Whether a write of the object is pending (S3).
-    pub(super) fn cover(&self, object: &Object) -> bool {
+    pub(super) fn contains(&self, object: &Object) -> bool {
         self.objects.contains_key(object) || self.tops_above(&object.path).next().is_some()
     }
 
-    /// The objects of a subtree that pending writes cover, and the subtrees below the lists of
-    /// `emptied`.
+    /// The objects of a subtree in footprints of pending writes, and the subtrees below the lists
+    /// of `emptied`.
     pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
         let objects = self.objects_in(within).map(|(object, _)| ObjectSet::One(object.clone()));
         let above = self.tops_above(within.path()).map(|(top, _)| top);
@@ -134,12 +134,12 @@ impl WriteQueues {
     /// writes wait behind these.
     pub(super) fn ahead(
         &self,
-        covers: &[ObjectSet],
+        footprint: &[ObjectSet],
         write_id: PendingWriteId,
         pending: &BTreeMap<PendingWriteId, PendingWrite>,
     ) -> BTreeSet<PendingWriteId> {
         let mut ahead = BTreeSet::new();
-        for set in covers {
+        for set in footprint {
             self.add_ahead(set, write_id, pending, &mut ahead);
         }
         ahead
@@ -164,7 +164,7 @@ impl WriteQueues {
         let last = above.iter().rev().find(waits).copied().unwrap_or_default();
         let mut queues = self.queues_in(set).counted();
         let mut writes = pending.range(last + 1..write_id).counted();
-        let shares = |other: &PendingWrite| !other.is_proposed && other.covers.iter().any(|cover| cover.overlaps(set));
+        let shares = |other: &PendingWrite| !other.is_proposed && other.footprint.iter().any(|own| own.overlaps(set));
         let (mut along_queues, mut along_writes) = (Vec::new(), Vec::new());
         loop {
             match queues.next() {
@@ -180,9 +180,9 @@ impl WriteQueues {
 
     /// The nearest later unproposed writes that share an object with these sets. All other such
     /// writes wait behind these.
-    pub(super) fn behind(&self, covers: &[ObjectSet], write_id: PendingWriteId) -> BTreeSet<PendingWriteId> {
-        let above = covers.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
-        let inside = covers.iter().flat_map(|set| self.queues_in(set));
+    pub(super) fn behind(&self, footprint: &[ObjectSet], write_id: PendingWriteId) -> BTreeSet<PendingWriteId> {
+        let above = footprint.iter().flat_map(|set| self.tops_above(set.path())).map(|(_, queue)| queue);
+        let inside = footprint.iter().flat_map(|set| self.queues_in(set));
         above.chain(inside).counted().filter_map(|queue| queue.first_after(write_id)).collect()
     }
 
@@ -227,15 +227,15 @@ impl WriteQueues {
     pub(super) fn check(&self, pending: &BTreeMap<PendingWriteId, PendingWrite>) -> Result<(), String> {
         let mut expected = Self::default();
         for (write_id, pending) in pending {
-            expected.enter(*write_id, &pending.covers, pending.passes(), !pending.purged_leases().is_empty());
+            expected.enter(*write_id, &pending.footprint, pending.passes(), !pending.purged_leases().is_empty());
             if pending.is_proposed {
-                expected.proposed(*write_id, &pending.covers);
+                expected.proposed(*write_id, &pending.footprint);
             }
         }
         if *self == expected {
             return Ok(());
         }
-        Err("the queues are not those of the writes that wait".to_owned())
+        Err("the queues do not match the pending writes".to_owned())
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_before_a_write_ends_with_one_that_waits() {
+    fn last_before_a_write_ends_with_a_waiting_write() {
         let waiting = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
         let queue = WriteQueue { all: waiting.keys().copied().collect(), waiting };
         let before = |write_id| queue.last_before(write_id).collect::<Vec<_>>();

@@ -25,7 +25,7 @@ impl ConsentWaits {
         visit(1 + wait.leases.len());
         self.by_stamp.insert((session, wait.stamp, write_id));
         self.by_lease.extend(wait.leases.iter().map(|(volume, lease)| (session, volume.clone(), *lease, write_id)));
-        self.by_expiry.extend(wait.expires_at.map(|over| (over, session, write_id)));
+        self.by_expiry.extend(wait.expires_at.map(|expires_at| (expires_at, session, write_id)));
     }
 
     pub(in crate::lessor) fn remove(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
@@ -34,8 +34,8 @@ impl ConsentWaits {
         for (volume, lease) in &wait.leases {
             self.by_lease.remove(&(session, volume.clone(), *lease, write_id));
         }
-        if let Some(over) = wait.expires_at {
-            self.by_expiry.remove(&(over, session, write_id));
+        if let Some(expires_at) = wait.expires_at {
+            self.by_expiry.remove(&(expires_at, session, write_id));
         }
     }
 
@@ -54,8 +54,8 @@ impl ConsentWaits {
 
     /// The waits for object leases that have ended.
     pub(in crate::lessor) fn expired(&self, now: ClusterTime) -> Vec<(SessionId, PendingWriteId)> {
-        let over = self.by_expiry.iter().take_while(|(over, ..)| *over <= now).counted();
-        over.map(|(_, session, write_id)| (*session, *write_id)).collect()
+        let expired = self.by_expiry.iter().take_while(|(expires_at, ..)| *expires_at <= now).counted();
+        expired.map(|(_, session, write_id)| (*session, *write_id)).collect()
     }
 
     #[cfg(test)]

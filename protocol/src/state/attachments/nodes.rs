@@ -33,11 +33,11 @@ impl Nodes {
 
     /// The nodes from `path` on, in order.
     pub(super) fn from(&self, path: NodePath) -> impl Iterator<Item = &NodePath> + use<'_> {
-        let (one, many) = match self {
+        let (only, many) = match self {
             Self::One(only) => (Some(only).filter(|only| **only >= path), None),
             Self::Many(all) => (None, Some(all.range(path..))),
         };
-        one.into_iter().chain(many.into_iter().flatten())
+        only.into_iter().chain(many.into_iter().flatten())
     }
 
     /// Removes a node. Returns false if it was the last.
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_left_of_many_is_as_one_that_never_had_others() {
+    fn set_reduced_to_one_node_equals_a_new_set_of_one() {
         let mut nodes = Nodes::One(path("/a"));
         nodes.insert(&path("/a"));
         assert_eq!(nodes, Nodes::One(path("/a")));
@@ -98,12 +98,12 @@ mod tests {
             nodes.insert(&path(name));
         }
         assert_eq!(nodes.from(path("/b")).cloned().collect::<Vec<_>>(), [path("/b"), path("/c")]);
-        assert_eq!(nodes.split(3), None, "there are no more than that");
+        assert_eq!(nodes.split(3), None, "the set has fewer nodes");
         assert_eq!(nodes.split(1), Some(vec![path("/a")]));
         assert!(nodes.remove(&path("/b")));
         assert_eq!(nodes, Nodes::One(path("/c")));
-        assert!(nodes.remove(&path("/b")), "it had gone");
+        assert!(nodes.remove(&path("/b")), "the node was not in the set");
         assert_eq!(nodes.from(path("/d")).count(), 0);
-        assert!(!nodes.remove(&path("/c")), "that was all");
+        assert!(!nodes.remove(&path("/c")), "the set is empty");
     }
 }

@@ -61,11 +61,11 @@ fn exists(fixture: &Fixture, at: &str) -> bool {
 }
 
 fn owner(fixture: &Fixture, at: &str) -> Option<NodeOwner> {
-    fixture.state.data(&path(at)).expect("it exists").stat.owner
+    fixture.state.data(&path(at)).expect("the node exists").stat.owner
 }
 
 fn names(fixture: &Fixture, at: &str) -> Vec<String> {
-    fixture.state.children(&path(at)).expect("it exists").names
+    fixture.state.children(&path(at)).expect("the node exists").names
 }
 
 /// Ends the lease in the log. Returns its incarnation.
@@ -88,7 +88,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
     let granted = given.lease.expect("a lease");
     let id = granted.id;
     assert_eq!(given, Written { lease: Some(granted), ..Written::default() });
-    let lease = fixture.state.lease(&LeaseKey::Key(id)).expect("it is there");
+    let lease = fixture.state.lease(&LeaseKey::Key(id)).expect("the node exists");
     assert_eq!((lease.incarnation, lease.term()), (granted.incarnation, MINUTE));
     // The state does not assign an id that a client has chosen.
     let next = LeaseId(id.0 + 1);
@@ -98,7 +98,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
 }
 
 #[test]
-fn a_node_cannot_go_with_a_lease_that_does_not_exist() {
+fn node_cannot_be_attached_to_a_missing_lease() {
     let (mut fixture, session) = fixture();
     let none = LeaseId(7);
     assert_eq!(fixture.write(session, to("/a", none)), Err(WriteRefusal::LeaseNotFound { id: none }));
@@ -109,43 +109,43 @@ fn a_node_cannot_go_with_a_lease_that_does_not_exist() {
 }
 
 #[test]
-fn a_node_goes_with_one_lease_the_last_it_was_put_with() {
+fn node_is_attached_to_the_lease_of_its_last_put() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     assert_eq!(owner(&fixture, "/a"), Some(NodeOwner::Lease(ONE)));
     fixture.write(session, attach("/a", Attach::Unchanged)).expect("kept");
     assert_eq!(owner(&fixture, "/a"), Some(NodeOwner::Lease(ONE)));
     fixture.write(session, to("/a", TWO)).expect("attached anew");
-    fixture.write(session, revoke(ONE)).expect("it exists");
-    assert!(exists(&fixture, "/a"), "it goes with the other");
-    fixture.write(session, revoke(TWO)).expect("it exists");
+    fixture.write(session, revoke(ONE)).expect("the node exists");
+    assert!(exists(&fixture, "/a"), "the node is attached to the other lease");
+    fixture.write(session, revoke(TWO)).expect("the node exists");
     assert!(!exists(&fixture, "/a"));
 }
 
 #[test]
-fn a_put_without_a_lease_lets_the_node_stay() {
+fn put_without_a_lease_detaches_the_node() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     fixture.put(session, "/a", "stays");
     assert_eq!(owner(&fixture, "/a"), None);
-    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    let revoked = fixture.write(session, revoke(ONE)).expect("the node exists");
     assert_eq!((revoked.removed, revoked.revision), (0, Revision(2)), "nothing changed");
     assert!(exists(&fixture, "/a"));
 }
 
 #[test]
-fn all_that_a_lease_carries_is_gone_with_one_change() {
+fn purge_removes_all_nodes_of_a_lease_in_one_change() {
     let (mut fixture, session) = fixture();
     for at in ["/a/x", "/a/y", "/b/z"] {
         fixture.write(session, to(at, ONE)).expect("attached");
     }
     fixture.put(session, "/a/stays", "");
-    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    let revoked = fixture.write(session, revoke(ONE)).expect("the node exists");
     assert_eq!((revoked.revision, revoked.removed), (Revision(5), 3));
     assert_eq!((names(&fixture, "/a"), names(&fixture, "/b")), (vec!["stays".to_owned()], vec![]));
-    let list = fixture.state.children(&path("/a")).expect("it exists");
-    assert_eq!((list.version, list.modify_revision), (4, Revision(5)), "a change for all that went");
-    let changed = fixture.state.changed_since(Revision(4), &path("/")).expect("it is known");
+    let list = fixture.state.children(&path("/a")).expect("the node exists");
+    assert_eq!((list.version, list.modify_revision), (4, Revision(5)), "one change removes all nodes");
+    let changed = fixture.state.changed_since(Revision(4), &path("/")).expect("the revision is in the history");
     for set in [data("/a/x"), children("/a/x"), data("/a/y"), data("/b/z"), children("/a"), children("/b")] {
         assert!(changed.contains(&set), "{set:?} in {changed:?}");
     }
@@ -157,12 +157,12 @@ fn change_of_lease_with_many_nodes_names_common_subtree() {
     for number in 0..20 {
         fixture.write(session, to(&format!("/a/b/{number}"), ONE)).expect("attached");
     }
-    fixture.write(session, revoke(ONE)).expect("it exists");
+    fixture.write(session, revoke(ONE)).expect("the node exists");
     assert_eq!(fixture.state.changed_since(Revision(20), &path("/")), Some(vec![subtree("/a/b")]));
 }
 
 #[test]
-fn nothing_lies_below_a_node_that_goes_with_a_lease() {
+fn attached_node_has_no_children() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     let leased = Err(WriteRefusal::Attached { path: path("/a") });
@@ -178,27 +178,27 @@ fn nothing_lies_below_a_node_that_goes_with_a_lease() {
 }
 
 #[test]
-fn what_is_gone_and_not_yet_removed_is_in_nobodys_way() {
+fn purged_nodes_do_not_block_new_ones() {
     let (mut fixture, session) = fixture();
     let many = RECLAIMED_PER_ENTRY + 10;
     attach_many(&mut fixture, session, "/a", many, ONE);
     let last = format!("/a/{:05}", many - 1);
-    let revoked = fixture.write(session, revoke(ONE)).expect("it exists");
+    let revoked = fixture.write(session, revoke(ONE)).expect("the node exists");
     assert_eq!(revoked.removed, many as u64);
-    assert!(fixture.state.nodes.contains_key(&path(&last)), "it is not removed yet");
+    assert!(fixture.state.nodes.contains_key(&path(&last)), "the node is not reclaimed yet");
     assert_eq!((exists(&fixture, &last), names(&fixture, "/a")), (false, vec![]));
     assert_eq!(fixture.state.nodes_below(&path("/a")).count(), 0);
     let rows: Vec<_> = fixture.state.rows().collect();
-    assert_eq!(State::from_rows(rows), Ok(fixture.state.clone()), "a snapshot keeps it gone");
+    assert_eq!(State::from_rows(rows), Ok(fixture.state.clone()), "the node does not exist after a snapshot");
     let made = fixture.put(session, &last, "again");
-    assert_eq!(made.stat.expect("a put").create_revision, made.revision, "as if it had never been there");
+    assert_eq!(made.stat.expect("a put").create_revision, made.revision, "the node is new");
     fixture.run(Command::Tick { renewals: vec![] });
-    assert_eq!(fixture.state.nodes.len(), 3, "/, /a and what was made anew");
+    assert_eq!(fixture.state.nodes.len(), 3, "/, /a and the new nodes");
     assert_eq!(names(&fixture, "/a"), [last.rsplit('/').next().expect("a name")]);
 }
 
 #[test]
-fn what_there_is_no_room_for_waits_for_the_next_entry() {
+fn commands_beyond_the_bound_wait_for_the_next_entry() {
     let (mut fixture, session) = fixture();
     let three = LeaseId(3);
     fixture.write(session, grant(three)).expect("new");
@@ -211,7 +211,7 @@ fn what_there_is_no_room_for_waits_for_the_next_entry() {
     assert_eq!(
         fixture.state.attachments.tombstones,
         BTreeSet::from([two]),
-        "all its nodes went, and nothing is known of that yet"
+        "no node is left, and its lease is an orphan"
     );
     fixture.run(Command::Purge { leases: vec![one, three] });
     assert_eq!(
@@ -245,18 +245,14 @@ fn parent_of_orphans_can_be_removed_and_recreated() {
 }
 
 #[test]
-fn what_went_with_a_lease_is_there_until_consents_are_in() {
+fn orphans_exist_until_all_consents_are_in() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
     fixture.write(session, to("/a/y", ONE)).expect("attached");
     let lease = expire(&mut fixture, &LeaseKey::Key(ONE));
-    assert!(exists(&fixture, "/a/x"), "its copies may be in use");
+    assert!(exists(&fixture, "/a/x"), "the session may use its copies");
     assert_eq!(fixture.state.orphans().collect::<Vec<_>>(), [lease]);
-    assert_eq!(
-        fixture.write(session, to("/b", ONE)),
-        Err(WriteRefusal::LeaseNotFound { id: ONE }),
-        "nothing comes after"
-    );
+    assert_eq!(fixture.write(session, to("/b", ONE)), Err(WriteRefusal::LeaseNotFound { id: ONE }), "no later node");
     fixture.put(session, "/a/y", "stays");
     assert_eq!(remove(&mut fixture, lease), Outcome::Purged { nodes: 1 });
     assert_eq!(names(&fixture, "/a"), ["y"], "it was put without a lease in time");
@@ -265,16 +261,16 @@ fn what_went_with_a_lease_is_there_until_consents_are_in() {
 }
 
 #[test]
-fn orphans_that_are_removed_by_hand_are_orphans_no_more() {
+fn orphans_removed_on_request_are_not_purged() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a/x", ONE)).expect("attached");
     expire(&mut fixture, &LeaseKey::Key(ONE));
-    fixture.write(session, delete("/a", true)).expect("it is there");
+    fixture.write(session, delete("/a", true)).expect("the node exists");
     assert_eq!(fixture.state.orphans().count(), 0);
 }
 
 #[test]
-fn nothing_that_a_lease_still_carries_is_removed() {
+fn nodes_of_a_live_lease_are_not_purged() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
     let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("a lease").incarnation;
@@ -289,14 +285,14 @@ fn revocation_is_not_covered_if_nodes_were_attached_since() {
     let gathered = fixture.state.revision();
     fixture.write(session, to("/b", ONE)).expect("attached");
     let sequence = fixture.next_sequence(session);
-    let meant = fixture.state.intended(session, &revoke(ONE));
+    let intended = fixture.state.intended(session, &revoke(ONE));
     let revoke = |attached_through| Command::Write {
         session,
         sequence,
         unanswered_from: Sequence(1),
         write: revoke(ONE),
         consented: everything(),
-        intended: meant.clone(),
+        intended: intended.clone(),
         attached_through,
     };
     assert_eq!(fixture.run(revoke(gathered)), Outcome::MissingConsents);
@@ -306,7 +302,7 @@ fn revocation_is_not_covered_if_nodes_were_attached_since() {
 }
 
 #[test]
-fn what_goes_with_a_session_is_orphaned_when_it_closes() {
+fn nodes_of_a_session_are_orphans_when_it_closes() {
     let (mut fixture, session) = fixture();
     fixture.acquire(session, "/");
     let lease = fixture.state.lease(&LeaseKey::Volume(session, path("/"))).expect("acquired").incarnation;
@@ -326,24 +322,24 @@ fn lease_with_attached_nodes_is_extended_not_replaced() {
     let key = LeaseKey::Volume(session, path("/"));
     let before = fixture.state.lease(&key).expect("acquired").clone();
     fixture.time = seconds(5);
-    let again = fixture.acquire(session, "/x");
-    let expected = |incarnation: Incarnation| matches!(again, Outcome::VolumeAcquired { incarnation: got, .. } if got == incarnation);
-    assert!(expected(before.incarnation), "{again:?}");
-    assert!(fixture.state.lease(&key).expect("it stays").horizon > before.horizon);
+    let acquired = fixture.acquire(session, "/x");
+    let expected = |incarnation: Incarnation| matches!(acquired, Outcome::VolumeAcquired { incarnation: got, .. } if got == incarnation);
+    assert!(expected(before.incarnation), "{acquired:?}");
+    assert!(fixture.state.lease(&key).expect("the lease stays").horizon > before.horizon);
     fixture.write(session, delete("/a", false)).expect("a leaf");
-    let again = fixture.acquire(session, "/x");
+    let acquired = fixture.acquire(session, "/x");
     assert!(
-        matches!(again, Outcome::VolumeAcquired { incarnation, .. } if incarnation > before.incarnation),
-        "{again:?}"
+        matches!(acquired, Outcome::VolumeAcquired { incarnation, .. } if incarnation > before.incarnation),
+        "{acquired:?}"
     );
 }
 
 #[test]
-fn a_lease_of_the_same_name_carries_nothing_of_the_last() {
+fn new_lease_of_the_same_id_has_no_nodes() {
     let (mut fixture, session) = fixture();
     fixture.write(session, to("/a", ONE)).expect("attached");
-    fixture.write(session, revoke(ONE)).expect("it exists");
-    fixture.write(session, grant(ONE)).expect("the name is free again");
+    fixture.write(session, revoke(ONE)).expect("the node exists");
+    fixture.write(session, grant(ONE)).expect("the node can be created again");
     assert!(!fixture.state.has_dependents(&LeaseKey::Key(ONE)));
     assert!(!exists(&fixture, "/a"));
 }
@@ -358,11 +354,11 @@ fn volume_with_attached_nodes_on_its_lease_is_not_removed() {
     let carries = WriteRefusal::VolumeInUse { path: path("/v"), session };
     assert_eq!(fixture.write(session, remove.clone()), Err(carries));
     fixture.write(session, delete("/v/a", false)).expect("a leaf");
-    fixture.write(session, remove).expect("nothing goes with it");
+    fixture.write(session, remove).expect("no node is attached to the lease");
 }
 
 #[test]
-fn many_leases_that_end_with_one_entry_are_buried_with_it() {
+fn entry_that_ends_many_leases_reclaims_their_nodes() {
     let (mut fixture, session) = fixture();
     for id in [ONE, TWO] {
         fixture.write(session, to(&format!("/{}", id.0), id)).expect("attached");
@@ -371,7 +367,7 @@ fn many_leases_that_end_with_one_entry_are_buried_with_it() {
     let leases = [ONE, TWO].map(|id| expire(&mut fixture, &LeaseKey::Key(id))).to_vec();
     assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes: 4 });
     assert_eq!(fixture.state.nodes.len(), 1, "only the root");
-    assert_eq!(fixture.state.attachments.tombstones, BTreeSet::new(), "nothing is carried along from entry to entry");
+    assert_eq!(fixture.state.attachments.tombstones, BTreeSet::new(), "no tombstone is left");
 }
 
 #[test]
@@ -397,17 +393,18 @@ fn small_leases_of_one_list_are_removed_in_one_change() {
     let leases = leases.iter().chain(&leases).copied().collect();
     assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes: 17 + 7 });
     assert_eq!((names(&fixture, "/list"), names(&fixture, "/two")), (vec![], vec![]));
-    let changes = fixture.state.events_after(before).expect("it is known");
-    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
-    assert_eq!(counts, [17, 2, 4, 1], "those that go alone, then each list");
+    let changes = fixture.state.events_after(before).expect("the revision is in the history");
+    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("the history has the events").len()).collect();
+    assert_eq!(counts, [17, 2, 4, 1], "one change for each large lease, then one for each list");
     let last = fixture.state.meta.revision;
-    let together = fixture.state.changed_since(Revision(last.0 - 2), &path("/list")).expect("it is known");
+    let together =
+        fixture.state.changed_since(Revision(last.0 - 2), &path("/list")).expect("the revision is in the history");
     let few = few.iter().flat_map(|(at, _)| [data(at), children(at)]);
     assert_eq!(together.into_iter().collect::<BTreeSet<_>>(), few.chain([children("/list")]).collect());
 }
 
 #[test]
-fn no_change_takes_more_nodes_along_than_can_be_told() {
+fn purge_change_has_at_most_the_bound_of_nodes() {
     let mut fixture = Fixture::new();
     let ids: Vec<LeaseId> = (0..=NODES_PER_CHANGE / FEW_NODES).map(|number| LeaseId(number as u64)).collect();
     for id in &ids {
@@ -421,8 +418,8 @@ fn no_change_takes_more_nodes_along_than_can_be_told() {
     let leases = ids.iter().map(|id| expire(&mut fixture, &LeaseKey::Key(*id))).collect();
     let nodes = (NODES_PER_CHANGE + FEW_NODES) as u64;
     assert_eq!(fixture.run(Command::Purge { leases }), Outcome::Purged { nodes });
-    let changes = fixture.state.events_after(before).expect("it is known");
-    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("they can be told").len()).collect();
+    let changes = fixture.state.events_after(before).expect("the revision is in the history");
+    let counts: Vec<usize> = changes.map(|(_, events)| events.expect("the history has the events").len()).collect();
     assert_eq!(counts, [NODES_PER_CHANGE, FEW_NODES]);
 }
 
@@ -463,7 +460,7 @@ fn put_with_closed(count: u64) -> (usize, usize) {
             condition: Condition::Any,
             attach: Attach::Session,
         };
-        fixture.write(closed, write).expect("it has a lease");
+        fixture.write(closed, write).expect("the session has a lease");
         commands.push(Command::CloseSession { session: closed });
     }
     let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
@@ -471,7 +468,7 @@ fn put_with_closed(count: u64) -> (usize, usize) {
     assert_eq!(fixture.state.attachments.closed_session_orphans.len() as u64, count);
     let command = fixture.put_command_of(session, "/a", "1");
     let applied = fixture.apply_command(command);
-    let meta = fixture.state.row(&RowKey::Meta).expect("it is always there");
+    let meta = fixture.state.row(&RowKey::Meta).expect("the root always exists");
     // Another client writes one orphan meanwhile. Another orphan is purged.
     fixture.put(session, "/closed/0", "stays");
     let lease = fixture.state.orphans().next().expect("more than one");

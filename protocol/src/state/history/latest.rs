@@ -56,12 +56,18 @@ impl Hash for LatestChanges {
 }
 
 impl LatestChanges {
-    /// Records a change of the set in its volume. If the set is the subtree of a volume, `around`
-    /// is the outer volume.
-    pub(super) fn note(&mut self, set: &ObjectSet, revision: Revision, volume: &NodePath, around: Option<&NodePath>) {
+    /// Records a change of the set in its volume. If the set is the subtree of a volume,
+    /// `outer_volume` is the volume around it.
+    pub(super) fn note(
+        &mut self,
+        set: &ObjectSet,
+        revision: Revision,
+        volume: &NodePath,
+        outer_volume: Option<&NodePath>,
+    ) {
         visit(1);
-        let last = LastChange { revision, volume: volume.clone(), outer_volume: around.cloned() };
-        for volume in std::iter::once(volume).chain(around) {
+        let last = LastChange { revision, volume: volume.clone(), outer_volume: outer_volume.cloned() };
+        for volume in std::iter::once(volume).chain(outer_volume) {
             match self.volumes.get_mut(volume) {
                 Some(sets) => sets.insert((revision, set.clone())),
                 None => self.volumes.entry(volume.clone()).or_default().insert((revision, set.clone())),
@@ -120,23 +126,23 @@ impl LatestChanges {
             sets.map(|(revision, set)| (hashed(set), revision)).collect();
         let is_last = |(set, last): (&ObjectSet, &LastChange)| expected.get(&hashed(set)) == Some(&last.revision);
         if expected.len() != self.sets.len() || !self.sets.iter().all(is_last) {
-            return Err("the last changes of sets are not those of the history".to_owned());
+            return Err("the index of latest changes does not match the history".to_owned());
         }
         let mut entries = 0;
         for (set, last) in &self.sets {
             let key = (last.revision, set.clone());
             let volumes: BTreeSet<&NodePath> = std::iter::once(&last.volume).chain(&last.outer_volume).collect();
             entries += volumes.len();
-            let is_kept = |volume: &&NodePath| self.volumes.get(*volume).is_some_and(|sets| sets.contains(&key));
-            if !volumes.iter().all(is_kept) {
-                return Err("the last changes by volume are not those by set".to_owned());
+            let is_indexed = |volume: &&NodePath| self.volumes.get(*volume).is_some_and(|sets| sets.contains(&key));
+            if !volumes.iter().all(is_indexed) {
+                return Err("the latest changes by volume do not match those by set".to_owned());
             }
         }
         // Nothing else is indexed.
         if self.volumes.values().map(BTreeSet::len).sum::<usize>() != entries
             || self.volumes.values().any(BTreeSet::is_empty)
         {
-            return Err("the last changes by volume are not those by set".to_owned());
+            return Err("the latest changes by volume do not match those by set".to_owned());
         }
         Ok(())
     }

@@ -12,9 +12,9 @@ use crate::{
 const UNBOUNDED: ScanBounds = ScanBounds { bytes: usize::MAX, events: usize::MAX };
 
 /// The watched events after a revision, in short form.
-fn told(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
+fn reported(state: &State, after: u64, watched: &Watched) -> Vec<(u64, Vec<String>)> {
     let HistoryScan::Found(found) = state.scan_after(Revision(after), watched, UNBOUNDED) else {
-        panic!("it is known")
+        panic!("the revision is in the history")
     };
     assert_eq!(found.through, state.revision());
     let event = |Event { path, kind, reason }: &Event| match kind {
@@ -33,7 +33,7 @@ fn attached(at: &str, attach: Attach) -> Write {
 }
 
 #[test]
-fn what_changed_since_is_told_once_and_for_the_subtree_only() {
+fn changed_sets_are_unique_and_inside_the_subtree() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.put(session, "/a/x", "1");
@@ -43,14 +43,14 @@ fn what_changed_since_is_told_once_and_for_the_subtree_only() {
     fixture.write(session, create_volume("/a/v", 5)).expect("new");
     let since = |revision, at: &str| fixture.state.changed_since(Revision(revision), &path(at));
     assert_eq!(since(1, "/a"), Some(vec![children("/a"), data("/a/x"), subtree("/a/v")]));
-    assert_eq!(since(4, "/a/v/deep"), Some(vec![subtree("/a/v")]), "it covers what is asked for");
+    assert_eq!(since(4, "/a/v/deep"), Some(vec![subtree("/a/v")]), "the page has the requested changes");
     assert_eq!(since(1, "/b"), Some(vec![data("/b"), children("/b")]));
     assert_eq!(since(5, "/"), Some(vec![]));
-    assert_eq!(since(6, "/"), None, "still to come");
+    assert_eq!(since(6, "/"), None, "the revision is in the future");
 }
 
 #[test]
-fn what_changed_with_a_subtree_is_told_in_the_volumes_inside() {
+fn subtree_change_is_found_in_inner_volumes() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.write(session, create_volume("/v", 5)).expect("new");
@@ -64,11 +64,11 @@ fn what_changed_with_a_subtree_is_told_in_the_volumes_inside() {
     fixture.write(session, Write::RevokeLease { id: LeaseId(1) }).expect("granted");
     let volume = path("/v");
     let changed = fixture.state.changed_in_volume(&volume, before).expect("known");
-    assert_eq!(changed.collect::<Vec<_>>(), [&subtree("/")], "of so many nodes it is told where they all lay");
+    assert_eq!(changed.collect::<Vec<_>>(), [&subtree("/")], "many nodes are named by their subtree");
 }
 
 #[test]
-fn volume_that_is_made_is_told_in_the_one_around_it_too() {
+fn volume_creation_is_a_change_in_the_outer_volume() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     for (inner, around) in [("/v", "/"), ("/v/w", "/v")] {
@@ -81,12 +81,12 @@ fn volume_that_is_made_is_told_in_the_one_around_it_too() {
         }
         let elsewhere = path("/other");
         let others = fixture.state.changed_in_volume(&elsewhere, before).expect("known");
-        assert_eq!(others.count(), 0, "no volume is there");
+        assert_eq!(others.count(), 0, "the path is no volume");
     }
 }
 
 #[test]
-fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
+fn history_is_bounded_and_reports_compacted_revisions() {
     let mut state = State::new(crate::volume::VolumeSettings::DEFAULT);
     let mut index = 0;
     let mut apply = |state: &mut State, command| {
@@ -114,15 +114,16 @@ fn the_history_is_bounded_and_says_when_it_does_not_reach_back() {
     assert!(touched.contains(&RowKey::Change(Revision(2))) && touched.contains(&RowKey::Change(Revision(most + 2))));
     assert_eq!(state.row(&RowKey::Change(Revision(2))), None);
     assert!(state.row(&RowKey::Change(Revision(3))).is_some());
-    assert_eq!(state.changed_since(Revision(1), &NodePath::root()), None, "change 2 is forgotten");
+    assert_eq!(state.changed_since(Revision(1), &NodePath::root()), None, "change 2 is compacted");
     assert_eq!(state.changed_since(Revision(2), &NodePath::root()), Some(vec![data("/a")]));
     assert!(
         state.changed_in_volume(&NodePath::root(), Revision(1)).is_none()
             && state.changed_in_volume(&NodePath::root(), Revision(most + 3)).is_none()
     );
-    let changed: Vec<_> = state.changed_in_volume(&NodePath::root(), Revision(2)).expect("it is known").collect();
+    let changed: Vec<_> =
+        state.changed_in_volume(&NodePath::root(), Revision(2)).expect("the revision is in the history").collect();
     assert_eq!(changed, [&data("/a")]);
-    assert_eq!(state.history.sizes(), [1, 1], "the one object that was changed again and again");
+    assert_eq!(state.history.sizes(), [1, 1], "one object, changed several times");
     assert_eq!(state.check(), Ok(()));
     assert_eq!(State::from_rows(state.rows()), Ok(state));
 }
@@ -134,7 +135,7 @@ fn events_are_in_path_order_and_removals_in_reverse() {
     fixture.put(session, "/a/b/c", "1");
     fixture.put(session, "/a/b/d", "2");
     fixture.put(session, "/a-b", "3");
-    fixture.write(session, delete("/a", true)).expect("it is there");
+    fixture.write(session, delete("/a", true)).expect("the node exists");
     let all = [
         (1, vec!["/a = ", "/a/b = ", "/a/b/c = 1"]),
         (2, vec!["/a/b/d = 2"]),
@@ -142,32 +143,33 @@ fn events_are_in_path_order_and_removals_in_reverse() {
         (4, vec!["/a/b/d Request", "/a/b/c Request", "/a/b Request", "/a Request"]),
     ];
     let all = all.map(|(revision, events)| (revision, events.into_iter().map(str::to_owned).collect::<Vec<_>>()));
-    assert_eq!(told(&fixture.state, 0, &everything_below()), all);
-    assert_eq!(told(&fixture.state, 2, &everything_below()), all[2..]);
+    assert_eq!(reported(&fixture.state, 0, &everything_below()), all);
+    assert_eq!(reported(&fixture.state, 2, &everything_below()), all[2..]);
     let node = Watched::Node(path("/a/b"));
     let of_node = [(1, vec!["/a/b = ".to_owned()]), (4, vec!["/a/b Request".to_owned()])];
-    assert_eq!(told(&fixture.state, 0, &node), of_node, "of the node alone");
+    assert_eq!(reported(&fixture.state, 0, &node), of_node, "only events of the node");
     let subtree = Watched::Subtree(path("/a/b/c"));
-    assert_eq!(told(&fixture.state, 1, &subtree), [(4, vec!["/a/b/c Request".to_owned()])]);
+    assert_eq!(reported(&fixture.state, 1, &subtree), [(4, vec!["/a/b/c Request".to_owned()])]);
 }
 
 #[test]
-fn a_change_of_settings_is_told_to_nobody_and_passed_by() {
+fn settings_change_wakes_no_watch() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.write(session, create_volume("/v", 5)).expect("new");
-    assert_eq!(told(&fixture.state, 0, &everything_below()), [(1, vec!["/v = ".to_owned()])]);
+    assert_eq!(reported(&fixture.state, 0, &everything_below()), [(1, vec!["/v = ".to_owned()])]);
     fixture.write(session, create_volume("/v/w", 5)).expect("new");
     fixture.write(session, Write::RemoveVolume { path: path("/v") }).expect("a volume");
-    assert_eq!(told(&fixture.state, 2, &everything_below()), []);
+    assert_eq!(reported(&fixture.state, 2, &everything_below()), []);
 }
 
 #[test]
-fn what_goes_with_a_lease_goes_with_one_change_that_says_why() {
+fn attached_nodes_are_removed_by_one_change_with_reason() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.acquire(session, "/");
-    let gone = |fixture: &Fixture, after: u64| told(&fixture.state, after, &everything_below()).pop().expect("told").1;
+    let removal =
+        |fixture: &Fixture, after: u64| reported(&fixture.state, after, &everything_below()).pop().expect("told").1;
     for (id, at) in [(1, "/x"), (1, "/y"), (2, "/z")] {
         if fixture.state.lease(&LeaseKey::Key(LeaseId(id))).is_none() {
             let ttl = std::time::Duration::from_secs(5);
@@ -177,20 +179,20 @@ fn what_goes_with_a_lease_goes_with_one_change_that_says_why() {
     }
     fixture.write(session, attached("/s", Attach::Session)).expect("acquired");
     fixture.write(session, Write::RevokeLease { id: LeaseId(1) }).expect("granted");
-    assert_eq!(gone(&fixture, 4), ["/y Revoked", "/x Revoked"]);
+    assert_eq!(removal(&fixture, 4), ["/y Revoked", "/x Revoked"]);
     let key = LeaseKey::Key(LeaseId(2));
     let lease = fixture.state.lease(&key).expect("granted").clone();
     let (incarnation, horizon) = (lease.incarnation, lease.horizon);
     fixture.run(Command::Expire { lease: key, incarnation, horizon });
     let remove = Command::Purge { leases: fixture.state.orphans().collect() };
     fixture.run(remove);
-    assert_eq!(gone(&fixture, 5), ["/z Expired"]);
+    assert_eq!(removal(&fixture, 5), ["/z Expired"]);
     fixture.run(Command::CloseSession { session });
     // A replica that was restored from rows knows the reason too.
     fixture.state = State::from_rows(fixture.state.rows()).expect("the rows of a state");
     let remove = Command::Purge { leases: fixture.state.orphans().collect() };
     fixture.run(remove);
-    assert_eq!(gone(&fixture, 6), ["/s Revoked"], "a session that is closed does not expire");
+    assert_eq!(removal(&fixture, 6), ["/s Revoked"], "a session that is closed does not expire");
 }
 
 #[test]
@@ -203,11 +205,11 @@ fn end_reason_is_forgotten_with_its_last_node() {
     fixture.run(Command::CloseSession { session });
     fixture.put(other, "/s", "mine");
     assert_eq!(fixture.state.orphans().count(), 0);
-    assert_eq!(told(&fixture.state, 1, &everything_below()), [(2, vec!["/s = mine".to_owned()])]);
+    assert_eq!(reported(&fixture.state, 1, &everything_below()), [(2, vec!["/s = mine".to_owned()])]);
 }
 
 #[test]
-fn a_look_stops_between_changes_and_comes_to_the_end() {
+fn history_scan_stops_between_changes_and_continues() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     for at in ["/a/b", "/a/c", "/d", "/a/b"] {
@@ -225,14 +227,14 @@ fn a_look_stops_between_changes_and_comes_to_the_end() {
     let little = ScanBounds { bytes: 1, ..UNBOUNDED };
     let ones = vec![(vec![2], 1), (vec![1], 2), (vec![1], 3), (vec![1], 4)];
     assert_eq!(looks(everything_below(), little), ones, "one change at least, and whole");
-    assert_eq!(looks(Watched::Node(path("/d")), little), [(vec![1], 4)], "what is not watched has no weight");
+    assert_eq!(looks(Watched::Node(path("/d")), little), [(vec![1], 4)], "unwatched events have no weight");
     let short = ScanBounds { events: 1, ..UNBOUNDED };
     assert_eq!(looks(Watched::Node(path("/d")), short), [(vec![], 1), (vec![], 2), (vec![1], 3), (vec![], 4)]);
     let four = ScanBounds { events: 4, ..UNBOUNDED };
     assert_eq!(
         looks(Watched::Node(path("/d")), four),
         [(vec![], 1), (vec![1], 3), (vec![], 4)],
-        "a change is a look too"
+        "a change counts as examined"
     );
     assert_eq!(looks(everything_below(), UNBOUNDED), [(vec![2, 1, 1, 1], 4)]);
     let events = fixture.state.events_after(Revision(1)).expect("known").filter_map(|(_, events)| events);
@@ -247,7 +249,7 @@ fn a_look_stops_between_changes_and_comes_to_the_end() {
 }
 
 #[test]
-fn what_is_forgotten_is_not_told_and_a_later_watch_is() {
+fn watch_of_compacted_revision_is_refused() {
     let mut fixture = Fixture::new();
     fixture.state = State::new(crate::volume::VolumeSettings::DEFAULT).with_history(2);
     fixture.rows = fixture.state.rows().collect();
@@ -259,8 +261,8 @@ fn what_is_forgotten_is_not_told_and_a_later_watch_is() {
     let look = |after| fixture.state.scan_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
     assert_eq!((look(0), look(1)), (HistoryScan::Compacted(Revision(2)), HistoryScan::Compacted(Revision(2))));
     let nothing = |through| HistoryScan::Found(Changes { changes: vec![], through: Revision(through) });
-    assert_eq!((look(2), look(4), look(9)), (nothing(4), nothing(4), nothing(9)), "it may be still to come");
-    assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()), "how much is kept is kept");
+    assert_eq!((look(2), look(4), look(9)), (nothing(4), nothing(4), nothing(9)), "the revision may be in the future");
+    assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()), "the bound of the history is stored");
 }
 
 /// Puts a value of this many mebibytes.
@@ -290,7 +292,7 @@ fn the_history_is_bounded_by_weight_too() {
 }
 
 #[test]
-fn whoever_watches_what_is_too_much_to_be_told_starts_over() {
+fn watch_of_change_without_events_is_compacted() {
     let mut fixture = Fixture::new();
     let session = fixture.open();
     fixture.put(session, "/b", "1");
@@ -298,8 +300,8 @@ fn whoever_watches_what_is_too_much_to_be_told_starts_over() {
     fixture.rows = fixture.state.rows().collect();
     fixture.put(session, "/b", "2");
     let look = |after, watched| fixture.state.scan_after(Revision(after), &watched, UNBOUNDED);
-    let HistoryScan::Found(found) = look(0, everything_below()) else { panic!("the first change is known") };
-    assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "what came before it is told first");
+    let HistoryScan::Found(found) = look(0, everything_below()) else { panic!("the first change is in the history") };
+    assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "earlier changes come first");
     assert_eq!(look(1, everything_below()), HistoryScan::Compacted(Revision(2)));
     assert_eq!(look(1, Watched::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
     let subtree = HistoryEntry { sets: vec![subtree("/a")], events: None };
@@ -307,7 +309,9 @@ fn whoever_watches_what_is_too_much_to_be_told_starts_over() {
         let watched = [Watched::Node(path(at)), Watched::Subtree(path(at))];
         assert_eq!(watched.map(|watched| subtree.concerns(&watched)), [concerns; 2], "{at}");
     }
-    let HistoryScan::Found(found) = look(0, Watched::Node(path("/b"))) else { panic!("it is about others") };
+    let HistoryScan::Found(found) = look(0, Watched::Node(path("/b"))) else {
+        panic!("the change concerns other nodes")
+    };
     assert_eq!((found.changes.len(), found.through), (2, Revision(3)));
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()));
 }

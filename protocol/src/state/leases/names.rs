@@ -53,25 +53,25 @@ mod tests {
     };
 
     #[test]
-    fn automatic_id_passes_very_many_taken_names_quickly() {
+    fn automatic_id_skips_many_taken_ids_quickly() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let grant = |id| Write::GrantLease { id, ttl: Duration::from_secs(60) };
-        let taken = 900;
-        let first = fixture.state.meta.next_incarnation.0 + taken;
-        for number in first..first + taken {
+        let taken_count = 900;
+        let first = fixture.state.meta.next_incarnation.0 + taken_count;
+        for number in first..first + taken_count {
             fixture.write(session, grant(Some(LeaseId(number)))).expect("new");
         }
         for _ in 0..10 {
             crate::work::take_visited();
-            let granted = fixture.write(session, grant(None)).expect("there is a free name").lease.expect("a lease");
+            let granted = fixture.write(session, grant(None)).expect("an id is free").lease.expect("a lease");
             let visited = crate::work::take_visited();
-            assert!(visited < 100, "{visited} names were looked at");
-            assert!(!(first..first + taken).contains(&granted.id.0) && granted.incarnation.0 >= first);
+            assert!(visited < 100, "{visited} ids were examined");
+            assert!(!(first..first + taken_count).contains(&granted.id.0) && granted.incarnation.0 >= first);
         }
     }
     #[test]
-    fn automatic_id_drawn_from_all_numbers_is_nobodys() {
+    fn automatic_random_id_is_not_taken() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let grant = |id| Write::GrantLease { id, ttl: Duration::from_secs(60) };
@@ -83,10 +83,10 @@ mod tests {
         let number = fixture.state.meta.next_incarnation.0 + 1 + TAKEN_IDS_SKIPPED as u64;
         let drawn = LeaseId(splitmix64(number.wrapping_add(0x9e37_79b9_7f4a_7c15)));
         let taken = fixture.write(session, grant(Some(drawn))).expect("new").lease.expect("a lease");
-        let granted = fixture.write(session, grant(None)).expect("there is a free name").lease.expect("a lease");
-        assert_eq!(granted.incarnation.0, number, "the names before it were taken");
+        let granted = fixture.write(session, grant(None)).expect("an id is free").lease.expect("a lease");
+        assert_eq!(granted.incarnation.0, number, "the ids before it were taken");
         assert!(granted.id != drawn && granted.id.0 > number, "{granted:?}");
-        let lease = fixture.state.lease(&LeaseKey::Key(drawn)).expect("it lives");
-        assert_eq!(lease.incarnation, taken.incarnation, "it is what it was");
+        let lease = fixture.state.lease(&LeaseKey::Key(drawn)).expect("the lease exists");
+        assert_eq!(lease.incarnation, taken.incarnation, "the lease is the same");
     }
 }

@@ -27,57 +27,62 @@ pub(in crate::state) struct LockTable {
 
 impl LockTable {
     pub(in crate::state) fn of(rows: BTreeMap<LockId, (NodePath, LockRecord)>) -> Self {
-        let mut holds = Self::default();
-        for (id, (path, hold)) in rows {
-            holds.insert(id, path, hold);
+        let mut table = Self::default();
+        for (id, (path, record)) in rows {
+            table.insert(id, path, record);
         }
-        holds
+        table
     }
 
-    pub(in crate::state) fn insert(&mut self, id: LockId, path: NodePath, hold: LockRecord) {
+    pub(in crate::state) fn insert(&mut self, id: LockId, path: NodePath, record: LockRecord) {
         self.by_path.entry(path.clone()).or_default().insert(id);
-        self.by_lease.insert((hold.incarnation, id));
-        self.by_token.extend(hold.token.map(|token| (token, id)));
-        if hold.write_lease.is_some() {
+        self.by_lease.insert((record.incarnation, id));
+        self.by_token.extend(record.token.map(|token| (token, id)));
+        if record.write_lease.is_some() {
             self.write_leases.insert(path.clone(), id);
-            self.write_leases_by_session.insert((hold.session, path.clone()));
+            self.write_leases_by_session.insert((record.session, path.clone()));
         }
-        self.rows.insert(id, (path, hold));
+        self.rows.insert(id, (path, record));
     }
 
     pub(in crate::state) fn remove(&mut self, id: LockId) -> Option<(NodePath, LockRecord)> {
-        let (path, hold) = self.rows.remove(&id)?;
+        let (path, record) = self.rows.remove(&id)?;
         if let Some(ids) = self.by_path.get_mut(&path) {
             ids.remove(&id);
             if ids.is_empty() {
                 self.by_path.remove(&path);
             }
         }
-        self.by_lease.remove(&(hold.incarnation, id));
-        if let Some(token) = hold.token {
+        self.by_lease.remove(&(record.incarnation, id));
+        if let Some(token) = record.token {
             self.by_token.remove(&token);
         }
-        if hold.write_lease.is_some() {
+        if record.write_lease.is_some() {
             self.write_leases.remove(&path);
-            self.write_leases_by_session.remove(&(hold.session, path.clone()));
+            self.write_leases_by_session.remove(&(record.session, path.clone()));
         }
-        Some((path, hold))
+        Some((path, record))
     }
 
     /// Makes a lock a write lease, or an ordinary lock again. Returns the node, or `None` if
     /// nothing changed.
-    pub(in crate::state) fn set_write_lease(&mut self, id: LockId, caches: Option<WriteLeaseId>) -> Option<NodePath> {
-        let (path, hold) = self.rows.get_mut(&id).filter(|(_, hold)| hold.write_lease.is_some() != caches.is_some())?;
-        hold.write_lease = caches;
-        let of = (hold.session, path.clone());
-        match caches {
+    pub(in crate::state) fn set_write_lease(
+        &mut self,
+        id: LockId,
+        write_lease: Option<WriteLeaseId>,
+    ) -> Option<NodePath> {
+        let (path, record) =
+            self.rows.get_mut(&id).filter(|(_, record)| record.write_lease.is_some() != write_lease.is_some())?;
+        record.write_lease = write_lease;
+        let key = (record.session, path.clone());
+        match write_lease {
             Some(_) => {
                 self.write_leases.insert(path.clone(), id);
-                self.write_leases_by_session.insert(of);
+                self.write_leases_by_session.insert(key);
             }
             None => {
                 self.write_leases.remove(path);
-                self.write_leases_by_session.remove(&of);
+                self.write_leases_by_session.remove(&key);
             }
         }
         Some(path.clone())
@@ -96,8 +101,8 @@ impl LockTable {
     }
 
     pub(in crate::state) fn of_lease(&self, incarnation: Incarnation) -> impl Iterator<Item = LockId> + use<'_> {
-        let all = (incarnation, LockId(0))..(incarnation.next(), LockId(0));
-        self.by_lease.range(all).counted().map(|(_, id)| *id)
+        let range = (incarnation, LockId(0))..(incarnation.next(), LockId(0));
+        self.by_lease.range(range).counted().map(|(_, id)| *id)
     }
 
     pub(in crate::state) fn on<'a>(
@@ -105,6 +110,6 @@ impl LockTable {
         path: &NodePath,
     ) -> impl Iterator<Item = (LockId, &'a LockRecord)> + use<'a> {
         let ids = self.by_path.get(path).into_iter().flatten();
-        ids.counted().filter_map(|id| self.rows.get(id).map(|(_, hold)| (*id, hold)))
+        ids.counted().filter_map(|id| self.rows.get(id).map(|(_, record)| (*id, record)))
     }
 }

@@ -38,16 +38,16 @@ impl Waiters {
 
     fn ask(&mut self, place: usize, write: Write) -> Result<Option<LockGrant>, WriteRefusal> {
         let written = self.fixture.write(self.sessions[place], write)?;
-        Ok(written.lock.map(|taken| *taken))
+        Ok(written.lock.map(|grant| *grant))
     }
 
     fn lock(&mut self, place: usize, mode: LockMode) -> (LockId, Option<Token>) {
-        let taken = self.ask(place, lock("/a", mode, true)).expect("it may wait").expect("a hold");
-        (taken.lock, taken.token)
+        let grant = self.ask(place, lock("/a", mode, true)).expect("the request may wait").expect("a lock");
+        (grant.lock, grant.token)
     }
 
-    fn token(&self, hold: LockId) -> Option<Token> {
-        match self.fixture.state.lock_status(&path("/a"), hold) {
+    fn token(&self, id: LockId) -> Option<Token> {
+        match self.fixture.state.lock_status(&path("/a"), id) {
             LockStatus::Granted { token, .. } => Some(token),
             LockStatus::Waiting | LockStatus::Ended => None,
         }
@@ -69,7 +69,7 @@ use LockMode::{Exclusive, Shared};
 #[test]
 fn lock_names_its_volume_lease_and_changes_no_node() {
     let mut waiters = Waiters::new(1);
-    let taken = waiters.ask(0, lock("/a/b", Exclusive, false)).expect("free").expect("a hold");
+    let grant = waiters.ask(0, lock("/a/b", Exclusive, false)).expect("free").expect("a lock");
     let incarnation = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
     let expected = LockGrant {
         path: path("/a/b"),
@@ -79,7 +79,7 @@ fn lock_names_its_volume_lease_and_changes_no_node() {
         volume: path("/"),
         incarnation,
     };
-    assert_eq!(taken, expected);
+    assert_eq!(grant, expected);
     assert_eq!((waiters.fixture.state.revision().0, waiters.fixture.state.node(&path("/a"))), (0, None));
     assert!(
         waiters.fixture.state.is_locked_under(&NodePath::root(), Token(2))
@@ -95,21 +95,21 @@ fn locks_are_granted_in_order_and_readers_starve_no_writer() {
     let (writer, token) = waiters.lock(1, Exclusive);
     assert_eq!(token, None);
     let readers = [waiters.lock(2, Shared), waiters.lock(3, Shared)];
-    assert!(readers.iter().all(|(_, token)| token.is_none()), "they came after the writer");
+    assert!(readers.iter().all(|(_, token)| token.is_none()), "the readers came after the writer");
     let last = waiters.lock(4, Exclusive).0;
-    waiters.ask(0, unlock("/a", first)).expect("it is held");
-    let held = waiters.token(writer).expect("its turn");
-    waiters.ask(1, unlock("/a", writer)).expect("it is held");
-    let [one, two] = readers.map(|(hold, _)| waiters.token(hold).expect("both, together"));
-    assert!(held < one && one < two, "tokens grow");
-    waiters.ask(2, unlock("/a", readers[0].0)).expect("it is held");
-    assert_eq!(waiters.token(last), None, "one reader is left");
-    waiters.ask(3, unlock("/a", readers[1].0)).expect("it is held");
+    waiters.ask(0, unlock("/a", first)).expect("the lock is granted");
+    let granted = waiters.token(writer).expect("the writer is next");
+    waiters.ask(1, unlock("/a", writer)).expect("the lock is granted");
+    let [one, two] = readers.map(|(id, _)| waiters.token(id).expect("both readers"));
+    assert!(granted < one && one < two, "tokens grow");
+    waiters.ask(2, unlock("/a", readers[0].0)).expect("the lock is granted");
+    assert_eq!(waiters.token(last), None, "one reader still has its lock");
+    waiters.ask(3, unlock("/a", readers[1].0)).expect("the lock is granted");
     assert!(waiters.token(last).is_some_and(|last| last > two));
 }
 
 #[test]
-fn who_does_not_wait_is_told_who_is_in_the_way() {
+fn try_lock_refusal_names_the_lock_owner() {
     let mut waiters = Waiters::new(3);
     let (_, token) = waiters.lock(0, Exclusive);
     waiters.lock(1, Shared);
@@ -117,11 +117,11 @@ fn who_does_not_wait_is_told_who_is_in_the_way() {
         WriteRefusal::Locked { path: path("/a"), owner: waiters.sessions[0], token: token.expect("free"), waiting: 1 };
     assert_eq!(waiters.ask(2, lock("/a", Shared, false)), Err(refusal.clone()));
     assert_eq!(refusal.to_string(), "/a: locked by session 1 under token 2; 1 waiting");
-    assert_eq!(waiters.fixture.state.locks().count(), 2, "nothing is left of it");
+    assert_eq!(waiters.fixture.state.locks().count(), 2, "the request left no lock");
 }
 
 #[test]
-fn a_hold_needs_a_lease_on_the_volume_of_its_node() {
+fn lock_needs_a_lease_on_the_nodes_volume() {
     let mut waiters = Waiters::new(1);
     waiters.ask(0, create_volume("/v", 5)).expect("new");
     let refusal = WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") };
@@ -138,18 +138,18 @@ fn lock_queue_skips_waiters_whose_lease_ended() {
     assert_eq!(waiters.fixture.state.lock_status(&path("/a"), second), LockStatus::Ended);
     waiters.expire(waiters.lease(0));
     assert_eq!(waiters.fixture.state.lock_status(&path("/a"), first), LockStatus::Ended);
-    assert!(waiters.token(third).is_some(), "the dead one before it is not granted anything");
+    assert!(waiters.token(third).is_some(), "the ended waiter before it gets no lock");
 }
 
 #[test]
-fn a_closed_session_and_a_new_lease_leave_no_hold() {
+fn closed_session_and_new_lease_leave_no_lock() {
     let mut waiters = Waiters::new(2);
     waiters.lock(0, Exclusive);
     let (second, _) = waiters.lock(1, Exclusive);
     let lease = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
     waiters.fixture.acquire(waiters.sessions[0], "/a");
-    let kept = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
-    assert_eq!(kept, lease, "a lease under which there are holds is not replaced");
+    let earlier = waiters.fixture.state.lease(&waiters.lease(0)).expect("a lease").incarnation;
+    assert_eq!(earlier, lease, "a lease with locks is not replaced");
     waiters.fixture.run(Command::CloseSession { session: waiters.sessions[0] });
     assert!(waiters.token(second).is_some());
     let refusal = WriteRefusal::VolumeInUse { path: path("/v"), session: waiters.sessions[1] };
@@ -160,7 +160,7 @@ fn a_closed_session_and_a_new_lease_leave_no_hold() {
 }
 
 #[test]
-fn only_its_session_gives_a_hold_back() {
+fn only_its_owner_releases_a_lock() {
     let mut waiters = Waiters::new(2);
     let (lock, _) = waiters.lock(0, Exclusive);
     let not_found = |at: &str| Err(WriteRefusal::LockNotFound { path: path(at), lock });
@@ -176,31 +176,31 @@ fn upgrade_waits_for_other_owners_and_gets_new_token() {
     let (one, old) = waiters.lock(0, Shared);
     let (two, _) = waiters.lock(1, Shared);
     let (writer, _) = waiters.lock(2, Exclusive);
-    let held = waiters.ask(0, convert("/a", one, Exclusive, false));
-    assert!(matches!(held, Err(WriteRefusal::Locked { owner, .. }) if owner == waiters.sessions[1]), "{held:?}");
-    let taken = waiters.ask(0, convert("/a", one, Exclusive, true)).expect("it may wait").expect("a hold");
-    assert_eq!((taken.mode, taken.token), (Shared, old), "it is held shared meanwhile");
+    let granted = waiters.ask(0, convert("/a", one, Exclusive, false));
+    assert!(matches!(granted, Err(WriteRefusal::Locked { owner, .. }) if owner == waiters.sessions[1]), "{granted:?}");
+    let grant = waiters.ask(0, convert("/a", one, Exclusive, true)).expect("the request may wait").expect("a lock");
+    assert_eq!((grant.mode, grant.token), (Shared, old), "the lock is still shared");
     let refusal = Err(WriteRefusal::UpgradePending { path: path("/a") });
-    assert_eq!(waiters.ask(1, convert("/a", two, Exclusive, true)), refusal, "they would wait for each other");
-    assert_eq!(waiters.lock(3, Shared).1, None, "nobody new comes before it");
-    waiters.ask(1, unlock("/a", two)).expect("it is held");
+    assert_eq!(waiters.ask(1, convert("/a", two, Exclusive, true)), refusal, "two upgrades would wait for each other");
+    assert_eq!(waiters.lock(3, Shared).1, None, "no new lock overtakes the upgrade");
+    waiters.ask(1, unlock("/a", two)).expect("the lock is granted");
     let status = waiters.fixture.state.lock_status(&path("/a"), one);
     let LockStatus::Granted { token, mode: Exclusive, is_contended: true } = status else { panic!("{status:?}") };
     assert!(Some(token) > old && !waiters.fixture.state.is_locked_under(&NodePath::root(), old.expect("held")));
-    assert_eq!(waiters.token(writer), None, "it goes before those who wait for the node");
+    assert_eq!(waiters.token(writer), None, "the upgrade overtakes the waiters");
 }
 
 #[test]
-fn shared_hold_is_wanted_while_another_waits_to_be_exclusive() {
+fn shared_lock_is_contended_while_an_upgrade_waits() {
     let mut waiters = Waiters::new(2);
     let (one, _) = waiters.lock(0, LockMode::Shared);
     let (two, _) = waiters.lock(1, LockMode::Shared);
-    waiters.ask(1, convert("/a", two, LockMode::Exclusive, true)).expect("it may wait");
-    let is_wanted = |hold| match waiters.fixture.state.lock_status(&path("/a"), hold) {
+    waiters.ask(1, convert("/a", two, LockMode::Exclusive, true)).expect("the request may wait");
+    let is_contended = |id| match waiters.fixture.state.lock_status(&path("/a"), id) {
         LockStatus::Granted { is_contended, .. } => is_contended,
-        other => panic!("held: {other:?}"),
+        other => panic!("expected a lock, got {other:?}"),
     };
-    assert_eq!((is_wanted(one), is_wanted(two)), (true, false));
+    assert_eq!((is_contended(one), is_contended(two)), (true, false));
 }
 
 #[test]
@@ -210,48 +210,49 @@ fn downgrade_admits_shared_waiters_and_leaves_token_unchanged() {
     let (two, _) = waiters.lock(1, Shared);
     let waits = Err(WriteRefusal::LockNotGranted { path: path("/a"), lock: two });
     assert_eq!(waiters.ask(1, convert("/a", two, Exclusive, true)), waits);
-    waiters.ask(0, convert("/a", one, Shared, true)).expect("it is held");
+    waiters.ask(0, convert("/a", one, Shared, true)).expect("the lock is granted");
     assert_eq!(waiters.token(one), token);
     assert!(waiters.token(two).is_some());
 }
 
 #[test]
-fn a_lost_hold_keeps_its_node_for_the_delay_that_was_asked_for() {
+fn lost_lock_blocks_its_node_for_the_lock_delay() {
     let mut waiters = Waiters::new(2);
     let delay = Duration::from_secs(7);
     let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
-    let taken = waiters.ask(0, write).expect("free").expect("a hold");
+    let grant = waiters.ask(0, write).expect("free").expect("a lock");
     let (second, _) = waiters.lock(1, Exclusive);
     waiters.fixture.time = seconds(100);
     waiters.expire(waiters.lease(0));
     assert_eq!(waiters.token(second), None);
-    assert_eq!(waiters.fixture.state.lock_status(&path("/a"), taken.lock), LockStatus::Ended);
-    assert!(!waiters.fixture.state.is_locked_under(&NodePath::root(), taken.token.expect("free")));
-    let lease = waiters.fixture.state.lease(&LeaseKey::LockDelay(taken.lock)).expect("a lease of its own");
+    assert_eq!(waiters.fixture.state.lock_status(&path("/a"), grant.lock), LockStatus::Ended);
+    assert!(!waiters.fixture.state.is_locked_under(&NodePath::root(), grant.token.expect("free")));
+    let lease =
+        waiters.fixture.state.lease(&LeaseKey::LockDelay(grant.lock)).expect("the lock delay has its own lease");
     assert_eq!(
         (lease.term(), lease.horizon),
         (delay, seconds(107).after(crate::volume::TICK_MAX)),
-        "the delay and a tick from then"
+        "the lock delay and a tick"
     );
-    waiters.expire(LeaseKey::LockDelay(taken.lock));
+    waiters.expire(LeaseKey::LockDelay(grant.lock));
     assert!(waiters.token(second).is_some());
 }
 
 #[test]
-fn a_hold_with_a_delay_that_is_given_back_keeps_nobody_waiting() {
+fn released_lock_has_no_lock_delay() {
     let mut waiters = Waiters::new(3);
     let write = || Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay: Duration::from_secs(7) };
-    let first = waiters.ask(0, write()).expect("free").expect("a hold").lock;
-    let second = waiters.ask(1, write()).expect("it may wait").expect("a hold").lock;
+    let first = waiters.ask(0, write()).expect("free").expect("a lock").lock;
+    let second = waiters.ask(1, write()).expect("the request may wait").expect("a lock").lock;
     let (third, _) = waiters.lock(2, Exclusive);
-    waiters.ask(0, unlock("/a", first)).expect("it is held");
+    waiters.ask(0, unlock("/a", first)).expect("the lock is granted");
     assert!(waiters.token(second).is_some());
     waiters.fixture.run(Command::CloseSession { session: waiters.sessions[1] });
-    assert!(waiters.token(third).is_some(), "a client that closes its session has stopped");
+    assert!(waiters.token(third).is_some(), "a closed session no longer uses its locks");
 }
 
 #[test]
-fn there_are_so_many_holds_on_a_node_and_no_more() {
+fn locks_on_a_node_are_bounded() {
     let mut waiters = Waiters::new(1);
     for _ in 0..LOCKS_PER_NODE_MAX {
         waiters.fixture.state.lock(waiters.sessions[0], &path("/a"), (Shared, ZERO), &mut Touched::default());
@@ -269,7 +270,7 @@ impl Waiters {
 }
 
 #[test]
-fn the_lessor_is_told_which_nodes_holds_have_changed() {
+fn applied_entry_names_nodes_with_changed_locks() {
     let mut waiters = Waiters::new(2);
     waiters.lock(0, Exclusive);
     waiters.lock(1, Exclusive);
@@ -284,9 +285,9 @@ fn the_lessor_is_told_which_nodes_holds_have_changed() {
 }
 
 #[test]
-fn a_write_with_a_token_is_done_only_while_the_token_is_good() {
+fn write_with_token_takes_effect_only_under_its_lock() {
     let mut waiters = Waiters::new(2);
-    let (hold, token) = waiters.lock(0, Exclusive);
+    let (id, token) = waiters.lock(0, Exclusive);
     let token = token.expect("free");
     let at = |top: &str, token| {
         let transaction = Transaction::new().when(Compare::locked(path(top), token));
@@ -300,8 +301,8 @@ fn a_write_with_a_token_is_done_only_while_the_token_is_good() {
     assert!(is_done(&mut waiters, "/", token) && is_done(&mut waiters, "/a", token));
     assert!(!is_done(&mut waiters, "/b", token) && !is_done(&mut waiters, "/", Token(token.0 + 1)));
     waiters.lock(1, Exclusive);
-    waiters.ask(0, unlock("/a", hold)).expect("it is held");
-    assert!(!is_done(&mut waiters, "/", token), "another has the node");
+    waiters.ask(0, unlock("/a", id)).expect("the lock is granted");
+    assert!(!is_done(&mut waiters, "/", token), "another session has the lock");
     assert!(is_done(&mut waiters, "/a", Token(4)));
 }
 
@@ -318,7 +319,7 @@ fn hand_over_skips_queue_in_one_entry_with_larger_token() {
     assert_eq!(waiters.ask(0, hand_over("/a", one, three)), Ok(None));
     assert!(waiters.token(three) > token && waiters.token(two).is_none());
     assert_eq!(waiters.fixture.state.lock_status(&path("/a"), one), LockStatus::Ended);
-    assert!(!waiters.fixture.state.is_locked_under(&path("/a"), token.expect("it was held")));
+    assert!(!waiters.fixture.state.is_locked_under(&path("/a"), token.expect("the lock was granted")));
     // The order of arrival counts again: the first waiter is still the first.
     let token = waiters.token(three);
     let (four, _) = waiters.lock(3, Exclusive);
@@ -327,13 +328,13 @@ fn hand_over_skips_queue_in_one_entry_with_larger_token() {
 }
 
 #[test]
-fn who_shares_with_a_successor_gets_the_node_with_it() {
+fn shared_waiters_are_granted_with_a_shared_successor() {
     let mut waiters = Waiters::new(4);
     let (one, _) = waiters.lock(0, Exclusive);
     let (two, _) = waiters.lock(1, Shared);
     let (three, _) = waiters.lock(2, Shared);
     let (four, _) = waiters.lock(3, Exclusive);
-    waiters.ask(0, hand_over("/a", one, three)).expect("it waits");
+    waiters.ask(0, hand_over("/a", one, three)).expect("the successor waits");
     assert!(
         waiters.token(three).is_some() && waiters.token(two) > waiters.token(three) && waiters.token(four).is_none()
     );
@@ -357,7 +358,7 @@ fn hand_over_needs_sole_owner_and_waiting_successor() {
     let (other, _) = waiters.lock(2, Exclusive);
     waiters.ask(2, unlock("/a", other)).expect("its own");
     assert_eq!(waiters.ask(0, hand_over("/a", one, other)), no_successor(other));
-    assert_eq!(waiters.token(one), token, "it is held as before");
+    assert_eq!(waiters.token(one), token, "the lock is unchanged");
     waiters.ask(0, convert("/a", one, Shared, true)).expect("held");
     waiters.ask(1, unlock("/a", two)).expect("its own");
     let (three, _) = waiters.lock(2, Shared);
@@ -368,7 +369,7 @@ fn hand_over_needs_sole_owner_and_waiting_successor() {
 }
 
 #[test]
-fn a_successor_whose_lease_has_ended_is_no_successor() {
+fn hand_over_to_ended_waiter_is_refused() {
     let mut waiters = Waiters::new(2);
     let (one, _) = waiters.lock(0, Exclusive);
     let (two, _) = waiters.lock(1, Exclusive);
@@ -378,16 +379,16 @@ fn a_successor_whose_lease_has_ended_is_no_successor() {
 }
 
 #[test]
-fn hold_that_is_made_what_it_is_waits_for_nothing() {
+fn mode_change_to_the_present_mode_is_applied_at_once() {
     for mode in [Shared, Exclusive] {
         let mut waiters = Waiters::new(2);
-        let (hold, token) = waiters.lock(0, mode);
-        let taken = waiters.ask(0, convert("/a", hold, mode, true)).expect("it is held").expect("a hold");
-        assert_eq!((taken.mode, taken.token), (mode, token));
+        let (id, token) = waiters.lock(0, mode);
+        let grant = waiters.ask(0, convert("/a", id, mode, true)).expect("the lock is granted").expect("a lock");
+        assert_eq!((grant.mode, grant.token), (mode, token));
         // It does not block later shared locks, as a lock that waits for an upgrade would.
         let (next, granted) = waiters.lock(1, Shared);
         assert_eq!(granted.is_some(), mode == Shared);
-        waiters.ask(0, unlock("/a", hold)).expect("it is held");
+        waiters.ask(0, unlock("/a", id)).expect("the lock is granted");
         assert!(waiters.token(next).is_some());
     }
 }
@@ -398,9 +399,9 @@ fn waiter_whose_lease_ended_leaves_no_lock_delay() {
     let mut waiters = Waiters::new(2);
     waiters.lock(0, Exclusive);
     let delay = Duration::from_secs(60);
-    let again = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
-    assert_eq!(waiters.ask(0, again).expect("it may wait").expect("a hold").token, None);
+    let request = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
+    assert_eq!(waiters.ask(0, request).expect("the request may wait").expect("a lock").token, None);
     let (other, _) = waiters.lock(1, Exclusive);
     waiters.expire(waiters.lease(0));
-    assert!(waiters.token(other).is_some(), "what was never held is not kept for a while");
+    assert!(waiters.token(other).is_some(), "a lock that was never granted has no lock delay");
 }

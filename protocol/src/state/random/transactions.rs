@@ -53,7 +53,7 @@ fn tree(state: &State) -> Vec<(NodePath, Value, Option<NodeOwner>)> {
 }
 
 /// Whether a comparison holds, according to etcd's documentation.
-fn holds(state: &State, compare: &Compare) -> bool {
+fn is_true(state: &State, compare: &Compare) -> bool {
     let related = |relation: &Relation, got: u64, than: u64| match relation {
         Relation::Equal => got == than,
         Relation::NotEqual => got != than,
@@ -74,17 +74,17 @@ fn holds(state: &State, compare: &Compare) -> bool {
             related(relation, node.map_or(0, |node| node.create_revision.0), than.0)
         }
         CompareTarget::Exists(exists) => node.is_some() == *exists,
-        CompareTarget::Locked(held, token) => {
-            let mut holds = state.locks().filter(|(_, path, hold)| {
-                compare.path.contains(path) && hold.token == Some(*token) && hold.lease.session().is_some()
+        CompareTarget::Locked(is_locked, token) => {
+            let mut locks = state.locks().filter(|(_, path, record)| {
+                compare.path.contains(path) && record.token == Some(*token) && record.lease.session().is_some()
             });
-            holds.next().is_some() == *held
+            locks.next().is_some() == *is_locked
         }
     }
 }
 
 #[test]
-fn transaction_equals_its_operations_done_in_sequence() {
+fn transaction_equals_its_operations_in_sequence() {
     let (mut done, mut refused) = (0, 0);
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);
@@ -96,7 +96,7 @@ fn transaction_equals_its_operations_done_in_sequence() {
             let before = fixture.state.clone();
             let transaction = random_transaction(&mut random, &before);
             let place = format!("seed {seed}, step {step}: {transaction:?}");
-            let failed = transaction.compares.iter().position(|compare| !holds(&before, compare));
+            let failed = transaction.compares.iter().position(|compare| !is_true(&before, compare));
             let operations = if failed.is_none() { &transaction.then } else { &transaction.otherwise };
             let Ok(written) = fixture.write(session, Write::Transaction(transaction.clone())) else {
                 assert_eq!((tree(&fixture.state), fixture.state.revision()), (tree(&before), before.revision()));
@@ -105,7 +105,7 @@ fn transaction_equals_its_operations_done_in_sequence() {
             };
             let changes = u64::from(!operations.is_empty());
             assert_eq!(fixture.state.revision().0, before.revision().0 + changes, "{place}");
-            let transacted = written.transaction.expect("what it did");
+            let transacted = written.transaction.expect("a transaction's results");
             assert_eq!(transacted.failed.map(|failed| failed.index as usize), failed, "{place}");
             let mut twin = Fixture::of(before);
             for (operation, result) in operations.iter().zip(&transacted.results) {

@@ -1,6 +1,6 @@
 //! Random writes.
 
-use super::{holds::random_hold, transactions::random_transaction, *};
+use super::{locks::random_lock_write, transactions::random_transaction, *};
 
 pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
     let path = random.pick(&paths());
@@ -18,7 +18,7 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
         _ => Attach::Nothing,
     };
     if random.one_in(5) {
-        return random_hold(random, state);
+        return random_lock_write(random, state);
     }
     match random.below(24) {
         20.. => Write::Transaction(random_transaction(random, state)),

@@ -27,8 +27,8 @@ fn has(at: &str, value: &'static str) -> Compare {
 }
 
 fn transact(fixture: &mut Fixture, session: SessionId, transaction: Transaction) -> (Revision, Transacted) {
-    let written = fixture.write(session, Write::Transaction(transaction)).expect("nothing to refuse");
-    let transacted = *written.transaction.clone().expect("what it did");
+    let written = fixture.write(session, Write::Transaction(transaction)).expect("the write is not refused");
+    let transacted = *written.transaction.clone().expect("a transaction's results");
     assert_eq!((written.stat, written.removed, written.lease), (None, 0, None));
     (written.revision, transacted)
 }
@@ -61,20 +61,12 @@ fn transaction_is_one_change_with_results_in_order() {
         put_result(3, 3, 1, 0),
     ];
     assert_eq!((revision, transacted), (Revision(3), Transacted { failed: None, results }));
-    assert_eq!(
-        fixture.state.change(Revision(3)).map(|change| &change.sets),
-        Some(&sets),
-        "one entry in the history, with all of it"
-    );
-    assert_eq!(
-        fixture.state.data(&path("/new")).expect("made").value,
-        "n",
-        "with its value, though it is above others"
-    );
+    assert_eq!(fixture.state.change(Revision(3)).map(|change| &change.sets), Some(&sets), "one change in the history");
+    assert_eq!(fixture.state.data(&path("/new")).expect("made").value, "n", "the ancestor has its own value");
 }
 
 #[test]
-fn several_children_that_come_and_go_at_once_change_a_list_once() {
+fn transaction_changes_list_of_children_once() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/a/x", "");
     let transaction = Transaction::new()
@@ -84,7 +76,7 @@ fn several_children_that_come_and_go_at_once_change_a_list_once() {
         .then(put_op("/b/c", ""))
         .then(put_op("/b/d", ""));
     transact(&mut fixture, session, transaction);
-    let children = |at: &str| fixture.state.children(&path(at)).expect("it exists");
+    let children = |at: &str| fixture.state.children(&path(at)).expect("the node exists");
     assert_eq!((children("/a").names, children("/a").version), (vec!["y".to_owned(), "z".to_owned()], 2));
     assert_eq!((children("/b").names, children("/b").version), (vec!["c".to_owned(), "d".to_owned()], 1));
     assert_eq!((children("/").version, children("/").modify_revision), (2, Revision(2)));
@@ -127,7 +119,7 @@ fn empty_branch_changes_nothing_and_takes_no_revision() {
 }
 
 #[test]
-fn if_one_operation_is_refused_none_is_done_and_it_is_named() {
+fn transaction_with_refused_operation_does_nothing() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/a/b", "");
     fixture
@@ -162,15 +154,11 @@ fn if_one_operation_is_refused_none_is_done_and_it_is_named() {
     }
     let either = Transaction::new().when(has("/a", "x")).then(delete_op("/none")).otherwise(put_op("/new", "1"));
     let (_, transacted) = transact(&mut fixture, session, either);
-    assert_eq!(
-        transacted.results,
-        [put_result(2, 2, 1, 1)],
-        "what the other branch would be refused for does not matter"
-    );
+    assert_eq!(transacted.results, [put_result(2, 2, 1, 1)], "a refusal in the other branch does not count");
 }
 
 #[test]
-fn operations_that_meet_are_refused_in_either_branch() {
+fn overlapping_operations_are_refused_in_either_branch() {
     let (mut fixture, session) = fixture();
     let transaction =
         Transaction::new().then(put_op("/a", "")).otherwise(put_op("/b", "")).otherwise(put_op("/b", "2"));
@@ -187,8 +175,8 @@ fn transaction_whose_branch_changed_is_not_covered() {
     let transaction =
         Transaction::new().when(has("/flag", "a")).then(put_op("/x", "then")).otherwise(put_op("/y", "otherwise"));
     let write = Write::Transaction(transaction.clone());
-    let covers = fixture.footprint(session, &write).expect("nothing to refuse");
-    assert_eq!(covers[0], data("/x"));
+    let consented = fixture.footprint(session, &write).expect("the write is not refused");
+    assert_eq!(consented[0], data("/x"));
     fixture.put(session, "/flag", "b");
     let command = |consented| Command::Write {
         session,
@@ -199,16 +187,16 @@ fn transaction_whose_branch_changed_is_not_covered() {
         intended: IntendedLeases::default(),
         attached_through: Revision(0),
     };
-    assert_eq!(fixture.run(command(covers)), Outcome::MissingConsents);
+    assert_eq!(fixture.run(command(consented)), Outcome::MissingConsents);
     assert_eq!(fixture.state.revision(), Revision(2));
     let both = fixture.state.footprint_of_both(session, &transaction, &IntendedLeases::default());
     let expected = [children("/"), data("/x"), children("/x"), data("/y"), children("/y")];
     assert!(both.len() == expected.len() && expected.iter().all(|set| both.contains(set)), "{both:?}");
     let first = fixture.run(command(both));
     let Outcome::Written(Ok(written)) = &first else { panic!("{first:?}") };
-    assert_eq!(written.transaction.as_ref().expect("what it did").branch(), Branch::Otherwise);
+    assert_eq!(written.transaction.as_ref().expect("a transaction's results").branch(), Branch::Otherwise);
     fixture.put(session, "/flag", "a");
-    assert_eq!(fixture.run(command(vec![])), first, "sent again, it is told what it was told (S9)");
+    assert_eq!(fixture.run(command(vec![])), first, "a repeated request gets the same outcome (S9)");
     assert!(fixture.state.node(&path("/x")).is_none());
 }
 
@@ -229,12 +217,12 @@ fn transaction_footprint_is_bounded_per_operation() {
     assert_eq!(fixture.footprint(session, &write).map(|sets| sets.len()), Ok(201));
     let (revision, _) = transact(&mut fixture, session, many("/all"));
     let sets = fixture.state.change(revision).map(|change| &change.sets);
-    assert_eq!(sets, Some(&vec![subtree("/all")]), "the history remembers what they lie in");
-    assert_eq!(fixture.state.children(&path("/all")).expect("it exists").version, 1);
+    assert_eq!(sets, Some(&vec![subtree("/all")]), "the history has their common subtree");
+    assert_eq!(fixture.state.children(&path("/all")).expect("the node exists").version, 1);
 }
 
 #[test]
-fn nodes_go_with_leases_as_each_operation_says() {
+fn transaction_attaches_nodes_as_each_operation_says() {
     let (mut fixture, session) = fixture();
     let grant = Write::GrantLease { id: Some(LeaseId(7)), ttl: std::time::Duration::from_secs(9) };
     fixture.write(session, grant).expect("new");
@@ -245,9 +233,9 @@ fn nodes_go_with_leases_as_each_operation_says() {
         .then(attach("/s/two", Attach::Lease(LeaseId(7))))
         .then(put_op("/s", "stays"));
     transact(&mut fixture, session, transaction);
-    let removed = fixture.write(session, Write::RevokeLease { id: LeaseId(7) }).expect("it is there").removed;
+    let removed = fixture.write(session, Write::RevokeLease { id: LeaseId(7) }).expect("the node exists").removed;
     assert_eq!(removed, 1);
-    assert_eq!(fixture.state.children(&path("/s")).expect("it stays").names, ["one"]);
+    assert_eq!(fixture.state.children(&path("/s")).expect("the node exists").names, ["one"]);
 }
 
 #[test]
@@ -259,13 +247,13 @@ fn answer_names_the_leases_of_the_branch_that_was_done() {
     let both = |compare| {
         Write::Transaction(Transaction::new().when(compare).then(attach("/then")).otherwise(put_op("/otherwise", "")))
     };
-    let told = |fixture: &mut Fixture, write| {
-        let written = fixture.write(session, write).expect("nothing to refuse");
+    let result = |fixture: &mut Fixture, write| {
+        let written = fixture.write(session, write).expect("the write is not refused");
         ["/then", "/otherwise"].map(|at| written.attached_to(&path(at)).map(|lease| lease.incarnation))
     };
-    assert_eq!(told(&mut fixture, both(Compare::absent(path("/none"))))[0], Some(lease));
-    assert_eq!(told(&mut fixture, both(Compare::exists(path("/none")))), [None, None]);
+    assert_eq!(result(&mut fixture, both(Compare::absent(path("/none"))))[0], Some(lease));
+    assert_eq!(result(&mut fixture, both(Compare::exists(path("/none")))), [None, None]);
     let transaction = Transaction::new().when(Compare::exists(path("/none")));
     let transaction = transaction.then(put_op("/then", "")).otherwise(attach("/otherwise"));
-    assert_eq!(told(&mut fixture, Write::Transaction(transaction))[1], Some(lease));
+    assert_eq!(result(&mut fixture, Write::Transaction(transaction))[1], Some(lease));
 }

@@ -31,19 +31,19 @@ fn writer() -> (Fixture, SessionId, SessionId) {
         fixture.acquire(one, "/");
     }
     fixture.put(session, "/a", "old");
-    fixture.write(session, lock(Exclusive)).expect("it is free");
-    fixture.write(session, cache(HOLD)).expect("it is held alone");
+    fixture.write(session, lock(Exclusive)).expect("the node is not locked");
+    fixture.write(session, cache(HOLD)).expect("the lock is exclusive");
     (fixture, session, other)
 }
 
 const HOLD: LockId = LockId(1);
 
 fn value(fixture: &Fixture) -> Vec<u8> {
-    fixture.state.node(&path("/a")).expect("it is there").value.to_vec()
+    fixture.state.node(&path("/a")).expect("the node exists").value.to_vec()
 }
 
 #[test]
-fn a_write_lease_is_for_who_holds_alone_a_node_that_stays() {
+fn write_lease_needs_exclusive_lock_on_unattached_node() {
     let mut fixture = Fixture::new();
     let (session, other) = (fixture.open(), fixture.open());
     for one in [session, other] {
@@ -51,12 +51,12 @@ fn a_write_lease_is_for_who_holds_alone_a_node_that_stays() {
     }
     let not_found = WriteRefusal::LockNotFound { path: path("/a"), lock: HOLD };
     assert_eq!(fixture.write(session, cache(HOLD)), Err(not_found.clone()));
-    fixture.write(session, lock(Shared)).expect("it is free");
-    assert_eq!(fixture.write(other, cache(HOLD)), Err(not_found), "it is another's");
+    fixture.write(session, lock(Shared)).expect("the node is not locked");
+    assert_eq!(fixture.write(other, cache(HOLD)), Err(not_found), "the lock belongs to another session");
     let shared = WriteRefusal::NotExclusive { path: path("/a"), lock: HOLD };
     assert_eq!(fixture.write(session, cache(HOLD)), Err(shared));
     let convert = Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: Exclusive, wait: false };
-    fixture.write(session, convert).expect("nobody else has it");
+    fixture.write(session, convert).expect("no other session has a lock");
     assert_eq!(fixture.write(session, cache(HOLD)), Err(WriteRefusal::NotFound { path: path("/a") }));
     let attached =
         Write::Put { path: path("/a"), value: Value::new(), condition: Condition::Any, attach: Attach::Session };
@@ -64,11 +64,15 @@ fn a_write_lease_is_for_who_holds_alone_a_node_that_stays() {
     assert_eq!(fixture.write(session, cache(HOLD)), Err(WriteRefusal::Attached { path: path("/a") }));
     fixture.put(session, "/a", "stays");
     let before = fixture.state.revision();
-    assert_eq!(fixture.footprint(session, &cache(HOLD)), Ok(vec![data("/a")]), "as if it changed");
-    assert_eq!(fixture.write(session, cache(HOLD)).expect("it is held alone").revision, before, "and it does not");
+    assert_eq!(fixture.footprint(session, &cache(HOLD)), Ok(vec![data("/a")]), "the footprint is that of a change");
+    assert_eq!(
+        fixture.write(session, cache(HOLD)).expect("the lock is exclusive").revision,
+        before,
+        "the data does not change"
+    );
     assert_eq!(fixture.state.write_leased_lock(&path("/a")).map(|(id, _)| id), Some(HOLD));
-    fixture.write(session, cache(HOLD)).expect("once more is the same");
-    let waits = fixture.write(other, lock(Exclusive)).expect("it waits").lock.expect("a hold").lock;
+    fixture.write(session, cache(HOLD)).expect("a repetition changes nothing");
+    let waits = fixture.write(other, lock(Exclusive)).expect("the request waits").lock.expect("a lock").lock;
     let refusal = WriteRefusal::LockNotGranted { path: path("/a"), lock: waits };
     assert_eq!(fixture.write(other, cache(waits)), Err(refusal));
 }
@@ -90,9 +94,9 @@ fn write_lease_defers_writes_and_compares_of_its_data() {
         transaction(compare(CompareTarget::Exists(false))),
     ];
     for write in put_off {
-        for asker in [session, other] {
-            let command = fixture.command(asker, write.clone());
-            assert_eq!(fixture.run(command), Outcome::MissingConsents, "{write:?} of {asker}");
+        for requester in [session, other] {
+            let command = fixture.command(requester, write.clone());
+            assert_eq!(fixture.run(command), Outcome::MissingConsents, "{write:?} of {requester}");
         }
     }
     for write in
@@ -113,16 +117,16 @@ fn flushed_value_is_visible_and_write_lease_continues() {
     let command = fixture.command(other, put("/a", "other's"));
     assert_eq!(fixture.run(command), Outcome::MissingConsents);
     let written = fixture.write(session, flush(HOLD, 2, None, true)).expect("under its token");
-    assert_eq!((written.revision, written.stat), (Revision(2), None), "nothing was to be flushed");
+    assert_eq!((written.revision, written.stat), (Revision(2), None), "the flush has no value");
     fixture.put(other, "/a", "other's");
     let refusal = WriteRefusal::NotAWriteLease { path: path("/a"), lock: HOLD };
     assert_eq!(fixture.write(session, flush(HOLD, 2, Some("late"), false)), Err(refusal));
-    assert!(fixture.state.is_locked_under(&path("/a"), Token(2)), "it is still held");
+    assert!(fixture.state.is_locked_under(&path("/a"), Token(2)), "the lock is still granted");
     assert_eq!(value(&fixture), b"other's");
 }
 
 #[test]
-fn what_is_flushed_under_another_token_or_by_another_is_refused() {
+fn flush_with_wrong_token_or_session_is_refused() {
     let (mut fixture, session, other) = writer();
     let expected = Token(2);
     let refusal = WriteRefusal::TokenMismatch { path: path("/a"), lock: HOLD, got: Token(1), expected };
@@ -133,14 +137,14 @@ fn what_is_flushed_under_another_token_or_by_another_is_refused() {
 }
 
 #[test]
-fn a_write_lease_ends_with_its_hold_however_that_ends() {
+fn write_lease_ends_with_its_lock() {
     let ends: [fn(&mut Fixture, SessionId); 4] = [
         |fixture, session| {
-            fixture.write(session, Write::Unlock { path: path("/a"), lock: HOLD }).expect("it is held");
+            fixture.write(session, Write::Unlock { path: path("/a"), lock: HOLD }).expect("the lock is granted");
         },
         |fixture, session| {
             let write = Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: Shared, wait: false };
-            fixture.write(session, write).expect("it is held");
+            fixture.write(session, write).expect("the lock is granted");
         },
         |fixture, session| {
             assert_eq!(fixture.run(Command::CloseSession { session }), Outcome::SessionClosed);
@@ -169,19 +173,19 @@ fn lost_write_lease_with_delay_blocks_lockers_not_readers() {
     fixture.put(session, "/a", "old");
     let delay = std::time::Duration::from_secs(5);
     let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
-    fixture.write(session, write).expect("it is free");
-    fixture.write(session, cache(HOLD)).expect("it is held alone");
+    fixture.write(session, write).expect("the node is not locked");
+    fixture.write(session, cache(HOLD)).expect("the lock is exclusive");
     let lease = LeaseKey::Volume(session, NodePath::root());
     let found = fixture.state.lease(&lease).expect("a lease");
     let (incarnation, horizon) = (found.incarnation, found.horizon);
     assert_eq!(fixture.run(Command::Expire { lease, incarnation, horizon }), Outcome::Expired);
-    assert_eq!(fixture.state.locks_on(&path("/a")).count(), 1, "the delay");
+    assert_eq!(fixture.state.locks_on(&path("/a")).count(), 1, "the lock delay");
     assert!(fixture.state.write_leased_lock(&path("/a")).is_none());
     assert_eq!(fixture.state.check(), Ok(()));
 }
 
 #[test]
-fn what_is_kept_is_found_by_the_sets_that_it_lies_in() {
+fn write_leases_are_found_in_sets_that_contain_them() {
     let (fixture, ..) = writer();
     let found = |set: ObjectSet| fixture.state.write_leased_in(&set).cloned().collect::<Vec<_>>();
     for set in [data("/a"), subtree("/a"), subtree("/")] {

@@ -17,17 +17,17 @@ fn asked_for_many_nodes(expected: &[&str], configure: impl FnOnce(&mut LessorCon
 }
 
 #[test]
-fn holder_of_many_nodes_of_a_lease_is_asked_for_all_of_them() {
+fn holder_of_many_nodes_of_a_lease_gets_recall_of_all() {
     asked_for_many_nodes(&["/0", "/1"], |config| config.bounds.purge_sets_max = 1);
 }
 
 #[test]
-fn holder_of_too_many_objects_is_asked_for_the_nodes_of_a_lease() {
+fn covering_holder_gets_recall_of_a_leases_nodes() {
     asked_for_many_nodes(&["/0", "/1", "/19"], |config| config.limits.session_objects_max = 1);
 }
 
 #[test]
-fn every_list_that_leases_ending_together_leave_is_recalled() {
+fn purge_of_several_leases_recalls_every_list() {
     let mut world = World::new();
     let session = world.lease(&["/s/a"]);
     let two = LeaseId(10);
@@ -52,7 +52,7 @@ fn every_list_that_leases_ending_together_leave_is_recalled() {
 }
 
 #[test]
-fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
+fn node_with_pending_purge_is_not_revived() {
     let mut world = World::new();
     let acquire = |world: &mut World, session, last_valid| {
         world.request(session, Body::Acquire { path: path("/s"), last_valid });
@@ -67,7 +67,7 @@ fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
     let session = world.lease(&["/s/a"]);
     let returning = world.session();
     acquire(&mut world, returning, None);
-    let grant = world.read(returning, data("/s/a")).grant.expect("nothing stands against it");
+    let grant = world.read(returning, data("/s/a")).grant.expect("the write is not refused");
     let revision = world.state.revision();
     let until = world.now.after(VolumeSettings::DEFAULT.term() * 2);
     while world.now < until {
@@ -76,7 +76,7 @@ fn node_being_removed_below_the_top_of_a_volume_is_not_revived() {
     }
     let holder = world.session();
     acquire(&mut world, holder, None);
-    world.read(holder, data("/s/a")).grant.expect("nothing stands against it");
+    world.read(holder, data("/s/a")).grant.expect("the write is not refused");
     world.write(session, Write::RevokeLease { id: ONE });
     assert_eq!(world.lessor.writes.iter().flat_map(|(_, write)| write.waits.keys()).collect::<Vec<_>>(), [&holder]);
     let valid_at =

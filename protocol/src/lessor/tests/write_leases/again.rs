@@ -26,12 +26,12 @@ fn read_of_a_write_lease_taken_again_is_answered_once() {
         matches!(effect, LessorEffect::Reply { response: Response { result: Ok(Answer::Read(_)), .. }, .. })
     };
     let read: Vec<LessorEffect> = effects.into_iter().filter(is_read).collect();
-    assert_eq!(read_value(&read), (b"new".to_vec(), false), "what it waited for has ended, and the node is kept again");
+    assert_eq!(read_value(&read), (b"new".to_vec(), false), "the first write lease has ended, and a second has begun");
     let second = recalls(&world.ask_for(reader, "/a")).remove(0);
     assert!(second.stamp > first.stamp, "another write lease, another recall");
     assert_eq!(world.step(LessorInput::Consent(Consent { session: holder, stamp: first.stamp })), []);
-    let owed = world.lessor.channel(holder).recalled(first.stamp);
-    assert_eq!(owed, None, "the consent to the first counts though the node is kept again");
+    let recalled = world.lessor.channel(holder).recalled(first.stamp);
+    assert_eq!(recalled, None, "the consent to the first recall counts under the second write lease");
     let effects = world.flush(holder, None, true);
     assert_eq!(effects.iter().filter(|effect| is_read(effect)).count(), 1);
 }
@@ -47,7 +47,7 @@ fn list_of_a_write_lease_taken_again_is_answered_once() {
         Ok(Answer::Listed(page)) => Some(page.nodes),
         _ => None,
     });
-    let nodes = listed.expect("what it waited for has ended");
+    let nodes = listed.expect("the first write lease has ended");
     assert_eq!(
         nodes.iter().map(|(path, data)| (path.as_str(), &data.value[..])).collect::<Vec<_>>(),
         [("/a", &b"new"[..])]
@@ -63,7 +63,7 @@ fn late_consent_counts_under_the_next_write_lease() {
     let reader = world.session();
     let recall = recalls(&world.ask_for(reader, "/a")).remove(0);
     world.flush(holder, None, true);
-    world.cache(holder).expect("it has the node again");
+    world.cache(holder).expect("the owner has the node again");
     world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
     assert_eq!(world.lessor.channel(holder).unanswered_since(), None);
 }
@@ -89,8 +89,8 @@ fn repeated_request_brings_no_write_lease_that_is_over() {
     };
     let cache = || Write::TakeWriteLease { path: path("/a"), lock: HOLD };
     assert!(send(&mut world, from, cache()));
-    assert!(send(&mut world, from, cache()), "what is there is told again");
+    assert!(send(&mut world, from, cache()), "the answer has the node's value again");
     let (lock, token, value) = (HOLD, Token(2), None);
     send(&mut world, from + 1, Write::Flush { path: path("/a"), lock, token, value, ends_write_lease: true });
-    assert!(!send(&mut world, from, cache()), "another may write it by now");
+    assert!(!send(&mut world, from, cache()), "another session may write the node now");
 }

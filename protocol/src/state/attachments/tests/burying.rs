@@ -43,5 +43,5 @@ fn entry_buries_two_nodes_for_each_of_many_leases() {
     assert_eq!(fixture.state.nodes.len() as u64, 1 + 3 * count);
     let leases = fixture.state.orphans().collect();
     apply(&mut fixture, vec![Command::Purge { leases }]);
-    assert_eq!(fixture.state.nodes.len() as u64, 1 + count, "the root, and what the next entries bury");
+    assert_eq!(fixture.state.nodes.len() as u64, 1 + count, "the root, and the nodes that later entries reclaim");
 }

@@ -8,29 +8,33 @@ use crate::{
 
 /// In the order of paths, a node of another list comes between two nodes of one list.
 #[test]
-fn nodes_that_go_are_counted_once_in_each_list() {
+fn removed_nodes_are_counted_once_in_each_list() {
     let (mut fixture, session) = fixture();
     for at in ["/x/a", "/x/b/c", "/x/d"] {
         fixture.write(session, to(at, ONE)).expect("attached");
     }
-    assert_eq!(fixture.write(session, revoke(ONE)).expect("it exists").removed, 3);
+    assert_eq!(fixture.write(session, revoke(ONE)).expect("the node exists").removed, 3);
     assert_eq!((names(&fixture, "/x"), names(&fixture, "/x/b")), (vec!["b".to_owned()], vec![]));
     for at in ["/x/b", "/x"] {
-        fixture.write(session, delete(at, false)).expect("nothing is left below it");
+        fixture.write(session, delete(at, false)).expect("the node has no children");
     }
 }
 
 #[test]
-fn list_names_nothing_that_is_gone_and_not_yet_removed() {
+fn list_of_children_has_no_purged_nodes() {
     let (mut fixture, session) = fixture();
     attach_many(&mut fixture, session, "/a", RECLAIMED_PER_ENTRY + 10, ONE);
     fixture.put(session, "/a/kept", "");
-    fixture.write(session, revoke(ONE)).expect("it exists");
-    assert!(fixture.state.nodes.len() > 3, "not all are removed yet");
+    fixture.write(session, revoke(ONE)).expect("the node exists");
+    assert!(fixture.state.nodes.len() > 3, "some nodes are not reclaimed yet");
     assert_eq!(names(&fixture, "/a"), ["kept"]);
     let list = Object::children(path("/a"));
     let most = Content::name_weight("kept");
-    assert_eq!(fixture.state.content_within(&list, most), Ok(fixture.state.content(&list)), "they weigh nothing");
+    assert_eq!(
+        fixture.state.content_within(&list, most),
+        Ok(fixture.state.content(&list)),
+        "reclaimed nodes have no weight"
+    );
     let refused = LimitError::Content { got: most, expected: most - 1 };
     assert_eq!(fixture.state.content_within(&list, most - 1), Err(refused));
 }
