@@ -256,7 +256,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ListNodes, "lessor::tests::bounds::wishes_for_more_than_one_answer_has_are_cut"),
     (Bound::ClockInfos, "lessor::tests::drift::clients_beyond_are_all_counted_and_some_of_them_shown"),
     (Bound::Candidates, "lessor::recalls::tests::recall_of_sets_that_one_recall_has_together_is_no_new_one"),
-    (Bound::AwaitLocksBytes, "holder::tests::locks::holds_with_long_paths_are_asked_after_in_turn"),
+    (Bound::AwaitLocksBytes, "holder::tests::locks::locks_with_long_paths_are_named_in_turn"),
     (Bound::Heartbeats, "holder::in_flight::tests::heartbeat_beyond_the_bound_abandons_the_oldest"),
     (Bound::RemovalsRemembered, "holder::attachments::tests::removal_beyond_the_bound_forgets_the_earliest"),
     (Bound::Answers, "state::sessions::tests::the_window_forgets_what_was_answered_and_is_bounded"),
