@@ -18,7 +18,7 @@ use leasehold_protocol::{
 
 use crate::{
     invariants::{
-        attachments, holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas, transactions,
+        attachments, horizons::Horizons, locks::Tokens, once::Once, prolonging, replicas, transactions,
         watches::Happened,
     },
     raft::Entry,
@@ -94,7 +94,7 @@ impl Oracle {
         };
         let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
         let waiting: BTreeSet<LockId> =
-            self.truth.locks().filter(|(_, _, hold)| hold.token.is_none()).map(|(id, ..)| id).collect();
+            self.truth.locks().filter(|(_, _, lock)| lock.token.is_none()).map(|(id, ..)| id).collect();
         let before = transactions::has_any(proposal).then(|| self.truth.clone());
         let applied = self.truth.apply(index, proposal);
         self.have_holds_changed = !applied.nodes_with_changed_locks().is_empty();

@@ -28,7 +28,7 @@ const TOLD_WITHIN: u64 = 6 * SECOND;
 const WATCHES_MAX: usize = 4;
 
 /// Send ids of requests that bypass the holder begin here.
-const OWN_TICKETS: u64 = 1 << 48;
+const OWN_SEND_IDS: u64 = 1 << 48;
 
 /// A watch of the application.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ impl Mirror {
 /// A list that is being read.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
-    ticket: SendId,
+    send_id: SendId,
     acknowledged: Revision,
     mirror: Mirror,
 }
@@ -102,7 +102,7 @@ pub(crate) struct Watches {
     bookmarks: BTreeSet<Revision>,
     /// When the present connection began, on which the holder sent all watches again.
     pub(crate) asked_at: u64,
-    last_ticket: u64,
+    last_send_id: u64,
 }
 
 impl Watches {
@@ -190,14 +190,14 @@ impl World {
             self.tally.add("progress marks");
         }
         let Some(open) = self.clients[place].watches.open.get_mut(&watch) else {
-            self.demand(Err(format!("client {place} is told of {watch:?}, which it does not watch")));
+            self.demand(Err(format!("client {place} got changes of {watch:?}, which it does not watch")));
             return false;
         };
         let happened = &self.oracle.happened;
         let is_asked = std::mem::replace(&mut open.waits, wants_more);
         let held = match open.told {
-            _ if !is_asked => Err("it was told more than it asked for".to_owned()),
-            Some(after) => happened.check_told(&open.watched, after, changes),
+            _ if !is_asked => Err("changes were reported without a request".to_owned()),
+            Some(after) => happened.check_reported(&open.watched, after, changes),
             None if changes.through < open.acknowledged || !changes.changes.is_empty() => {
                 Err(format!("it begins with {changes:?}: expected no changes, and {} or later", open.acknowledged))
             }
@@ -242,20 +242,20 @@ impl World {
         let nodes_max = *self.rng.pick(&[1, 2, LIST_NODES_MAX]);
         let client = &mut self.clients[place];
         let Some(connection) = client.connection else { return };
-        client.watches.last_ticket += 1;
-        let ticket = SendId(OWN_TICKETS + client.watches.last_ticket);
+        client.watches.last_send_id += 1;
+        let send_id = SendId(OWN_SEND_IDS + client.watches.last_send_id);
         let after = mirror.pages.last().and_then(|(last, _)| last.clone());
         let body = Body::List { path: mirror.top.clone(), after, nodes_max };
-        client.watches.listing = Some(Listing { ticket, acknowledged: self.oracle.acknowledged, mirror });
-        self.send_up(connection, Up::Request(ticket, Box::new(Request { header: RequestHeader::default(), body })));
+        client.watches.listing = Some(Listing { send_id, acknowledged: self.oracle.acknowledged, mirror });
+        self.send_up(connection, Up::Request(send_id, Box::new(Request { header: RequestHeader::default(), body })));
     }
 
     /// An answer to a request that bypassed the holder. Returns false if the holder must have it.
-    pub(crate) fn hears_of_list(&mut self, place: usize, ticket: SendId, response: &Response) -> bool {
-        if ticket.0 < OWN_TICKETS {
+    pub(crate) fn hears_of_list(&mut self, place: usize, send_id: SendId, response: &Response) -> bool {
+        if send_id.0 < OWN_SEND_IDS {
             return false;
         }
-        let listing = self.clients[place].watches.listing.take_if(|listing| listing.ticket == ticket);
+        let listing = self.clients[place].watches.listing.take_if(|listing| listing.send_id == send_id);
         if let (Some(listing), Ok(Answer::Listed(page))) = (listing, &response.result) {
             self.listed(place, listing, page);
         }
@@ -314,7 +314,7 @@ impl World {
         let is_asked = *is_open && are_taken;
         let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| is_asked && late(watch)).collect();
         let held = match behind.first() {
-            Some(watch) => Err(format!("client {place} has not been told of {asked} in the end: {watch:?}")),
+            Some(watch) => Err(format!("client {place} has no report of revision {asked} in the end: {watch:?}")),
             None => Ok(()),
         };
         self.demand(held);
