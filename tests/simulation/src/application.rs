@@ -158,7 +158,7 @@ impl World {
         self.step_holder(place, HolderInput::StopKeepAlive(id));
         let client = &mut self.clients[place];
         client.keeps.remove(&id);
-        client.kept.remove(&id);
+        client.key_leases.remove(&id);
     }
 
     fn change_of_volume(&mut self) -> Write {
@@ -257,7 +257,7 @@ impl World {
         client.is_open = false;
         client.cache = Default::default();
         client.keeps.clear();
-        client.kept.clear();
+        client.key_leases.clear();
         client.registrations = Registrations::default();
         client.locks.clear();
         client.watches = Default::default();

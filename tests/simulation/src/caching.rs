@@ -45,15 +45,15 @@ impl World {
     pub(crate) fn use_as_write_lease(&mut self, place: usize, lock: LockId, path: &NodePath) -> bool {
         let client = &self.clients[place];
         let status = client.locks.get(&lock).map(|(_, status)| *status);
-        let is_alone = matches!(status, Some(LockStatus::Granted { mode: LockMode::Exclusive, .. }));
+        let is_exclusive = matches!(status, Some(LockStatus::Granted { mode: LockMode::Exclusive, .. }));
         let mut changes = client.writes.values().map(|open| &open.change);
-        let is_asked_for = changes.any(|change| match change {
+        let is_changing = changes.any(|change| match change {
             Write::TakeWriteLease { lock: other, .. }
             | Write::ChangeLockMode { lock: other, .. }
             | Write::HandOver { lock: other, .. } => *other == lock,
             _ => false,
         });
-        if !is_alone || is_asked_for {
+        if !is_exclusive || is_changing {
             return false;
         }
         let clock = client.machine.clock.read(self.now);
@@ -73,12 +73,12 @@ impl World {
 
     /// The application does something under one of its write leases.
     pub(crate) fn use_any_write_lease(&mut self, place: usize) {
-        let write_lease: Vec<(LockId, NodePath)> = self.clients[place]
+        let write_leases: Vec<(LockId, NodePath)> = self.clients[place]
             .write_leased
             .iter()
             .map(|(lock, write_lease)| (*lock, write_lease.path.clone()))
             .collect();
-        let (lock, path) = self.rng.pick(&write_lease).clone();
+        let (lock, path) = self.rng.pick(&write_leases).clone();
         self.use_as_write_lease(place, lock, &path);
     }
 
@@ -139,8 +139,8 @@ impl World {
             self.record_set(place, &path, &value, since, Outcome::Done { revision: revision.0 });
         }
         let client = &mut self.clients[place];
-        let is_caching = client.holder.has_write_lease(lock);
-        if !is_caching && client.write_leased.get(&lock).is_some_and(|write_lease| !write_lease.is_dirty()) {
+        let has_write_lease = client.holder.has_write_lease(lock);
+        if !has_write_lease && client.write_leased.get(&lock).is_some_and(|write_lease| !write_lease.is_dirty()) {
             client.write_leased.remove(&lock);
         }
     }
@@ -215,12 +215,12 @@ impl World {
             for path in of_data.map(|compare| &compare.path) {
                 let keeps = self.clients.iter().find(|client| {
                     let clock = client.machine.clock.read(self.now);
-                    let mut write_lease = client
+                    let mut write_leases = client
                         .write_leased
                         .iter()
                         .filter(|(_, write_lease)| write_lease.path == *path && write_lease.is_dirty());
                     client.is_open
-                        && write_lease.any(|(lock, _)| client.holder.write_lease_value(*lock, clock).is_some())
+                        && write_leases.any(|(lock, _)| client.holder.write_lease_value(*lock, clock).is_some())
                 });
                 if let Some(place) = keeps.map(|client| client.place) {
                     let what =

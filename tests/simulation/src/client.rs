@@ -67,7 +67,7 @@ pub(crate) struct Client {
     pub(crate) isolated_until: u64,
     /// The key leases that it renews, and until when it counts on each.
     pub(crate) keeps: BTreeSet<LeaseId>,
-    pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
+    pub(crate) key_leases: BTreeMap<LeaseId, (Incarnation, Instant)>,
     /// Leases that it was granted in this step, and will renew.
     pub(crate) keeps_next: Vec<LeaseId>,
     /// Its registration nodes.
@@ -81,7 +81,7 @@ pub(crate) struct Client {
     pub(crate) watches: Watches,
     pub(crate) numbers: u64,
     timer: u64,
-    told: Option<Told>,
+    reported_state: Option<Told>,
     /// How often in a row the holder asked for a deadline that had already passed.
     spins: u32,
 }
@@ -101,7 +101,7 @@ impl Client {
             writes: BTreeMap::new(),
             isolated_until: 0,
             keeps: BTreeSet::new(),
-            kept: BTreeMap::new(),
+            key_leases: BTreeMap::new(),
             keeps_next: Vec::new(),
             registrations: Registrations::default(),
             locks: BTreeMap::new(),
@@ -110,7 +110,7 @@ impl Client {
             watches: Watches::default(),
             numbers: 0,
             timer: 0,
-            told: None,
+            reported_state: None,
             spins: 0,
         }
     }
@@ -138,12 +138,12 @@ impl World {
         client.cache = Cache { asks_holder: self.is_planted, ..Cache::default() };
         client.reads.clear();
         client.keeps.clear();
-        client.kept.clear();
+        client.key_leases.clear();
         client.keeps_next.clear();
         client.registrations = Registrations::default();
         client.locks.clear();
         client.watches = Watches::default();
-        (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
+        (client.is_open, client.is_connecting, client.reported_state, client.spins) = (true, false, None, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
     }
@@ -205,7 +205,7 @@ impl World {
             self.tally.add("copies revived");
         }
         match message {
-            Down::Response(send_id, response) if self.hears_of_list(place, send_id, &response) => {}
+            Down::Response(send_id, response) if self.handles_list_page(place, send_id, &response) => {}
             Down::Response(send_id, response) => {
                 self.step_holder(place, HolderInput::Answered { send_id, response: *response })
             }
@@ -310,7 +310,7 @@ impl World {
             }
             HolderEffect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
             HolderEffect::WriteDone { write, result } => self.write_done(place, write, &result),
-            HolderEffect::Connection(told) => self.tell(place, told),
+            HolderEffect::Connection(state) => self.state_reported(place, state),
             HolderEffect::ClockExcessChanged { excess } => self.clock_changed(place, excess),
             HolderEffect::FindLeader { hint } => {
                 let hint = hint.and_then(|hint| hint.parse().ok());
@@ -319,11 +319,11 @@ impl World {
             }
             // The latest promise counts, whichever answer brought it.
             HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
-                let kept = client.kept.entry(id).or_insert((incarnation, until));
-                *kept = (incarnation, until).max(*kept);
+                let known = client.key_leases.entry(id).or_insert((incarnation, until));
+                *known = (incarnation, until).max(*known);
             }
             HolderEffect::KeyLeaseLost { id } => {
-                client.kept.remove(&id);
+                client.key_leases.remove(&id);
                 self.tally.add("key leases reported lost");
                 if !self.clients[place].keeps.remove(&id) {
                     self.demand(Err(format!(
@@ -343,7 +343,7 @@ impl World {
             }
             HolderEffect::Closed => self.closed(place),
             HolderEffect::Changes { watch, changes } => {
-                if self.told(place, watch, &changes) {
+                if self.changes_reported(place, watch, &changes) {
                     inputs.push_back(HolderInput::WatchMore(watch));
                 }
             }
@@ -395,7 +395,7 @@ impl World {
             }
             let held = invariants::reads::check(&mut self.oracle, object, open.begun, content);
             self.demand_of(place, held.map_err(|what| format!("client {place}: {what}")));
-            self.heard(place, object, content, open.since);
+            self.record_read(place, object, content, open.since);
         }
     }
 
@@ -412,17 +412,17 @@ impl World {
     }
 
     /// The application hears of a change of its session. The holder must report each change once.
-    fn tell(&mut self, place: usize, told: Told) {
-        self.tally.add(match told {
+    fn state_reported(&mut self, place: usize, state: Told) {
+        self.tally.add(match state {
             Told::Connected { .. } => "times connected",
             Told::Jeopardy => "times in jeopardy",
             Told::Expired { .. } => "sessions expired",
         });
-        if let Told::Expired { .. } = told {
+        if let Told::Expired { .. } = state {
             self.clients[place].registrations.all_lost();
         }
-        if self.clients[place].told.replace(told) == Some(told) {
-            self.demand(Err(format!("client {place} got the report {told:?} twice")));
+        if self.clients[place].reported_state.replace(state) == Some(state) {
+            self.demand(Err(format!("client {place} got the report {state:?} twice")));
         }
     }
 
@@ -437,7 +437,7 @@ impl World {
             let content = Arc::clone(&copy.content);
             let held = invariants::reads::check(&mut self.oracle, &object, begun, &content);
             self.demand_of(place, held.map_err(|what| format!("client {place}, from its cache: {what}")));
-            self.heard(place, &object, &content, self.steps);
+            self.record_read(place, &object, &content, self.steps);
             return;
         }
         client.numbers += 1;
@@ -447,7 +447,7 @@ impl World {
     }
 
     /// Records the answer to a read that began in step `since`.
-    fn heard(&mut self, place: usize, object: &Object, content: &Content, since: u64) {
+    fn record_read(&mut self, place: usize, object: &Object, content: &Content, since: u64) {
         // A client that knows of the wrong clock reads nothing from memory, so nothing stale.
         if !self.is_put_down_to_clocks(place) || self.clients[place].holder.clock_excess().is_some() {
             invariants::linearizability::read(&mut self.told, &object.path, content, (since, self.steps));

@@ -34,18 +34,18 @@ const OWN_SEND_IDS: u64 = 1 << 48;
 #[derive(Debug, Clone)]
 pub(crate) struct OpenWatch {
     watched: Watched,
-    /// It heard all changes up to this revision. None until the watch knows where it begins.
-    told: Option<Revision>,
+    /// It has reported all changes up to this revision. None until the watch knows where it begins.
+    reported: Option<Revision>,
     /// The last acknowledged change when it began: its *now* is no earlier.
     acknowledged: Revision,
-    /// It takes little at a time, and may be far behind. `asked_when_told` is its progress when the
+    /// It takes little at a time, and may be far behind. `reported_when_asked` is its progress when the
     /// final reads began.
     is_small: bool,
-    asked_when_told: Option<Revision>,
+    reported_when_asked: Option<Revision>,
     /// It waits for more changes.
     waits: bool,
-    /// When it last heard something.
-    told_at: u64,
+    /// When it last reported changes.
+    reported_at: u64,
     mirror: Option<Mirror>,
 }
 
@@ -151,12 +151,12 @@ impl World {
         let watch = WatchId(client.numbers);
         let open = OpenWatch {
             watched: watched.clone(),
-            told: after,
+            reported: after,
             acknowledged,
             is_small: bytes_max < CHANGES_BYTES_MAX || looks_are_few,
-            asked_when_told: None,
+            reported_when_asked: None,
             waits: true,
-            told_at: self.now,
+            reported_at: self.now,
             mirror,
         };
         client.watches.open.insert(watch, open);
@@ -183,9 +183,9 @@ impl World {
     }
 
     /// The application receives changes. Returns whether it wants more at once.
-    pub(crate) fn told(&mut self, place: usize, watch: WatchId, changes: &Changes) -> bool {
+    pub(crate) fn changes_reported(&mut self, place: usize, watch: WatchId, changes: &Changes) -> bool {
         let wants_more = self.is_healing || self.rng.chance(700);
-        self.tally.add_many("changes told to watchers", changes.changes.len() as u64);
+        self.tally.add_many("changes reported to watchers", changes.changes.len() as u64);
         if changes.changes.is_empty() {
             self.tally.add("progress marks");
         }
@@ -195,7 +195,7 @@ impl World {
         };
         let happened = &self.oracle.happened;
         let is_asked = std::mem::replace(&mut open.waits, wants_more);
-        let held = match open.told {
+        let held = match open.reported {
             _ if !is_asked => Err("changes were reported without a request".to_owned()),
             Some(after) => happened.check_reported(&open.watched, after, changes),
             None if changes.through < open.acknowledged || !changes.changes.is_empty() => {
@@ -203,7 +203,7 @@ impl World {
             }
             None => Ok(()),
         };
-        (open.told, open.told_at) = (Some(changes.through), self.now);
+        (open.reported, open.reported_at) = (Some(changes.through), self.now);
         let mirrored = open.mirror.as_mut().map_or(Ok(()), |mirror| {
             mirror.follow(changes);
             let is_whole = changes.through >= mirror.last();
@@ -221,7 +221,7 @@ impl World {
         };
         let start = self.oracle.truth.history_start();
         match error {
-            WatchFailure::Compacted { after, .. } if open.told == Some(*after) && *after < start => {
+            WatchFailure::Compacted { after, .. } if open.reported == Some(*after) && *after < start => {
                 self.tally.add("watches that had to start over");
                 self.clients[place].watches.bookmarks.retain(|revision| *revision >= start);
             }
@@ -251,7 +251,7 @@ impl World {
     }
 
     /// An answer to a request that bypassed the holder. Returns false if the holder must have it.
-    pub(crate) fn hears_of_list(&mut self, place: usize, send_id: SendId, response: &Response) -> bool {
+    pub(crate) fn handles_list_page(&mut self, place: usize, send_id: SendId, response: &Response) -> bool {
         if send_id.0 < OWN_SEND_IDS {
             return false;
         }
@@ -290,7 +290,7 @@ impl World {
     /// The final reads begin. Records the progress of each watch.
     pub(crate) fn ask_watches(&mut self, place: usize) {
         for watch in self.clients[place].watches.open.values_mut() {
-            watch.asked_when_told = watch.told;
+            watch.reported_when_asked = watch.reported;
         }
     }
 
@@ -301,9 +301,12 @@ impl World {
         // the wait (wide seed 1378). Each connection begins the wait anew (wide seed 398).
         let lately = self.now.saturating_sub(TOLD_WITHIN);
         let is_asked_anew = self.clients[place].watches.asked_at > lately;
-        let moves_on =
-            |watch: &OpenWatch| watch.is_small && (watch.told > watch.asked_when_told || watch.told_at > lately);
-        let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch) && !is_asked_anew;
+        let moves_on = |watch: &OpenWatch| {
+            watch.is_small && (watch.reported > watch.reported_when_asked || watch.reported_at > lately)
+        };
+        let late = |watch: &OpenWatch| {
+            watch.reported.is_none_or(|reported| reported < asked) && !moves_on(watch) && !is_asked_anew
+        };
         let Client { is_open, watches, .. } = &self.clients[place];
         // With low bounds a leader refuses some watches, whichever come first: those of ended
         // connections count for a while.

@@ -482,7 +482,7 @@ impl World {
                 (command, outcome)
             {
                 for client in &mut self.clients {
-                    client.kept.remove(id);
+                    client.key_leases.remove(id);
                 }
             }
             if let (Command::Expire { lease, incarnation, .. }, Outcome::Expired) = (command, outcome) {

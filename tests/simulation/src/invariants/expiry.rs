@@ -14,7 +14,7 @@ pub(crate) fn check(
     (ended, incarnation): (&LeaseKey, Incarnation),
     now: Instant,
 ) -> Result<(), String> {
-    let remaining = |id| match client.kept.get(id) {
+    let remaining = |id| match client.key_leases.get(id) {
         Some((meant, until)) if *meant == incarnation => until.since(now),
         _ => Duration::ZERO,
     };

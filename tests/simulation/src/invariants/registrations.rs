@@ -100,7 +100,7 @@ pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
     }
     for id in &client.keeps {
         let lease = truth.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation);
-        let known = client.kept.get(id).map(|(incarnation, _)| *incarnation);
+        let known = client.key_leases.get(id).map(|(incarnation, _)| *incarnation);
         if lease.is_none() || known.is_some_and(|known| Some(known) != lease) {
             return Err(format!(
                 "client {place} renews key lease {id} of incarnation {known:?}, which was not reported lost: the servers have {lease:?}"

@@ -282,7 +282,8 @@ fn only_the_next_of_fifty_is_notified_within_100_ms() {
         pair.pass(some_time);
         pair.contest().fates[line[0]] = Fate::Dead;
         let killed = pair.now;
-        let elected = pair.until_elected(TERM + ALLOWANCE).unwrap_or_else(|| panic!("nobody leads after kill {kill}"));
+        let elected =
+            pair.until_elected(TERM + ALLOWANCE).unwrap_or_else(|| panic!("no client leads after kill {kill}"));
         assert_eq!(elected.client, line[1], "the next in line, after kill {kill}");
         assert!(elected.after_commit <= Duration::from_millis(100), "{elected:?} after kill {kill}");
         slowest = slowest.max(elected.at.since(killed));
@@ -333,7 +334,7 @@ fn another_leads_within_a_term_and_a_second_of_a_fault() {
                 took.push(elected.at.since(begun));
             }
             None => {
-                assert!(lasts < TERM, "nobody leads after fault {fault}, which lasts {lasts:?}");
+                assert!(lasts < TERM, "no client leads after fault {fault}, which lasts {lasts:?}");
                 assert_eq!(pair.in_line().first(), Some(&leader), "the leader still leads");
                 stayed += 1;
             }
