@@ -38,8 +38,8 @@ pub(crate) struct OpenWatch {
     reported: Option<Revision>,
     /// The last acknowledged change when it began: its *now* is no earlier.
     acknowledged: Revision,
-    /// It takes little at a time, and may be far behind. `reported_when_asked` is its progress when the
-    /// final reads began.
+    /// It takes little at a time, and may be far behind. `reported_when_asked` is its progress when
+    /// the final reads began.
     is_small: bool,
     reported_when_asked: Option<Revision>,
     /// It waits for more changes.
