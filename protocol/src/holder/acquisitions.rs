@@ -145,38 +145,38 @@ impl Holder {
     /// Handles the answer with the new lease.
     pub(super) fn acquired(
         &mut self,
-        asked: &NodePath,
+        believed: &NodePath,
         sent: Instant,
         epoch: Epoch,
         answer: AcquiredVolume,
         now: Instant,
     ) {
         if epoch != self.epoch {
-            return self.wants_again(Purpose::Acquire(asked.clone()), now);
+            return self.wants_again(Purpose::Acquire(believed.clone()), now);
         }
-        let Some(acquisition) = self.acquisitions.remove(asked) else { return };
+        let Some(acquisition) = self.acquisitions.remove(believed) else { return };
         self.stamp_seen = self.stamp_seen.max(answer.stamp);
         let top = answer.promise.volume.clone();
         let is_late = answer.stamp <= self.volumes.begun(&top);
         let lease = self.volumes.get(&top).and_then(|volume| volume.lease.as_ref());
-        // A late answer names a lease that the server has replaced, even if this client no longer
-        // has the replacement. No leader would recall copies under the replaced lease.
+        // A late answer names a lease that the server has replaced. This holds even if this client
+        // no longer has the newer lease. No leader would recall copies under the replaced lease.
         let is_newest = !is_late && lease.is_none_or(|lease| lease.incarnation < answer.promise.incarnation);
-        // The server has granted the same lease again, because it has nodes or locks. So no lease
-        // begins. But if the answer names a volume above `asked`, that volume does not exist.
-        let is_same = lease.is_some_and(|lease| lease.incarnation == answer.promise.incarnation);
+        // The server has extended the present lease, because it has nodes or locks. So no lease
+        // begins. But if the answer names a volume above `believed`, `believed` is not a volume.
+        let is_extended = lease.is_some_and(|lease| lease.incarnation == answer.promise.incarnation);
         // A lease on a volume without the path does not answer this request.
         if is_newest && top.contains(&acquisition.path) {
             let has_new_borders = self.generation_of(&top) != Some(answer.promise.generation);
-            let valid_at = acquisition.valid_at.filter(|_| top == *asked);
+            let valid_at = acquisition.valid_at.filter(|_| top == *believed);
             let since = self.revived_since(&top, valid_at, &answer);
             self.begin_lease(&top, since, sent, &answer, now);
             if has_new_borders {
                 self.drop_older_generations(&top);
             }
         }
-        if (is_newest || is_same) && top.contains(&acquisition.path) && top != *asked && top.contains(asked) {
-            self.forget_volume(asked);
+        if (is_newest || is_extended) && top.contains(&acquisition.path) && top != *believed && top.contains(believed) {
+            self.forget_volume(believed);
         }
         self.notify_validities(&acquisition.path);
         self.lose_attached_without_lease_above(&acquisition.path);
@@ -201,11 +201,11 @@ impl Holder {
         let ended = self.volumes.get(top).and_then(|volume| volume.ended);
         match (&answer.revival, valid_at, ended) {
             (Revival::AllExcept { changed, .. }, Some(_), Some(ended)) => {
-                let mut gone = Vec::new();
+                let mut changed_copies = Vec::new();
                 for set in changed {
-                    gone.extend(self.copies.remove_where(set, |copy| copy.validity.volume == *top));
+                    changed_copies.extend(self.copies.remove_where(set, |copy| copy.validity.volume == *top));
                 }
-                self.dropped(gone);
+                self.dropped(changed_copies);
                 ended.since
             }
             _ => answer.promise.incarnation,
@@ -325,12 +325,12 @@ impl Holder {
             return;
         }
         let below = ObjectSet::Subtree(top.clone());
-        let gone = self.copies.remove_where(&below, |copy| copy.validity.volume == *top);
-        self.dropped(gone);
+        let copies = self.copies.remove_where(&below, |copy| copy.validity.volume == *top);
+        self.dropped(copies);
         let volume = self.volumes.learn(top);
         volume.end_lease();
-        let carried = std::mem::take(&mut volume.attached);
-        self.notify_attached_lost(carried.into_keys().collect());
+        let attached = std::mem::take(&mut volume.attached);
+        self.notify_attached_lost(attached.into_keys().collect());
         self.notify_validity(top);
         self.holder_reports.remove(top);
         self.volumes.forget(top);

@@ -55,7 +55,7 @@ impl OwnRemovals {
 
 /// The nodes that a write attaches to, or locks under, leases of the writer's session.
 pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodePath> {
-    let (own, operations) = match change {
+    let (single, operations) = match change {
         Write::Put { path, attach: Attach::Session, .. } | Write::Lock { path, .. } => (Some(path), None),
         Write::Transaction(transaction) => (None, Some(transaction.operations())),
         _ => (None, None),
@@ -64,18 +64,18 @@ pub(super) fn attached_to_session(change: &Write) -> impl Iterator<Item = &NodeP
         Operation::Put { path, attach: Attach::Session, .. } => Some(path),
         _ => None,
     });
-    own.into_iter().chain(attached)
+    single.into_iter().chain(attached)
 }
 
 impl KnownVolume {
     /// Forgets that a node, and optionally the nodes below it, are attached. It forgets only nodes
     /// whose put is not later than the revision.
-    fn detach(&mut self, path: &NodePath, with_below: bool, revision: Revision) {
+    fn detach(&mut self, path: &NodePath, is_subtree: bool, revision: Revision) {
         let is_older = |node: &AttachedNode| node.revision <= revision;
         if self.attached.get(path).is_some_and(is_older) {
             self.attached.remove(path);
         }
-        if !with_below || self.attached.is_empty() {
+        if !is_subtree || self.attached.is_empty() {
             return;
         }
         let lower = path.prefix_below();
@@ -120,12 +120,12 @@ impl Holder {
 
     fn note_attached(&mut self, path: &NodePath, written: &Written) {
         let (Some(lease), revision) = (written.attached_to(path), written.revision) else { return };
-        let known = self.volumes.at_and_above(path);
-        let own = known.iter().filter_map(|top| self.volumes.get(top)?.attached.get(path));
-        if own.map(|node| node.revision).max().is_some_and(|latest| latest > revision) {
+        let tops = self.volumes.at_and_above(path);
+        let nodes = tops.iter().filter_map(|top| self.volumes.get(top)?.attached.get(path));
+        if nodes.map(|node| node.revision).max().is_some_and(|latest| latest > revision) {
             return;
         }
-        known.iter().for_each(|top| {
+        tops.iter().for_each(|top| {
             if let Some(volume) = self.volumes.get_mut(top) {
                 volume.detach(path, false, revision);
             }
@@ -157,15 +157,15 @@ impl Holder {
     /// Reports the volume's attached nodes whose lease has ended as lost.
     pub(super) fn lose_attached_without_lease(&mut self, top: &NodePath) {
         let Some(volume) = self.volumes.get(top).filter(|volume| !volume.attached.is_empty()) else { return };
-        let lives = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);
-        let gone = volume.attached.iter().filter(|(_, node)| !lives(node)).map(|(path, _)| path.clone());
-        let gone: Vec<NodePath> = gone.collect();
+        let is_current = |node: &AttachedNode| self.may_be_current_lease(top, node.incarnation);
+        let lost = volume.attached.iter().filter(|(_, node)| !is_current(node)).map(|(path, _)| path.clone());
+        let lost: Vec<NodePath> = lost.collect();
         if let Some(volume) = self.volumes.get_mut(top) {
-            gone.iter().for_each(|path| {
+            lost.iter().for_each(|path| {
                 volume.attached.remove(path);
             });
         }
-        self.notify_attached_lost(gone);
+        self.notify_attached_lost(lost);
     }
 
     /// Checks that each node's lease is the present lease, or may be granted again.
@@ -173,7 +173,7 @@ impl Holder {
         for (top, volume) in self.volumes.iter() {
             for (path, node) in &volume.attached {
                 if !top.contains(path) || !self.may_be_current_lease(top, node.incarnation) {
-                    return Err(format!("{path} goes with a lease on {top} that is over: {node:?}"));
+                    return Err(format!("{path} is attached to a lease on {top} that has ended: {node:?}"));
                 }
             }
         }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_removals_the_earliest_is_forgotten() {
+    fn removal_beyond_the_bound_forgets_the_earliest() {
         let mut removals = OwnRemovals::default();
         let at = |number: usize| NodePath::parse(&format!("/{number}")).expect("a path");
         let revision = |number: usize| Revision(u64::try_from(number).expect("it fits"));

@@ -11,10 +11,10 @@ impl Holder {
     /// A sentence that names the broken invariant and its subject.
     pub fn check(&self, now: Instant) -> Result<(), String> {
         if !self.effects.is_empty() {
-            return Err("effects are left over from a step".to_owned());
+            return Err("effects remain after a step".to_owned());
         }
         if self.session.is_none() && (self.link == LinkState::Registered || self.copies.iter().next().is_some()) {
-            return Err("without a session there are copies, or a leader that knows it".to_owned());
+            return Err("without a session, the holder has copies or is registered".to_owned());
         }
         for (object, copy) in self.copies.iter() {
             self.check_copy(&object, copy, now)?;
@@ -34,10 +34,13 @@ impl Holder {
     fn check_copy(&self, object: &Object, copy: &CachedCopy, now: Instant) -> Result<(), String> {
         let validity = &copy.validity;
         let Some(volume) = self.volumes.get(&validity.volume) else {
-            return Err(format!("the copy of {object} belongs to {}, which is not known", validity.volume));
+            return Err(format!("the copy of {object} belongs to volume {}, which is unknown", validity.volume));
         };
         if !validity.volume.contains(&object.path) {
-            return Err(format!("the copy of {object} belongs to {}, which is elsewhere", validity.volume));
+            return Err(format!(
+                "the copy of {object} belongs to volume {}, which does not contain it",
+                validity.volume
+            ));
         }
         if validity.stamp.epoch > self.epoch {
             return Err(format!("the copy of {object} is stamped {} in epoch {}", validity.stamp, self.epoch));
@@ -51,9 +54,12 @@ impl Holder {
             return Err(format!("the copy of {object} is newer than the lease on {}", validity.volume));
         }
         // Without a valid volume lease, no object lease permits the use of a copy.
-        let holds = volume.live(now).is_some() && now < validity.until;
-        if self.may_serve(object, now) && !holds && !self.config.planted.has(Bug::ServeAfterExpiry) {
-            return Err(format!("the copy of {object} would be used at {now}, after {}", validity.until));
+        let has_leases = volume.live(now).is_some() && now < validity.until;
+        if self.may_serve(object, now) && !has_leases && !self.config.planted.has(Bug::ServeAfterExpiry) {
+            return Err(format!(
+                "the copy of {object} may be used at {now}, after its end at {} or without a volume lease",
+                validity.until
+            ));
         }
         Ok(())
     }
@@ -67,7 +73,7 @@ impl Holder {
         let Some(volume) = self.volumes.get(top) else { return Ok(()) };
         if volume.validity_notified != self.validity_of(top) {
             return Err(format!(
-                "the cache was told {:?} of {top}: it is {:?}",
+                "volume {top}: the validity reported to the cache is {:?}, expected {:?}",
                 volume.validity_notified,
                 self.validity_of(top)
             ));
@@ -75,16 +81,16 @@ impl Holder {
         let Some(lease) = &volume.lease else { return Ok(()) };
         if lease.since > lease.incarnation {
             return Err(format!(
-                "the lease on {top} makes copies good from {}: it is {}",
+                "the lease on {top} makes copies valid from incarnation {}, but is incarnation {}",
                 lease.since, lease.incarnation
             ));
         }
         if lease.until > now.after(lease.pace.term) {
             return Err(format!("the lease on {top} ends at {}, more than a term after {now}", lease.until));
         }
-        let is_asked = self.acquisitions.get(top).is_some_and(|acquisition| acquisition.is_sent);
-        if is_asked && self.volume_remaining(top, now) > std::time::Duration::ZERO {
-            return Err(format!("a new lease on {top} was asked for, and the old one counts"));
+        let is_requested = self.acquisitions.get(top).is_some_and(|acquisition| acquisition.is_sent);
+        if is_requested && self.volume_remaining(top, now) > std::time::Duration::ZERO {
+            return Err(format!("a new lease on {top} is requested, and the old one still counts"));
         }
         Ok(())
     }

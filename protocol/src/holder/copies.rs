@@ -73,7 +73,7 @@ impl CachedCopies {
 
     /// Removes the copies in a set for which `fits` holds. Returns their objects in order.
     pub(super) fn remove_where(&mut self, set: &ObjectSet, fits: impl Fn(&CachedCopy) -> bool) -> Vec<Object> {
-        let gone: Vec<Object> = match set {
+        let removed: Vec<Object> = match set {
             ObjectSet::One(object) => {
                 self.get(object).filter(|copy| fits(copy)).map(|_| object.clone()).into_iter().collect()
             }
@@ -81,10 +81,10 @@ impl CachedCopies {
                 self.below(top).filter(|(_, copy)| fits(copy)).map(|(object, _)| object).collect()
             }
         };
-        for object in &gone {
+        for object in &removed {
             self.remove(object);
         }
-        gone
+        removed
     }
 
     /// The copies of objects at and below a path.
@@ -116,7 +116,7 @@ mod tests {
     };
 
     #[test]
-    fn a_subtree_is_found_without_its_neighbours() {
+    fn remove_where_of_subtree_spares_its_neighbours() {
         let copy = CachedCopy {
             validity: CopyValidity {
                 stamp: Stamp::default(),

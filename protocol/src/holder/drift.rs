@@ -20,7 +20,7 @@ use crate::{
 
 /// The time from registering to the first comparison, and from there to the second, for a client
 /// with a volume lease. They detect a grossly wrong clock before the client's leases end.
-const EARLY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+const EARLY_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
 /// The shortest interval between extra comparisons, even if a server names tiny terms.
 const APART_MIN: Duration = Duration::from_millis(100);
@@ -29,11 +29,11 @@ const APART_MIN: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct DriftSupervision {
     references: References,
-    beyond: Option<Excess>,
+    excess: Option<Excess>,
     /// When to compare, if no heartbeat does so before.
     due: Option<Instant>,
-    /// Heartbeats since registering, counted up to the length of `EARLY`.
-    early: usize,
+    /// Heartbeats since registering, counted up to the length of `EARLY_DELAYS`.
+    early_count: usize,
 }
 
 impl DriftSupervision {
@@ -47,17 +47,17 @@ impl Holder {
     /// The spans that both clocks counted, while they are beyond their allowances. Meanwhile the
     /// client serves nothing from memory.
     pub fn clock_excess(&self) -> Option<Excess> {
-        self.drift.beyond
+        self.drift.excess
     }
 
     pub(super) fn is_clock_beyond(&self) -> bool {
-        self.drift.beyond.is_some()
+        self.drift.excess.is_some()
     }
 
     /// Handles the answer to a registration. It was the first exchange with this leader.
-    pub(super) fn clocks_registered(&mut self, ticket: SendId, sent: Instant, now: Instant) {
-        self.drift.references.remember(ticket.0, sent, now);
-        self.drift.early = 0;
+    pub(super) fn clocks_registered(&mut self, send_id: SendId, sent: Instant, now: Instant) {
+        self.drift.references.remember(send_id.0, sent, now);
+        self.drift.early_count = 0;
         self.drift.due = Some(now.after(self.comparison_pace()));
         if self.is_clock_beyond() {
             // This leader may not know of the excess.
@@ -67,9 +67,9 @@ impl Holder {
 
     /// The comparison of clocks that a heartbeat requests.
     pub(super) fn clock_question(&mut self, now: Instant) -> ClockQuestion {
-        self.drift.early = (self.drift.early + 1).min(EARLY.len());
+        self.drift.early_count = (self.drift.early_count + 1).min(EARLY_DELAYS.len());
         self.drift.due = Some(now.after(self.comparison_pace()));
-        let (references, excess) = (self.drift.references.marks(), self.drift.beyond);
+        let (references, excess) = (self.drift.references.marks(), self.drift.excess);
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
     }
 
@@ -83,7 +83,7 @@ impl Holder {
     #[cfg(test)]
     pub(super) fn settle_clocks(&mut self) {
         self.drift.due = None;
-        self.drift.early = EARLY.len();
+        self.drift.early_count = EARLY_DELAYS.len();
     }
 
     /// How long after one comparison the next is due. It is longer than the usual interval of
@@ -91,32 +91,32 @@ impl Holder {
     fn comparison_pace(&self) -> Duration {
         let term = self.volumes.shortest_term().unwrap_or(Duration::MAX);
         let pace = (term / 10).saturating_mul(7).max(APART_MIN);
-        EARLY.get(self.drift.early).map_or(pace, |early| pace.min(*early))
+        EARLY_DELAYS.get(self.drift.early_count).map_or(pace, |early| pace.min(*early))
     }
 
     /// Handles the leader's answer to a heartbeat.
-    pub(super) fn clocks_compared(&mut self, ticket: SendId, sent: Instant, answer: &ClockAnswer, now: Instant) {
-        // `dealt` is the latest time at which the leader can have handled the exchange, because it
-        // delayed the answer for at least `waited`.
+    pub(super) fn clocks_compared(&mut self, send_id: SendId, sent: Instant, answer: &ClockAnswer, now: Instant) {
+        // `handled` is the latest time at which the leader can have handled the exchange, because
+        // it delayed the answer for at least `waited`.
         let waited = self.config.drift_allowance.shorten(answer.allowance.shorten(answer.delay));
-        let dealt = now.before(waited).max(sent);
-        let counted = self.drift.references.elapsed_pairs(answer, sent, dealt);
-        let judge = |counted: &ElapsedPair| counted.judge(self.config.drift_allowance, answer.allowance);
-        let excess = counted.iter().find_map(|counted| match judge(counted) {
+        let handled = now.before(waited).max(sent);
+        let pairs = self.drift.references.elapsed_pairs(answer, sent, handled);
+        let judge = |pair: &ElapsedPair| pair.judge(self.config.drift_allowance, answer.allowance);
+        let excess = pairs.iter().find_map(|pair| match judge(pair) {
             DriftVerdict::Beyond(excess) => Some(excess),
             DriftVerdict::Within | DriftVerdict::Unclear => None,
         });
-        let is_window = |counted: &&ElapsedPair| counted.client_least >= RESUME_WINDOW;
-        let is_within = counted.iter().filter(is_window).any(|counted| judge(counted) == DriftVerdict::Within);
+        let is_window = |pair: &&ElapsedPair| pair.client_least >= RESUME_WINDOW;
+        let is_within = pairs.iter().filter(is_window).any(|pair| judge(pair) == DriftVerdict::Within);
         match excess {
             Some(excess) => {
                 // The next window without excess begins with this exchange.
                 self.drift.references.clear();
-                self.drift.references.remember(ticket.0, sent, dealt);
+                self.drift.references.remember(send_id.0, sent, handled);
                 self.set_clock_excess(Some(excess), now);
             }
             None => {
-                self.drift.references.remember(ticket.0, sent, dealt);
+                self.drift.references.remember(send_id.0, sent, handled);
                 if is_within {
                     self.set_clock_excess(None, now);
                 }
@@ -127,7 +127,7 @@ impl Holder {
     /// Stops or resumes the use of all copies. Notifies the application and the leader of a change.
     fn set_clock_excess(&mut self, excess: Option<Excess>, now: Instant) {
         let is_change = excess.is_some() != self.is_clock_beyond();
-        self.drift.beyond = excess;
+        self.drift.excess = excess;
         if !is_change {
             return;
         }

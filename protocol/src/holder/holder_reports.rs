@@ -22,30 +22,30 @@ pub(super) struct HolderReport {
     covering: CoveringNumber,
     parts: u32,
     /// The parts that the leader has not answered.
-    rest: VecDeque<Vec<Object>>,
+    unanswered: VecDeque<Vec<Object>>,
 }
 
 impl HolderReport {
     /// A report of the present object leases. Without any, it has one empty part.
     fn new(incarnation: Incarnation, covering: CoveringNumber, objects: Vec<Object>) -> Self {
-        let mut rest: VecDeque<_> = objects.chunks(REPORT_PART_OBJECTS_MAX).map(<[Object]>::to_vec).collect();
-        if rest.is_empty() {
-            rest.push_back(Vec::new());
+        let mut unanswered: VecDeque<_> = objects.chunks(REPORT_PART_OBJECTS_MAX).map(<[Object]>::to_vec).collect();
+        if unanswered.is_empty() {
+            unanswered.push_back(Vec::new());
         }
-        let parts = u32::try_from(rest.len()).unwrap_or(u32::MAX);
-        Self { incarnation, covering, parts, rest }
+        let parts = u32::try_from(unanswered.len()).unwrap_or(u32::MAX);
+        Self { incarnation, covering, parts, unanswered }
     }
 
-    /// The next part.
-    fn piece(&self, volume: &NodePath) -> Option<HolderReportPart> {
-        let left = u32::try_from(self.rest.len()).unwrap_or(u32::MAX);
+    /// The next part to send.
+    fn next_part(&self, volume: &NodePath) -> Option<HolderReportPart> {
+        let unanswered = u32::try_from(self.unanswered.len()).unwrap_or(u32::MAX);
         Some(HolderReportPart {
             volume: volume.clone(),
             incarnation: self.incarnation,
             covering: self.covering,
-            part: self.parts - left,
+            part: self.parts - unanswered,
             parts: self.parts,
-            objects: self.rest.front()?.clone(),
+            objects: self.unanswered.front()?.clone(),
         })
     }
 }
@@ -63,22 +63,22 @@ impl Holder {
             let validity = &copy.validity;
             validity.volume == *top && validity.incarnation >= since && now < validity.until
         });
-        let list = HolderReport::new(*incarnation, *number, copies.map(|(object, _)| object).collect());
-        self.holder_reports.insert(top.clone(), list);
+        let report = HolderReport::new(*incarnation, *number, copies.map(|(object, _)| object).collect());
+        self.holder_reports.insert(top.clone(), report);
         self.send_queue.push(Purpose::HolderReport(top.clone()));
     }
 
     pub(super) fn send_report_part(&mut self, top: &NodePath, now: Instant) {
-        if let Some(piece) = self.holder_reports.get(top).and_then(|list| list.piece(top)) {
-            self.send(Purpose::HolderReport(top.clone()), Body::HolderReport(piece), RenewalReason::Due, now);
+        if let Some(part) = self.holder_reports.get(top).and_then(|report| report.next_part(top)) {
+            self.send(Purpose::HolderReport(top.clone()), Body::HolderReport(part), RenewalReason::Due, now);
         }
     }
 
     /// Handles the leader's answer to a part.
     pub(super) fn advance_holder_report(&mut self, top: &NodePath) {
-        let Some(list) = self.holder_reports.get_mut(top) else { return };
-        list.rest.pop_front();
-        if list.rest.is_empty() {
+        let Some(report) = self.holder_reports.get_mut(top) else { return };
+        report.unanswered.pop_front();
+        if report.unanswered.is_empty() {
             self.holder_reports.remove(top);
         } else {
             self.send_queue.push(Purpose::HolderReport(top.clone()));

@@ -64,7 +64,7 @@ const HEARTBEATS_MAX: usize = 16;
 /// All requests in flight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct RequestsInFlight {
-    last: u64,
+    last_id: u64,
     live: BTreeMap<SendId, RequestInFlight>,
     granting: BTreeSet<SendId>,
     heartbeats: VecDeque<SendId>,
@@ -77,13 +77,13 @@ pub(super) struct RequestsInFlight {
 impl RequestsInFlight {
     /// Adds a request and returns its send id.
     pub(super) fn start(&mut self, flight: RequestInFlight) -> SendId {
-        self.last += 1;
-        let ticket = SendId(self.last);
+        self.last_id += 1;
+        let send_id = SendId(self.last_id);
         if flight.purpose.may_grant() {
-            self.granting.insert(ticket);
+            self.granting.insert(send_id);
         }
         if flight.purpose == Purpose::Heartbeat {
-            self.heartbeats.push_back(ticket);
+            self.heartbeats.push_back(send_id);
             if self.heartbeats.len() > HEARTBEATS_MAX
                 && let Some(oldest) = self.heartbeats.pop_front()
             {
@@ -93,22 +93,22 @@ impl RequestsInFlight {
             }
         }
         if flight.is_quick {
-            self.quick.insert(ticket);
+            self.quick.insert(send_id);
         } else if let Purpose::Watch(_) = flight.purpose {
-            self.watches.insert(ticket);
+            self.watches.insert(send_id);
         }
-        self.live.insert(ticket, flight);
-        ticket
+        self.live.insert(send_id, flight);
+        send_id
     }
 
     /// Ends a send id. `None` if it has ended before.
-    pub(super) fn end(&mut self, ticket: SendId) -> Option<RequestInFlight> {
-        let flight = self.live.remove(&ticket)?;
-        self.granting.remove(&ticket);
-        self.quick.remove(&ticket);
-        self.watches.remove(&ticket);
+    pub(super) fn end(&mut self, send_id: SendId) -> Option<RequestInFlight> {
+        let flight = self.live.remove(&send_id)?;
+        self.granting.remove(&send_id);
+        self.quick.remove(&send_id);
+        self.watches.remove(&send_id);
         if flight.purpose == Purpose::Heartbeat {
-            self.heartbeats.retain(|other| *other != ticket);
+            self.heartbeats.retain(|other| *other != send_id);
         }
         Some(flight)
     }
@@ -124,7 +124,7 @@ impl RequestsInFlight {
 
     /// The next send id. All earlier sendings have lower ones.
     pub(super) fn next(&self) -> SendId {
-        SendId(self.last + 1)
+        SendId(self.last_id + 1)
     }
 
     /// The oldest send id whose answer may still bring an object lease.
@@ -147,13 +147,13 @@ impl RequestsInFlight {
         self.sent(self.granting.first())
     }
 
-    fn sent(&self, ticket: Option<&SendId>) -> Option<Instant> {
-        ticket.and_then(|ticket| self.live.get(ticket)).map(|flight| flight.sent)
+    fn sent(&self, send_id: Option<&SendId>) -> Option<Instant> {
+        send_id.and_then(|send_id| self.live.get(send_id)).map(|flight| flight.sent)
     }
 
     /// The purpose of a live send id.
-    pub(super) fn purpose(&self, ticket: SendId) -> Option<&Purpose> {
-        self.live.get(&ticket).map(|flight| &flight.purpose)
+    pub(super) fn purpose(&self, send_id: SendId) -> Option<&Purpose> {
+        self.live.get(&send_id).map(|flight| &flight.purpose)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SendId, &RequestInFlight)> {
@@ -166,20 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_keep_alives_the_oldest_is_abandoned() {
+    fn heartbeat_beyond_the_bound_abandons_the_oldest() {
         let mut flights = RequestsInFlight::default();
-        let most = HEARTBEATS_MAX as u64;
+        let heartbeats_max = HEARTBEATS_MAX as u64;
         let start = |flights: &mut RequestsInFlight| {
             let purpose = Purpose::Heartbeat;
             let (consents, returns) = (Vec::new(), Vec::new());
             flights.start(RequestInFlight { sent: Instant::ZERO, purpose, is_quick: true, consents, returns })
         };
-        let live = |flights: &RequestsInFlight| flights.iter().map(|(ticket, _)| ticket.0).collect::<Vec<_>>();
-        let all: Vec<SendId> = (0..most).map(|_| start(&mut flights)).collect();
+        let live = |flights: &RequestsInFlight| flights.iter().map(|(send_id, _)| send_id.0).collect::<Vec<_>>();
+        let all: Vec<SendId> = (0..heartbeats_max).map(|_| start(&mut flights)).collect();
         assert_eq!(live(&flights).len(), HEARTBEATS_MAX);
         flights.end(all[HEARTBEATS_MAX - 1]);
         let another = start(&mut flights);
-        assert_eq!(live(&flights)[0], 1, "one had been answered: there is room");
+        assert_eq!(live(&flights)[0], 1, "an answered heartbeat leaves room for another");
         start(&mut flights);
         assert_eq!((live(&flights)[0], live(&flights).len()), (2, HEARTBEATS_MAX));
         assert!(flights.end(all[0]).is_none() && flights.end(another).is_some());

@@ -126,7 +126,7 @@ impl Holder {
 
     /// If a lease is due, renews it, and those that will be due soon.
     pub(super) fn send_keep_alive(&mut self, now: Instant) {
-        let is_due = |keeping: &OwnKeyLeases| keeping.due.is_some_and(|due| due <= now);
+        let is_due = |leases: &OwnKeyLeases| leases.due.is_some_and(|due| due <= now);
         if !is_due(&self.key_leases) || self.link != LinkState::Registered || self.is_keep_alive_in_flight() {
             return;
         }
@@ -134,15 +134,15 @@ impl Holder {
         if !is_due(&self.key_leases) {
             return;
         }
-        let last = self.key_leases.last_named(now);
+        let last_named = self.key_leases.last_named(now);
         let mut leases = Vec::new();
         for (id, lease) in &mut self.key_leases.by_id {
-            let has_room = last.is_none_or(|last| (lease.due(), *id) <= last);
+            let has_room = last_named.is_none_or(|last| (lease.due(), *id) <= last);
             if lease.joins_from() > now || !has_room {
                 continue;
             }
             if let Some((until, pace)) = &mut lease.promised {
-                pace.asked(*until, now);
+                pace.renewal_sent(*until, now);
             }
             leases.push(KeyLeaseRenewal { id: *id, incarnation: lease.incarnation });
         }
@@ -151,11 +151,17 @@ impl Holder {
     }
 
     /// Handles the leader's answer to a keep-alive.
-    pub(super) fn handle_kept_alive(&mut self, ticket: SendId, kept: &[KeyLeasePromise], sent: Instant, now: Instant) {
+    pub(super) fn handle_kept_alive(
+        &mut self,
+        send_id: SendId,
+        promises: &[KeyLeasePromise],
+        sent: Instant,
+        now: Instant,
+    ) {
         // Meanwhile the application may have stopped the renewal of some leases.
-        for one in kept {
-            if self.key_leases.by_id.contains_key(&one.id) {
-                self.apply_key_lease_promise(ticket, one, sent, now);
+        for promise in promises {
+            if self.key_leases.by_id.contains_key(&promise.id) {
+                self.apply_key_lease_promise(send_id, promise, sent, now);
             }
         }
         self.key_leases.settle();
@@ -163,23 +169,23 @@ impl Holder {
 
     /// Handles the promise in the answer to a grant. A repeated answer may say that the lease has
     /// ended. That does not concern a later lease of the same id, which the holder may renew now.
-    pub(super) fn granted(&mut self, ticket: SendId, kept: &KeyLeasePromise, sent: Instant, now: Instant) {
-        let known = self.key_leases.by_id.get(&kept.id).and_then(|lease| lease.incarnation);
-        if kept.result != KeepAliveResult::NotFound || known == Some(kept.incarnation) {
-            self.apply_key_lease_promise(ticket, kept, sent, now);
+    pub(super) fn granted(&mut self, send_id: SendId, promise: &KeyLeasePromise, sent: Instant, now: Instant) {
+        let known = self.key_leases.by_id.get(&promise.id).and_then(|lease| lease.incarnation);
+        if promise.result != KeepAliveResult::NotFound || known == Some(promise.incarnation) {
+            self.apply_key_lease_promise(send_id, promise, sent, now);
         }
     }
 
     /// Handles a promise for a key lease, which may be new, or its end.
-    fn apply_key_lease_promise(&mut self, ticket: SendId, kept: &KeyLeasePromise, sent: Instant, now: Instant) {
-        let KeyLeasePromise { id, incarnation, ttl, result } = *kept;
+    fn apply_key_lease_promise(&mut self, send_id: SendId, promise: &KeyLeasePromise, sent: Instant, now: Instant) {
+        let KeyLeasePromise { id, incarnation, ttl, result } = *promise;
         let lease = self.key_leases.by_id.get(&id);
         let known = lease.and_then(|lease| lease.incarnation);
         // A late answer, about an earlier lease of the same id. While the incarnation of the
         // renewed lease is unknown, the answered request shows which lease is older (S7b).
         let is_late = match known {
             Some(known) => incarnation < known,
-            None => lease.is_some_and(|lease| ticket < lease.since),
+            None => lease.is_some_and(|lease| send_id < lease.since),
         };
         if is_late {
             return;
@@ -210,9 +216,9 @@ impl Holder {
         lease.incarnation = Some(incarnation);
         match &mut lease.promised {
             // The horizon made this promise shorter. The lease stays due, so the holder asks again.
-            Some((last, _)) if until < *last => return,
-            Some((last, pace)) => {
-                *last = until;
+            Some((known_until, _)) if until < *known_until => return,
+            Some((known_until, pace)) => {
+                *known_until = until;
                 pace.renewed(sent, span, ttl, now);
             }
             None => lease.promised = Some((until, Pace::new(sent, span, ttl, spread, now))),
@@ -229,11 +235,11 @@ impl Holder {
         }
         let effects = &mut self.effects;
         self.key_leases.by_id.retain(|id, lease| {
-            let is_over = lease.promised.as_ref().is_some_and(|(until, _)| *until <= now);
-            if is_over {
+            let has_expired = lease.promised.as_ref().is_some_and(|(until, _)| *until <= now);
+            if has_expired {
                 effects.push(HolderEffect::KeyLeaseLost { id: *id });
             }
-            !is_over
+            !has_expired
         });
         self.key_leases.settle();
     }

@@ -1,14 +1,15 @@
 //! The session's locks, and its positions in lock queues (S10).
 //!
-//! A lock belongs to one incarnation of the lease on its volume. The client counts on the lock only
-//! while that lease holds on this clock (S1, T2), because a server's report may be old. When the
-//! lease has ended, or may have by this clock, the lock is lost, and the holder notifies the
-//! application once. The servers may still have the lock, so the client has to release it there.
+//! A lock belongs to one incarnation of the lease on its volume. A server's report that the lock is
+//! granted may be old. So the client counts on the lock only while that lease holds on this clock
+//! (S1, T2). When the lease has ended by this clock or on the servers, the lock is lost. The holder
+//! then notifies the application once. The servers may still have the lock, so the client must
+//! release it there.
 //!
 //! To learn of grants and of waiters, the holder has one [`Body::AwaitLocks`] in flight. The leader
-//! answers it when a status has changed. It names all locks. If there are too many for one request,
-//! successive requests name them in turn. After a grant, the holder waits a while before it asks.
-//! So a short lock costs only two requests.
+//! answers it when a status has changed. The request names all locks. If there are too many for one
+//! request, successive requests name them in turn. After a grant, the holder waits for
+//! [`FIRST_AWAIT_DELAY`] before it asks. So a short lock costs only two requests.
 
 use std::{
     collections::BTreeMap,
@@ -34,16 +35,16 @@ use crate::{
 };
 
 /// How long after a grant the holder asks whether another session waits for the lock.
-const ASKED_AFTER: Duration = Duration::from_millis(100);
+const FIRST_AWAIT_DELAY: Duration = Duration::from_millis(100);
 
 /// How long a request may wait at the leader before the holder repeats it. So if a request was
 /// lost, the client learns of a grant at most this much later. It is shorter than the time that the
 /// client and its connection allow for an answer.
-const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(20);
+const AWAIT_REPEAT: Duration = Duration::from_secs(20);
 
 /// The time between two requests if there are more locks than one request names. The leader looks
 /// up all locks of each request, so requests must not be frequent.
-const ASKED_NEXT_AFTER: Duration = Duration::from_secs(1);
+const AWAIT_NEXT_BATCH: Duration = Duration::from_secs(1);
 
 /// A lock of this session, granted or waiting.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -68,7 +69,7 @@ pub(super) struct OwnLocks {
     /// When to send the next request.
     due: Option<Instant>,
     /// If there are more locks than one request names: the last lock that the last request named.
-    asked_through: LockId,
+    awaited_through: LockId,
 }
 
 impl OwnLock {
@@ -90,35 +91,35 @@ impl OwnLocks {
         self.due = (!self.by_id.is_empty()).then_some(Instant::ZERO);
     }
 
-    fn ask_by(&mut self, at: Instant) {
+    fn await_by(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// The locks that the next request names, and how long after it the following request is due.
-    /// The request names all locks, or the next in turn if the locks or their paths are too many.
-    fn ask(&mut self) -> (Vec<AwaitedLock>, Duration) {
-        let (last, again) = match self.fits_one_request() {
-            true => (LockId(0), ASKED_AGAIN_AFTER),
-            false => (self.asked_through, ASKED_NEXT_AFTER),
+    /// Selects the locks that the next request names. If all locks do not fit, these are the next
+    /// in turn. Also returns how long after this request the following one is due.
+    fn next_batch(&mut self) -> (Vec<AwaitedLock>, Duration) {
+        let (previous, interval) = match self.fits_one_request() {
+            true => (LockId(0), AWAIT_REPEAT),
+            false => (self.awaited_through, AWAIT_NEXT_BATCH),
         };
-        let (before, after) = ((Unbounded, Included(last)), (Excluded(last), Unbounded));
+        let (following, first) = ((Excluded(previous), Unbounded), (Unbounded, Included(previous)));
         let mut bytes = 0;
-        let fits = |(_, hold): &(&LockId, &OwnLock)| {
-            bytes += hold.path.as_str().len();
+        let fits = |(_, own): &(&LockId, &OwnLock)| {
+            bytes += own.path.as_str().len();
             bytes <= AWAIT_LOCKS_BYTES_MAX
         };
-        let in_turn = self.by_id.range(after).chain(self.by_id.range(before)).take(AWAIT_LOCKS_MAX).take_while(fits);
-        let named = in_turn.map(|(id, hold)| AwaitedLock { path: hold.path.clone(), lock: *id, known: hold.status });
+        let in_turn = self.by_id.range(following).chain(self.by_id.range(first)).take(AWAIT_LOCKS_MAX).take_while(fits);
+        let named = in_turn.map(|(id, own)| AwaitedLock { path: own.path.clone(), lock: *id, known: own.status });
         let named: Vec<AwaitedLock> = named.collect();
-        self.asked_through = named.last().map_or(LockId(0), |last| last.lock);
-        (named, again)
+        self.awaited_through = named.last().map_or(LockId(0), |last| last.lock);
+        (named, interval)
     }
 
     fn fits_one_request(&self) -> bool {
         if self.by_id.len() > AWAIT_LOCKS_MAX {
             return false;
         }
-        let fits = self.by_id.values().map(|hold| hold.path.as_str().len()).sum::<usize>() <= AWAIT_LOCKS_BYTES_MAX;
+        let fits = self.by_id.values().map(|own| own.path.as_str().len()).sum::<usize>() <= AWAIT_LOCKS_BYTES_MAX;
         if !fits {
             reached(Bound::AwaitLocksBytes);
         }
@@ -130,11 +131,11 @@ impl Holder {
     /// How long the lock certainly lasts without another promise. Zero if the session does not own
     /// the lock, or hands it over. After a refused hand-over, the session owns the lock again.
     pub fn lock_remaining(&self, id: LockId, now: Instant) -> Duration {
-        let is_held = |hold: &&OwnLock| matches!(hold.status, LockStatus::Granted { .. });
-        let held = self.locks.by_id.get(&id).filter(is_held).filter(|hold| !hold.is_handed_over);
-        let Some(hold) = held else { return Duration::ZERO };
-        let lease = self.volumes.get(&hold.volume).and_then(|volume| volume.lease.as_ref());
-        let lease = lease.filter(|lease| lease.incarnation == hold.incarnation);
+        let is_granted = |own: &&OwnLock| matches!(own.status, LockStatus::Granted { .. });
+        let granted = self.locks.by_id.get(&id).filter(is_granted).filter(|own| !own.is_handed_over);
+        let Some(own) = granted else { return Duration::ZERO };
+        let lease = self.volumes.get(&own.volume).and_then(|volume| volume.lease.as_ref());
+        let lease = lease.filter(|lease| lease.incarnation == own.incarnation);
         lease.map_or(Duration::ZERO, |lease| lease.until.since(now))
     }
 
@@ -142,19 +143,21 @@ impl Holder {
     /// shared, because another session may get the lock before the answer. A lock that is handed
     /// over no longer counts as owned.
     ///
-    /// Returns false if the lock has a write lease, if it waits, or if another change is in flight.
-    /// A waiting lock may be granted before the change arrives. The order of two changes in flight
-    /// would be unknown.
+    /// Returns false in three cases:
+    ///
+    /// - the lock has a write lease;
+    /// - the lock waits, because it may be granted before the change arrives;
+    /// - another change is in flight, because the order of the two would be unknown.
     pub(super) fn begin_lock_change(&mut self, change: &Write) -> bool {
-        let (hold, mode) = match change {
+        let (id, mode) = match change {
             Write::ChangeLockMode { lock, mode, .. } => (lock, Some(*mode)),
             Write::HandOver { lock, .. } => (lock, None),
             Write::TakeWriteLease { lock, .. } => return self.request_write_lease(*lock),
             _ => return true,
         };
-        let Some(own) = self.locks.by_id.get_mut(hold) else { return true };
-        let is_asked = own.requested_mode.is_some() || own.is_handed_over || own.write_lease.is_some();
-        if is_asked || own.status == LockStatus::Waiting {
+        let Some(own) = self.locks.by_id.get_mut(id) else { return true };
+        let is_changing = own.requested_mode.is_some() || own.is_handed_over || own.write_lease.is_some();
+        if is_changing || own.status == LockStatus::Waiting {
             return false;
         }
         own.is_handed_over = mode.is_none();
@@ -183,23 +186,23 @@ impl Holder {
 
     /// Forgets a lock that the application has released, or that is lost.
     pub(super) fn forget_lock(&mut self, id: LockId) {
-        let Some(hold) = self.locks.by_id.remove(&id) else { return };
-        self.lose_write_lease(id, &hold);
-        if let Some(volume) = self.volumes.get_mut(&hold.volume) {
+        let Some(own) = self.locks.by_id.remove(&id) else { return };
+        self.lose_write_lease(id, &own);
+        if let Some(volume) = self.volumes.get_mut(&own.volume) {
             volume.locks.remove(&id);
         }
     }
 
-    /// Handles the outcome of a lock request, before the application gets it. Returns the lock if
-    /// it is already lost.
+    /// Handles the outcome of a lock request, before the application gets the outcome. Returns the
+    /// lock's id if the lock is already lost.
     pub(super) fn apply_lock_grant(&mut self, change: &Write, written: &Written, now: Instant) -> Option<LockId> {
         let LockGrant { path, lock, mode, token, volume, incarnation } = written.lock.as_deref()?.clone();
         // The lock was released or lost while the change of its mode was in flight.
         if matches!(change, Write::ChangeLockMode { .. }) && !self.locks.by_id.contains_key(&lock) {
             return None;
         }
-        let is_held = token.is_some();
-        if !self.may_be_current_lease(&volume, incarnation) || (is_held && !self.is_live(&volume, now)) {
+        let is_granted = token.is_some();
+        if !self.may_be_current_lease(&volume, incarnation) || (is_granted && !self.is_live_by_clock(&volume, now)) {
             self.forget_lock(lock);
             return Some(lock);
         }
@@ -218,7 +221,7 @@ impl Holder {
                 self.locks.by_id.insert(lock, own);
             }
         }
-        self.locks.ask_by(if waits { now } else { now.after(ASKED_AFTER) });
+        self.locks.await_by(if waits { now } else { now.after(FIRST_AWAIT_DELAY) });
         None
     }
 
@@ -232,32 +235,33 @@ impl Holder {
         if self.await_locks_deadline().is_none_or(|due| due > now) {
             return;
         }
-        let (locks, again) = self.locks.ask();
-        self.locks.due = Some(now.after(again));
+        let (locks, interval) = self.locks.next_batch();
+        self.locks.due = Some(now.after(interval));
         let body = Body::AwaitLocks { locks };
         self.locks.await_in_flight = Some(self.send(Purpose::AwaitLocks, body, RenewalReason::NoRenewal, now));
     }
 
-    /// Handles the leader's report of lock statuses, unless a later request has replaced this one.
-    pub(super) fn handle_lock_statuses(&mut self, ticket: SendId, told: Vec<(LockId, LockStatus)>, now: Instant) {
-        if self.locks.await_in_flight != Some(ticket) {
+    /// Handles the leader's report of lock statuses. Ignores it if a later request has replaced the
+    /// request that it answers.
+    pub(super) fn handle_lock_statuses(&mut self, send_id: SendId, reported: Vec<(LockId, LockStatus)>, now: Instant) {
+        if self.locks.await_in_flight != Some(send_id) {
             return;
         }
         self.locks.await_in_flight = None;
-        let news = told.into_iter().filter(|(id, status)| self.update_lock_status(*id, *status, now)).count();
+        let news_count = reported.into_iter().filter(|(id, status)| self.update_lock_status(*id, *status, now)).count();
         // If the leader reports nothing new, wait before asking it again.
-        self.locks.ask_by(if news > 0 { now } else { now.after(ASKED_AFTER) });
+        self.locks.await_by(if news_count > 0 { now } else { now.after(FIRST_AWAIT_DELAY) });
     }
 
-    /// Updates the status of a lock. Returns whether it was news. Some reports are outdated.
+    /// Updates the status of a lock. Returns false if the reported status is not newer.
     fn update_lock_status(&mut self, id: LockId, status: LockStatus, now: Instant) -> bool {
         let Some(own) = self.locks.by_id.get(&id) else { return false };
-        let (status, is_live) = (own.lowered(status), self.is_live(&own.volume, now));
+        let (status, is_live_by_clock) = (own.lowered(status), self.is_live_by_clock(&own.volume, now));
         if !is_newer(own.status, status) {
             return false;
         }
-        let is_held = matches!(status, LockStatus::Granted { .. });
-        if is_held && !is_live {
+        let is_granted = matches!(status, LockStatus::Granted { .. });
+        if is_granted && !is_live_by_clock {
             // By this clock the lease has ended, so the holder ignores the grant. If the lease is
             // renewed, the leader reports the grant again. If not, the lock has ended too.
             return false;
@@ -273,43 +277,46 @@ impl Holder {
         true
     }
 
-    /// Handles a refusal of the request about locks: repeats it after [`ASKED_AFTER`].
-    pub(super) fn retry_await_locks(&mut self, ticket: SendId, now: Instant) {
-        if self.locks.await_in_flight == Some(ticket) {
+    /// Handles a refusal of the request about locks: repeats it after [`FIRST_AWAIT_DELAY`].
+    pub(super) fn retry_await_locks(&mut self, send_id: SendId, now: Instant) {
+        if self.locks.await_in_flight == Some(send_id) {
             self.locks.await_in_flight = None;
-            self.locks.ask_by(now.after(ASKED_AFTER));
+            self.locks.await_by(now.after(FIRST_AWAIT_DELAY));
         }
     }
 
-    /// Reports locks as lost whose leases have ended or were replaced.
+    /// Finds the locks whose leases have ended or were replaced, and reports them as lost.
     pub(super) fn lose_locks_without_lease(&mut self) {
-        let lives = |own: &OwnLock| self.may_be_current_lease(&own.volume, own.incarnation);
-        let over = self.locks.by_id.iter().filter(|(_, own)| !lives(own)).map(|(id, _)| *id);
-        let over: Vec<LockId> = over.collect();
-        over.iter().for_each(|id| self.forget_lock(*id));
-        self.notify_locks_lost(over);
+        let has_current_lease = |own: &OwnLock| self.may_be_current_lease(&own.volume, own.incarnation);
+        let ended = self.locks.by_id.iter().filter(|(_, own)| !has_current_lease(own)).map(|(id, _)| *id);
+        let ended: Vec<LockId> = ended.collect();
+        ended.iter().for_each(|id| self.forget_lock(*id));
+        self.notify_locks_lost(ended);
     }
 
-    /// Reports owned locks as lost whose lease has ended on this clock, even without a connection.
+    /// Finds the owned locks whose lease has ended on this clock, and reports them as lost. This
+    /// needs no connection.
     pub(super) fn expire_locks(&mut self, now: Instant) {
-        let has_lapsed =
+        let has_expired =
             |(_, volume): (&NodePath, &KnownVolume)| !volume.locks.is_empty() && volume.live(now).is_none();
-        if !self.volumes.iter().any(has_lapsed) {
+        if !self.volumes.iter().any(has_expired) {
             return;
         }
-        let is_held = |own: &OwnLock| matches!(own.status, LockStatus::Granted { .. });
-        let over = self.locks.by_id.iter().filter(|(_, own)| is_held(own) && !self.is_live(&own.volume, now));
-        let over: Vec<LockId> = over.map(|(id, _)| *id).collect();
-        over.iter().for_each(|id| self.forget_lock(*id));
-        self.notify_locks_lost(over);
+        let is_granted = |own: &OwnLock| matches!(own.status, LockStatus::Granted { .. });
+        let ended =
+            self.locks.by_id.iter().filter(|(_, own)| is_granted(own) && !self.is_live_by_clock(&own.volume, now));
+        let ended: Vec<LockId> = ended.map(|(id, _)| *id).collect();
+        ended.iter().for_each(|id| self.forget_lock(*id));
+        self.notify_locks_lost(ended);
     }
 
-    fn is_live(&self, volume: &NodePath, now: Instant) -> bool {
+    fn is_live_by_clock(&self, volume: &NodePath, now: Instant) -> bool {
         self.volumes.get(volume).is_some_and(|volume| volume.live(now).is_some())
     }
 
-    /// Whether the lease is the present lease, or may be granted again. The server grants the old
-    /// lease again if that has nodes or locks, perhaps unknown to this client.
+    /// Whether the lease is the present lease, or may become it again. If the old lease has nodes
+    /// or locks, the server extends it instead of granting a new one. This client may not know of
+    /// them.
     pub(super) fn may_be_current_lease(&self, volume: &NodePath, incarnation: Incarnation) -> bool {
         match self.volumes.get(volume).map(|volume| &volume.lease) {
             Some(Some(lease)) => lease.incarnation == incarnation,
@@ -320,9 +327,9 @@ impl Holder {
 
     /// Reports all locks as lost, because the session has ended.
     pub(super) fn lose_all_locks(&mut self) {
-        let holds = std::mem::take(&mut self.locks).by_id;
-        holds.iter().for_each(|(id, own)| self.lose_write_lease(*id, own));
-        self.notify_locks_lost(holds.into_keys().collect());
+        let locks = std::mem::take(&mut self.locks).by_id;
+        locks.iter().for_each(|(id, own)| self.lose_write_lease(*id, own));
+        self.notify_locks_lost(locks.into_keys().collect());
     }
 
     fn notify_locks_lost(&mut self, locks: Vec<LockId>) {
@@ -333,28 +340,30 @@ impl Holder {
 
     /// Checks that each lock is under the present lease.
     pub(super) fn check_locks(&self) -> Result<(), String> {
-        for (id, hold) in &self.locks.by_id {
-            let volume = self.volumes.get(&hold.volume).filter(|volume| volume.locks.contains(id));
-            let is_there = volume.is_some() && self.may_be_current_lease(&hold.volume, hold.incarnation);
-            if !is_there {
-                return Err(format!("hold {id} on {} lives under a lease on {} that is over", hold.path, hold.volume));
+        for (id, own) in &self.locks.by_id {
+            let volume = self.volumes.get(&own.volume).filter(|volume| volume.locks.contains(id));
+            let has_lease = volume.is_some() && self.may_be_current_lease(&own.volume, own.incarnation);
+            if !has_lease {
+                return Err(format!("lock {id} on {}: its lease on {} has ended", own.path, own.volume));
             }
         }
         match self.volumes.iter().flat_map(|(_, volume)| &volume.locks).find(|id| !self.locks.by_id.contains_key(id)) {
-            Some(id) => Err(format!("a volume has hold {id}, which is over")),
+            Some(id) => Err(format!("a volume lists lock {id}, which has ended")),
             None => Ok(()),
         }
     }
 }
 
-/// Whether the reported status is later than the known one. A lock first waits, then it is granted,
-/// then it ends. Its token grows. Under one token it may be exclusive first and shared later, never
-/// the reverse.
-pub(super) fn is_newer(known: LockStatus, told: LockStatus) -> bool {
-    let place = |status: LockStatus| match status {
+/// Whether the reported status is later than the known one.
+///
+/// A lock first waits, then it is granted, then it ends. Its token grows. Under one token it may be
+/// exclusive first and shared later, never the reverse. A status that differs only in
+/// `is_contended` counts as newer, because that can change both ways.
+pub(super) fn is_newer(known: LockStatus, reported: LockStatus) -> bool {
+    let rank = |status: LockStatus| match status {
         LockStatus::Waiting => (0, None),
         LockStatus::Granted { token, mode, .. } => (1, Some((token, mode == LockMode::Shared))),
         LockStatus::Ended => (2, None),
     };
-    known != told && place(known) <= place(told)
+    known != reported && rank(known) <= rank(reported)
 }

@@ -195,8 +195,8 @@ impl Holder {
             HolderInput::WatchMore(watch) => self.watch_more(watch),
             HolderInput::CancelWatch(watch) => self.cancel_watch(watch),
             HolderInput::SetUnderWriteLease { lock, value } => self.set_under_write_lease(lock, value, now),
-            HolderInput::Flush(hold) => self.flush(hold),
-            HolderInput::ReleaseWriteLease(hold) => self.release_write_lease(hold),
+            HolderInput::Flush(lock) => self.flush(lock),
+            HolderInput::ReleaseWriteLease(lock) => self.release_write_lease(lock),
         }
         self.flush_and_consent(now);
         self.send_ready(now);

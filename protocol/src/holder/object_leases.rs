@@ -2,7 +2,8 @@
 //!
 //! `judge` implements S4. It accepts a grant only from the leader that the session has registered
 //! with, and only under the present volume lease. It refuses a grant that was overtaken. A recall,
-//! a write of this client (S2w) or a new incarnation of the volume lease can overtake a grant.
+//! a return, a write of this client (S2w) or a new incarnation of the volume lease can overtake a
+//! grant.
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ pub(super) struct ArrivedGrant<'a> {
 
 impl Holder {
     /// The copy to cache, if the grant may be cached (S4).
-    pub(super) fn judge(&mut self, object: &Object, arrival: ArrivedGrant<'_>, now: Instant) -> Option<CachedCopy> {
-        let ArrivedGrant { grant, epoch, applied, sent } = arrival;
+    pub(super) fn judge(&mut self, object: &Object, arrived: ArrivedGrant<'_>, now: Instant) -> Option<CachedCopy> {
+        let ArrivedGrant { grant, epoch, applied, sent } = arrived;
         if epoch != self.epoch || grant.stamp.epoch != self.epoch {
             return None;
         }
@@ -40,10 +41,10 @@ impl Holder {
             return None;
         }
         let until = self.ends_at(sent, grant.span, now);
-        let newer = self.copies.get(object).is_some_and(|copy| copy.validity.stamp >= grant.stamp);
+        let has_newer_copy = self.copies.get(object).is_some_and(|copy| copy.validity.stamp >= grant.stamp);
         let lease = self.volumes.get_mut(&grant.volume)?.lease.as_mut()?;
-        let is_ours = lease.incarnation == grant.incarnation && grant.stamp > lease.stamp;
-        if newer || !is_ours || grant.generation < lease.generation {
+        let is_current_lease = lease.incarnation == grant.incarnation && grant.stamp > lease.stamp;
+        if has_newer_copy || !is_current_lease || grant.generation < lease.generation {
             return None;
         }
         lease.revision = lease.revision.max(applied);

@@ -28,13 +28,14 @@ pub(super) struct OwnWriteLease {
 /// A flush in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlushInFlight {
+    /// How many sets it covers: the value's `set_count` when it was sent.
     pub(super) through: u64,
     pub(super) has_value: bool,
-    pub(super) ends: bool,
+    pub(super) ends_write_lease: bool,
 }
 
 impl OwnWriteLease {
-    pub(super) fn asked() -> Self {
+    pub(super) fn requested() -> Self {
         Self {
             stage: WriteLeaseStage::Requested,
             value: Value::new(),

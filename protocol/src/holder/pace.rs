@@ -54,12 +54,12 @@ impl Pace {
 
     /// Records that a renewal is sent for a lease that ends at `until`. Sets when to try again if
     /// no answer comes.
-    pub(super) fn asked(&mut self, until: Instant, now: Instant) {
-        let (wait, least) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
-        if wait < least {
+    pub(super) fn renewal_sent(&mut self, until: Instant, now: Instant) {
+        let (wait, wait_min) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
+        if wait < wait_min {
             reached(Bound::RetriesPerTerm);
         }
-        let wait = wait.max(least);
+        let wait = wait.max(wait_min);
         self.due = self.due.max(now.after(wait));
         self.is_wanted = true;
     }
@@ -99,25 +99,25 @@ mod tests {
         let term = seconds(16);
         let mut late = Pace::new(at(100), term, term, 0, at(100));
         let mut early = Pace::new(at(100), term, term, 1000, at(100));
-        assert_eq!((early.due, late.due), (at(104), at(108)), "the first is spread over a quarter of the term");
+        assert_eq!((early.due, late.due), (at(104), at(108)), "the first renewal is spread over a quarter of the term");
         late.renewed(at(108), term, term, at(108));
         early.renewed(at(104), term, term, at(104));
-        assert_eq!((early.due, late.due), (at(112), at(116)), "the others come when half of the term is left");
+        assert_eq!((early.due, late.due), (at(112), at(116)), "later renewals are due when half of the term remains");
         let short = Pace::new(at(100), seconds(11), term, 0, at(100));
-        assert_eq!(short.due, at(103), "half of the term is left then");
-        let nothing = Pace::new(at(100), Duration::ZERO, term, 0, at(100));
-        assert_eq!(nothing.due, at(101), "a server that promises nothing is not asked all the time");
+        assert_eq!(short.due, at(103), "a short promise is renewed sooner");
+        let empty = Pace::new(at(100), Duration::ZERO, term, 0, at(100));
+        assert_eq!(empty.due, at(101), "after an empty promise, the next request waits");
     }
 
     #[test]
-    fn no_term_that_a_server_can_name_panics_or_spins() {
+    fn extreme_terms_neither_panic_nor_spin() {
         let now = Instant::ZERO.after(Duration::from_secs(100));
         let terms = [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(u64::MAX), Duration::MAX];
         for (span, term) in terms.into_iter().flat_map(|span| terms.map(|term| (span, term))) {
             let mut pace = Pace::new(now, span, term, 1000, now);
             assert!(pace.due > now, "{span:?} of {term:?}");
             pace.due = now;
-            pace.asked(now, now);
+            pace.renewal_sent(now, now);
             assert!(pace.due > now, "{span:?} of {term:?}");
             pace.idle(now);
             assert!(pace.due > now, "{span:?} of {term:?}");
@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_renewal_is_tried_again_in_what_remains() {
+    fn unanswered_renewal_is_repeated_before_the_lease_ends() {
         let seconds = Duration::from_secs;
         let at = |secs| Instant::ZERO.after(seconds(secs));
         let mut pace = Pace::new(at(100), seconds(16), seconds(16), 0, at(100));
-        pace.asked(at(116), at(108));
+        pace.renewal_sent(at(116), at(108));
         assert_eq!(pace.due, Instant::ZERO.after(Duration::from_nanos(110_666_666_000)));
-        pace.asked(at(116), at(115));
-        assert_eq!(pace.due, at(116), "at least a sixteenth of the term apart");
+        pace.renewal_sent(at(116), at(115));
+        assert_eq!(pace.due, at(116), "attempts are at least a sixteenth of the term apart");
     }
 }

@@ -48,7 +48,8 @@ struct Fetch {
     stage: FetchStage,
     /// The copy that the request names for validation.
     named: Option<(Revision, Stamp)>,
-    waits: u8,
+    /// How often it waited for a volume lease.
+    lease_waits: u8,
     /// The fetch was repeated once to get a volume lease, or the lease was refused.
     is_repeated: bool,
     /// Sent as [`Body::AwaitRead`], which waits for the flush of a write lease.
@@ -62,7 +63,7 @@ impl Fetch {
             joined: Vec::new(),
             stage: FetchStage::Queued,
             named: None,
-            waits: 0,
+            lease_waits: 0,
             is_repeated: false,
             waits_for_flush: false,
         }
@@ -123,7 +124,7 @@ impl Reads {
     /// From now on, the fetch never waits for a lease.
     pub(super) fn go_without_lease(&mut self, object: &Object) {
         if let Some(fetch) = self.fetches.get_mut(object) {
-            fetch.waits = u8::MAX;
+            fetch.lease_waits = u8::MAX;
             fetch.is_repeated = true;
         }
     }
@@ -186,28 +187,28 @@ impl Holder {
         let volume = self.volumes.nearest(&object.path);
         let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
         let Some(fetch) = self.reads.fetches.get_mut(object) else { return };
-        if !has_lease && fetch.waits == self.config.bounds.read_waits_max {
+        if !has_lease && fetch.lease_waits == self.config.bounds.read_waits_max {
             reached(Bound::ReadWaits);
         }
-        if !has_lease && fetch.waits < self.config.bounds.read_waits_max {
-            fetch.waits += 1;
+        if !has_lease && fetch.lease_waits < self.config.bounds.read_waits_max {
+            fetch.lease_waits += 1;
             fetch.stage = FetchStage::Waiting;
             return self.acquire(volume, object);
         }
-        let waits = fetch.waits_for_flush;
+        let waits_for_flush = fetch.waits_for_flush;
         let copy = self.copies.get(object);
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
         let known = named.map(|(revision, _)| revision);
-        let (body, ride) = match waits {
+        let (body, reason) = match waits_for_flush {
             // When the answer comes, the client may have died. Renewed leases would then last for
             // another term.
             true => (Body::AwaitRead { object: object.clone(), known }, RenewalReason::NoRenewal),
             false => (Body::Read { object: object.clone(), known }, RenewalReason::OnPath(&object.path)),
         };
-        let ticket = self.send(Purpose::Read(object.clone()), body, ride, now);
+        let send_id = self.send(Purpose::Read(object.clone()), body, reason, now);
         if let Some(fetch) = self.reads.fetches.get_mut(object) {
             fetch.named = named;
-            fetch.stage = FetchStage::Sent(ticket);
+            fetch.stage = FetchStage::Sent(send_id);
         }
     }
 
@@ -247,8 +248,8 @@ impl Holder {
             }
         }
         let copy = grant.and_then(|grant| {
-            let arrival = ArrivedGrant { grant: &grant, epoch, applied, sent };
-            self.judge(&object, arrival, now)
+            let arrived = ArrivedGrant { grant: &grant, epoch, applied, sent };
+            self.judge(&object, arrived, now)
         });
         match content {
             Some(content) => {
@@ -286,8 +287,8 @@ impl Holder {
 
     fn still_has(&self, object: &Object, named: Option<(Revision, Stamp)>) -> bool {
         let copy = self.copies.get(object);
-        let has = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
-        has.is_some() && has == named
+        let current = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
+        current.is_some() && current == named
     }
 
     /// Handles an answer that the copy which the request named has not changed.
@@ -332,8 +333,8 @@ impl Holder {
         fetch.began.retain(|other| *other != read);
         fetch.joined.retain(|other| *other != read);
         if fetch.began.is_empty() && fetch.joined.is_empty() {
-            if let FetchStage::Sent(ticket) = fetch.stage {
-                self.in_flight.end(ticket);
+            if let FetchStage::Sent(send_id) = fetch.stage {
+                self.in_flight.end(send_id);
             }
             self.reads.fetches.remove(&object);
             self.send_queue.settle(&Purpose::Read(object));
@@ -344,21 +345,24 @@ impl Holder {
     pub(super) fn check_reads(&self) -> Result<(), String> {
         for (object, fetch) in &self.reads.fetches {
             let purpose = Purpose::Read(object.clone());
-            let moves_on = match fetch.stage {
+            let has_next_step = match fetch.stage {
                 FetchStage::Queued => self.send_queue.iter().any(|other| *other == purpose),
                 FetchStage::Waiting => self.acquisitions.values().any(|other| other.waiters.contains(object)),
-                FetchStage::Sent(ticket) => self.in_flight.purpose(ticket) == Some(&purpose),
+                FetchStage::Sent(send_id) => self.in_flight.purpose(send_id) == Some(&purpose),
             };
-            if !moves_on {
-                return Err(format!("the fetch of {object} is {:?} and nothing will move it on", fetch.stage));
+            if !has_next_step {
+                return Err(format!(
+                    "the fetch of {object} is {:?}, and no queue, lease request or answer continues it",
+                    fetch.stage
+                ));
             }
             if !matches!(fetch.stage, FetchStage::Sent(_)) && !fetch.joined.is_empty() {
-                return Err(format!("reads have joined the fetch of {object}, which is not on its way"));
+                return Err(format!("reads have joined the fetch of {object}, which is not in flight"));
             }
         }
         let reads = self.reads.fetches.values().flat_map(|fetch| fetch.began.iter().chain(&fetch.joined));
         if reads.count() != self.reads.by_id.len() {
-            return Err("reads are counted that no fetch serves, or the other way round".to_owned());
+            return Err("the list of reads differs from the reads of the fetches".to_owned());
         }
         Ok(())
     }

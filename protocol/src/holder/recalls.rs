@@ -36,30 +36,30 @@ struct RememberedRecall {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RecallMemory {
     epoch: Epoch,
-    last: u64,
+    last_number: u64,
     objects: BTreeMap<Object, RememberedRecall>,
     subtrees: BTreeMap<NodePath, RememberedRecall>,
     by_mark: VecDeque<(SendId, ObjectSet)>,
     /// Bound of `by_mark`.
-    most: usize,
+    recalls_max: usize,
 }
 
 impl RecallMemory {
     pub(super) fn new(bounds: &HolderBounds) -> Self {
         Self {
             epoch: Epoch::default(),
-            last: 0,
+            last_number: 0,
             objects: BTreeMap::new(),
             subtrees: BTreeMap::new(),
             by_mark: VecDeque::new(),
-            most: bounds.recalls_remembered_max,
+            recalls_max: bounds.recalls_remembered_max,
         }
     }
 
     /// If the epoch is newer, counts recalls from 1 again. Those of older epochs no longer count.
     pub(super) fn begin_epoch(&mut self, epoch: Epoch) {
         if epoch > self.epoch {
-            (self.epoch, self.last) = (epoch, 0);
+            (self.epoch, self.last_number) = (epoch, 0);
         }
     }
 
@@ -69,8 +69,8 @@ impl RecallMemory {
         if recall.stamp.epoch < self.epoch {
             return false;
         }
-        let gap = recall.number > self.last.saturating_add(1);
-        self.last = self.last.max(recall.number);
+        let gap = recall.number > self.last_number.saturating_add(1);
+        self.last_number = self.last_number.max(recall.number);
         gap
     }
 
@@ -86,7 +86,7 @@ impl RecallMemory {
         if self.by_mark.back().is_none_or(|(last, other)| *last != mark || other != set) {
             self.by_mark.push_back((mark, set.clone()));
         }
-        if self.by_mark.len() > self.most {
+        if self.by_mark.len() > self.recalls_max {
             reached(Bound::RecallsRemembered);
             self.merge(mark);
         }
@@ -135,11 +135,11 @@ impl RecallMemory {
     pub(super) fn check(&self, oldest: Option<SendId>) -> Result<(), String> {
         for (mark, set) in &self.by_mark {
             if oldest.is_none_or(|oldest| oldest >= *mark) {
-                return Err(format!("a recall of {set:?} is remembered though no request from before it is left"));
+                return Err(format!("the recall of {set:?} is remembered, but all earlier requests have ended"));
             }
         }
         if self.objects.len() + self.subtrees.len() > self.by_mark.len() {
-            return Err("a recall is remembered that nothing will forget".to_owned());
+            return Err("a remembered recall is not listed by its mark".to_owned());
         }
         Ok(())
     }
@@ -170,12 +170,12 @@ impl Holder {
     /// Drops the copies of these sets. Refuses grants on them that are still in flight and stamped
     /// up to `through`.
     pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
-        let mut gone = Vec::new();
+        let mut dropped = Vec::new();
         for set in sets {
-            gone.extend(self.copies.remove_where(set, |_| true));
+            dropped.extend(self.copies.remove_where(set, |_| true));
             self.recalls.remember(set, through, self.in_flight.next());
         }
-        self.dropped(gone);
+        self.dropped(dropped);
     }
 }
 
@@ -241,9 +241,9 @@ mod tests {
         let mut gaps = |epoch, numbers: &[u64]| {
             numbers.iter().map(|number| recalls.has_gap(&recall(epoch, *number))).collect::<Vec<_>>()
         };
-        assert_eq!(gaps(1, &[1, 2, 4, 5, 5]), [false, false, true, false, false], "one that comes again is no gap");
-        assert_eq!(gaps(2, &[2, 3]), [true, false], "the first is missing");
-        assert_eq!(gaps(1, &[9]), [false], "of an older leadership nothing is counted");
+        assert_eq!(gaps(1, &[1, 2, 4, 5, 5]), [false, false, true, false, false], "a repeated recall is no gap");
+        assert_eq!(gaps(2, &[2, 3]), [true, false], "recall 1 of the epoch is missing");
+        assert_eq!(gaps(1, &[9]), [false], "recalls of an older epoch do not count");
         assert_eq!(gaps(2, &[4, 6]), [false, true]);
     }
 }

@@ -61,9 +61,9 @@ impl Holder {
         let Some(lease) = self.volumes.get(volume).and_then(|volume| volume.lease.as_ref()) else { return };
         let generation = lease.generation;
         let below = ObjectSet::Subtree(volume.clone());
-        let gone =
+        let copies =
             self.copies.remove_where(&below, |copy| copy.validity.volume == *volume && copy.generation < generation);
-        self.dropped(gone);
+        self.dropped(copies);
     }
 
     /// Handles a lapse: the lease has ended. Its copies stay, and are validated before use.
@@ -89,11 +89,11 @@ impl Holder {
 
     /// Ends leases and locks whose time has passed on this clock, even without a connection.
     pub(super) fn note_time(&mut self, now: Instant) {
-        let lapsed = self.volumes.note_lapsed(self.link == LinkState::Registered, now);
+        let is_endangered = self.volumes.note_lapsed(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
         self.expire_locks(now);
-        let forgotten = self.session.as_ref().is_some_and(|session| now >= session.until);
-        if lapsed || forgotten {
+        let has_session_expired = self.session.as_ref().is_some_and(|session| now >= session.until);
+        if is_endangered || has_session_expired {
             self.endangered();
         }
     }
@@ -103,10 +103,10 @@ impl Holder {
         self.send_queue.wake(now);
         self.greet_again(now);
         if self.link == LinkState::Registered {
-            let session_due = self.session.as_ref().is_some_and(|session| now >= session.pace.due);
-            let probes = self.probe_deadline().is_some_and(|deadline| now >= deadline);
-            let compares = self.clocks_deadline().is_some_and(|deadline| now >= deadline);
-            if self.volumes.are_due(now) || session_due || probes || compares {
+            let is_session_due = self.session.as_ref().is_some_and(|session| now >= session.pace.due);
+            let is_probe_due = self.probe_deadline().is_some_and(|deadline| now >= deadline);
+            let is_comparison_due = self.clocks_deadline().is_some_and(|deadline| now >= deadline);
+            if self.volumes.are_due(now) || is_session_due || is_probe_due || is_comparison_due {
                 self.send_heartbeat(now);
             }
         }
@@ -127,10 +127,10 @@ impl Holder {
             return None;
         }
         // A server answers a watch when its wait ends on its own clock, even without changes.
-        let wait = WATCH_WAIT + self.config.drift_allowance.over(WATCH_WAIT) * 2;
-        let watch = self.in_flight.oldest_watch().map(|sent| sent.after(wait));
-        let owed = self.in_flight.oldest_quick().into_iter().chain(watch).min();
-        owed.map(|owed| owed.max(self.heard_at).after(self.patience()))
+        let watch_wait = WATCH_WAIT + self.config.drift_allowance.over(WATCH_WAIT) * 2;
+        let watch = self.in_flight.oldest_watch().map(|sent| sent.after(watch_wait));
+        let oldest_owed = self.in_flight.oldest_quick().into_iter().chain(watch).min();
+        oldest_owed.map(|sent| sent.max(self.heard_at).after(self.patience()))
     }
 
     /// When to ask the server for a sign of life, if it owes only answers that may be slow. Without

@@ -82,9 +82,9 @@ impl Holder {
     }
 
     /// Sends a request, with renewals, consents and returns in its header.
-    pub(super) fn send(&mut self, purpose: Purpose, body: Body, ride: RenewalReason<'_>, now: Instant) -> SendId {
+    pub(super) fn send(&mut self, purpose: Purpose, body: Body, reason: RenewalReason<'_>, now: Instant) -> SendId {
         let is_quick = body.is_nonblocking();
-        let mut header = self.header(&purpose, is_quick, ride, now);
+        let mut header = self.header(&purpose, is_quick, reason, now);
         if let Purpose::Write(write) = &purpose {
             header.sequence = self.writes.sequence(*write).unwrap_or(header.sequence);
         }
@@ -95,10 +95,10 @@ impl Holder {
         send_id
     }
 
-    fn header(&mut self, purpose: &Purpose, is_quick: bool, ride: RenewalReason<'_>, now: Instant) -> RequestHeader {
+    fn header(&mut self, purpose: &Purpose, is_quick: bool, reason: RenewalReason<'_>, now: Instant) -> RequestHeader {
         let Some(session) = &mut self.session else { return RequestHeader::default() };
         if is_quick {
-            session.pace.asked(session.until, now);
+            session.pace.renewal_sent(session.until, now);
         }
         let registration = match purpose {
             Purpose::Register => Some(self.in_flight.next()),
@@ -107,22 +107,22 @@ impl Holder {
         RequestHeader {
             session: session.id,
             epoch: self.epoch,
-            registration: registration.map_or(0, |ticket| ticket.0),
+            registration: registration.map_or(0, |send_id| send_id.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
-            renew: self.volumes.renewals(ride, is_quick, now),
+            renew: self.volumes.renewals(reason, is_quick, now),
             consents: self.piggyback.consents.iter().take(CONSENTS_MAX).copied().collect(),
             returns: self.piggyback.returns.iter().take(RETURNS_MAX).cloned().collect(),
         }
     }
 
     /// Handles a response: first its promises and lapses, then its result.
-    pub(super) fn answered(&mut self, ticket: SendId, response: Response, now: Instant) {
+    pub(super) fn answered(&mut self, send_id: SendId, response: Response, now: Instant) {
         self.heard_at = self.heard_at.max(now);
-        let Some(flight) = self.in_flight.end(ticket) else { return };
+        let Some(flight) = self.in_flight.end(send_id) else { return };
         // Handle the registration first, because it begins the epoch of these promises.
         if let (Purpose::Register, Ok(Answer::Registered { coverings })) = (&flight.purpose, &response.result) {
-            self.registered(ticket, flight.sent, response.epoch, coverings, now);
+            self.registered(send_id, flight.sent, response.epoch, coverings, now);
         }
         let is_from_leader = self.session.is_some() && self.is_from_leader(&response);
         if is_from_leader {
@@ -137,8 +137,8 @@ impl Holder {
         }
         let Response { epoch, result, .. } = response;
         match result {
-            Ok(answer) => self.accepted(ticket, flight, epoch, answer, now),
-            Err(refusal) => self.refused(ticket, flight, (epoch, refusal), now),
+            Ok(answer) => self.accepted(send_id, flight, epoch, answer, now),
+            Err(refusal) => self.refused(send_id, flight, (epoch, refusal), now),
         }
         if is_from_leader {
             self.notify_connected(now);
@@ -148,7 +148,7 @@ impl Holder {
     /// Whether the response is from the leader with which the session has registered, and the
     /// leader handled the request. Promises and grants of another leader do not count (T6, S4).
     fn is_from_leader(&self, response: &Response) -> bool {
-        let dealt_with = !matches!(
+        let was_handled = !matches!(
             response.result,
             Err(Refusal::NotLeader { .. }
                 | Refusal::Retry
@@ -157,11 +157,11 @@ impl Holder {
                 | Refusal::SessionNotFound { .. }
                 | Refusal::Busy { .. })
         );
-        response.epoch == self.epoch && dealt_with
+        response.epoch == self.epoch && was_handled
     }
 
-    fn refused(&mut self, ticket: SendId, flight: RequestInFlight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
-        self.retry_await_locks(ticket, now);
+    fn refused(&mut self, send_id: SendId, flight: RequestInFlight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
+        self.retry_await_locks(send_id, now);
         if let (Purpose::Acquire(volume), Refusal::Busy { .. }) = (&flight.purpose, &refusal) {
             return self.no_room_for_lease(volume, now);
         }
@@ -176,7 +176,7 @@ impl Holder {
                 self.find_leader(None);
             }
             Refusal::SessionNotFound { session } if self.session() == Some(session) => self.expire(flight.purpose, now),
-            Refusal::NotRegistered { .. } => self.not_registered(ticket, flight.purpose, now),
+            Refusal::NotRegistered { .. } => self.not_registered(send_id, flight.purpose, now),
             // A retry helps only after other leases have ended. Whether to wait for that is the
             // application's decision, so it gets the refusal at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
@@ -242,12 +242,12 @@ mod tests {
     use crate::{object::Object, path::NodePath};
 
     #[test]
-    fn of_too_much_that_is_given_back_the_oldest_is_forgotten() {
-        let mut riders = Piggyback::default();
+    fn return_beyond_the_bound_drops_the_oldest() {
+        let mut piggyback = Piggyback::default();
         let copy =
             |sequence| Return { object: Object::data(NodePath::root()), stamp: Stamp { epoch: Epoch(1), sequence } };
-        let (bounds, most) = (HolderBounds::DEFAULT, HolderBounds::DEFAULT.returns_waiting_max);
-        (0..=most as u64).for_each(|sequence| riders.push_return(copy(sequence), &bounds));
-        assert_eq!((riders.returns.len(), riders.returns.front()), (most, Some(&copy(1))));
+        let (bounds, returns_max) = (HolderBounds::DEFAULT, HolderBounds::DEFAULT.returns_waiting_max);
+        (0..=returns_max as u64).for_each(|sequence| piggyback.push_return(copy(sequence), &bounds));
+        assert_eq!((piggyback.returns.len(), piggyback.returns.front()), (returns_max, Some(&copy(1))));
     }
 }

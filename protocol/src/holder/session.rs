@@ -106,8 +106,8 @@ impl Holder {
     /// Opens or registers the session on a new connection. Everything else waits for the answer.
     pub(super) fn greet(&mut self, now: Instant) {
         let is_greeting = |purpose: &Purpose| matches!(purpose, Purpose::Open | Purpose::Register);
-        let on_its_way = self.in_flight.iter().any(|(_, flight)| is_greeting(&flight.purpose));
-        if self.link != LinkState::Up || on_its_way || self.send_queue.iter().any(is_greeting) {
+        let is_in_flight = self.in_flight.iter().any(|(_, flight)| is_greeting(&flight.purpose));
+        if self.link != LinkState::Up || is_in_flight || self.send_queue.iter().any(is_greeting) {
             return;
         }
         if self.session.is_some() {
@@ -129,7 +129,7 @@ impl Holder {
     /// Handles an answer that is not a refusal.
     pub(super) fn accepted(
         &mut self,
-        ticket: SendId,
+        send_id: SendId,
         flight: RequestInFlight,
         epoch: Epoch,
         answer: Answer,
@@ -142,27 +142,26 @@ impl Holder {
         let RequestInFlight { purpose, sent, .. } = flight;
         match (purpose, answer) {
             (Purpose::Open, Answer::Opened { session, term }) => self.opened(session, term, sent, now),
-
             (Purpose::Close, _) => self.closed(),
             (Purpose::HolderReport(volume), Answer::ReportReceived) => self.advance_holder_report(&volume),
             (Purpose::Acquire(volume), Answer::Acquired(answer)) => self.acquired(&volume, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::ReadBlocked) => self.read_recalling(object, now),
-            (Purpose::KeepAlive, Answer::KeptAlive(kept)) => self.handle_kept_alive(ticket, &kept, sent, now),
-            (Purpose::AwaitLocks, Answer::LockStatuses(told)) => self.handle_lock_statuses(ticket, told, now),
+            (Purpose::KeepAlive, Answer::KeptAlive(promises)) => self.handle_kept_alive(send_id, &promises, sent, now),
+            (Purpose::AwaitLocks, Answer::LockStatuses(reported)) => self.handle_lock_statuses(send_id, reported, now),
             (
                 Purpose::Write(write),
                 Answer::Written { written, stamp, grant, applied, key_lease, write_lease_data },
             ) => {
-                if let Some(kept) = key_lease {
-                    self.granted(ticket, &kept, sent, now);
+                if let Some(promise) = key_lease {
+                    self.granted(send_id, &promise, sent, now);
                 }
-                let done = super::writes::AppliedWrite { written, stamp, grant, applied, cached: write_lease_data };
-                self.written(write, sent, epoch, done, now);
+                let answer = super::writes::AppliedWrite { written, stamp, grant, applied, write_lease_data };
+                self.written(write, sent, epoch, answer, now);
             }
             (Purpose::Watch(watch), Answer::Changes(changes)) => self.watch_answered(watch, changes, now),
             (Purpose::Heartbeat, Answer::Heartbeat(answer)) if epoch == self.epoch => {
-                self.clocks_compared(ticket, sent, &answer, now);
+                self.clocks_compared(send_id, sent, &answer, now);
             }
             // `answered` has handled the registration. An old heartbeat compares no clocks.
             (Purpose::Register, Answer::Registered { .. }) | (Purpose::Heartbeat, _) => {}
@@ -182,7 +181,7 @@ impl Holder {
     /// of older epochs (S4).
     pub(super) fn registered(
         &mut self,
-        ticket: SendId,
+        send_id: SendId,
         sent: Instant,
         epoch: Epoch,
         coverings: &[CoveringLease],
@@ -203,21 +202,21 @@ impl Holder {
             self.write_leases.begin_epoch(epoch);
         }
         if let Some(session) = &mut self.session {
-            session.registered = Some(ticket);
+            session.registered = Some(send_id);
         }
         self.link = LinkState::Registered;
         self.session_renewed(sent, now);
-        self.clocks_registered(ticket, sent, now);
+        self.clocks_registered(send_id, sent, now);
         for covering in coverings {
             self.start_holder_report(covering, now);
         }
     }
 
     /// Handles a refusal because the session has not registered with this leader or connection.
-    pub(super) fn not_registered(&mut self, ticket: SendId, purpose: Purpose, now: Instant) {
+    pub(super) fn not_registered(&mut self, send_id: SendId, purpose: Purpose, now: Instant) {
         self.wants_again(purpose, now);
-        let since = self.session.as_ref().and_then(|session| session.registered);
-        if self.link == LinkState::Registered && since.is_none_or(|since| since < ticket) {
+        let registered = self.session.as_ref().and_then(|session| session.registered);
+        if self.link == LinkState::Registered && registered.is_none_or(|registered| registered < send_id) {
             self.link = LinkState::Up;
             self.greet(now);
         }

@@ -45,18 +45,19 @@ impl CopyValidity {
 /// The conditions that all copies of a volume share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct VolumeValidity {
-    /// The oldest volume lease whose copies are good under the present one. Copies of older leases
-    /// wait to be validated. Does not move when a returning client's copies are revived (S7 in
-    /// docs/PROTOCOL.md).
+    /// The oldest volume lease whose copies are valid under the present one. Copies of older leases
+    /// must be validated before use. If a returning client's copies are revived, the value remains
+    /// as it was (S7 in docs/PROTOCOL.md).
     pub since: Incarnation,
-    /// When the volume lease ends on this client's clock. The origin of the clock without a lease.
+    /// When the volume lease ends on this client's clock. Without a lease, this is
+    /// [`Instant::ZERO`].
     pub until: Instant,
 }
 
 impl VolumeValidity {
-    /// Until when the volume permits the use of copies granted under `incarnation` (S1). The origin
-    /// of the clock if they wait to be validated. It changes with the volume and not with the
-    /// copies, so a cache can publish this one number to its readers with a single store.
+    /// Until when the volume permits the use of copies granted under `incarnation` (S1). If they
+    /// must be validated first, this is [`Instant::ZERO`]. It depends on the volume and not on the
+    /// single copy. So a cache can publish this one number to its readers with a single store.
     #[inline]
     pub fn until_for(&self, incarnation: Incarnation) -> Instant {
         if incarnation >= self.since { self.until } else { Instant::ZERO }
@@ -76,7 +77,7 @@ impl VolumeValidity {
 /// let copy = CopyLease { incarnation: Incarnation(1), until: at(3_600) };
 /// let volume = VolumeValidity { since: Incarnation(1), until: at(10) };
 /// assert!(may_use(copy, &volume, at(9)));
-/// assert!(!may_use(copy, &volume, at(10)), "at its deadline a lease is over");
+/// assert!(!may_use(copy, &volume, at(10)), "a lease has ended at its deadline");
 /// ```
 #[inline]
 pub fn may_use(copy: CopyLease, volume: &VolumeValidity, now: Instant) -> bool {

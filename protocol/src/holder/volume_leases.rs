@@ -124,16 +124,16 @@ pub(super) enum RenewalReason<'a> {
 pub(super) struct KnownVolumes {
     map: BTreeMap<NodePath, KnownVolume>,
     /// The highest stamp that began a lease on a forgotten volume.
-    forgotten: Stamp,
+    forgotten_stamp: Stamp,
     /// Bound of `map`.
-    most: usize,
+    volumes_max: usize,
 }
 
 impl KnownVolumes {
     /// Knows only the root, which is always a volume.
     pub(super) fn new(bounds: &HolderBounds) -> Self {
         let map = BTreeMap::from([(NodePath::root(), KnownVolume::default())]);
-        Self { map, forgotten: Stamp::default(), most: bounds.volumes_max }
+        Self { map, forgotten_stamp: Stamp::default(), volumes_max: bounds.volumes_max }
     }
 
     /// The nearest known volume at or above a path.
@@ -152,20 +152,20 @@ impl KnownVolumes {
 
     /// Adds the volume with this top, if it is unknown, and returns it.
     pub(super) fn learn(&mut self, top: &NodePath) -> &mut KnownVolume {
-        let begun = self.forgotten;
+        let begun = self.forgotten_stamp;
         self.map.entry(top.clone()).or_insert_with(|| KnownVolume { begun, ..KnownVolume::default() })
     }
 
     /// The stamp of the answer that began the volume's last lease. For an unknown volume, an upper
     /// bound of that stamp.
     pub(super) fn begun(&self, top: &NodePath) -> Stamp {
-        self.get(top).map_or(self.forgotten, |volume| volume.begun)
+        self.get(top).map_or(self.forgotten_stamp, |volume| volume.begun)
     }
 
     /// Selects a volume to forget if too many are known. Its lease must have ended, and no write in
     /// flight may add a node or a lock to it.
     pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
-        if self.map.len() < self.most {
+        if self.map.len() < self.volumes_max {
             return None;
         }
         reached(Bound::Volumes);
@@ -180,7 +180,7 @@ impl KnownVolumes {
         if !top.is_root()
             && let Some(volume) = self.map.remove(top)
         {
-            self.forgotten = self.forgotten.max(volume.begun);
+            self.forgotten_stamp = self.forgotten_stamp.max(volume.begun);
         }
     }
 
@@ -201,8 +201,8 @@ impl KnownVolumes {
     }
 
     /// The renewals for a request. If its answer may be late, later requests repeat them.
-    pub(super) fn renewals(&mut self, ride: RenewalReason<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
-        let touched = match ride {
+    pub(super) fn renewals(&mut self, reason: RenewalReason<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
+        let touched = match reason {
             RenewalReason::OnPath(path) => Some(self.nearest(path)),
             RenewalReason::Due | RenewalReason::All => None,
             RenewalReason::NoRenewal => return Vec::new(),
@@ -213,10 +213,10 @@ impl KnownVolumes {
             let Some(lease) = &volume.lease else { continue };
             let fits = touched.as_ref() == Some(top)
                 || (wanted
-                    && (ride == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
+                    && (reason == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
-        // The next request renews the others, because these are not due then.
+        // The chosen leases are not due when the next request is sent, so that renews the others.
         if chosen.len() > RENEWALS_MAX {
             chosen.sort_unstable();
             chosen.truncate(RENEWALS_MAX);
@@ -227,7 +227,7 @@ impl KnownVolumes {
             let Some(lease) = &mut volume.lease else { continue };
             renewals.push(Renew { volume: top, incarnation: lease.incarnation });
             if is_quick {
-                lease.pace.asked(lease.until, now);
+                lease.pace.renewal_sent(lease.until, now);
                 volume.is_used = false;
             }
         }
@@ -242,8 +242,8 @@ impl KnownVolumes {
             let Some(lease) = &mut volume.lease else { continue };
             // A lease that has ended on this clock, and whose end put the session in jeopardy, may
             // still exist on the server. Ask for it too.
-            let is_over = now >= lease.until && !is_counted_on;
-            if now < lease.pace.due || is_over {
+            let is_ended_for_good = now >= lease.until && !is_counted_on;
+            if now < lease.pace.due || is_ended_for_good {
                 continue;
             }
             if wanted {
@@ -286,8 +286,8 @@ impl KnownVolumes {
 
     /// Whether a lease in use has ended on this clock and still waits for its renewal.
     pub(super) fn are_overdue(&self) -> bool {
-        let has_lapsed = |volume: &&KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.has_expired);
-        self.map.values().filter(has_lapsed).any(KnownVolume::is_counted_on)
+        let has_expired = |volume: &&KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.has_expired);
+        self.map.values().filter(has_expired).any(KnownVolume::is_counted_on)
     }
 
     /// Whether some lease will hold at that time without another promise.
@@ -360,14 +360,14 @@ mod tests {
         assert_eq!(
             volumes.to_be_forgotten(|top| *top == path("/1")),
             Some(path("/2")),
-            "a write may bind something to it"
+            "a write may attach a node to /1"
         );
         volumes.learn(&path("/zz"));
         assert_eq!(volumes.to_be_forgotten(|_| false), Some(path("/1")));
     }
 
     #[test]
-    fn renewals_beyond_one_request_go_with_the_next() {
+    fn renewals_beyond_one_request_join_the_next() {
         let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
         let mut volumes = KnownVolumes::new(&HolderBounds::DEFAULT);
         let count = 2 * RENEWALS_MAX + 1;

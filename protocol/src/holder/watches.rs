@@ -27,7 +27,7 @@ pub const WATCH_WAIT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WatchStage {
     /// The application has not consumed the last report.
-    Told,
+    Reported,
     /// In the send queue.
     Queued,
     /// In flight.
@@ -76,7 +76,7 @@ impl Holder {
     /// Continues a watch, because the application has consumed the last report.
     pub(super) fn watch_more(&mut self, id: WatchId) {
         if let Some(watch) = self.watches.watches.get_mut(&id)
-            && watch.stage == WatchStage::Told
+            && watch.stage == WatchStage::Reported
         {
             watch.stage = WatchStage::Queued;
             self.send_queue.push(Purpose::Watch(id));
@@ -98,19 +98,19 @@ impl Holder {
         // A new watch must learn when it has reported everything up to now.
         let wait = if watch.is_caught_up { WATCH_WAIT } else { Duration::ZERO };
         let body = Body::Watch { watched, after, wait, bytes_max };
-        let ticket = self.send(Purpose::Watch(id), body, RenewalReason::NoRenewal, now);
+        let send_id = self.send(Purpose::Watch(id), body, RenewalReason::NoRenewal, now);
         if let Some(watch) = self.watches.watches.get_mut(&id) {
-            watch.stage = WatchStage::Sent(ticket);
+            watch.stage = WatchStage::Sent(send_id);
         }
     }
 
     pub(super) fn watch_answered(&mut self, id: WatchId, changes: Changes, now: Instant) {
         let Some(watch) = self.watches.watches.get_mut(&id) else { return };
-        if !goes_on(watch.after.unwrap_or_default(), &changes) {
+        if !can_follow(watch.after.unwrap_or_default(), &changes) {
             // These changes do not follow the last ones: ask again.
             return self.wants_again(Purpose::Watch(id), now);
         }
-        watch.stage = WatchStage::Told;
+        watch.stage = WatchStage::Reported;
         watch.is_caught_up |= changes.changes.is_empty() && watch.after.is_some();
         watch.after = Some(changes.through);
         self.effects.push(HolderEffect::Changes { watch: id, changes });
@@ -153,13 +153,13 @@ impl Holder {
     pub(super) fn check_watches(&self) -> Result<(), String> {
         for (id, watch) in &self.watches.watches {
             let purpose = Purpose::Watch(*id);
-            let is_there = match watch.stage {
-                WatchStage::Told => true,
+            let has_next_step = match watch.stage {
+                WatchStage::Reported => true,
                 WatchStage::Queued => self.send_queue.iter().any(|queued| *queued == purpose),
-                WatchStage::Sent(ticket) => self.in_flight.purpose(ticket) == Some(&purpose),
+                WatchStage::Sent(send_id) => self.in_flight.purpose(send_id) == Some(&purpose),
             };
-            if !is_there {
-                return Err(format!("watch {id:?} is neither in the queue nor on its way: {:?}", watch.stage));
+            if !has_next_step {
+                return Err(format!("watch {id:?} is neither queued nor in flight: {:?}", watch.stage));
             }
         }
         Ok(())
@@ -167,8 +167,10 @@ impl Holder {
 }
 
 /// Whether these changes can follow that revision.
-fn goes_on(after: Revision, told: &Changes) -> bool {
-    let revisions = || told.changes.iter().map(|change| change.revision);
+fn can_follow(after: Revision, changes: &Changes) -> bool {
+    let revisions = || changes.changes.iter().map(|change| change.revision);
     let is_in_order = revisions().is_sorted_by(|one, other| one < other);
-    after <= told.through && is_in_order && revisions().all(|revision| after < revision && revision <= told.through)
+    after <= changes.through
+        && is_in_order
+        && revisions().all(|revision| after < revision && revision <= changes.through)
 }

@@ -64,8 +64,8 @@ impl WriteId {
     const FLUSHES: u64 = 1 << 63;
 
     /// The id of the flush of a lock's write lease. There is at most one at a time.
-    fn flush_of(hold: LockId) -> Self {
-        Self(Self::FLUSHES | hold.0)
+    fn flush_of(lock: LockId) -> Self {
+        Self(Self::FLUSHES | lock.0)
     }
 
     /// The lock, if the write is a flush.
@@ -79,9 +79,9 @@ impl Holder {
     /// write lease.
     pub fn write_lease_value(&self, id: LockId, now: Instant) -> Option<&Value> {
         let own = self.locks.by_id.get(&id)?;
-        let caching = own.write_lease.as_ref().filter(|caching| caching.stage == WriteLeaseStage::Open)?;
+        let write_lease = own.write_lease.as_ref().filter(|write_lease| write_lease.stage == WriteLeaseStage::Open)?;
         let is_certain = !self.lock_remaining(id, now).is_zero() && !self.is_clock_beyond();
-        is_certain.then_some(&caching.value)
+        is_certain.then_some(&write_lease.value)
     }
 
     /// Whether the lock has a write lease, or one was requested or is ending.
@@ -91,8 +91,8 @@ impl Holder {
 
     /// The status of the lock's write lease. `None` if there is none, or if it is only requested.
     pub fn write_lease_status(&self, id: LockId) -> Option<WriteLeaseStatus> {
-        let caching = self.locks.by_id.get(&id)?.write_lease.as_ref()?;
-        (caching.stage != WriteLeaseStage::Requested).then_some(caching.status)
+        let write_lease = self.locks.by_id.get(&id)?.write_lease.as_ref()?;
+        (write_lease.stage != WriteLeaseStage::Requested).then_some(write_lease.status)
     }
 
     /// Sets a value under a write lease for the application. Does nothing if [that is not
@@ -101,15 +101,17 @@ impl Holder {
         if self.write_lease_value(id, now).is_none() {
             return;
         }
-        if let Some(caching) = self.write_lease_mut(id) {
-            caching.value = value;
-            caching.status.set_count += 1;
+        if let Some(write_lease) = self.write_lease_mut(id) {
+            write_lease.value = value;
+            write_lease.status.set_count += 1;
         }
     }
 
     /// Starts a flush for the application, if there is a dirty value.
     pub(super) fn flush(&mut self, id: LockId) {
-        if self.write_lease_mut(id).is_some_and(|caching| caching.stage == WriteLeaseStage::Open && caching.is_dirty())
+        if self
+            .write_lease_mut(id)
+            .is_some_and(|write_lease| write_lease.stage == WriteLeaseStage::Open && write_lease.is_dirty())
         {
             self.start_flush(id);
         }
@@ -117,11 +119,13 @@ impl Holder {
 
     /// Ends a write lease. Other clients can read and write the node when the value is flushed.
     pub(super) fn release_write_lease(&mut self, id: LockId) {
-        let Some(caching) = self.write_lease_mut(id).filter(|caching| caching.stage == WriteLeaseStage::Open) else {
+        let Some(write_lease) =
+            self.write_lease_mut(id).filter(|write_lease| write_lease.stage == WriteLeaseStage::Open)
+        else {
             return;
         };
-        caching.stage = WriteLeaseStage::Ending;
-        caching.status.is_open = false;
+        write_lease.stage = WriteLeaseStage::Ending;
+        write_lease.status.is_open = false;
         self.notify_write_lease(id);
         self.start_flush(id);
     }
@@ -130,11 +134,11 @@ impl Holder {
     /// changed, or has a write lease.
     pub(super) fn request_write_lease(&mut self, id: LockId) -> bool {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return true };
-        let is_alone = matches!(own.status, LockStatus::Granted { mode: LockMode::Exclusive, .. });
-        if !is_alone || own.requested_mode.is_some() || own.is_handed_over || own.write_lease.is_some() {
+        let is_exclusive = matches!(own.status, LockStatus::Granted { mode: LockMode::Exclusive, .. });
+        if !is_exclusive || own.requested_mode.is_some() || own.is_handed_over || own.write_lease.is_some() {
             return false;
         }
-        own.write_lease = Some(Box::new(OwnWriteLease::asked()));
+        own.write_lease = Some(Box::new(OwnWriteLease::requested()));
         self.write_leases.locks.insert(id);
         true
     }
@@ -144,11 +148,11 @@ impl Holder {
     /// If a recall of the data has overtaken the answer, the write lease ends at once. The servers
     /// do not count the consent that the holder has already sent.
     pub(super) fn handle_write_lease_answer(&mut self, id: LockId, data: Option<Data>, stamp: Stamp) {
-        let Some(caching) = self.write_lease_mut(id) else { return };
+        let Some(write_lease) = self.write_lease_mut(id) else { return };
         let Some(Data { value, stat }) = data else { return self.end_write_lease(id) };
-        caching.value = value;
-        caching.stage = WriteLeaseStage::Open;
-        caching.status = WriteLeaseStatus { is_open: true, stat: Some(stat), set_count: 0, flushed_count: 0 };
+        write_lease.value = value;
+        write_lease.stage = WriteLeaseStage::Open;
+        write_lease.status = WriteLeaseStatus { is_open: true, stat: Some(stat), set_count: 0, flushed_count: 0 };
         self.notify_write_lease(id);
         let object = self.locks.by_id.get(&id).map(|own| Object::data(own.path.clone()));
         if object.is_some_and(|object| self.recalls.overtook(&object, stamp)) {
@@ -160,24 +164,24 @@ impl Holder {
     /// then waits until they have ended. Write leases that are only requested do not count: the
     /// recall may be for an earlier write. If not, the servers ignore the consent and recall again.
     pub(super) fn defer_consent(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
-        let is_kept = |id: &&LockId| {
+        let is_write_leased = |id: &&LockId| {
             let own = self.locks.by_id.get(id);
             let is_open = |own: &&OwnLock| {
-                own.write_lease.as_ref().is_some_and(|caching| caching.stage != WriteLeaseStage::Requested)
+                own.write_lease.as_ref().is_some_and(|write_lease| write_lease.stage != WriteLeaseStage::Requested)
             };
             own.filter(is_open).is_some_and(|own| {
                 let data = Object::data(own.path.clone());
                 sets.iter().any(|set| set.contains(&data))
             })
         };
-        let kept: BTreeSet<LockId> = self.write_leases.locks.iter().filter(is_kept).copied().collect();
-        if kept.is_empty() {
+        let write_leased: BTreeSet<LockId> = self.write_leases.locks.iter().filter(is_write_leased).copied().collect();
+        if write_leased.is_empty() {
             return false;
         }
-        for id in &kept {
+        for id in &write_leased {
             self.release_write_lease(*id);
         }
-        self.write_leases.pending_consents.insert(stamp, kept);
+        self.write_leases.pending_consents.insert(stamp, write_leased);
         true
     }
 
@@ -186,25 +190,27 @@ impl Holder {
         let due: Vec<LockId> =
             self.write_leases.locks.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
         due.into_iter().for_each(|id| self.start_flush(id));
-        let is_paid = |holds: &BTreeSet<LockId>| holds.is_disjoint(&self.write_leases.locks);
-        let paid =
-            self.write_leases.pending_consents.iter().filter(|(_, holds)| is_paid(holds)).map(|(stamp, _)| *stamp);
-        let paid: Vec<Stamp> = paid.collect();
-        for stamp in &paid {
+        let is_ready = |locks: &BTreeSet<LockId>| locks.is_disjoint(&self.write_leases.locks);
+        let ready =
+            self.write_leases.pending_consents.iter().filter(|(_, locks)| is_ready(locks)).map(|(stamp, _)| *stamp);
+        let ready: Vec<Stamp> = ready.collect();
+        for stamp in &ready {
             self.write_leases.pending_consents.remove(stamp);
             self.piggyback.consent(*stamp);
         }
         // The holder did not consent when the recall came, so it needs a request for the consent.
-        if !paid.is_empty() && self.link == LinkState::Registered {
+        if !ready.is_empty() && self.link == LinkState::Registered {
             let question = self.clock_question(now);
             self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::Due, now);
         }
     }
 
     fn is_flush_due(&self, id: LockId, now: Instant) -> bool {
-        let caching = self.locks.by_id.get(&id).and_then(|own| own.write_lease.as_ref());
-        let Some(caching) = caching.filter(|caching| caching.flush_in_flight.is_none()) else { return false };
-        match caching.stage {
+        let write_lease = self.locks.by_id.get(&id).and_then(|own| own.write_lease.as_ref());
+        let Some(write_lease) = write_lease.filter(|write_lease| write_lease.flush_in_flight.is_none()) else {
+            return false;
+        };
+        match write_lease.stage {
             WriteLeaseStage::Requested => false,
             WriteLeaseStage::Open => self.late_from(id).is_some_and(|late| late <= now),
             WriteLeaseStage::Ending => true,
@@ -214,11 +220,12 @@ impl Holder {
     /// From when a dirty value must be flushed, because the renewal is late.
     fn late_from(&self, id: LockId) -> Option<Instant> {
         let own = self.locks.by_id.get(&id)?;
-        let caching = own.write_lease.as_ref()?;
-        let is_waiting =
-            caching.stage == WriteLeaseStage::Open && caching.is_dirty() && caching.flush_in_flight.is_none();
+        let write_lease = own.write_lease.as_ref()?;
+        let is_unflushed = write_lease.stage == WriteLeaseStage::Open
+            && write_lease.is_dirty()
+            && write_lease.flush_in_flight.is_none();
         let lease = self.volumes.get(&own.volume)?.lease.as_ref()?;
-        is_waiting.then(|| lease.until.before(lease.pace.term / LATE_PART))
+        is_unflushed.then(|| lease.until.before(lease.pace.term / LATE_PART))
     }
 
     /// When the next flush is due.
@@ -231,45 +238,47 @@ impl Holder {
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
         let LockStatus::Granted { token, .. } = own.status else { return };
         let path = own.path.clone();
-        let Some(caching) = own.write_lease.as_mut() else { return };
-        if caching.flush_in_flight.is_some() {
+        let Some(write_lease) = own.write_lease.as_mut() else { return };
+        if write_lease.flush_in_flight.is_some() {
             return;
         }
-        let (ends_write_lease, is_dirty) = (caching.stage == WriteLeaseStage::Ending, caching.is_dirty());
-        let value = is_dirty.then(|| caching.value.clone());
-        caching.flush_in_flight =
-            Some(FlushInFlight { through: caching.status.set_count, has_value: is_dirty, ends: ends_write_lease });
+        let (ends_write_lease, is_dirty) = (write_lease.stage == WriteLeaseStage::Ending, write_lease.is_dirty());
+        let value = is_dirty.then(|| write_lease.value.clone());
+        write_lease.flush_in_flight =
+            Some(FlushInFlight { through: write_lease.status.set_count, has_value: is_dirty, ends_write_lease });
         self.write(WriteId::flush_of(id), Write::Flush { path, lock: id, token, value, ends_write_lease });
     }
 
     /// A write has ended. Notifies the application, or the write lease if the write was its flush.
     pub(super) fn write_done(&mut self, write: WriteId, result: Result<Written, WriteFailure>) {
         match write.flushed_lock() {
-            Some(hold) => self.flushed(hold, result),
+            Some(lock) => self.flushed(lock, result),
             None => self.effects.push(HolderEffect::WriteDone { write, result }),
         }
     }
 
     fn flushed(&mut self, id: LockId, result: Result<Written, WriteFailure>) {
-        let Some(caching) = self.write_lease_mut(id) else { return };
-        let Some(FlushInFlight { through, has_value, ends }) = caching.flush_in_flight.take() else { return };
+        let Some(write_lease) = self.write_lease_mut(id) else { return };
+        let Some(FlushInFlight { through, has_value, ends_write_lease }) = write_lease.flush_in_flight.take() else {
+            return;
+        };
         match result {
             Ok(written) => {
-                caching.status.flushed_count = through;
-                caching.status.stat = written.stat.or(caching.status.stat);
-                match ends {
+                write_lease.status.flushed_count = through;
+                write_lease.status.stat = written.stat.or(write_lease.status.stat);
+                match ends_write_lease {
                     true => self.end_write_lease(id),
                     false => self.notify_write_lease(id),
                 }
             }
             // A later flush follows if it is still needed, or the session has expired.
             Err(WriteFailure::NotSent) => {}
-            Err(WriteFailure::OutcomeUnknown) => caching.is_outcome_unknown |= has_value,
+            Err(WriteFailure::OutcomeUnknown) => write_lease.is_outcome_unknown |= has_value,
             Err(WriteFailure::Refused(refusal)) => {
-                caching.stage = WriteLeaseStage::Ending;
-                caching.status.is_open = false;
-                caching.status.flushed_count = caching.status.set_count;
-                let (value, may_be_there) = (caching.value.clone(), caching.is_outcome_unknown);
+                write_lease.stage = WriteLeaseStage::Ending;
+                write_lease.status.is_open = false;
+                write_lease.status.flushed_count = write_lease.status.set_count;
+                let (value, may_be_there) = (write_lease.value.clone(), write_lease.is_outcome_unknown);
                 if has_value {
                     self.effects.push(HolderEffect::FlushLost {
                         lock: id,
@@ -290,14 +299,14 @@ impl Holder {
     /// Handles the loss or release of a lock with a write lease: reports a dirty value as lost.
     pub(super) fn lose_write_lease(&mut self, id: LockId, own: &OwnLock) {
         self.write_leases.locks.remove(&id);
-        let Some(caching) = own.write_lease.as_ref() else { return };
+        let Some(write_lease) = own.write_lease.as_ref() else { return };
         // The holder sends no further flush, so it reports the value now.
         let was_sent = self.writes.was_sent(WriteId::flush_of(id));
         self.forget_write(WriteId::flush_of(id));
-        if caching.is_dirty() && !self.planted(Bug::LostInSilence) {
-            let is_on_its_way = was_sent && caching.flush_in_flight.is_some_and(|flushing| flushing.has_value);
-            let may_be_there = caching.is_outcome_unknown || is_on_its_way;
-            let value = caching.value.clone();
+        if write_lease.is_dirty() && !self.planted(Bug::LostInSilence) {
+            let is_in_flight = was_sent && write_lease.flush_in_flight.is_some_and(|flush| flush.has_value);
+            let may_be_there = write_lease.is_outcome_unknown || is_in_flight;
+            let value = write_lease.value.clone();
             self.effects.push(HolderEffect::FlushLost { lock: id, value, may_be_there, refusal: None });
         }
     }
@@ -306,15 +315,15 @@ impl Holder {
     fn end_write_lease(&mut self, id: LockId) {
         self.write_leases.locks.remove(&id);
         let Some(own) = self.locks.by_id.get_mut(&id) else { return };
-        if let Some(caching) = own.write_lease.take() {
-            let status = WriteLeaseStatus { is_open: false, ..caching.status };
+        if let Some(write_lease) = own.write_lease.take() {
+            let status = WriteLeaseStatus { is_open: false, ..write_lease.status };
             self.effects.push(HolderEffect::WriteLeaseChanged { lock: id, status });
         }
     }
 
     fn notify_write_lease(&mut self, id: LockId) {
-        if let Some(caching) = self.write_lease_mut(id) {
-            let status = caching.status;
+        if let Some(write_lease) = self.write_lease_mut(id) {
+            let status = write_lease.status;
             self.effects.push(HolderEffect::WriteLeaseChanged { lock: id, status });
         }
     }
@@ -325,19 +334,24 @@ impl Holder {
 
     /// Checks that write leases match their locks, and that each ending write lease has a flush.
     pub(super) fn check_write_leases(&self) -> Result<(), String> {
-        let caching = self.locks.by_id.iter().filter(|(_, own)| own.write_lease.is_some()).map(|(id, _)| *id);
-        if caching.collect::<BTreeSet<_>>() != self.write_leases.locks {
-            return Err("the write leases that are listed are not those that the holds say".to_owned());
+        let ids = self.locks.by_id.iter().filter(|(_, own)| own.write_lease.is_some()).map(|(id, _)| *id);
+        if ids.collect::<BTreeSet<_>>() != self.write_leases.locks {
+            return Err("the list of write leases differs from the locks that have one".to_owned());
         }
         for (id, own) in &self.locks.by_id {
-            let Some(caching) = &own.write_lease else { continue };
-            let flushes = self.writes.is_pending(WriteId::flush_of(*id));
-            if caching.flush_in_flight.is_some() != flushes || (caching.stage == WriteLeaseStage::Ending && !flushes) {
-                return Err(format!("the write lease of hold {id} is {:?}, and its flush is not", caching.stage));
+            let Some(write_lease) = &own.write_lease else { continue };
+            let has_flush = self.writes.is_pending(WriteId::flush_of(*id));
+            if write_lease.flush_in_flight.is_some() != has_flush
+                || (write_lease.stage == WriteLeaseStage::Ending && !has_flush)
+            {
+                return Err(format!(
+                    "lock {id}: its write lease is {:?}, and does not fit its flush",
+                    write_lease.stage
+                ));
             }
         }
-        match self.write_leases.pending_consents.iter().find(|(_, holds)| holds.is_disjoint(&self.write_leases.locks)) {
-            Some((stamp, _)) => Err(format!("the consent to {stamp:?} waits for nothing")),
+        match self.write_leases.pending_consents.iter().find(|(_, locks)| locks.is_disjoint(&self.write_leases.locks)) {
+            Some((stamp, _)) => Err(format!("the consent to {stamp:?} waits, and no lock delays it")),
             None => Ok(()),
         }
     }

@@ -38,13 +38,13 @@ struct UnansweredWrite {
     /// Its number, from the first send on.
     sequence: Option<Sequence>,
     /// The latest sending.
-    ticket: Option<SendId>,
+    send_id: Option<SendId>,
     sendings: u32,
     /// The server refused a lease for its node or lock. It is sent anyway, and gets a refusal.
     goes_without_lease: bool,
     /// It was refused because the volume was unknown or its lease replaced. It is sent again under
     /// another number.
-    is_again: bool,
+    is_renumbered: bool,
 }
 
 /// All writes without an answer.
@@ -52,7 +52,7 @@ struct UnansweredWrite {
 pub(super) struct OwnWrites {
     pending: BTreeMap<WriteId, UnansweredWrite>,
     numbered: BTreeMap<Sequence, WriteId>,
-    last: Sequence,
+    last_sequence: Sequence,
     /// Writes that wait for a number.
     backlog: VecDeque<WriteId>,
     bounds: HolderBounds,
@@ -65,13 +65,13 @@ pub(super) struct AppliedWrite {
     pub(super) stamp: Stamp,
     pub(super) grant: Option<Grant>,
     pub(super) applied: Revision,
-    pub(super) cached: Option<Box<Data>>,
+    pub(super) write_lease_data: Option<Box<Data>>,
 }
 
 impl OwnWrites {
     pub(super) fn new(bounds: HolderBounds) -> Self {
-        let (pending, numbered, last, backlog) = Default::default();
-        Self { pending, numbered, last, backlog, bounds }
+        let (pending, numbered, last_sequence, backlog) = Default::default();
+        Self { pending, numbered, last_sequence, backlog, bounds }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -80,7 +80,7 @@ impl OwnWrites {
 
     /// The number of the next new write.
     pub(super) fn next_sequence(&self) -> Sequence {
-        self.last.next()
+        self.last_sequence.next()
     }
 
     /// The lowest number that is neither answered nor cancelled.
@@ -145,7 +145,7 @@ impl OwnWrites {
         }
         if has_room {
             pending.sequence = Some(next);
-            self.last = next;
+            self.last_sequence = next;
             self.numbered.insert(next, write);
         } else {
             reached(Bound::WritesOut);
@@ -161,10 +161,10 @@ impl OwnWrites {
     }
 
     /// Prepares a refused write for another sending under another number. False the second time.
-    fn begin_again(&mut self, write: WriteId) -> bool {
-        let Some(pending) = self.pending.get_mut(&write).filter(|pending| !pending.is_again) else { return false };
-        pending.is_again = true;
-        (pending.ticket, pending.sendings) = (None, 0);
+    fn begin_renumbered(&mut self, write: WriteId) -> bool {
+        let Some(pending) = self.pending.get_mut(&write).filter(|pending| !pending.is_renumbered) else { return false };
+        pending.is_renumbered = true;
+        (pending.send_id, pending.sendings) = (None, 0);
         if let Some(sequence) = pending.sequence.take() {
             self.numbered.remove(&sequence);
         }
@@ -187,8 +187,8 @@ impl OwnWrites {
         let is_flush = |write: &WriteId| {
             self.pending.get(write).is_some_and(|pending| matches!(pending.change, Write::Flush { .. }))
         };
-        let kept = if self.backlog.front().is_some_and(is_flush) { 0 } else { self.bounds.flushes_out_max };
-        let room = usize::try_from(self.room().saturating_sub(kept)).unwrap_or(usize::MAX);
+        let reserved = if self.backlog.front().is_some_and(is_flush) { 0 } else { self.bounds.flushes_out_max };
+        let room = usize::try_from(self.room().saturating_sub(reserved)).unwrap_or(usize::MAX);
         self.backlog.drain(..room.min(self.backlog.len())).collect()
     }
 
@@ -214,8 +214,8 @@ impl OwnWrites {
 
     /// Ends all writes. Returns them in order, and whether each was sent. Numbers restart at 1.
     pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
-        let all = std::mem::replace(self, Self::new(self.bounds)).pending;
-        all.into_iter().map(|(write, pending)| (write, pending.sequence.is_some())).collect()
+        let pending = std::mem::replace(self, Self::new(self.bounds)).pending;
+        pending.into_iter().map(|(write, pending)| (write, pending.sequence.is_some())).collect()
     }
 }
 
@@ -253,11 +253,11 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
 
 fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
     let (path, attach) = (operation.path().clone(), Attach::Nothing);
-    let alone = match operation {
+    let equivalent_write = match operation {
         Operation::Put { .. } => Write::Put { path, value: Default::default(), condition: Condition::Any, attach },
         Operation::Delete { recursive, .. } => Write::Delete { path, recursive: *recursive, condition: Condition::Any },
     };
-    may_change(&alone, false)
+    may_change(&equivalent_write, false)
 }
 
 impl Holder {
@@ -274,10 +274,10 @@ impl Holder {
             change,
             dropped: Vec::new(),
             sequence: None,
-            ticket: None,
+            send_id: None,
             sendings: 0,
             goes_without_lease: false,
-            is_again: false,
+            is_renumbered: false,
         };
         self.writes.pending.insert(write, pending);
         self.send_queue.push(Purpose::Write(write));
@@ -292,7 +292,7 @@ impl Holder {
             return;
         }
         let Some(pending) = self.writes.pending.get_mut(&write) else { return };
-        if pending.ticket.is_some_and(|ticket| self.in_flight.purpose(ticket).is_some()) {
+        if pending.send_id.is_some_and(|send_id| self.in_flight.purpose(send_id).is_some()) {
             return;
         }
         if pending.dropped.is_empty() {
@@ -306,11 +306,11 @@ impl Holder {
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
         self.overtake(&dropped, self.stamp_seen.max(floor));
         let path = change.path().cloned();
-        let ride = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);
+        let reason = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);
         let body = Body::Write { write: change, dropped, seen };
-        let ticket = self.send(Purpose::Write(write), body, ride, now);
+        let send_id = self.send(Purpose::Write(write), body, reason, now);
         if let Some(pending) = self.writes.pending.get_mut(&write) {
-            pending.ticket = Some(ticket);
+            pending.send_id = Some(send_id);
         }
     }
 
@@ -322,23 +322,23 @@ impl Holder {
             return true;
         }
         let is_missing = |top: &NodePath| self.volumes.get(top).is_none_or(|volume| volume.live(now).is_none());
-        let mut wanted = attached_to_session(&pending.change).map(|path| (self.volumes.nearest(path), path));
-        let Some((top, path)) = wanted.find(|(top, _)| is_missing(top)) else { return true };
+        let mut needed = attached_to_session(&pending.change).map(|path| (self.volumes.nearest(path), path));
+        let Some((top, path)) = needed.find(|(top, _)| is_missing(top)) else { return true };
         let path = path.clone();
-        drop(wanted);
+        drop(needed);
         self.acquire_for(top, &path, write);
         false
     }
 
-    pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, done: AppliedWrite, now: Instant) {
+    pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, answer: AppliedWrite, now: Instant) {
         let Some(pending) = self.end_write(write) else { return };
-        let AppliedWrite { written, stamp, grant, applied, cached } = done;
+        let AppliedWrite { written, stamp, grant, applied, write_lease_data } = answer;
         self.overtake_older(&pending.dropped, stamp);
         self.note_attachments(&pending.change, &written);
-        let lost = self.apply_lock_grant(&pending.change, &written, now);
+        let lost_lock = self.apply_lock_grant(&pending.change, &written, now);
         match &pending.change {
             Write::TakeWriteLease { lock, .. } => {
-                self.handle_write_lease_answer(*lock, cached.map(|data| *data), stamp)
+                self.handle_write_lease_answer(*lock, write_lease_data.map(|data| *data), stamp)
             }
             Write::HandOver { lock, .. } => self.forget_lock(*lock),
             _ => {}
@@ -352,8 +352,8 @@ impl Holder {
             }
         }
         self.write_done(write, Ok(written));
-        if let Some(hold) = lost {
-            self.effects.push(HolderEffect::LocksLost { locks: vec![hold] });
+        if let Some(lock) = lost_lock {
+            self.effects.push(HolderEffect::LocksLost { locks: vec![lock] });
         }
     }
 
@@ -361,12 +361,12 @@ impl Holder {
     fn overtake_older(&mut self, sets: &[ObjectSet], stamp: Stamp) {
         self.stamp_seen = self.stamp_seen.max(stamp);
         let older = Stamp { epoch: stamp.epoch, sequence: stamp.sequence.saturating_sub(1) };
-        let mut gone = Vec::new();
+        let mut dropped_objects = Vec::new();
         for set in sets {
-            gone.extend(self.copies.remove_where(set, |copy| copy.validity.stamp <= older));
+            dropped_objects.extend(self.copies.remove_where(set, |copy| copy.validity.stamp <= older));
             self.recalls.remember(set, older, self.in_flight.next());
         }
-        self.dropped(gone);
+        self.dropped(dropped_objects);
     }
 
     /// Handles a refusal for good: the write did not take effect, and never will.
@@ -393,8 +393,8 @@ impl Holder {
             return;
         }
         let Some(pending) = self.end_write(write) else { return };
-        if let Some(ticket) = pending.ticket {
-            self.in_flight.end(ticket);
+        if let Some(send_id) = pending.send_id {
+            self.in_flight.end(send_id);
         }
         let was_sent = pending.sendings > 0;
         if !was_sent {
@@ -411,8 +411,8 @@ impl Holder {
 
     /// Ends a write whose outcome no longer matters.
     pub(super) fn forget_write(&mut self, write: WriteId) {
-        if let Some(ticket) = self.end_write(write).and_then(|pending| pending.ticket) {
-            self.in_flight.end(ticket);
+        if let Some(send_id) = self.end_write(write).and_then(|pending| pending.send_id) {
+            self.in_flight.end(send_id);
         }
     }
 
@@ -426,15 +426,16 @@ impl Holder {
             _ => return false,
         };
         let WriteRefusal::NoVolumeLease { path, volume } = refusal else { return false };
-        let is_new = *volume != self.volumes.nearest(path);
+        let is_new_volume = *volume != self.volumes.nearest(path);
         self.learn_volume(path, volume);
-        let may_have_another = self.volumes.get(volume).is_some_and(|volume| volume.lease.is_some());
+        let may_have_new_lease = self.volumes.get(volume).is_some_and(|volume| volume.lease.is_some());
         let sequence = self.writes.sequence(write);
-        let begins_again = (is_new || may_have_another || self.is_suspended(volume)) && self.writes.begin_again(write);
-        if begins_again {
+        let is_renumbered =
+            (is_new_volume || may_have_new_lease || self.is_suspended(volume)) && self.writes.begin_renumbered(write);
+        if is_renumbered {
             self.number_is_free(sequence);
         }
-        begins_again
+        is_renumbered
     }
 
     /// Handles a free number: queues the waiting writes that get one, and the write that is now the
@@ -460,22 +461,25 @@ impl Holder {
 
     /// Checks that each write is in flight or waits, and that no number is beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
-        let OwnWrites { pending, numbered, last, backlog, bounds } = &self.writes;
-        let most = bounds.writes_out_max;
-        for (write, one) in pending {
+        let OwnWrites { pending, numbered, last_sequence, backlog, bounds } = &self.writes;
+        let writes_max = bounds.writes_out_max;
+        for (write, unanswered) in pending {
             let purpose = Purpose::Write(*write);
-            let flies = one.ticket.is_some_and(|ticket| self.in_flight.purpose(ticket) == Some(&purpose));
+            let is_in_flight =
+                unanswered.send_id.is_some_and(|send_id| self.in_flight.purpose(send_id) == Some(&purpose));
             let wants_lease = self.acquisitions.values().any(|acquisition| acquisition.writes.contains(write));
             let waits = self.send_queue.iter().any(|other| *other == purpose) || backlog.contains(write) || wants_lease;
-            if flies == waits {
-                return Err(format!("{write:?} is to be both on its way and waiting, or neither: {one:?}"));
+            if is_in_flight == waits {
+                return Err(format!("{write:?} is both in flight and waiting, or neither: {unanswered:?}"));
             }
         }
-        if last.0 >= self.writes.unanswered_from().0 + most {
-            return Err(format!("{} writes are numbered: expected at most {most}", numbered.len()));
+        if last_sequence.0 >= self.writes.unanswered_from().0 + writes_max {
+            return Err(format!("{} writes are numbered: expected at most {writes_max}", numbered.len()));
         }
         match numbered.iter().find(|(sequence, write)| self.writes.sequence(**write) != Some(**sequence)) {
-            Some((sequence, write)) => Err(format!("number {sequence} is not that of {write:?}")),
+            Some((sequence, write)) => {
+                Err(format!("number {sequence} is listed for {write:?}, which has another number"))
+            }
             None => Ok(()),
         }
     }

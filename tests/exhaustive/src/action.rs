@@ -90,7 +90,7 @@ pub(crate) enum Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Begin { client, thread } => write!(f, "client {client}, thread {thread}, does its next thing"),
+            Self::Begin { client, thread } => write!(f, "client {client}, thread {thread}, begins its next operation"),
             Self::Finish { client, thread } => write!(f, "client {client}, thread {thread}, uses what it looked up"),
             Self::ClientTimer { client } => write!(f, "client {client} is called for its deadline"),
             Self::Notice { client } => write!(f, "client {client} notices that its connection is broken"),
@@ -103,9 +103,9 @@ impl fmt::Display for Action {
             Self::DownRecall { link } => write!(f, "a recall to {link} arrives"),
             Self::Commit => write!(f, "the leader's oldest entry is committed and applied"),
             Self::Ask { server } => write!(f, "the others say whether server {server} leads"),
-            Self::Verdict { server } => write!(f, "server {server} hears whether it leads"),
+            Self::Verdict { server } => write!(f, "server {server} learns whether it leads"),
             Self::ServerTimer { server } => write!(f, "server {server} is called for its deadline"),
-            Self::Learn { server } => write!(f, "server {server} hears that it leads no more"),
+            Self::Learn { server } => write!(f, "server {server} learns that it no longer leads"),
             Self::Elect { server, kept, is_late } => {
                 let rest = if *is_late { "and the rest comes late" } else { "and the rest is lost" };
                 write!(f, "server {server} is elected; {kept} of the last leader's entries are kept, {rest}")

@@ -74,7 +74,7 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
             run.read(place, None, object.clone());
             run.settle(|_| false)?;
             if !run.at.clients[place].cache.holds(object, world.client_clock(place, run.at.now)) {
-                return Err(format!("client {place} does not hold {object} in the beginning"));
+                return Err(format!("client {place} has no usable copy of {object} in the beginning"));
             }
         }
     }

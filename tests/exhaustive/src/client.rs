@@ -258,7 +258,7 @@ impl Run<'_> {
         self.step_holder(place, HolderInput::Timeout { used });
         let clock = self.world.client_clock(place, self.at.now);
         if self.at.clients[place].holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
-            self.demand(Err(format!("client {place} asks again to be called at {clock}")));
+            self.demand(Err(format!("client {place} requests a deadline at {clock} that has passed")));
         }
         self.ends_were_told(place, clock);
     }
@@ -348,7 +348,7 @@ impl Run<'_> {
             HolderEffect::WriteDone { write, result } => self.write_done(place, write, &result),
             HolderEffect::Connection(told) => {
                 if client.told.replace(told) == Some(told) {
-                    self.demand(Err(format!("client {place} is told {told:?} twice")));
+                    self.demand(Err(format!("client {place} got the report {told:?} twice")));
                 }
             }
             HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
@@ -357,18 +357,18 @@ impl Run<'_> {
             HolderEffect::KeyLeaseLost { id } => self.lease_over(place, id),
             // No world attaches nodes to sessions.
             HolderEffect::AttachedNodesLost { .. } => {
-                self.demand(Err(format!("client {place} has nodes of its own, which nobody asked for")));
+                self.demand(Err(format!("client {place} got a report of lost nodes, but attached none")));
             }
             // No world has locks.
             HolderEffect::LockChanged { .. }
             | HolderEffect::LocksLost { .. }
             | HolderEffect::WriteLeaseChanged { .. }
             | HolderEffect::FlushLost { .. } => {
-                self.demand(Err(format!("client {place} is told of a hold, which nobody asked for")));
+                self.demand(Err(format!("client {place} got a report about a lock, but requested none")));
             }
             // No world has watches.
             HolderEffect::Changes { .. } | HolderEffect::WatchLost { .. } => {
-                self.demand(Err(format!("client {place} is told of a watch, which nobody asked for")));
+                self.demand(Err(format!("client {place} got a report about a watch, but began none")));
             }
             HolderEffect::ClockExcessChanged { .. } => {}
             HolderEffect::FindLeader { .. } => {
@@ -402,7 +402,7 @@ impl Run<'_> {
                 open.key = Some(key);
                 Ok(())
             }
-            None => Err(format!("client {place} sends {write:?}, which nobody waits for")),
+            None => Err(format!("client {place} sends {write:?}, for which no call waits")),
         };
         self.demand(held);
     }
@@ -430,7 +430,7 @@ impl Run<'_> {
     fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteFailure>) {
         let held = match self.at.clients[place].change().writes.remove(&write) {
             Some(open) => self.at.oracle.change().end_write(open.key, result),
-            None => Err(format!("{write:?} ended twice: {result:?}")),
+            None => Err(format!("write {write:?} ended twice: {result:?}")),
         };
         self.demand(held.map_err(|what| format!("client {place}: {what}")));
         self.go_on(place, |thread| matches!(thread, Thread::Writes(_, other) if *other == write));

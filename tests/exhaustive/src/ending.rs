@@ -51,6 +51,6 @@ impl Run<'_> {
         let waiting: Vec<_> =
             self.at.clients.iter().map(|client| (client.reads.keys(), client.writes.keys())).collect();
         let leases: Vec<_> = self.at.truth.leases().map(|(key, _)| key).collect();
-        Err(format!("in the end these still wait: {waiting:?}; and these leases are left: {leases:?}"))
+        Err(format!("in the end these operations still wait: {waiting:?}; and these leases still exist: {leases:?}"))
     }
 }

@@ -34,7 +34,7 @@ impl Run<'_> {
         let (is_wanted, session) = (client.keeping.wanted.contains(&id), client.holder.session());
         let granted = GrantedKeyLease { id, incarnation: certain.0 };
         if !is_wanted && !self.at.oracle.has_granted(session, granted) {
-            self.demand(Err(format!("client {place} is told that it has {granted:?}, which it did not grant")));
+            self.demand(Err(format!("client {place} got a report of {granted:?}, which it did not grant")));
         }
     }
 
@@ -42,7 +42,9 @@ impl Run<'_> {
         let keeping = &mut self.at.clients[place].change().keeping;
         keeping.certain.remove(&id);
         if !keeping.wanted.remove(&id) {
-            self.demand(Err(format!("client {place} is told that lease {id} is over, which it does not keep alive")));
+            self.demand(Err(format!(
+                "client {place} got a report that key lease {id} is lost, which it does not renew"
+            )));
         }
     }
 
@@ -52,7 +54,7 @@ impl Run<'_> {
         let keeping = &self.at.clients[place].keeping;
         let is_over = |id: &&LeaseId| keeping.certain.get(id).is_some_and(|(_, until)| *until <= clock);
         if let Some(id) = keeping.wanted.iter().find(is_over).copied() {
-            self.demand(Err(format!("client {place} was not told that lease {id} is over")));
+            self.demand(Err(format!("client {place} got no report that key lease {id} is lost")));
         }
     }
 
@@ -64,7 +66,9 @@ impl Run<'_> {
                 let until = self.at.clients[place].keeping.certain.get(&id).filter(|(of, _)| *of == incarnation);
                 if let Some((_, until)) = until.filter(|(_, until)| clock < *until) {
                     let left = until.since(clock);
-                    self.demand(Err(format!("lease {id} has expired: client {place} counts on it for {left:?}")));
+                    self.demand(Err(format!(
+                        "key lease {id} has expired, but client {place} counts on it for another {left:?}"
+                    )));
                 }
             }
         }

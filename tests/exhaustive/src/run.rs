@@ -113,8 +113,8 @@ impl<'a> Run<'a> {
         }
         let Some(link) = self.at.link_mut(id) else { return };
         let server = link.server;
-        if let Some((ticket, request)) = link.requests.remove(place) {
-            self.server_is_asked(server, id, ticket, &request);
+        if let Some((send_id, request)) = link.requests.remove(place) {
+            self.server_is_asked(server, id, send_id, &request);
         }
     }
 

@@ -43,8 +43,8 @@ impl Run<'_> {
             self.say(|| format!("    server {place} -> {effect:?}"));
             match effect {
                 LessorEffect::Reply { id, response } => {
-                    if let Some((link, ticket)) = self.at.servers[place].change().asked.remove(&id) {
-                        self.send_down(link, ticket, response);
+                    if let Some((link, send_id)) = self.at.servers[place].change().asked.remove(&id) {
+                        self.send_down(link, send_id, response);
                     }
                 }
                 LessorEffect::Recall(recall) => {
@@ -61,18 +61,18 @@ impl Run<'_> {
         }
     }
 
-    fn send_down(&mut self, link: LinkId, ticket: SendId, response: Response) {
+    fn send_down(&mut self, link: LinkId, send_id: SendId, response: Response) {
         if let Some(link) = self.at.link_mut(link).filter(|link| link.carries()) {
-            link.responses.push_back((ticket, Arc::new(response)));
+            link.responses.push_back((send_id, Arc::new(response)));
         }
     }
 
-    pub(crate) fn server_is_asked(&mut self, place: usize, link: LinkId, ticket: SendId, request: &Request) {
+    pub(crate) fn server_is_asked(&mut self, place: usize, link: LinkId, send_id: SendId, request: &Request) {
         if self.at.servers[place].lessor.is_none() {
             let leader = Some(self.at.leader.to_string());
             let result = Err(Refusal::NotLeader { leader });
             let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
-            return self.send_down(link, ticket, response);
+            return self.send_down(link, send_id, response);
         }
         let server = self.at.servers[place].change();
         if let Body::Register = request.body {
@@ -82,7 +82,7 @@ impl Run<'_> {
         }
         let free = (1..).map(RequestId).find(|id| !server.asked.contains_key(id));
         let id = free.unwrap_or_default();
-        server.asked.insert(id, (link, ticket));
+        server.asked.insert(id, (link, send_id));
         self.step_lessor(place, LessorInput::Request { id, request: request.clone() });
     }
 

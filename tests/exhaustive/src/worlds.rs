@@ -30,7 +30,7 @@ const NONE: Faults =
 fn races() -> Vec<World> {
     let world = |name, about| World::new(name, about).node("/a", "0");
     vec![
-        world("read-write", "one client writes an object that another holds and reads")
+        world("read-write", "one client writes an object of which another has a copy and reads it")
             .least(3000)
             .member(Member::slow().does(&[put("/a", "1"), read("/a")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]).does(&[read("/a")])),
@@ -42,7 +42,7 @@ fn races() -> Vec<World> {
         .member(Member::slow().holds(&[data("/")]).does(&[put("/a", "1"), put("/a", "2")]))
         .member(Member::slow().holds(&[data("/")]).does(&[read("/a"), read("/a")]).does(&[read("/a")]))
         .faults(Faults { overtakings: 1, ..NONE }),
-        world("two-writers", "two clients write an object that a third one holds, and read it")
+        world("two-writers", "two clients write an object of which a third has a copy, and read it")
             .least(25000)
             .member(Member::slow().does(&[put("/a", "1"), read("/a")]))
             .member(Member::slow().does(&[put("/a", "2"), read("/a")]))
@@ -131,11 +131,14 @@ fn lapses() -> Vec<World> {
             .member(Member::slow().does(&[put("/a", "1")]))
             .member(Member::slow().does(&[read("/a")]))
             .moments(&[100, 204]),
-        world("lapse-return", "a client comes back after its lease has ended, while another writes what it had")
-            .least(100000)
-            .member(Member::slow().does(&[put("/a", "1")]))
-            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
-            .moments(&[201, 226]),
+        world(
+            "lapse-return",
+            "a client comes back after its lease has ended, while another writes the object of its copy",
+        )
+        .least(100000)
+        .member(Member::slow().does(&[put("/a", "1")]))
+        .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+        .moments(&[201, 226]),
         world("object-lapse", "a client's object lease ends before its volume lease, while another writes")
             .least(30000)
             .object_term(TERM)
@@ -148,13 +151,16 @@ fn lapses() -> Vec<World> {
             .member(Member::slow().holds(&[data("/a")]).does(&[Op::Vanish]))
             .moments(&[100, 199, 204]),
         // The clock of a fast server counts 600 s at 60 ms after the silence.
-        world("session-return", "a client comes back when its session is about to end, and another writes what it had")
-            .least(100000)
-            .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
-            .member(Member::slow().does(&[put("/a", "1")]))
-            .silence(Duration::from_secs(594))
-            .moments(&[70]),
-        world("close", "a client that holds a copy closes its session, and another writes")
+        world(
+            "session-return",
+            "a client comes back when its session is about to end, and another writes the object of its copy",
+        )
+        .least(100000)
+        .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+        .member(Member::slow().does(&[put("/a", "1")]))
+        .silence(Duration::from_secs(594))
+        .moments(&[70]),
+        world("close", "a client that has a copy closes its session, and another writes")
             .least(300)
             .member(Member::slow().does(&[put("/a", "1")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[Op::Close]).does(&[read("/a")])),
@@ -164,32 +170,32 @@ fn lapses() -> Vec<World> {
 /// Nodes that are made and removed, and volumes.
 fn trees() -> Vec<World> {
     vec![
-        World::new("absence", "a client holds the absence of a node that another makes")
+        World::new("absence", "a client has a copy of the absence of a node that another makes")
             .least(500)
             .member(Member::slow().does(&[create("/b", "1"), delete("/b")]))
             .member(Member::slow().holds(&[data("/b")]).does(&[read("/b"), read("/b")])),
-        World::new("children", "a client holds a list of children in which another makes one, and a third removes it")
-            .least(3000)
-            .member(Member::slow().does(&[create("/b", "1")]))
-            .member(Member::slow().holds(&[children("/")]).does(&[list("/"), read("/b")]))
-            .member(Member::slow().does(&[delete("/b")])),
+        World::new(
+            "children",
+            "a client has a copy of a list of children; another adds a child, and a third removes it",
+        )
+        .least(3000)
+        .member(Member::slow().does(&[create("/b", "1")]))
+        .member(Member::slow().holds(&[children("/")]).does(&[list("/"), read("/b")]))
+        .member(Member::slow().does(&[delete("/b")])),
         World::new("volume-made", "a volume is made over cached paths, and removed, while others read and write there")
             .least(20000)
             .node("/v/y", "0")
             .member(Member::slow().holds(&[data("/")]).does(&[make_volume("/v"), remove_volume("/v")]))
             .member(Member::slow().holds(&[data("/v/y")]).does(&[read("/v/y"), read("/v/y")]))
             .member(Member::slow().does(&[put("/v/y", "1")])),
-        World::new(
-            "volume-removed",
-            "a volume is removed and made again while others hold, read and write what is in it",
-        )
-        .least(20000)
-        .node("/v/y", "0")
-        .volume("/v")
-        .member(Member::slow().does(&[remove_volume("/v"), make_volume("/v")]))
-        .member(Member::slow().holds(&[data("/v/y")]).does(&[read("/v/y"), read("/v/y")]))
-        .member(Member::slow().does(&[put("/v/y", "1")])),
-        World::new("subtree", "a subtree is removed of which others hold the top, a node and a list")
+        World::new("volume-removed", "a volume is removed and made again while others cache, read and write its nodes")
+            .least(20000)
+            .node("/v/y", "0")
+            .volume("/v")
+            .member(Member::slow().does(&[remove_volume("/v"), make_volume("/v")]))
+            .member(Member::slow().holds(&[data("/v/y")]).does(&[read("/v/y"), read("/v/y")]))
+            .member(Member::slow().does(&[put("/v/y", "1")])),
+        World::new("subtree", "a subtree is removed; others have copies of its top, a node and a list")
             .least(2000)
             .node("/d/x", "0")
             .member(Member::slow().does(&[delete_all("/d")]))
@@ -231,18 +237,21 @@ fn leases() -> Vec<World> {
             .member(Member::slow().does(&[write(grant(LONG))]))
             .member(Member::slow().does(&[write(revoke()), write(grant(LONG + 1))]))
             .faults(Faults { breaks: 1, ..NONE }),
-        World::new("attach-revoke", "a lease is revoked while one node after the other is attached that others hold")
-            .least(4000)
-            .node("/a", "0")
-            .node("/b", "0")
-            .node("/c", "0")
-            .member(Member::slow().first(&[grant(LONG)]).does(&[
-                write(attach("/a", "1")),
-                write(attach("/b", "2")),
-                write(attach("/c", "3")),
-            ]))
-            .member(Member::slow().does(&[write(revoke())]))
-            .member(Member::slow().holds(&[data("/b")]).does(&[read("/b")])),
+        World::new(
+            "attach-revoke",
+            "a lease is revoked while one node after the other is attached, and others have copies of them",
+        )
+        .least(4000)
+        .node("/a", "0")
+        .node("/b", "0")
+        .node("/c", "0")
+        .member(Member::slow().first(&[grant(LONG)]).does(&[
+            write(attach("/a", "1")),
+            write(attach("/b", "2")),
+            write(attach("/c", "3")),
+        ]))
+        .member(Member::slow().does(&[write(revoke())]))
+        .member(Member::slow().holds(&[data("/b")]).does(&[read("/b")])),
     ]
 }
 

@@ -137,7 +137,7 @@ impl Kind {
             Body::Read { known: None, .. } => Self::Fetch,
             Body::Write { .. } => Self::Write,
             Body::Open { .. } | Body::Register => Self::Opening,
-            other => panic!("nobody asks for this here: {other:?}"),
+            other => panic!("the model sends no such request: {other:?}"),
         }
     }
 }
@@ -177,7 +177,7 @@ struct World {
     /// The lessor's next deadline, as of its last step.
     lessor_due: Instant,
     committed: Instant,
-    asked: BTreeMap<RequestId, (usize, SendId, Kind)>,
+    in_flight: BTreeMap<RequestId, (usize, SendId, Kind)>,
     holders: Vec<Holder>,
     sessions: BTreeMap<SessionId, usize>,
     /// Volumes whose copies served reads since the holder last received this list.
@@ -232,7 +232,7 @@ impl World {
             lessor,
             lessor_due: now,
             committed: now,
-            asked: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             holders: (0..load.clients).map(holder).collect(),
             sessions: BTreeMap::new(),
             used: vec![BTreeSet::new(); load.clients],
@@ -300,7 +300,7 @@ impl World {
             }
             Event::ToClient(client, input) => self.client(client, input),
             Event::Commit(proposal) => {
-                assert!(self.lessor.is_mine(&proposal), "nobody else leads");
+                assert!(self.lessor.is_mine(&proposal), "the proposal is of this lessor");
                 let applied = self.state.apply(self.state.applied_index() + 1, &proposal);
                 self.lessor(lessor::LessorInput::committed(proposal.number, applied));
             }
@@ -384,10 +384,10 @@ impl World {
         }
     }
 
-    fn send(&mut self, client: usize, ticket: SendId, request: Request) {
+    fn send(&mut self, client: usize, send_id: SendId, request: Request) {
         self.numbers += 1;
         let (id, kind) = (RequestId(self.numbers), Kind::of(&request.body));
-        self.asked.insert(id, (client, ticket, kind));
+        self.in_flight.insert(id, (client, send_id, kind));
         self.later(DELAY, Event::ToServer(kind, lessor::LessorInput::Request { id, request }));
     }
 
@@ -395,7 +395,7 @@ impl World {
         for effect in self.lessor.step(input, &self.state, self.now) {
             match effect {
                 lessor::LessorEffect::Reply { id, response } => {
-                    let (client, send_id, kind) = self.asked.remove(&id).expect("it was asked");
+                    let (client, send_id, kind) = self.in_flight.remove(&id).expect("the request was sent");
                     self.count(kind);
                     self.later(DELAY, Event::ToClient(client, HolderInput::Answered { send_id, response }));
                 }

@@ -14,7 +14,7 @@ use leasehold_protocol::{
 use crate::{
     client::OpenWrite,
     event::Event,
-    invariants::{self, lives::Lives},
+    invariants::{self, registrations::Registrations},
     locks,
     profile::MS,
     world::World,
@@ -44,9 +44,9 @@ impl World {
         }
         if self.rng.chance(20) {
             self.give_up(place);
-        } else if !self.clients[place].kept_data.is_empty() && self.rng.chance(500) {
-            self.use_some_kept(place);
-        } else if self.rng.chance(self.profile.holds) {
+        } else if !self.clients[place].write_leased.is_empty() && self.rng.chance(500) {
+            self.use_any_write_lease(place);
+        } else if self.rng.chance(self.profile.locks) {
             self.lock_or_unlock(place);
         } else if self.rng.chance(self.profile.watches) {
             self.watch_something(place);
@@ -158,7 +158,7 @@ impl World {
         self.step_holder(place, HolderInput::StopKeepAlive(id));
         let client = &mut self.clients[place];
         client.keeps.remove(&id);
-        client.kept.remove(&id);
+        client.key_leases.remove(&id);
     }
 
     fn change_of_volume(&mut self) -> Write {
@@ -197,16 +197,16 @@ impl World {
             // The client lost a lock at the very end. The histories were judged before its release
             // was answered.
             None if self.is_judged => Ok(()),
-            None => Err(format!("{write:?} ended twice: {result:?}")),
+            None => Err(format!("write {write:?} ended twice: {result:?}")),
         };
         if let Ok(Written { lease: Some(granted), .. }) = result {
             self.leases.push(granted.id);
             self.granted(place, granted.id);
         }
-        if let Ok(Written { lock: Some(taken), .. }) = result {
-            self.taken(place, change.as_ref(), taken);
+        if let Ok(Written { lock: Some(grant), .. }) = result {
+            self.lock_answered(place, change.as_ref(), grant);
         }
-        invariants::lives::wrote(&mut self.clients[place], change.as_ref(), result);
+        invariants::registrations::wrote(&mut self.clients[place], change.as_ref(), result);
         if let Ok(written) = result {
             self.handed_over(place, change.as_ref());
             self.oracle.acknowledged(written.revision);
@@ -218,7 +218,7 @@ impl World {
         let client = &mut self.clients[place];
         let read = client.reads.keys().next().copied();
         // Never cancel a write about locks: nobody would release the lock that it may grant.
-        let mut writes = client.writes.iter().filter(|(_, open)| !locks::is_about_holds(&open.change));
+        let mut writes = client.writes.iter().filter(|(_, open)| !locks::is_about_locks(&open.change));
         let write = writes.next().map(|(write, _)| *write);
         if let Some(read) = read {
             client.reads.remove(&read);
@@ -257,11 +257,11 @@ impl World {
         client.is_open = false;
         client.cache = Default::default();
         client.keeps.clear();
-        client.kept.clear();
-        client.lives = Lives::default();
-        client.holds.clear();
+        client.key_leases.clear();
+        client.registrations = Registrations::default();
+        client.locks.clear();
         client.watches = Default::default();
-        self.forget_kept(place);
+        self.forget_write_leases(place);
         let client = &mut self.clients[place];
         let life = client.life;
         if let Some(connection) = client.connection.take() {

@@ -15,7 +15,7 @@ use crate::{history::Outcome, invariants, world::World};
 
 /// One application's data under one write lease, since the write lease began.
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct WriteLeased {
     pub(crate) path: NodePath,
     /// The value at the beginning, once it was read. The lease can be lost by this clock at the
     /// moment when the client hears of the write lease.
@@ -28,7 +28,7 @@ pub(crate) struct Kept {
     pub(crate) status: WriteLeaseStatus,
 }
 
-impl Kept {
+impl WriteLeased {
     /// The value that the application set last, or found.
     pub(crate) fn last(&self) -> Option<&Value> {
         self.changes.last().map(|(value, _)| value).or(self.first.as_ref())
@@ -42,25 +42,25 @@ impl Kept {
 impl World {
     /// The application uses one of its locks as a write lease, if that is possible. Returns whether
     /// it did.
-    pub(crate) fn keep_to_itself(&mut self, place: usize, lock: LockId, path: &NodePath) -> bool {
+    pub(crate) fn use_as_write_lease(&mut self, place: usize, lock: LockId, path: &NodePath) -> bool {
         let client = &self.clients[place];
-        let status = client.holds.get(&lock).map(|(_, status)| *status);
-        let is_alone = matches!(status, Some(LockStatus::Granted { mode: LockMode::Exclusive, .. }));
+        let status = client.locks.get(&lock).map(|(_, status)| *status);
+        let is_exclusive = matches!(status, Some(LockStatus::Granted { mode: LockMode::Exclusive, .. }));
         let mut changes = client.writes.values().map(|open| &open.change);
-        let is_asked_for = changes.any(|change| match change {
+        let is_changing = changes.any(|change| match change {
             Write::TakeWriteLease { lock: other, .. }
             | Write::ChangeLockMode { lock: other, .. }
             | Write::HandOver { lock: other, .. } => *other == lock,
             _ => false,
         });
-        if !is_alone || is_asked_for {
+        if !is_exclusive || is_changing {
             return false;
         }
         let clock = client.machine.clock.read(self.now);
         let found = client.holder.write_lease_value(lock, clock).cloned();
         match found {
-            Some(found) => self.use_kept(place, lock, &found),
-            None if self.clients[place].kept_data.contains_key(&lock) => return false,
+            Some(found) => self.use_write_lease(place, lock, &found),
+            None if self.clients[place].write_leased.contains_key(&lock) => return false,
             None if self.oracle.truth.node(path).is_none() => {
                 let client = &self.clients[place];
                 let value = format!("{}.{}", client.life, client.numbers).into_bytes();
@@ -72,21 +72,25 @@ impl World {
     }
 
     /// The application does something under one of its write leases.
-    pub(crate) fn use_some_kept(&mut self, place: usize) {
-        let kept: Vec<(LockId, NodePath)> =
-            self.clients[place].kept_data.iter().map(|(hold, kept)| (*hold, kept.path.clone())).collect();
-        let (hold, path) = self.rng.pick(&kept).clone();
-        self.keep_to_itself(place, hold, &path);
+    pub(crate) fn use_any_write_lease(&mut self, place: usize) {
+        let write_leases: Vec<(LockId, NodePath)> = self.clients[place]
+            .write_leased
+            .iter()
+            .map(|(lock, write_lease)| (*lock, write_lease.path.clone()))
+            .collect();
+        let (lock, path) = self.rng.pick(&write_leases).clone();
+        self.use_as_write_lease(place, lock, &path);
     }
 
-    fn use_kept(&mut self, place: usize, lock: LockId, found: &Value) {
-        let Some(kept) = self.clients[place].kept_data.get_mut(&lock) else {
-            return self.demand(Err(format!("client {place} may use hold {lock} and was not told so")));
+    fn use_write_lease(&mut self, place: usize, lock: LockId, found: &Value) {
+        let Some(write_lease) = self.clients[place].write_leased.get_mut(&lock) else {
+            return self
+                .demand(Err(format!("client {place} has a write lease under lock {lock} that was not reported")));
         };
-        let last = kept.last().unwrap_or(found).clone();
-        kept.first.get_or_insert_with(|| found.clone());
+        let last = write_lease.last().unwrap_or(found).clone();
+        write_lease.first.get_or_insert_with(|| found.clone());
         if last != *found {
-            self.demand(Err(format!("client {place} set {last:?} under hold {lock}, and reads {found:?}")));
+            self.demand(Err(format!("client {place} set {last:?} under lock {lock}, and reads {found:?}")));
         }
         self.tally.add("reads under a write lease");
         match self.rng.below(10) {
@@ -94,8 +98,8 @@ impl World {
                 let client = &mut self.clients[place];
                 client.numbers += 1;
                 let value: Value = format!("{}.{}k", client.life, client.numbers).into_bytes().into();
-                if let Some(kept) = client.kept_data.get_mut(&lock) {
-                    kept.changes.push((value.clone(), self.steps));
+                if let Some(write_lease) = client.write_leased.get_mut(&lock) {
+                    write_lease.changes.push((value.clone(), self.steps));
                 }
                 self.tally.add("changes under a write lease");
                 self.step_holder(place, HolderInput::SetUnderWriteLease { lock, value });
@@ -107,81 +111,88 @@ impl World {
     }
 
     /// The status of a write lease has changed.
-    pub(crate) fn caching_changed(&mut self, place: usize, hold: LockId, status: WriteLeaseStatus) {
+    pub(crate) fn write_lease_changed(&mut self, place: usize, lock: LockId, status: WriteLeaseStatus) {
         let client = &mut self.clients[place];
         let clock = client.machine.clock.read(self.now);
-        let Some((path, _)) = client.holds.get(&hold) else {
-            return self
-                .demand(Err(format!("client {place} is told of a write lease under hold {hold}, which it has not")));
+        let Some((path, _)) = client.locks.get(&lock) else {
+            return self.demand(Err(format!(
+                "client {place} got a report of a write lease under lock {lock}, which it does not own"
+            )));
         };
         let path = path.clone();
         if status.is_open && status.set_count == 0 {
             self.tally.add("write leases");
-            let first = client.holder.write_lease_value(hold, clock).cloned();
-            let kept = Kept { path, first, changes: Vec::new(), flushed: 0, status };
-            client.kept_data.insert(hold, kept);
+            let first = client.holder.write_lease_value(lock, clock).cloned();
+            let write_lease = WriteLeased { path, first, changes: Vec::new(), flushed: 0, status };
+            client.write_leased.insert(lock, write_lease);
             return;
         }
-        let Some(kept) = client.kept_data.get_mut(&hold) else { return };
-        let flushed = usize::try_from(status.flushed_count).expect("few").min(kept.changes.len());
-        let revision = status.stat.filter(|_| flushed > kept.flushed).map(|stat| stat.modify_revision);
-        kept.status = status;
+        let Some(write_lease) = client.write_leased.get_mut(&lock) else { return };
+        let flushed = usize::try_from(status.flushed_count).expect("few").min(write_lease.changes.len());
+        let revision = status.stat.filter(|_| flushed > write_lease.flushed).map(|stat| stat.modify_revision);
+        write_lease.status = status;
         if let Some(revision) = revision {
-            let (value, since) = kept.changes[flushed - 1].clone();
-            kept.flushed = flushed;
+            let (value, since) = write_lease.changes[flushed - 1].clone();
+            write_lease.flushed = flushed;
             self.tally.add("flushes");
             self.oracle.acknowledged(revision);
-            self.kept(place, &path, &value, since, Outcome::Done { revision: revision.0 });
+            self.record_set(place, &path, &value, since, Outcome::Done { revision: revision.0 });
         }
         let client = &mut self.clients[place];
-        let is_caching = client.holder.has_write_lease(hold);
-        if !is_caching && client.kept_data.get(&hold).is_some_and(|kept| !kept.is_dirty()) {
-            client.kept_data.remove(&hold);
+        let has_write_lease = client.holder.has_write_lease(lock);
+        if !has_write_lease && client.write_leased.get(&lock).is_some_and(|write_lease| !write_lease.is_dirty()) {
+            client.write_leased.remove(&lock);
         }
     }
 
     /// The holder reports that values were lost: they will not reach the servers.
-    pub(crate) fn flush_lost(&mut self, place: usize, hold: LockId, value: &Value, may_be_there: bool) {
+    pub(crate) fn flush_lost(&mut self, place: usize, lock: LockId, value: &Value, may_be_there: bool) {
         self.tally.add("changes lost");
-        let Some(kept) = self.clients[place].kept_data.get_mut(&hold) else {
-            return self.demand(Err(format!("client {place} is told to have lost {value:?}, which it did not set")));
+        let Some(write_lease) = self.clients[place].write_leased.get_mut(&lock) else {
+            return self
+                .demand(Err(format!("client {place} got a report of the lost value {value:?}, which it did not set")));
         };
-        let (path, is_last) = (kept.path.clone(), kept.last() == Some(value));
-        let lost = kept.changes.split_off(kept.flushed);
-        kept.first = Some(value.clone());
+        let (path, is_last) = (write_lease.path.clone(), write_lease.last() == Some(value));
+        let lost = write_lease.changes.split_off(write_lease.flushed);
+        write_lease.first = Some(value.clone());
         if !is_last || lost.is_empty() {
-            self.demand(Err(format!("client {place} is told to have lost {value:?}; it has set {lost:?}")));
+            self.demand(Err(format!(
+                "client {place} got a report of the lost value {value:?}; the unflushed values are {lost:?}"
+            )));
         }
         for (value, since) in lost {
             let outcome = if may_be_there { Outcome::Unknown } else { Outcome::Refused };
-            self.kept(place, &path, &value, since, outcome);
+            self.record_set(place, &path, &value, since, outcome);
         }
-        let kept = self.clients[place].kept_data.get_mut(&hold);
-        kept.into_iter().for_each(|kept| kept.flushed = kept.changes.len());
+        let write_lease = self.clients[place].write_leased.get_mut(&lock);
+        write_lease.into_iter().for_each(|write_lease| write_lease.flushed = write_lease.changes.len());
     }
 
     /// A lock was lost or released. The holder must have reported each dirty value (S10).
-    pub(crate) fn kept_is_over(&mut self, place: usize, hold: LockId) {
-        if let Some(kept) = self.clients[place].kept_data.remove(&hold)
-            && kept.is_dirty()
+    pub(crate) fn end_write_lease(&mut self, place: usize, lock: LockId) {
+        if let Some(write_lease) = self.clients[place].write_leased.remove(&lock)
+            && write_lease.is_dirty()
         {
-            self.demand(Err(format!("client {place} is not told that it has lost {:?}", kept.changes.last())));
+            self.demand(Err(format!(
+                "client {place} got no report of the lost value {:?}",
+                write_lease.changes.last()
+            )));
         }
     }
 
     /// The client's process has ended, and its memory with it. Dirty values may have been flushed,
     /// or may still be.
-    pub(crate) fn forget_kept(&mut self, place: usize) {
-        for kept in std::mem::take(&mut self.clients[place].kept_data).into_values() {
-            for (value, since) in &kept.changes[kept.flushed..] {
-                self.kept(place, &kept.path, value, *since, Outcome::Unknown);
+    pub(crate) fn forget_write_leases(&mut self, place: usize) {
+        for write_lease in std::mem::take(&mut self.clients[place].write_leased).into_values() {
+            for (value, since) in &write_lease.changes[write_lease.flushed..] {
+                self.record_set(place, &write_lease.path, value, *since, Outcome::Unknown);
             }
         }
     }
 
     /// Records a value that the application set in memory, with its outcome. All later readers must
     /// see it.
-    fn kept(&mut self, place: usize, path: &NodePath, value: &Value, since: u64, outcome: Outcome) {
+    fn record_set(&mut self, place: usize, path: &NodePath, value: &Value, since: u64, outcome: Outcome) {
         let now = self.steps;
         if self.is_put_down_to_clocks(place) {
             // The client may have lost the lock already. Then the value took effect at its flush.
@@ -204,11 +215,16 @@ impl World {
             for path in of_data.map(|compare| &compare.path) {
                 let keeps = self.clients.iter().find(|client| {
                     let clock = client.machine.clock.read(self.now);
-                    let mut kept = client.kept_data.iter().filter(|(_, kept)| kept.path == *path && kept.is_dirty());
-                    client.is_open && kept.any(|(hold, _)| client.holder.write_lease_value(*hold, clock).is_some())
+                    let mut write_leases = client
+                        .write_leased
+                        .iter()
+                        .filter(|(_, write_lease)| write_lease.path == *path && write_lease.is_dirty());
+                    client.is_open
+                        && write_leases.any(|(lock, _)| client.holder.write_lease_value(*lock, clock).is_some())
                 });
                 if let Some(place) = keeps.map(|client| client.place) {
-                    let what = format!("{path} was compared while client {place} kept it to itself");
+                    let what =
+                        format!("a transaction compared {path} while client {place} had a dirty write lease on it");
                     self.demand_of(place, Err(what));
                 }
             }
@@ -217,11 +233,11 @@ impl World {
 
     /// No other client has a usable copy of data under a write lease, and no other client changes
     /// it.
-    pub(crate) fn check_kept(&mut self) {
+    pub(crate) fn check_write_leases(&mut self) {
         let held = self.clients.iter().map(|client| {
             // A client with a clock beyond the allowance may use its copy for too long.
             let others = self.clients.iter().filter(|other| !self.is_put_down_to_clocks(other.place));
-            (client.place, invariants::caching::check(client, others, &self.oracle.truth, self.now))
+            (client.place, invariants::write_leases::check(client, others, &self.oracle.truth, self.now))
         });
         let held: Vec<_> = held.filter(|(_, held)| held.is_err()).collect();
         for (place, held) in held {

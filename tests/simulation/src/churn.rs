@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Send ids of requests that bypass the holder and whose answers nobody awaits.
-const UNHEARD_TICKETS: u64 = 1 << 49;
+const UNHEARD_SEND_IDS: u64 = 1 << 49;
 
 /// The most nodes that one transaction attaches: more than `MANY_NODES`.
 pub(crate) const MANY: u64 = 24;
@@ -264,7 +264,7 @@ impl World {
             Body::HolderReport(HolderReportPart { volume, incarnation, covering, part: 0, parts: 1, objects })
         };
         let keep = KeyLeaseRenewal { id: LeaseId(0), incarnation: None };
-        let hold = AwaitedLock { path: root.clone(), lock: LockId(0), known: LockStatus::Ended };
+        let lock = AwaitedLock { path: root.clone(), lock: LockId(0), known: LockStatus::Ended };
         let dropped = vec![ObjectSet::Subtree(root.clone()); DROPPED_SETS_MAX + 1];
         let write = Write::RevokeLease { id: LeaseId(u64::MAX) };
         let (header, body) = match self.rng.below(7) {
@@ -274,7 +274,7 @@ impl World {
             3 => (header, Body::Write { write, dropped, seen: stamp }),
             4 => (header, held(vec![Object::data(root.clone()); REPORT_PART_OBJECTS_MAX + 1])),
             5 => (header, Body::KeepAlive { leases: vec![keep; KEEP_ALIVES_MAX + 1] }),
-            _ => (header, Body::AwaitLocks { locks: vec![hold; AWAIT_LOCKS_MAX + 1] }),
+            _ => (header, Body::AwaitLocks { locks: vec![lock; AWAIT_LOCKS_MAX + 1] }),
         };
         self.send_unheard(place, Request { header, body });
     }
@@ -287,9 +287,9 @@ impl World {
     fn send_unheard(&mut self, place: usize, request: Request) {
         let client = &mut self.clients[place];
         client.numbers += 1;
-        let (ticket, connection) = (SendId(UNHEARD_TICKETS + client.numbers), client.connection);
+        let (send_id, connection) = (SendId(UNHEARD_SEND_IDS + client.numbers), client.connection);
         if let Some(connection) = connection {
-            self.send_up(connection, Up::Request(ticket, Box::new(request)));
+            self.send_up(connection, Up::Request(send_id, Box::new(request)));
         }
     }
 

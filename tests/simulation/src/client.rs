@@ -22,9 +22,9 @@ use leasehold_protocol::{
 
 use crate::{
     cache::{Cache, Copy},
-    caching::Kept,
+    caching::WriteLeased,
     event::{Down, Event, Host, Up},
-    invariants::{self, lives::Lives},
+    invariants::{self, registrations::Registrations},
     network::Connection,
     profile::MS,
     watching::Watches,
@@ -67,21 +67,21 @@ pub(crate) struct Client {
     pub(crate) isolated_until: u64,
     /// The key leases that it renews, and until when it counts on each.
     pub(crate) keeps: BTreeSet<LeaseId>,
-    pub(crate) kept: BTreeMap<LeaseId, (Incarnation, Instant)>,
+    pub(crate) key_leases: BTreeMap<LeaseId, (Incarnation, Instant)>,
     /// Leases that it was granted in this step, and will renew.
     pub(crate) keeps_next: Vec<LeaseId>,
     /// Its registration nodes.
-    pub(crate) lives: Lives,
+    pub(crate) registrations: Registrations,
     /// Its locks, each with the last reported status.
-    pub(crate) holds: BTreeMap<LockId, (NodePath, LockStatus)>,
+    pub(crate) locks: BTreeMap<LockId, (NodePath, LockStatus)>,
     /// Its data under write leases.
-    pub(crate) kept_data: BTreeMap<LockId, Kept>,
+    pub(crate) write_leased: BTreeMap<LockId, WriteLeased>,
     /// The content that the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) watches: Watches,
     pub(crate) numbers: u64,
     timer: u64,
-    told: Option<Told>,
+    reported_state: Option<Told>,
     /// How often in a row the holder asked for a deadline that had already passed.
     spins: u32,
 }
@@ -101,16 +101,16 @@ impl Client {
             writes: BTreeMap::new(),
             isolated_until: 0,
             keeps: BTreeSet::new(),
-            kept: BTreeMap::new(),
+            key_leases: BTreeMap::new(),
             keeps_next: Vec::new(),
-            lives: Lives::default(),
-            holds: BTreeMap::new(),
-            kept_data: BTreeMap::new(),
+            registrations: Registrations::default(),
+            locks: BTreeMap::new(),
+            write_leased: BTreeMap::new(),
             last_read: BTreeMap::new(),
             watches: Watches::default(),
             numbers: 0,
             timer: 0,
-            told: None,
+            reported_state: None,
             spins: 0,
         }
     }
@@ -124,7 +124,7 @@ impl World {
         }
         self.lives += 1;
         self.forget_writes(place);
-        self.forget_kept(place);
+        self.forget_write_leases(place);
         let config = HolderConfig {
             drift_allowance: self.profile.drift,
             spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
@@ -138,12 +138,12 @@ impl World {
         client.cache = Cache { asks_holder: self.is_planted, ..Cache::default() };
         client.reads.clear();
         client.keeps.clear();
-        client.kept.clear();
+        client.key_leases.clear();
         client.keeps_next.clear();
-        client.lives = Lives::default();
-        client.holds.clear();
+        client.registrations = Registrations::default();
+        client.locks.clear();
         client.watches = Watches::default();
-        (client.is_open, client.is_connecting, client.told, client.spins) = (true, false, None, 0);
+        (client.is_open, client.is_connecting, client.reported_state, client.spins) = (true, false, None, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
     }
@@ -205,7 +205,7 @@ impl World {
             self.tally.add("copies revived");
         }
         match message {
-            Down::Response(ticket, response) if self.hears_of_list(place, ticket, &response) => {}
+            Down::Response(send_id, response) if self.handles_list_page(place, send_id, &response) => {}
             Down::Response(send_id, response) => {
                 self.step_holder(place, HolderInput::Answered { send_id, response: *response })
             }
@@ -223,7 +223,9 @@ impl World {
             let spins = client.holder.next_deadline().is_some_and(|deadline| deadline <= clock);
             client.spins = if spins { client.spins + 1 } else { 0 };
             if client.spins > 3 {
-                self.demand(Err(format!("client {place} asks again and again to be called at {clock}")));
+                self.demand(Err(format!(
+                    "client {place} requests a deadline at {clock} that has passed, again and again"
+                )));
             }
         }
     }
@@ -235,7 +237,7 @@ impl World {
         while let Some(input) = inputs.pop_front() {
             self.trace.say(self.now, || format!("client {place} <- {input:?}"));
             let client = &mut self.clients[place];
-            client.lives.step();
+            client.registrations.step();
             let clock = client.machine.clock.read(self.now);
             let effects = client.holder.step(input, clock);
             self.freeze(Host::Client(place));
@@ -248,8 +250,8 @@ impl World {
             let is_current = invariants::consents::check(client, &self.oracle.truth, self.now);
             self.demand(held);
             self.demand_of(place, is_current);
-            self.check_holds();
-            self.check_kept();
+            self.check_locks();
+            self.check_write_leases();
         }
         if let Some(id) = self.clients[place].keeps_next.pop() {
             return self.keep(place, id);
@@ -308,7 +310,7 @@ impl World {
             }
             HolderEffect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
             HolderEffect::WriteDone { write, result } => self.write_done(place, write, &result),
-            HolderEffect::Connection(told) => self.tell(place, told),
+            HolderEffect::Connection(state) => self.state_reported(place, state),
             HolderEffect::ClockExcessChanged { excess } => self.clock_changed(place, excess),
             HolderEffect::FindLeader { hint } => {
                 let hint = hint.and_then(|hint| hint.parse().ok());
@@ -317,29 +319,31 @@ impl World {
             }
             // The latest promise counts, whichever answer brought it.
             HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
-                let kept = client.kept.entry(id).or_insert((incarnation, until));
-                *kept = (incarnation, until).max(*kept);
+                let known = client.key_leases.entry(id).or_insert((incarnation, until));
+                *known = (incarnation, until).max(*known);
             }
             HolderEffect::KeyLeaseLost { id } => {
-                client.kept.remove(&id);
-                self.tally.add("kept key leases that were over");
+                client.key_leases.remove(&id);
+                self.tally.add("key leases reported lost");
                 if !self.clients[place].keeps.remove(&id) {
-                    self.demand(Err(format!("client {place} is told that lease {id} is over, which it does not keep")));
+                    self.demand(Err(format!(
+                        "client {place} got a report that key lease {id} is lost, which it does not renew"
+                    )));
                 }
             }
             HolderEffect::AttachedNodesLost { nodes } => {
-                client.lives.lost(&nodes);
-                self.tally.add("volume leases over that carried nodes");
+                client.registrations.lost(&nodes);
+                self.tally.add("reports of lost nodes");
             }
-            HolderEffect::LockChanged { lock, status } => self.hold_changed(place, lock, status),
-            HolderEffect::LocksLost { locks } => self.holds_over(place, &locks, inputs),
-            HolderEffect::WriteLeaseChanged { lock, status } => self.caching_changed(place, lock, status),
+            HolderEffect::LockChanged { lock, status } => self.lock_changed(place, lock, status),
+            HolderEffect::LocksLost { locks } => self.locks_lost(place, &locks, inputs),
+            HolderEffect::WriteLeaseChanged { lock, status } => self.write_lease_changed(place, lock, status),
             HolderEffect::FlushLost { lock, value, may_be_there, .. } => {
                 self.flush_lost(place, lock, &value, may_be_there)
             }
             HolderEffect::Closed => self.closed(place),
             HolderEffect::Changes { watch, changes } => {
-                if self.told(place, watch, &changes) {
+                if self.changes_reported(place, watch, &changes) {
                     inputs.push_back(HolderInput::WatchMore(watch));
                 }
             }
@@ -347,9 +351,9 @@ impl World {
         }
     }
 
-    fn send_request(&mut self, place: usize, ticket: SendId, request: Request) {
+    fn send_request(&mut self, place: usize, send_id: SendId, request: Request) {
         self.tally.add(match request.body {
-            Body::HolderReport(_) => "lists told",
+            Body::HolderReport(_) => "holder report parts sent",
             Body::Write { .. } => "writes sent",
             Body::Heartbeat(_) => "renewals sent",
             Body::KeepAlive { .. } => "renewals of key leases sent",
@@ -371,12 +375,12 @@ impl World {
                     self.oracle.once.sent((client.life, id), key, write)
                 }
                 Some((id, _)) => self.oracle.once.sent((client.life, *id), key, write),
-                None => Err(format!("client {place} sends {key:?}, {write:?}, which nobody waits for")),
+                None => Err(format!("client {place} sends write {key:?}, {write:?}, for which no call waits")),
             };
             self.demand(held);
         }
         if let Some(connection) = self.clients[place].connection {
-            self.send_up(connection, Up::Request(ticket, Box::new(request)));
+            self.send_up(connection, Up::Request(send_id, Box::new(request)));
         }
     }
 
@@ -384,14 +388,14 @@ impl World {
         for read in reads {
             self.tally.add("reads from a server");
             let Some(open) = self.clients[place].reads.remove(&read) else {
-                return self.demand(Err(format!("client {place} serves {read:?}, which nobody waits for")));
+                return self.demand(Err(format!("client {place} serves {read:?}, for which no call waits")));
             };
             if open.object != *object {
                 self.demand(Err(format!("client {place} serves {read:?}, of {}, with {object}", open.object)));
             }
             let held = invariants::reads::check(&mut self.oracle, object, open.begun, content);
             self.demand_of(place, held.map_err(|what| format!("client {place}: {what}")));
-            self.heard(place, object, content, open.since);
+            self.record_read(place, object, content, open.since);
         }
     }
 
@@ -408,17 +412,17 @@ impl World {
     }
 
     /// The application hears of a change of its session. The holder must report each change once.
-    fn tell(&mut self, place: usize, told: Told) {
-        self.tally.add(match told {
+    fn state_reported(&mut self, place: usize, state: Told) {
+        self.tally.add(match state {
             Told::Connected { .. } => "times connected",
             Told::Jeopardy => "times in jeopardy",
             Told::Expired { .. } => "sessions expired",
         });
-        if let Told::Expired { .. } = told {
-            self.clients[place].lives.all_lost();
+        if let Told::Expired { .. } = state {
+            self.clients[place].registrations.all_lost();
         }
-        if self.clients[place].told.replace(told) == Some(told) {
-            self.demand(Err(format!("client {place} is told {told:?} twice")));
+        if self.clients[place].reported_state.replace(state) == Some(state) {
+            self.demand(Err(format!("client {place} got the report {state:?} twice")));
         }
     }
 
@@ -433,7 +437,7 @@ impl World {
             let content = Arc::clone(&copy.content);
             let held = invariants::reads::check(&mut self.oracle, &object, begun, &content);
             self.demand_of(place, held.map_err(|what| format!("client {place}, from its cache: {what}")));
-            self.heard(place, &object, &content, self.steps);
+            self.record_read(place, &object, &content, self.steps);
             return;
         }
         client.numbers += 1;
@@ -443,7 +447,7 @@ impl World {
     }
 
     /// Records the answer to a read that began in step `since`.
-    fn heard(&mut self, place: usize, object: &Object, content: &Content, since: u64) {
+    fn record_read(&mut self, place: usize, object: &Object, content: &Content, since: u64) {
         // A client that knows of the wrong clock reads nothing from memory, so nothing stale.
         if !self.is_put_down_to_clocks(place) || self.clients[place].holder.clock_excess().is_some() {
             invariants::linearizability::read(&mut self.told, &object.path, content, (since, self.steps));

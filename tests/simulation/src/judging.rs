@@ -29,20 +29,20 @@ impl World {
         self.left = invariants::owners::left(&self.clients, &self.oracle.truth);
         for client in 0..self.clients.len() {
             if !self.is_put_down_to_clocks(client) {
-                let held = invariants::lives::check(&self.clients[client], &self.oracle.truth);
+                let held = invariants::registrations::check(&self.clients[client], &self.oracle.truth);
                 self.demand_by(Judge::Lives, held);
             }
         }
-        self.demand(invariants::holds::check_owners(&self.clients, &self.oracle.truth));
+        self.demand(invariants::locks::check_owners(&self.clients, &self.oracle.truth));
         // A lease can be lost at any time. The owners of locks that changed just now may not have
-        // heard of it.
-        let are_told = self.now > self.holds_changed_at + 2 * SECOND;
-        for place in (0..self.clients.len()).filter(|_| are_told) {
-            self.demand(invariants::holds::check_known(&self.clients[place], &self.oracle.truth));
+        // a report yet.
+        let are_reported = self.now > self.locks_changed_at + 2 * SECOND;
+        for place in (0..self.clients.len()).filter(|_| are_reported) {
+            self.demand(invariants::locks::check_known(&self.clients[place], &self.oracle.truth));
         }
         let (granted, late) = self.oracle.granted;
-        self.tally.add_many("holds granted", granted);
-        self.tally.add_many("holds granted to those that had waited", late);
+        self.tally.add_many("locks granted", granted);
+        self.tally.add_many("locks granted to waiters", late);
         for client in 0..self.clients.len() {
             self.judge_watches(client, self.asked_at);
             self.forget_writes(client);

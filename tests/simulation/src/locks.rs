@@ -12,7 +12,7 @@ use leasehold_protocol::{
 
 use crate::{
     client::OpenWrite,
-    invariants::holds::{self, Counted},
+    invariants::locks::{self, Counted},
     profile::MS,
     world::World,
 };
@@ -21,10 +21,10 @@ use crate::{
 pub(crate) const NODES: [&str; 3] = ["/b", "/a/x", "/v/y"];
 
 /// The most locks that one client has at once.
-const HOLDS_MAX: usize = 4;
+const LOCKS_MAX: usize = 4;
 
 /// Whether the write is about a lock, so that its result has to be released.
-pub(crate) fn is_about_holds(change: &Write) -> bool {
+pub(crate) fn is_about_locks(change: &Write) -> bool {
     matches!(
         change,
         Write::Lock { .. }
@@ -38,11 +38,11 @@ pub(crate) fn is_about_holds(change: &Write) -> bool {
 impl World {
     /// The application requests a lock, or does something with one of its locks.
     pub(crate) fn lock_or_unlock(&mut self, place: usize) {
-        let holds: Vec<(LockId, NodePath)> =
-            self.clients[place].holds.iter().map(|(id, (path, _))| (*id, path.clone())).collect();
+        let locks: Vec<(LockId, NodePath)> =
+            self.clients[place].locks.iter().map(|(id, (path, _))| (*id, path.clone())).collect();
         let mode = *self.rng.pick(&[LockMode::Shared, LockMode::Exclusive]);
         let wait = !self.rng.chance(250);
-        if holds.is_empty() || (holds.len() < HOLDS_MAX && self.rng.chance(400)) {
+        if locks.is_empty() || (locks.len() < LOCKS_MAX && self.rng.chance(400)) {
             let path = NodePath::parse(NODES[self.rng.index(NODES.len())]).expect("a path");
             let delay = if self.rng.chance(100) {
                 Duration::from_micros(self.rng.between(MS, self.term()))
@@ -51,8 +51,8 @@ impl World {
             };
             return self.write(place, Write::Lock { path, mode, wait, delay });
         }
-        let (lock, path) = self.rng.pick(&holds).clone();
-        if self.rng.chance(600) && self.keep_to_itself(place, lock, &path) {
+        let (lock, path) = self.rng.pick(&locks).clone();
+        if self.rng.chance(600) && self.use_as_write_lease(place, lock, &path) {
             return;
         }
         let is_converting = |open: &OpenWrite| match open.change {
@@ -77,14 +77,14 @@ impl World {
         let change = Write::Unlock { path, lock };
         let write = self.begin_write(place, &change);
         self.step_holder(place, HolderInput::Write { write, change });
-        self.clients[place].holds.remove(&lock);
-        self.kept_is_over(place, lock);
+        self.clients[place].locks.remove(&lock);
+        self.end_write_lease(place, lock);
     }
 
     /// A waiter for the node, if any client knows of one. Otherwise a lock that may not exist.
     fn successor(&mut self, path: &NodePath) -> LockId {
-        let holds = self.clients.iter().flat_map(|client| &client.holds);
-        let waits = holds.filter(|(_, (at, status))| at == path && *status == LockStatus::Waiting);
+        let locks = self.clients.iter().flat_map(|client| &client.locks);
+        let waits = locks.filter(|(_, (at, status))| at == path && *status == LockStatus::Waiting);
         let waiting: Vec<LockId> = waits.map(|(id, _)| *id).collect();
         if waiting.is_empty() { LockId(1) } else { *self.rng.pick(&waiting) }
     }
@@ -93,13 +93,13 @@ impl World {
     /// unknown, the lock stays, or the holder reports it lost.
     pub(crate) fn handed_over(&mut self, place: usize, change: Option<&Write>) {
         if let Some(Write::HandOver { lock, .. }) = change {
-            self.clients[place].holds.remove(lock);
+            self.clients[place].locks.remove(lock);
         }
     }
 
     /// The application counts on the shared mode from the request for a downgrade on.
-    fn lower(&mut self, place: usize, hold: LockId, mode: LockMode) {
-        if let Some((_, LockStatus::Granted { mode: known, .. })) = self.clients[place].holds.get_mut(&hold)
+    fn lower(&mut self, place: usize, lock: LockId, mode: LockMode) {
+        if let Some((_, LockStatus::Granted { mode: known, .. })) = self.clients[place].locks.get_mut(&lock)
             && mode == LockMode::Shared
         {
             *known = mode;
@@ -107,60 +107,61 @@ impl World {
     }
 
     /// A request for a lock was answered.
-    pub(crate) fn taken(&mut self, place: usize, change: Option<&Write>, taken: &LockGrant) {
-        let status = match taken.token {
-            Some(token) => LockStatus::Granted { token, mode: taken.mode, is_contended: false },
+    pub(crate) fn lock_answered(&mut self, place: usize, change: Option<&Write>, grant: &LockGrant) {
+        let status = match grant.token {
+            Some(token) => LockStatus::Granted { token, mode: grant.mode, is_contended: false },
             None => LockStatus::Waiting,
         };
         let is_conversion = matches!(change, Some(Write::ChangeLockMode { .. }));
-        let holds = &mut self.clients[place].holds;
-        match holds.get(&taken.lock) {
+        let locks = &mut self.clients[place].locks;
+        match locks.get(&grant.lock) {
             // A later report has already said more.
-            Some((_, LockStatus::Granted { token, .. })) if taken.token.is_none_or(|taken| taken < *token) => {}
+            Some((_, LockStatus::Granted { token, .. })) if grant.token.is_none_or(|granted| granted < *token) => {}
             // The application released the lock while the change of its mode was in flight.
             None if is_conversion => {}
             _ => {
-                holds.insert(taken.lock, (taken.path.clone(), status));
+                locks.insert(grant.lock, (grant.path.clone(), status));
             }
         }
     }
 
     /// The status of a lock has changed.
-    pub(crate) fn hold_changed(&mut self, place: usize, hold: LockId, status: LockStatus) {
+    pub(crate) fn lock_changed(&mut self, place: usize, lock: LockId, status: LockStatus) {
         self.tally.add(match status {
-            LockStatus::Granted { is_contended: true, .. } => "holds that others want",
-            _ => "holds that changed",
+            LockStatus::Granted { is_contended: true, .. } => "lock reports of contention",
+            _ => "lock reports of other changes",
         });
-        match self.clients[place].holds.get_mut(&hold) {
+        match self.clients[place].locks.get_mut(&lock) {
             Some((_, known)) => *known = status,
-            None => self.demand(Err(format!("client {place} is told of hold {hold}, which it does not have"))),
+            None => self.demand(Err(format!("client {place} got a status of lock {lock}, which it does not have"))),
         }
     }
 
     /// The client lost locks. The servers may not know it yet, so the application releases them.
-    pub(crate) fn holds_over(&mut self, place: usize, holds: &[LockId], inputs: &mut VecDeque<HolderInput>) {
-        for hold in holds {
-            self.tally.add("holds lost");
-            self.kept_is_over(place, *hold);
+    pub(crate) fn locks_lost(&mut self, place: usize, locks: &[LockId], inputs: &mut VecDeque<HolderInput>) {
+        for lock in locks {
+            self.tally.add("locks lost");
+            self.end_write_lease(place, *lock);
             let client = &mut self.clients[place];
-            let Some((path, _)) = client.holds.remove(hold) else {
-                return self
-                    .demand(Err(format!("client {place} is told that hold {hold} is over, which it does not have")));
+            let Some((path, _)) = client.locks.remove(lock) else {
+                return self.demand(Err(format!(
+                    "client {place} got a report that lock {lock} is lost, which it does not have"
+                )));
             };
             if client.is_open {
-                let change = Write::Unlock { path, lock: *hold };
+                let change = Write::Unlock { path, lock: *lock };
                 inputs.push_back(HolderInput::Write { write: self.begin_write(place, &change), change });
             }
         }
     }
 
     /// No two clients count on incompatible locks.
-    pub(crate) fn check_holds(&mut self) {
+    pub(crate) fn check_locks(&mut self) {
         let counted: Vec<Counted<'_>> =
-            self.clients.iter().flat_map(|client| holds::counted(client, self.now)).collect();
+            self.clients.iter().flat_map(|client| locks::counted(client, self.now)).collect();
         let certain: Vec<Counted<'_>> =
             counted.into_iter().filter(|counted| !self.is_put_down_to_clocks(counted.client)).collect();
-        let held = holds::check_exclusion(&certain);
+        let held = locks::check_exclusion(&certain);
         self.demand(held);
     }
 }

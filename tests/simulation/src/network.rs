@@ -99,10 +99,10 @@ impl World {
             Down::Recall(_) => RECALLS,
         };
         let from = self.send_from(Host::Server(self.connections[connection].server));
-        if let Down::Response(ticket, response) = &message
+        if let Down::Response(send_id, response) = &message
             && response.result.is_err()
         {
-            self.connections[connection].refused.insert(*ticket);
+            self.connections[connection].refused.insert(*send_id);
         }
         let is_deaf = self.connections[connection].is_deaf && stream == RECALLS && !self.is_healing;
         if self.connections[connection].is_cut_down || is_deaf {
@@ -128,7 +128,7 @@ impl World {
     /// Whether this is the second copy of a request that the server has refused.
     pub(crate) fn was_refused(&mut self, connection: usize, message: &Up) -> bool {
         let is_again =
-            matches!(message, Up::Request(ticket, _) if self.connections[connection].refused.contains(ticket));
+            matches!(message, Up::Request(send_id, _) if self.connections[connection].refused.contains(send_id));
         if is_again {
             self.tally.add("requests that were refused and did not come twice");
         }

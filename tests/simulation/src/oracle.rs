@@ -18,7 +18,7 @@ use leasehold_protocol::{
 
 use crate::{
     invariants::{
-        attachments, holds::Tokens, horizons::Horizons, once::Once, prolonging, replicas, transactions,
+        attachments, horizons::Horizons, locks::Tokens, once::Once, prolonging, replicas, transactions,
         watches::Happened,
     },
     raft::Entry,
@@ -40,7 +40,7 @@ pub(crate) struct Oracle {
     pub(crate) truth: State,
     pub(crate) versions: BTreeMap<Object, Vec<Version>>,
     /// For each object, the place of the latest version that a client has seen.
-    pub(crate) told: BTreeMap<Object, usize>,
+    pub(crate) reported: BTreeMap<Object, usize>,
     /// For each object, the place of its version when the final reads began.
     pub(crate) asked: BTreeMap<Object, usize>,
     /// The entry that made each change.
@@ -61,7 +61,7 @@ impl Oracle {
     pub(crate) fn new(truth: State, objects: &[Object]) -> Self {
         let first = |object: &Object| (object.clone(), vec![Version { since: 0, content: truth.content(object) }]);
         let versions = objects.iter().map(first).collect();
-        let told = objects.iter().map(|object| (object.clone(), 0)).collect();
+        let reported = objects.iter().map(|object| (object.clone(), 0)).collect();
         let (log, asked, entry_of, once, horizons) = Default::default();
         let (tokens, granted, have_holds_changed) = Default::default();
         let happened = Happened::new(&truth);
@@ -70,7 +70,7 @@ impl Oracle {
             log,
             truth,
             versions,
-            told,
+            reported,
             asked,
             entry_of,
             once,
@@ -94,7 +94,7 @@ impl Oracle {
         };
         let are_new: Vec<bool> = proposal.commands.iter().map(is_new).collect();
         let waiting: BTreeSet<LockId> =
-            self.truth.locks().filter(|(_, _, hold)| hold.token.is_none()).map(|(id, ..)| id).collect();
+            self.truth.locks().filter(|(_, _, lock)| lock.token.is_none()).map(|(id, ..)| id).collect();
         let before = transactions::has_any(proposal).then(|| self.truth.clone());
         let applied = self.truth.apply(index, proposal);
         self.have_holds_changed = !applied.nodes_with_changed_locks().is_empty();
@@ -152,17 +152,17 @@ impl Oracle {
 
     /// The place of the oldest version that a read beginning now may return.
     pub(crate) fn begin_read(&self, object: &Object) -> usize {
-        self.told.get(object).copied().unwrap_or_default()
+        self.reported.get(object).copied().unwrap_or_default()
     }
 
-    /// A client heard that the change of this revision, and so every earlier one, was made.
+    /// A client got a report that the change of this revision, and so every earlier one, was made.
     pub(crate) fn acknowledged(&mut self, revision: Revision) {
         self.acknowledged = self.acknowledged.max(revision);
         let Some(entry) = self.entry_of.get(&revision) else { return };
         for (object, versions) in &self.versions {
             let seen = versions.partition_point(|version| version.since <= *entry).saturating_sub(1);
-            let told = self.told.entry(object.clone()).or_default();
-            *told = (*told).max(seen);
+            let latest = self.reported.entry(object.clone()).or_default();
+            *latest = (*latest).max(seen);
         }
     }
 }

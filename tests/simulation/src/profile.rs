@@ -167,7 +167,7 @@ pub(crate) struct Profile {
     pub(crate) lease_writes: u64,
     pub(crate) objects: Vec<Object>,
     /// How many of a thousand application steps are about locks.
-    pub(crate) holds: u64,
+    pub(crate) locks: u64,
     /// How many of a thousand writes are transactions.
     pub(crate) transactions: u64,
     /// How many of a thousand application steps are about watches.
@@ -230,7 +230,7 @@ impl Profile {
             volume_writes: if has_inner { *rng.pick(&[0, 30, 150]) } else { 0 },
             lease_writes: *rng.pick(&[0, 0, 40, 150]),
             objects,
-            holds: *rng.pick(&[0, 0, 60, 250]),
+            locks: *rng.pick(&[0, 0, 60, 250]),
             transactions: *rng.pick(&[0, 100, 400]),
             watches: *rng.pick(&[0, 60, 250]),
             history: *rng.pick(&[80, State::HISTORY_MAX]),

@@ -15,7 +15,7 @@ use leasehold_protocol::{
 
 use crate::{
     event::{Down, Event, Host, Up},
-    invariants::{self, kept::Kept, waits::Waits},
+    invariants::{self, renewed_key_leases::RenewedKeyLeases, waits::Waits},
     judges::Judge,
     oracle::{WriteKey, innermost},
     profile::{MS, WAIT_MOST},
@@ -59,7 +59,7 @@ pub(crate) struct Server {
     pub(crate) proofs: Vec<(u64, u64)>,
     pub(crate) waits: Waits,
     /// The key leases that its lessor has renewed.
-    pub(crate) kept: Kept,
+    pub(crate) renewed_key_leases: RenewedKeyLeases,
     /// When the lessor's epoch began, on its own clock, and where the cluster clock had to start.
     pub(crate) begun: Option<(Instant, ClusterTime)>,
     /// The time heard from the last leader beyond its last entry, as passed to the lessor.
@@ -89,7 +89,7 @@ impl Server {
             asked: BTreeMap::new(),
             proofs: Vec::new(),
             waits: Waits::default(),
-            kept: Kept::default(),
+            renewed_key_leases: RenewedKeyLeases::default(),
             begun: None,
             heard: Duration::ZERO,
         }
@@ -152,7 +152,7 @@ impl World {
         let server = &mut self.servers[place];
         if is_hindered {
             server.waits.all_again(clock);
-            server.kept.clear();
+            server.renewed_key_leases.clear();
         } else {
             let held = server.waits.check(&self.profile, clock);
             let revoked = server.waits.check_revocations(&self.profile, clock);
@@ -193,9 +193,9 @@ impl World {
             match effect {
                 LessorEffect::Reply { id, response } => {
                     self.servers[place].waits.end(id);
-                    if let Some((connection, ticket, key)) = self.servers[place].asked.remove(&id) {
+                    if let Some((connection, send_id, key)) = self.servers[place].asked.remove(&id) {
                         self.look_at_answer(place, key, &response);
-                        self.send_down(connection, Down::Response(ticket, Box::new(response)));
+                        self.send_down(connection, Down::Response(send_id, Box::new(response)));
                     }
                 }
                 LessorEffect::Recall(recall) => {
@@ -215,9 +215,11 @@ impl World {
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
         match &response.result {
-            Ok(Answer::KeptAlive(kept)) => kept.iter().for_each(|kept| server.kept.renewed(kept, clock)),
-            Ok(Answer::Written { key_lease: Some(kept), .. }) => {
-                let held = self.grants.check(key, kept);
+            Ok(Answer::KeptAlive(promises)) => {
+                promises.iter().for_each(|promise| server.renewed_key_leases.renewed(promise, clock))
+            }
+            Ok(Answer::Written { key_lease: Some(promise), .. }) => {
+                let held = self.grants.check(key, promise);
                 self.demand_by(Judge::Grants, held);
             }
             // The refusal is not in the log. The client may begin the write again, and cancel it
@@ -243,16 +245,16 @@ impl World {
         }
         match message {
             Up::Consent(consent) => self.step_lessor(place, LessorInput::Consent(consent)),
-            Up::Request(ticket, request) => self.server_is_asked(place, connection, ticket, *request),
+            Up::Request(send_id, request) => self.server_is_asked(place, connection, send_id, *request),
         }
     }
 
-    fn server_is_asked(&mut self, place: usize, connection: usize, ticket: SendId, request: Request) {
+    fn server_is_asked(&mut self, place: usize, connection: usize, send_id: SendId, request: Request) {
         let server = &mut self.servers[place];
         let session = request.header.session;
         let Some(lessor) = &server.lessor else {
             let leader = server.raft.leader.filter(|leader| *leader != place).map(|leader| leader.to_string());
-            return self.refuse(connection, ticket, Refusal::NotLeader { leader });
+            return self.refuse(connection, send_id, Refusal::NotLeader { leader });
         };
         let epoch = lessor.epoch();
         if let Body::Register = request.body {
@@ -263,7 +265,7 @@ impl World {
         self.requests += 1;
         let id = RequestId(self.requests);
         let key = (session, request.header.sequence);
-        server.asked.insert(id, (connection, ticket, key));
+        server.asked.insert(id, (connection, send_id, key));
         if let (Body::Write { write, .. }, Some(_)) = (&request.body, epoch) {
             let clock = server.machine.clock.read(self.now);
             server.waits.begin(id, key, write, clock);
@@ -271,11 +273,11 @@ impl World {
         self.step_lessor(place, LessorInput::Request { id, request });
     }
 
-    fn refuse(&mut self, connection: usize, ticket: SendId, refusal: Refusal) {
+    fn refuse(&mut self, connection: usize, send_id: SendId, refusal: Refusal) {
         self.tally.add("requests to servers that do not lead");
         let result: Result<Answer, Refusal> = Err(refusal);
         let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
-        self.send_down(connection, Down::Response(ticket, Box::new(response)));
+        self.send_down(connection, Down::Response(send_id, Box::new(response)));
     }
 
     /// The shell takes the lessor's proposals. Each reaches Raft a moment later, or after a stall.
@@ -379,7 +381,7 @@ impl World {
                 server.begun = Some((clock, server.state.cluster_time().after(server.heard)));
             }
             let server = &mut self.servers[place];
-            let held = server.kept.check(proposal, &applied.outcomes, clock);
+            let held = server.renewed_key_leases.check(proposal, &applied.outcomes, clock);
             self.demand_by(Judge::Kept, held);
             self.step_lessor(place, LessorInput::committed(proposal.number, applied));
         }
@@ -445,7 +447,7 @@ impl World {
         let server = &mut self.servers[place];
         server.proofs.clear();
         server.waits.clear();
-        server.kept.clear();
+        server.renewed_key_leases.clear();
         server.begun = None;
         if let Some(lessor) = server.lessor.take() {
             let clock = server.machine.clock.read(self.now);
@@ -494,7 +496,7 @@ impl World {
         server.asked.clear();
         server.routes.clear();
         server.waits.clear();
-        server.kept.clear();
+        server.renewed_key_leases.clear();
         server.begun = None;
         self.tally.add_many("unsynced entries lost in a crash", unsynced);
         for connection in 0..self.connections.len() {

@@ -297,7 +297,7 @@ impl Profile {
         self.objects.extend(new);
         if swarm.weights[Operation::ReadHeld as usize] > 0 {
             self.objects.extend(NODES.map(|path| Object::data(NodePath::parse(path).expect("a path"))));
-            self.holds = self.holds.max(250);
+            self.locks = self.locks.max(250);
         }
         self.objects.sort();
         self.objects.dedup();

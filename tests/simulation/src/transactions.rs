@@ -56,7 +56,7 @@ impl World {
     /// A comparison, mostly with what was last read, so that both branches are chosen.
     fn compare(&mut self, place: usize) -> Compare {
         let path = self.node();
-        let tokens = self.clients[place].holds.values().filter_map(|(held, status)| match status {
+        let tokens = self.clients[place].locks.values().filter_map(|(held, status)| match status {
             LockStatus::Granted { token, .. } => Some((held.clone(), *token)),
             _ => None,
         });

@@ -28,24 +28,24 @@ const TOLD_WITHIN: u64 = 6 * SECOND;
 const WATCHES_MAX: usize = 4;
 
 /// Send ids of requests that bypass the holder begin here.
-const OWN_TICKETS: u64 = 1 << 48;
+const OWN_SEND_IDS: u64 = 1 << 48;
 
 /// A watch of the application.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenWatch {
     watched: Watched,
-    /// It heard all changes up to this revision. None until the watch knows where it begins.
-    told: Option<Revision>,
+    /// It has reported all changes up to this revision. None until the watch knows where it begins.
+    reported: Option<Revision>,
     /// The last acknowledged change when it began: its *now* is no earlier.
     acknowledged: Revision,
-    /// It takes little at a time, and may be far behind. `asked_when_told` is its progress when the
-    /// final reads began.
+    /// It takes little at a time, and may be far behind. `reported_when_asked` is its progress when
+    /// the final reads began.
     is_small: bool,
-    asked_when_told: Option<Revision>,
+    reported_when_asked: Option<Revision>,
     /// It waits for more changes.
     waits: bool,
-    /// When it last heard something.
-    told_at: u64,
+    /// When it last reported changes.
+    reported_at: u64,
     mirror: Option<Mirror>,
 }
 
@@ -88,7 +88,7 @@ impl Mirror {
 /// A list that is being read.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
-    ticket: SendId,
+    send_id: SendId,
     acknowledged: Revision,
     mirror: Mirror,
 }
@@ -102,7 +102,7 @@ pub(crate) struct Watches {
     bookmarks: BTreeSet<Revision>,
     /// When the present connection began, on which the holder sent all watches again.
     pub(crate) asked_at: u64,
-    last_ticket: u64,
+    last_send_id: u64,
 }
 
 impl Watches {
@@ -151,12 +151,12 @@ impl World {
         let watch = WatchId(client.numbers);
         let open = OpenWatch {
             watched: watched.clone(),
-            told: after,
+            reported: after,
             acknowledged,
             is_small: bytes_max < CHANGES_BYTES_MAX || looks_are_few,
-            asked_when_told: None,
+            reported_when_asked: None,
             waits: true,
-            told_at: self.now,
+            reported_at: self.now,
             mirror,
         };
         client.watches.open.insert(watch, open);
@@ -183,27 +183,27 @@ impl World {
     }
 
     /// The application receives changes. Returns whether it wants more at once.
-    pub(crate) fn told(&mut self, place: usize, watch: WatchId, changes: &Changes) -> bool {
+    pub(crate) fn changes_reported(&mut self, place: usize, watch: WatchId, changes: &Changes) -> bool {
         let wants_more = self.is_healing || self.rng.chance(700);
-        self.tally.add_many("changes told to watchers", changes.changes.len() as u64);
+        self.tally.add_many("changes reported to watchers", changes.changes.len() as u64);
         if changes.changes.is_empty() {
             self.tally.add("progress marks");
         }
         let Some(open) = self.clients[place].watches.open.get_mut(&watch) else {
-            self.demand(Err(format!("client {place} is told of {watch:?}, which it does not watch")));
+            self.demand(Err(format!("client {place} got changes of {watch:?}, which it does not watch")));
             return false;
         };
         let happened = &self.oracle.happened;
         let is_asked = std::mem::replace(&mut open.waits, wants_more);
-        let held = match open.told {
-            _ if !is_asked => Err("it was told more than it asked for".to_owned()),
-            Some(after) => happened.check_told(&open.watched, after, changes),
+        let held = match open.reported {
+            _ if !is_asked => Err("changes were reported without a request".to_owned()),
+            Some(after) => happened.check_reported(&open.watched, after, changes),
             None if changes.through < open.acknowledged || !changes.changes.is_empty() => {
                 Err(format!("it begins with {changes:?}: expected no changes, and {} or later", open.acknowledged))
             }
             None => Ok(()),
         };
-        (open.told, open.told_at) = (Some(changes.through), self.now);
+        (open.reported, open.reported_at) = (Some(changes.through), self.now);
         let mirrored = open.mirror.as_mut().map_or(Ok(()), |mirror| {
             mirror.follow(changes);
             let is_whole = changes.through >= mirror.last();
@@ -221,7 +221,7 @@ impl World {
         };
         let start = self.oracle.truth.history_start();
         match error {
-            WatchFailure::Compacted { after, .. } if open.told == Some(*after) && *after < start => {
+            WatchFailure::Compacted { after, .. } if open.reported == Some(*after) && *after < start => {
                 self.tally.add("watches that had to start over");
                 self.clients[place].watches.bookmarks.retain(|revision| *revision >= start);
             }
@@ -242,20 +242,20 @@ impl World {
         let nodes_max = *self.rng.pick(&[1, 2, LIST_NODES_MAX]);
         let client = &mut self.clients[place];
         let Some(connection) = client.connection else { return };
-        client.watches.last_ticket += 1;
-        let ticket = SendId(OWN_TICKETS + client.watches.last_ticket);
+        client.watches.last_send_id += 1;
+        let send_id = SendId(OWN_SEND_IDS + client.watches.last_send_id);
         let after = mirror.pages.last().and_then(|(last, _)| last.clone());
         let body = Body::List { path: mirror.top.clone(), after, nodes_max };
-        client.watches.listing = Some(Listing { ticket, acknowledged: self.oracle.acknowledged, mirror });
-        self.send_up(connection, Up::Request(ticket, Box::new(Request { header: RequestHeader::default(), body })));
+        client.watches.listing = Some(Listing { send_id, acknowledged: self.oracle.acknowledged, mirror });
+        self.send_up(connection, Up::Request(send_id, Box::new(Request { header: RequestHeader::default(), body })));
     }
 
     /// An answer to a request that bypassed the holder. Returns false if the holder must have it.
-    pub(crate) fn hears_of_list(&mut self, place: usize, ticket: SendId, response: &Response) -> bool {
-        if ticket.0 < OWN_TICKETS {
+    pub(crate) fn handles_list_page(&mut self, place: usize, send_id: SendId, response: &Response) -> bool {
+        if send_id.0 < OWN_SEND_IDS {
             return false;
         }
-        let listing = self.clients[place].watches.listing.take_if(|listing| listing.ticket == ticket);
+        let listing = self.clients[place].watches.listing.take_if(|listing| listing.send_id == send_id);
         if let (Some(listing), Ok(Answer::Listed(page))) = (listing, &response.result) {
             self.listed(place, listing, page);
         }
@@ -290,7 +290,7 @@ impl World {
     /// The final reads begin. Records the progress of each watch.
     pub(crate) fn ask_watches(&mut self, place: usize) {
         for watch in self.clients[place].watches.open.values_mut() {
-            watch.asked_when_told = watch.told;
+            watch.reported_when_asked = watch.reported;
         }
     }
 
@@ -301,9 +301,12 @@ impl World {
         // the wait (wide seed 1378). Each connection begins the wait anew (wide seed 398).
         let lately = self.now.saturating_sub(TOLD_WITHIN);
         let is_asked_anew = self.clients[place].watches.asked_at > lately;
-        let moves_on =
-            |watch: &OpenWatch| watch.is_small && (watch.told > watch.asked_when_told || watch.told_at > lately);
-        let late = |watch: &OpenWatch| watch.told.is_none_or(|told| told < asked) && !moves_on(watch) && !is_asked_anew;
+        let moves_on = |watch: &OpenWatch| {
+            watch.is_small && (watch.reported > watch.reported_when_asked || watch.reported_at > lately)
+        };
+        let late = |watch: &OpenWatch| {
+            watch.reported.is_none_or(|reported| reported < asked) && !moves_on(watch) && !is_asked_anew
+        };
         let Client { is_open, watches, .. } = &self.clients[place];
         // With low bounds a leader refuses some watches, whichever come first: those of ended
         // connections count for a while.
@@ -314,7 +317,7 @@ impl World {
         let is_asked = *is_open && are_taken;
         let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| is_asked && late(watch)).collect();
         let held = match behind.first() {
-            Some(watch) => Err(format!("client {place} has not been told of {asked} in the end: {watch:?}")),
+            Some(watch) => Err(format!("client {place} has no report of revision {asked} in the end: {watch:?}")),
             None => Ok(()),
         };
         self.demand(held);

@@ -91,7 +91,7 @@ pub(crate) struct World {
     /// The step in which faults stopped.
     pub(crate) healed_in: u64,
     /// When locks were last granted or ended.
-    pub(crate) holds_changed_at: u64,
+    pub(crate) locks_changed_at: u64,
     /// The revision when the final reads began.
     pub(crate) asked_at: Revision,
     /// The histories have been judged. In a long world, sessions are still to be judged.
@@ -248,7 +248,7 @@ impl World {
             leases: Vec::new(),
             is_healing: false,
             healed_in: 0,
-            holds_changed_at: 0,
+            locks_changed_at: 0,
             asked_at: Revision(0),
             is_judged: false,
             left: BTreeSet::new(),
@@ -460,14 +460,14 @@ impl World {
         self.grants.commit(proposal, &outcomes, &self.oracle.truth);
         self.outcomes(proposal, &outcomes);
         if std::mem::take(&mut self.oracle.have_holds_changed) {
-            self.holds_changed_at = self.now;
+            self.locks_changed_at = self.now;
         }
         self.trace.mark(&[index, self.oracle.truth.revision().0, self.oracle.truth.cluster_time().as_micros()]);
         for client in 0..self.clients.len() {
             let held = invariants::consents::check(&self.clients[client], &self.oracle.truth, self.now);
             self.demand_of(client, held);
         }
-        self.check_kept();
+        self.check_write_leases();
         self.check_compared(proposal, &outcomes);
     }
 
@@ -482,7 +482,7 @@ impl World {
                 (command, outcome)
             {
                 for client in &mut self.clients {
-                    client.kept.remove(id);
+                    client.key_leases.remove(id);
                 }
             }
             if let (Command::Expire { lease, incarnation, .. }, Outcome::Expired) = (command, outcome) {

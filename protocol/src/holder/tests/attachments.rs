@@ -29,11 +29,11 @@ fn written(revision: u64, volume: &str, incarnation: u64) -> Answer {
     }
 }
 
-fn gone(text: &str) -> HolderEffect {
+fn node_lost(text: &str) -> HolderEffect {
     HolderEffect::AttachedNodesLost { nodes: vec![path(text)] }
 }
 
-fn tells_gone(effects: &[HolderEffect]) -> bool {
+fn reports_lost_node(effects: &[HolderEffect]) -> bool {
     effects.iter().any(|effect| matches!(effect, HolderEffect::AttachedNodesLost { .. }))
 }
 
@@ -43,15 +43,15 @@ impl Client {
         self.only(&effects).0
     }
 
-    fn carries(&self, volume: &str, text: &str) -> bool {
+    fn has_attached(&self, volume: &str, text: &str) -> bool {
         self.holder.volumes.get(&path(volume)).is_some_and(|volume| volume.attached.contains_key(&path(text)))
     }
 
     /// The lease on the root ends, and another replaces it.
     fn replace_lease(&mut self) -> Vec<HolderEffect> {
-        let (mut told, ticket) = self.lose_lease();
-        told.extend(self.answer(ticket, acquired("/", 2, 50)));
-        told
+        let (mut effects, send_id) = self.lose_lease();
+        effects.extend(self.answer(send_id, acquired("/", 2, 50)));
+        effects
     }
 
     /// The lease on the root ends. Returns the step's effects, and the request for another lease.
@@ -60,25 +60,25 @@ impl Client {
         let read = self.only(&effects).0;
         let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
         let result = Ok(answer(Some(value(9)), None));
-        let told = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+        let lapsed = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
         let acquire = |effects: &[HolderEffect]| {
             let mut sent = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::Acquire { .. }));
-            sent.next().map(|(ticket, _)| ticket)
+            sent.next().map(|(send_id, _)| send_id)
         };
         let effects = self.read(71, "/anew");
-        let ticket = acquire(&told).or_else(|| acquire(&effects)).expect("it asks for another");
-        (told, ticket)
+        let send_id = acquire(&lapsed).or_else(|| acquire(&effects)).expect("a new lease is requested");
+        (lapsed, send_id)
     }
 }
 
 #[test]
-fn put_under_a_lease_that_was_replaced_is_told_gone() {
+fn node_put_under_replaced_lease_is_reported_lost() {
     let mut client = Client::leased();
     let put = client.send(1, attached("/a"));
-    assert!(!tells_gone(&client.replace_lease()));
+    assert!(!reports_lost_node(&client.replace_lease()));
     let effects = client.answer(put, written(30, "/", 1));
-    assert!(effects.contains(&gone("/a")), "it went with the first lease: {effects:?}");
-    assert!(!client.carries("/", "/a"));
+    assert!(effects.contains(&node_lost("/a")), "the node was attached to the first lease: {effects:?}");
+    assert!(!client.has_attached("/", "/a"));
 }
 
 #[test]
@@ -89,7 +89,10 @@ fn late_put_does_not_end_a_later_one_of_its_node() {
     let put = client.send(2, attached("/a"));
     client.answer(put, written(31, "/", 2));
     let effects = client.answer(late, written(30, "/", 1));
-    assert!(!tells_gone(&effects) && client.carries("/", "/a"), "it lives under the second lease: {effects:?}");
+    assert!(
+        !reports_lost_node(&effects) && client.has_attached("/", "/a"),
+        "the node is attached to the second lease: {effects:?}"
+    );
 }
 
 #[test]
@@ -101,23 +104,23 @@ fn late_delete_does_not_forget_a_later_put() {
     let put = client.send(3, attached("/a"));
     client.answer(put, written(32, "/", 1));
     client.answer(delete, written(31, "/", 1));
-    assert!(client.carries("/", "/a"), "its lease is to be renewed");
+    assert!(client.has_attached("/", "/a"), "the later put attached the node");
 }
 
 #[test]
-fn put_that_is_answered_after_its_delete_is_told_gone() {
+fn put_answered_after_its_delete_is_reported_lost() {
     let mut client = Client::leased();
     let put = client.send(1, attached("/a/b"));
     let other = client.send(2, attached("/c"));
     let delete = client.send(3, Write::Delete { path: path("/a"), recursive: true, condition: Condition::Any });
     client.answer(delete, written(32, "/", 1));
-    assert!(client.answer(put, written(30, "/", 1)).contains(&gone("/a/b")));
-    assert!(!tells_gone(&client.answer(other, written(31, "/", 1))), "it is another node");
-    assert!(!client.carries("/", "/a/b") && client.carries("/", "/c"));
+    assert!(client.answer(put, written(30, "/", 1)).contains(&node_lost("/a/b")));
+    assert!(!reports_lost_node(&client.answer(other, written(31, "/", 1))), "the delete does not remove /c");
+    assert!(!client.has_attached("/", "/a/b") && client.has_attached("/", "/c"));
 }
 
 #[test]
-fn node_goes_with_the_lease_that_its_outcome_names() {
+fn node_is_attached_to_the_lease_its_outcome_names() {
     let mut client = Client::leased();
     client.holder.volumes.learn(&path("/v"));
     let acquire = client.send(1, attached("/v/a"));
@@ -125,17 +128,17 @@ fn node_goes_with_the_lease_that_its_outcome_names() {
     let put = client.only(&effects).0;
     // The volume was removed, and this client does not know it.
     client.answer(put, written(30, "/", 1));
-    assert!(client.carries("/", "/v/a") && !client.carries("/v", "/v/a"));
+    assert!(client.has_attached("/", "/v/a") && !client.has_attached("/v", "/v/a"));
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
     let lapses = vec![Lapse { volume: path("/v"), incarnation: Incarnation(2) }];
     let result = Ok(answer(Some(value(9)), None));
     let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
-    assert!(!tells_gone(&effects), "{effects:?}");
+    assert!(!reports_lost_node(&effects), "{effects:?}");
 }
 
 #[test]
-fn lease_that_came_another_way_is_asked_for_again() {
+fn acquire_is_repeated_after_another_answer_grants_lease() {
     let mut client = Client::leased();
     client.holder.volumes.learn(&path("/v"));
     let outer = client.send(1, attached("/v/a"));
@@ -150,31 +153,31 @@ fn lease_that_came_another_way_is_asked_for_again() {
     let is_acquire = |(_, body): &(SendId, Body)| matches!(body, Body::Acquire { .. });
     let mut again = None;
     for _ in 0..20 {
-        client.now = client.holder.next_deadline().expect("it tries again").max(client.now);
+        client.now = client.holder.next_deadline().expect("the request is repeated").max(client.now);
         again = sent(&client.timeout(&[])).into_iter().find(is_acquire);
         if again.is_some() {
             break;
         }
     }
-    let (again, _) = again.expect("the request is sent again");
-    assert!(client.carries("/v", "/v/w/b"));
-    let effects = client.answer(again, acquired("/v", 5, 51));
-    assert!(!tells_gone(&effects) && client.carries("/v", "/v/w/b"), "it is the same lease");
-    assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::Write { .. })), "nobody waits any more");
+    let (repeated, _) = again.expect("the request is sent again");
+    assert!(client.has_attached("/v", "/v/w/b"));
+    let effects = client.answer(repeated, acquired("/v", 5, 51));
+    assert!(!reports_lost_node(&effects) && client.has_attached("/v", "/v/w/b"), "the server extended the same lease");
+    assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::Write { .. })), "the waiting write is sent");
 }
 
 #[test]
-fn put_heard_while_another_lease_is_asked_for_is_gone_with_it() {
+fn node_put_during_acquire_is_lost_with_the_old_lease() {
     for is_refused in [false, true] {
         let mut client = Client::leased();
         let put = client.send(1, attached("/a"));
         let (_, acquire) = client.lose_lease();
-        assert!(!tells_gone(&client.answer(put, written(30, "/", 1))), "the same lease may be given again");
+        assert!(!reports_lost_node(&client.answer(put, written(30, "/", 1))), "the server may extend the same lease");
         let effects = match is_refused {
             false => client.answer(acquire, acquired("/", 2, 50)),
             true => client.refuse(acquire, Refusal::Busy { what: "leases".into(), got: 1, most: 1 }),
         };
-        assert!(effects.contains(&gone("/a")) && !client.carries("/", "/a"), "{effects:?}");
+        assert!(effects.contains(&node_lost("/a")) && !client.has_attached("/", "/a"), "{effects:?}");
     }
 }
 
@@ -190,17 +193,17 @@ fn lapsed_lease_of_attaching_put_is_renewed_before_new_one() {
     effects.extend(client.read(5, "/b"));
     let is_acquire = |(_, body): &(SendId, Body)| matches!(body, Body::Acquire { .. });
     assert!(!sent(&effects).iter().any(is_acquire), "{effects:?}");
-    let (asked, renewed) = keep_alive(&effects).expect("it asks whether the lease goes on");
+    let (heartbeat, renewed) = keep_alive(&effects).expect("a heartbeat asks for a renewal");
     assert_eq!(renewed, [root(1)]);
-    assert!(!tells_gone(&client.answer(put, written(30, "/", 1))));
-    let effects = client.renew(asked, promise("/", 1));
-    assert!(!tells_gone(&effects) && client.carries("/", "/a"), "{effects:?}");
+    assert!(!reports_lost_node(&client.answer(put, written(30, "/", 1))));
+    let effects = client.renew(heartbeat, promise("/", 1));
+    assert!(!reports_lost_node(&effects) && client.has_attached("/", "/a"), "{effects:?}");
 }
 
 /// A read is answered before the volume is made. The answer arrives when the client has a lock
 /// there.
 #[test]
-fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
+fn answer_older_than_a_volume_ends_no_lock_in_it() {
     use crate::{
         id::{LockId, Token},
         lock::{LockGrant, LockMode},
@@ -215,13 +218,13 @@ fn late_answer_from_before_a_volume_was_made_ends_no_hold_in_it() {
     let acquire = client.only(&effects).0;
     client.answer(acquire, acquired("/v", 2, 13));
     let lock = Write::Lock { path: path("/v/l"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
-    let ticket = client.send(7, lock);
+    let send_id = client.send(7, lock);
     let (lock, token) = (LockId(4), Some(Token(5)));
     let (volume, incarnation) = (path("/v"), Incarnation(2));
-    let taken = LockGrant { path: path("/v/l"), lock, mode: LockMode::Exclusive, token, volume, incarnation };
-    let written = Written { lock: Some(Box::new(taken)), ..Written::default() };
+    let grant = LockGrant { path: path("/v/l"), lock, mode: LockMode::Exclusive, token, volume, incarnation };
+    let written = Written { lock: Some(Box::new(grant)), ..Written::default() };
     let answered = written_answer(written);
-    client.answer(ticket, answered);
+    client.answer(send_id, answered);
     assert!(!client.holder.lock_remaining(lock, client.now).is_zero());
     let effects = client.answer(late, answer(Some(value(10)), None));
     assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::LocksLost { .. })), "{effects:?}");

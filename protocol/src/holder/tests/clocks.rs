@@ -5,14 +5,14 @@ use super::*;
 use crate::drift::{ClockAnswer, ClockQuestion, Excess, RESUME_WINDOW, SinceExchange};
 
 /// The comparison that a heartbeat among the effects asks for.
-fn asked(effects: &[HolderEffect]) -> Option<(SendId, ClockQuestion)> {
-    sent(effects).into_iter().find_map(|(ticket, body)| match body {
-        Body::Heartbeat(question) => Some((ticket, question)),
+fn clock_question(effects: &[HolderEffect]) -> Option<(SendId, ClockQuestion)> {
+    sent(effects).into_iter().find_map(|(send_id, body)| match body {
+        Body::Heartbeat(question) => Some((send_id, question)),
         _ => None,
     })
 }
 
-fn told(effects: &[HolderEffect]) -> Vec<Option<Excess>> {
+fn reported(effects: &[HolderEffect]) -> Vec<Option<Excess>> {
     let change = |effect: &HolderEffect| match effect {
         HolderEffect::ClockExcessChanged { excess } => Some(*excess),
         _ => None,
@@ -36,16 +36,16 @@ impl Pair {
     }
 
     /// Answers a heartbeat, and renews the lease on the root.
-    fn answer(&mut self, ticket: SendId, question: &ClockQuestion) -> Vec<HolderEffect> {
+    fn answer(&mut self, send_id: SendId, question: &ClockQuestion) -> Vec<HolderEffect> {
         let answer = self.count(question);
-        self.client.answer_renewing(ticket, Answer::Heartbeat(answer))
+        self.client.answer_renewing(send_id, Answer::Heartbeat(answer))
     }
 
     /// The leader's counts.
     fn count(&mut self, question: &ClockQuestion) -> ClockAnswer {
         let now = self.client.now;
-        let asked = self.noted.iter().filter(|(mark, _)| question.references.contains(mark));
-        let since = asked
+        let compared = self.noted.iter().filter(|(mark, _)| question.references.contains(mark));
+        let since = compared
             .map(|(mark, at)| SinceExchange { mark: *mark, span: now.since(*at) * self.permille / 1_000 })
             .collect();
         self.noted.push((question.mark, now));
@@ -53,14 +53,14 @@ impl Pair {
     }
 
     /// Runs until that time, and reads `/a` all the time. Returns the reports to the application.
-    fn go_on(&mut self, until: Instant) -> Vec<(Instant, Option<Excess>)> {
+    fn run_until(&mut self, until: Instant) -> Vec<(Instant, Option<Excess>)> {
         let mut all = Vec::new();
         while self.client.now < until {
             self.client.now = self.client.holder.next_deadline().map_or(until, |deadline| deadline.min(until));
             let mut effects = self.client.timeout(&["/"]);
-            while let Some((ticket, question)) = asked(&effects) {
-                effects = self.answer(ticket, &question);
-                all.extend(told(&effects).into_iter().map(|beyond| (self.client.now, beyond)));
+            while let Some((send_id, question)) = clock_question(&effects) {
+                effects = self.answer(send_id, &question);
+                all.extend(reported(&effects).into_iter().map(|beyond| (self.client.now, beyond)));
             }
         }
         all
@@ -74,15 +74,15 @@ fn client_with_a_lease_compares_soon_after_registering() {
     assert_eq!(pair.client.holder.next_deadline(), Some(soon));
     pair.client.now = soon;
     let effects = pair.client.timeout(&[]);
-    let (ticket, question) = asked(&effects).expect("it compares clocks");
-    assert_eq!(question, ClockQuestion { mark: ticket.0, references: [2, 0, 0, 0], excess: None });
-    pair.answer(ticket, &question);
+    let (send_id, question) = clock_question(&effects).expect("a heartbeat compares clocks");
+    assert_eq!(question, ClockQuestion { mark: send_id.0, references: [2, 0, 0, 0], excess: None });
+    pair.answer(send_id, &question);
     let again = soon.after(Duration::from_secs(2));
     assert_eq!(pair.client.holder.next_deadline(), Some(again));
     pair.client.now = again;
     let effects = pair.client.timeout(&[]);
-    let (_, question) = asked(&effects).expect("it compares clocks again");
-    assert_eq!(question.references, [2, ticket.0, 0, 0]);
+    let (_, question) = clock_question(&effects).expect("the next heartbeat compares clocks");
+    assert_eq!(question.references, [2, send_id.0, 0, 0]);
 }
 
 #[test]
@@ -98,16 +98,17 @@ fn leader_at_double_speed_stops_reads_from_memory() {
     let soon = at(100).after(Duration::from_millis(500));
     pair.client.now = soon;
     let effects = pair.client.timeout(&["/"]);
-    let (ticket, question) = asked(&effects).expect("it compares clocks");
-    let effects = pair.answer(ticket, &question);
+    let (send_id, question) = clock_question(&effects).expect("a heartbeat compares clocks");
+    let effects = pair.answer(send_id, &question);
     let (client, server) = (Duration::from_millis(500), Duration::from_secs(1));
     let excess = Excess { client, server, allowed_ppm: 1_000 };
     assert_eq!(excess.ppm(), -500_000);
-    let over = HolderEffect::VolumeValidityChanged { volume: NodePath::root(), validity: VolumeValidity::default() };
+    let unusable =
+        HolderEffect::VolumeValidityChanged { volume: NodePath::root(), validity: VolumeValidity::default() };
     let place = |effect: &HolderEffect| effects.iter().position(|other| other == effect);
-    let (stopped, told) = (place(&over), place(&HolderEffect::ClockExcessChanged { excess: Some(excess) }));
-    assert!(stopped.is_some() && stopped < told, "the cache is told first: {effects:?}");
-    assert_eq!(asked(&effects).expect("the leader is told at once").1.excess, Some(excess));
+    let (stopped, reported) = (place(&unusable), place(&HolderEffect::ClockExcessChanged { excess: Some(excess) }));
+    assert!(stopped.is_some() && stopped < reported, "the cache is notified first: {effects:?}");
+    assert_eq!(clock_question(&effects).expect("a heartbeat notifies the leader at once").1.excess, Some(excess));
     assert!(!pair.client.may_serve("/a"));
     assert_eq!(pair.client.holder.clock_excess(), Some(excess));
     assert_eq!(pair.client.holder.volume_remaining(&NodePath::root(), pair.client.now), Duration::ZERO);
@@ -116,12 +117,12 @@ fn leader_at_double_speed_stops_reads_from_memory() {
 #[test]
 fn reads_beyond_the_allowance_go_to_the_server_each() {
     let mut pair = Pair::new(2_000);
-    pair.go_on(at(101));
+    pair.run_until(at(101));
     for (read, sequence) in [(50, 10), (51, 11)] {
         let effects = pair.client.read(read, "/a");
-        let (ticket, request) = pair.client.only(&effects);
+        let (send_id, request) = pair.client.only(&effects);
         assert!(matches!(request.body, Body::Read { .. }), "{request:?}");
-        let effects = pair.client.answer_renewing(ticket, answer(Some(value(10)), Some(grant(sequence))));
+        let effects = pair.client.answer_renewing(send_id, answer(Some(value(10)), Some(grant(sequence))));
         assert!(effects.contains(&served(&[read], "/a", value(10), None)), "{effects:?}");
         assert!(!pair.client.may_serve("/a"));
     }
@@ -130,28 +131,28 @@ fn reads_beyond_the_allowance_go_to_the_server_each() {
 #[test]
 fn leader_at_half_speed_stops_reads_from_memory_too() {
     let mut pair = Pair::new(500);
-    let told = pair.go_on(at(101));
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].1.map(|excess| excess.ppm()), Some(1_000_000));
+    let reported = pair.run_until(at(101));
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0].1.map(|excess| excess.ppm()), Some(1_000_000));
     assert!(!pair.client.may_serve("/a"));
 }
 
 #[test]
-fn drift_is_told_once_however_long_it_lasts() {
+fn clock_excess_is_reported_once() {
     let mut pair = Pair::new(990);
-    let told = pair.go_on(at(200));
-    assert!(matches!(told[..], [(_, Some(_))]), "{told:?}");
+    let reported = pair.run_until(at(200));
+    assert!(matches!(reported[..], [(_, Some(_))]), "{reported:?}");
 }
 
 #[test]
 fn reads_from_memory_resume_after_one_whole_window() {
     let mut pair = Pair::new(2_000);
-    let told = pair.go_on(at(101));
-    let [(stopped, Some(_))] = told[..] else { panic!("{told:?}") };
+    let reported = pair.run_until(at(101));
+    let [(stopped, Some(_))] = reported[..] else { panic!("{reported:?}") };
     // Now the leader's clock is right. The client does not ask again for earlier counts.
     pair.permille = 1_000;
-    let told = pair.go_on(at(150));
-    let [(resumed, None)] = told[..] else { panic!("{told:?}") };
+    let reported = pair.run_until(at(150));
+    let [(resumed, None)] = reported[..] else { panic!("{reported:?}") };
     let waited = resumed.since(stopped);
     assert!(waited >= RESUME_WINDOW && waited <= RESUME_WINDOW + TERM, "{waited:?}");
     assert_eq!(pair.client.holder.clock_excess(), None);
@@ -159,22 +160,22 @@ fn reads_from_memory_resume_after_one_whole_window() {
 }
 
 #[test]
-fn new_leader_is_told_at_once_and_counts_from_its_own_exchanges() {
+fn new_leader_learns_excess_and_compares_own_exchanges() {
     let mut pair = Pair::new(2_000);
-    pair.go_on(at(101));
+    pair.run_until(at(101));
     pair.client.step(HolderInput::Disconnected);
     let effects = pair.client.step(HolderInput::Connected);
     let (register, _) = pair.client.only(&effects);
     let result = Ok(Answer::Registered { coverings: vec![] });
     let response = Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result };
     let effects = pair.client.respond(register, response);
-    let (_, question) = asked(&effects).expect("the leader is told");
+    let (_, question) = clock_question(&effects).expect("a heartbeat notifies the leader");
     assert_eq!(question.references, [register.0, 0, 0, 0]);
     assert!(question.excess.is_some());
 }
 
 #[test]
-fn comparisons_renew_nothing_that_nobody_uses() {
+fn comparisons_renew_no_unused_lease() {
     let mut pair = Pair::new(1_000);
     let mut compared = Vec::new();
     // Half of the session's term: then the session is renewed.
@@ -184,15 +185,15 @@ fn comparisons_renew_nothing_that_nobody_uses() {
         let effects = pair.client.timeout(&[]);
         if let Some((_, renewals)) = keep_alive(&effects) {
             assert_eq!(renewals, [], "at {deadline}");
-            let (ticket, question) = asked(&effects).expect("a keep-alive compares clocks");
+            let (send_id, question) = clock_question(&effects).expect("a keep-alive compares clocks");
             let answer = pair.count(&question);
-            pair.client.answer(ticket, Answer::Heartbeat(answer));
+            pair.client.answer(send_id, Answer::Heartbeat(answer));
             compared.push(deadline);
         }
     }
-    assert!(!pair.client.may_serve("/a"), "its lease has lapsed");
+    assert!(!pair.client.may_serve("/a"), "the lease has lapsed");
     let expected = [500, 2_500, 9_500].map(|millis| at(100).after(Duration::from_millis(millis)));
-    assert_eq!(compared, expected, "soon, and then in seven tenths of a term, while it has a lease");
+    assert_eq!(compared, expected, "the client compares soon, then after seven tenths of a term, while it has a lease");
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn connection_to_the_same_leader_forgets_no_exchange() {
     let register = pair.client.only(&effects).0;
     pair.client.answer(register, Answer::Registered { coverings: vec![] });
     pair.client.now = at(102);
-    let (_, question) = asked(&pair.client.timeout(&[])).expect("it compares clocks");
+    let (_, question) = clock_question(&pair.client.timeout(&[])).expect("a heartbeat compares clocks");
     assert_eq!(question.references, [2, register.0, 0, 0]);
 }
 
@@ -213,9 +214,9 @@ fn clock_of_another_leader_is_not_compared() {
     let mut pair = Pair::new(2_000);
     pair.client.now = at(100).after(Duration::from_millis(500));
     let effects = pair.client.timeout(&["/"]);
-    let (ticket, question) = asked(&effects).expect("it compares clocks");
+    let (send_id, question) = clock_question(&effects).expect("a heartbeat compares clocks");
     let result = Ok(Answer::Heartbeat(pair.count(&question)));
     let epoch = Epoch(EPOCH.0 + 1);
-    let effects = pair.client.respond(ticket, Response { epoch, promises: vec![], lapses: vec![], result });
-    assert_eq!((told(&effects), pair.client.holder.clock_excess()), (vec![], None));
+    let effects = pair.client.respond(send_id, Response { epoch, promises: vec![], lapses: vec![], result });
+    assert_eq!((reported(&effects), pair.client.holder.clock_excess()), (vec![], None));
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_PART_OBJECTS_MAX};
 
 #[test]
-fn a_term_counts_from_the_sending_and_is_counted_short() {
+fn term_counts_from_sending_less_the_drift_allowance() {
     let mut client =
         Client::with(|config| config.drift_allowance = DriftAllowance::from_ppm(10_000).expect("valid")).connect();
     let effects = client.read(1, "/a");
@@ -17,15 +17,15 @@ fn a_term_counts_from_the_sending_and_is_counted_short() {
 
 /// Gray and Cheriton's t_c: the server's term, less the round trip and the drift of the clocks.
 #[test]
-fn what_remains_of_a_term_is_less_by_the_round_trip() {
+fn remaining_term_is_shortened_by_the_round_trip() {
     for ppm in [0, 1, 1_000, 10_000, 99_999, 100_000] {
         for round_trip in (0..=12_000).step_by(375).map(Duration::from_millis) {
             let drift = DriftAllowance::from_ppm(ppm).expect("within bounds");
             let mut client = Client::with(|config| config.drift_allowance = drift).connect();
             let effects = client.read(1, "/a");
             let acquire = client.only(&effects).0;
-            let asked = client.now;
-            client.now = asked.after(round_trip);
+            let sent_at = client.now;
+            client.now = sent_at.after(round_trip);
             client.answer(acquire, acquired("/", 1, 1));
             let expected = (TERM - TERM * ppm / 1_000_000).saturating_sub(round_trip);
             assert_eq!(
@@ -82,15 +82,15 @@ fn a_lease_in_use_is_renewed_at_half_of_its_term_once() {
     assert_eq!(client.holder.next_deadline(), Some(at(105)));
     client.now = at(105);
     let effects = client.timeout(&["/"]);
-    let (ticket, renew) = keep_alive(&effects).expect("it is in use");
+    let (send_id, renew) = keep_alive(&effects).expect("the lease in use is renewed");
     assert_eq!(renew, [root(1)]);
-    assert_eq!(client.timeout(&["/"]), [], "one is on its way");
-    assert_eq!(client.renew(ticket, promise("/", 1)), [volume_valid("/", 1, at(115))]);
+    assert_eq!(client.timeout(&["/"]), [], "a renewal is in flight");
+    assert_eq!(client.renew(send_id, promise("/", 1)), [volume_valid("/", 1, at(115))]);
     assert_eq!(client.holder.next_deadline(), Some(at(110)));
 }
 
 #[test]
-fn an_idle_lease_is_looked_at_and_left_to_lapse_without_alarm() {
+fn idle_lease_lapses_without_jeopardy() {
     let mut client = Client::leased();
     let mut effects = Vec::new();
     while let Some(next) = client.holder.next_deadline().filter(|next| *next < at(125)) {
@@ -108,7 +108,7 @@ fn volume_lease_used_again_is_renewed_before_it_lapses() {
 
     client.now = at(105);
     assert_eq!(client.timeout(&[]), []);
-    client.now = client.holder.next_deadline().expect("it is looked at again");
+    client.now = client.holder.next_deadline().expect("the idle lease is checked again");
     assert!(client.now < at(107));
     assert!(keep_alive(&client.timeout(&["/"])).is_some());
 }
@@ -116,24 +116,25 @@ fn volume_lease_used_again_is_renewed_before_it_lapses() {
 #[test]
 fn jeopardy_lasts_while_leader_extends_no_promise() {
     let mut client = Client::cached();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(next) = client.holder.next_deadline().filter(|next| *next < at(130)) {
         assert!(next > client.now, "{next} is not after {}", client.now);
         client.now = next;
         let mut effects = client.timeout(&["/"]);
-        if let Some((ticket, _)) = keep_alive(&effects) {
+        if let Some((send_id, _)) = keep_alive(&effects) {
             // Up to the horizon, which moves only with a quorum: from 120 s on.
             let span = if next < at(120) { at(110).since(next) } else { TERM };
-            effects.extend(client.renew(ticket, Promise { span, ..promise("/", 1) }));
+            effects.extend(client.renew(send_id, Promise { span, ..promise("/", 1) }));
         }
         let states = effects.into_iter().filter_map(|effect| match effect {
             HolderEffect::Connection(state) => Some((state, next)),
             _ => None,
         });
-        told.extend(states);
+        reported.extend(states);
     }
-    let [(ConnectionNews::Jeopardy, lost), (ConnectionNews::Connected { session: SESSION }, found)] = told[..] else {
-        panic!("{told:?}")
+    let [(ConnectionNews::Jeopardy, lost), (ConnectionNews::Connected { session: SESSION }, found)] = reported[..]
+    else {
+        panic!("{reported:?}")
     };
     assert_eq!(lost, at(110));
     assert!(found >= at(120) && found <= at(121), "{found}");
@@ -141,7 +142,7 @@ fn jeopardy_lasts_while_leader_extends_no_promise() {
 }
 
 #[test]
-fn an_unanswered_renewal_is_tried_again_until_the_lease_is_over() {
+fn unanswered_renewal_is_repeated_until_the_lease_ends() {
     let mut client = Client::cached();
     let mut tries = Vec::new();
     while let Some(next) = client.holder.next_deadline().filter(|next| *next <= at(112)) {
@@ -152,13 +153,13 @@ fn an_unanswered_renewal_is_tried_again_until_the_lease_is_over() {
             break;
         }
     }
-    assert_eq!(client.now, at(110), "told at the moment that its own clock says so");
+    assert_eq!(client.now, at(110), "jeopardy is reported when the lease ends on this clock");
     assert!((2..10).contains(&tries.len()), "{tries:?}");
     assert!(tries.windows(2).all(|pair| pair[1].since(pair[0]) >= TERM / 16), "{tries:?}");
 }
 
 #[test]
-fn requests_carry_what_is_due_after_a_third_of_a_term() {
+fn requests_renew_leases_after_a_third_of_their_term() {
     let mut client = Client::leased();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
@@ -217,7 +218,7 @@ fn last_valid_revision_comes_only_from_promises_and_grants() {
 }
 
 #[test]
-fn asking_for_a_new_lease_ends_the_old_one_from_the_sending_on() {
+fn sending_acquire_ends_the_old_lease() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let old = client.only(&effects).0;
@@ -240,14 +241,14 @@ fn unchanged_copies_are_revived_while_object_lease_lasts() {
         &data("/c"),
         copies::CachedCopy {
             validity: validity(4, 1, at(120)),
-            ..client.holder.copies.get(&data("/c")).expect("held").clone()
+            ..client.holder.copies.get(&data("/c")).expect("a cached copy").clone()
         },
     );
     client.now = at(150);
     let effects = client.read(5, "/a");
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, revival(vec![one("/b")]));
-    let piece = HolderReportPart {
+    let part = HolderReportPart {
         volume: NodePath::root(),
         incarnation: Incarnation(2),
         covering: CoveringNumber(4),
@@ -256,14 +257,14 @@ fn unchanged_copies_are_revived_while_object_lease_lasts() {
         objects: vec![data("/a")],
     };
     let expected = [HolderEffect::Drop(vec![data("/b")]), volume_valid("/", 1, at(160))];
-    assert_eq!(effects[..2], expected, "what changed is dropped before the rest is good");
+    assert_eq!(effects[..2], expected, "the changed copy is dropped before the others become valid");
     assert_eq!(effects[2], served_cached(&[5], "/a", 2, Some(at(160))));
-    assert_eq!(sent(&effects)[0].1, Body::HolderReport(piece));
+    assert_eq!(sent(&effects)[0].1, Body::HolderReport(part));
     assert!(client.may_serve("/a") && !client.may_serve("/b") && !client.may_serve("/c"));
 }
 
 #[test]
-fn a_new_lease_without_a_list_makes_no_copy_good() {
+fn new_lease_without_revival_makes_no_copy_valid() {
     let mut client = Client::cached();
     client.now = at(150);
     let effects = client.read(5, "/b");
@@ -305,7 +306,7 @@ fn a_grant_from_before_the_new_lease_is_not_cached() {
 }
 
 #[test]
-fn a_lease_on_a_volume_that_the_path_is_not_in_begins_nothing() {
+fn lease_on_volume_without_the_path_is_ignored() {
     let mut client = Client::cached();
     client.now = at(150);
     let effects = client.read(5, "/a");
@@ -326,7 +327,7 @@ fn a_newer_generation_drops_the_copies_of_the_older() {
 }
 
 #[test]
-fn a_covering_leader_is_told_what_is_held_in_pieces() {
+fn holder_report_is_sent_in_parts() {
     let mut client = Client::leased();
     let many = REPORT_PART_OBJECTS_MAX as u64 + 1;
     for i in 0..many {
@@ -340,18 +341,18 @@ fn a_covering_leader_is_told_what_is_held_in_pieces() {
         |incarnation| CoveringLease { volume: NodePath::root(), incarnation: Incarnation(incarnation), number };
     let effects = client.answer(register, Answer::Registered { coverings: vec![covering(9), covering(1)] });
     let (first, request) = client.only(&effects);
-    let Body::HolderReport(piece) = request.body else { panic!("{effects:?}") };
-    assert_eq!((piece.part, piece.parts, piece.covering, piece.objects.len()), (0, 2, number, REPORT_PART_OBJECTS_MAX));
+    let Body::HolderReport(part) = request.body else { panic!("{effects:?}") };
+    assert_eq!((part.part, part.parts, part.covering, part.objects.len()), (0, 2, number, REPORT_PART_OBJECTS_MAX));
     let effects = client.answer(first, Answer::ReportReceived);
     let (second, request) = client.only(&effects);
-    let Body::HolderReport(piece) = request.body else { panic!("{effects:?}") };
-    assert_eq!((piece.part, piece.parts, piece.objects.len()), (1, 2, 1));
+    let Body::HolderReport(part) = request.body else { panic!("{effects:?}") };
+    assert_eq!((part.part, part.parts, part.objects.len()), (1, 2, 1));
     assert_eq!(client.answer(second, Answer::ReportReceived), []);
     assert!(client.holder.holder_reports.is_empty());
 }
 
 #[test]
-fn certain_for_is_what_is_left_on_this_clock() {
+fn volume_remaining_is_counted_by_local_clock() {
     let mut client = Client::cached();
     client.now = at(103);
     assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::from_secs(7));
@@ -370,11 +371,11 @@ fn a_new_lease_is_renewed_at_half_of_its_term() {
     client.answer(read, answer(Some(value(9)), None));
     assert_eq!(client.holder.next_deadline(), Some(at(105)));
     client.step(HolderInput::Disconnected);
-    assert_eq!(client.holder.next_deadline(), Some(at(110)), "if nobody is there to renew it, its end is noted");
+    assert_eq!(client.holder.next_deadline(), Some(at(110)), "without a leader, the deadline is the end of the lease");
 }
 
 #[test]
-fn a_lease_that_lives_on_is_not_asked_for_anew() {
+fn lease_renewed_meanwhile_is_not_acquired_anew() {
     let mut client = Client::cached();
     client.now = at(109);
     let effects = client.read(5, "/b");
@@ -403,19 +404,19 @@ fn client_without_revivable_copies_asks_for_no_changes() {
         let Body::Acquire { last_valid, .. } = request.body else { panic!("{request:?}") };
         (acquire, last_valid.is_some())
     };
-    assert!(!asks(&mut Client::leased(), 150).1, "it has no copies");
-    assert!(!asks(&mut Client::cached(), 200).1, "the object lease of its copy is over");
+    assert!(!asks(&mut Client::leased(), 150).1, "the client has no copies");
+    assert!(!asks(&mut Client::cached(), 200).1, "the object lease of the copy has ended");
     let mut client = Client::cached();
     let (acquire, has_asked) = asks(&mut client, 150);
     assert!(has_asked);
     let effects = client.answer(acquire, acquired("/", 2, 8));
     let read = client.only(&effects).0;
     client.answer(read, answer(Some(value(10)), None));
-    assert!(!asks(&mut client, 170).1, "its copy was not good under the last lease");
+    assert!(!asks(&mut client, 170).1, "the copy was not valid under the last lease");
 }
 
 #[test]
-fn where_the_server_gives_no_lease_it_is_read_without() {
+fn read_continues_without_refused_lease() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
@@ -436,10 +437,10 @@ fn lease_counts_as_used_after_read_from_memory() {
 }
 
 #[test]
-fn an_idle_lease_lapses_without_alarm_though_there_is_no_leader() {
+fn idle_lease_without_leader_lapses_without_jeopardy() {
     let mut client = Client::leased();
     client.step(HolderInput::Disconnected);
-    client.now = client.holder.next_deadline().expect("its end is noted");
+    client.now = client.holder.next_deadline().expect("the end of the lease has a deadline");
     assert_eq!((client.now, client.timeout(&[])), (at(110), vec![]));
 }
 
@@ -451,18 +452,18 @@ fn lapse_of_an_earlier_lease_leaves_the_present_one() {
     let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(0) }];
     let result = Ok(answer(Some(value(10)), None));
     client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
-    assert!(client.may_serve("/a"), "its answer was long in coming, and a new lease has come since");
+    assert!(client.may_serve("/a"), "the lapse is of an earlier lease than the present one");
 }
 
 #[test]
-fn new_lease_of_another_epoch_is_asked_for_again() {
+fn lease_acquired_in_other_epoch_is_requested_again() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
     let (epoch, result) = (Epoch(EPOCH.0 - 1), Ok(acquired("/", 1, 1)));
     client.respond(acquire, Response { epoch, promises: vec![], lapses: vec![], result });
     assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO);
-    client.now = client.holder.next_deadline().expect("it is asked for again");
+    client.now = client.holder.next_deadline().expect("the lease is requested again");
     let effects = client.timeout(&[]);
     assert!(matches!(client.only(&effects).1.body, Body::Acquire { .. }));
 }
@@ -488,7 +489,7 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
     client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(answer(Some(value(9)), None)) });
     client.answer(late, acquired_late);
     let lease = client.holder.volumes.get(&path("/v")).and_then(|volume| volume.lease.as_ref());
-    assert_eq!(lease.map(|lease| lease.incarnation), None, "that lease has been replaced");
+    assert_eq!(lease.map(|lease| lease.incarnation), None, "the named lease has been replaced");
 }
 
 #[test]

@@ -19,10 +19,10 @@ fn arrives(grant: Grant) -> Client {
 fn a_grant_counts_only_under_the_lease_that_is_held() {
     let good = Grant { generation: VolumeGeneration(2), ..grant(5) };
     assert!(arrives(good.clone()).may_serve("/b"));
-    assert!(!arrives(Grant { incarnation: Incarnation(2), ..good.clone() }).may_serve("/b"), "a later one");
-    assert!(!arrives(Grant { incarnation: Incarnation(0), ..good.clone() }).may_serve("/b"), "an earlier one");
-    assert!(!arrives(Grant { generation: VolumeGeneration(1), ..good.clone() }).may_serve("/b"), "of older borders");
-    assert!(!arrives(Grant { stamp: stamp(1), ..good }).may_serve("/b"), "not later than the lease");
+    assert!(!arrives(Grant { incarnation: Incarnation(2), ..good.clone() }).may_serve("/b"), "a later incarnation");
+    assert!(!arrives(Grant { incarnation: Incarnation(0), ..good.clone() }).may_serve("/b"), "an earlier incarnation");
+    assert!(!arrives(Grant { generation: VolumeGeneration(1), ..good.clone() }).may_serve("/b"), "an older generation");
+    assert!(!arrives(Grant { stamp: stamp(1), ..good }).may_serve("/b"), "a stamp not later than that of the lease");
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_grant_of_a_newer_generation_drops_the_copies_of_the_older() {
 }
 
 #[test]
-fn a_grant_raises_what_the_copies_were_last_valid_at() {
+fn grant_raises_the_last_valid_revision() {
     let mut client = Client::cached();
     client.now = at(150);
     let effects = client.read(5, "/b");
@@ -46,7 +46,7 @@ fn a_grant_raises_what_the_copies_were_last_valid_at() {
 }
 
 #[test]
-fn a_copy_that_is_not_leased_any_more_is_not_given_back() {
+fn copy_without_object_lease_is_not_returned() {
     let returns = |client: &mut Client| {
         client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(2) });
         let effects = client.read(7, "/a");
@@ -57,7 +57,7 @@ fn a_copy_that_is_not_leased_any_more_is_not_given_back() {
 
     let mut ended = Client::cached();
     ended.now = at(200);
-    assert_eq!(returns(&mut ended), [], "its object lease is over");
+    assert_eq!(returns(&mut ended), [], "the object lease has ended");
 
     let mut of_old_epoch = Client::cached();
     of_old_epoch.step(HolderInput::Disconnected);
@@ -65,5 +65,5 @@ fn a_copy_that_is_not_leased_any_more_is_not_given_back() {
     let register = of_old_epoch.only(&effects).0;
     let result = Ok(Answer::Registered { coverings: vec![] });
     of_old_epoch.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
-    assert_eq!(returns(&mut of_old_epoch), [], "the new leader did not grant it");
+    assert_eq!(returns(&mut of_old_epoch), [], "the new leader did not grant the lease");
 }

@@ -132,12 +132,12 @@ fn volume_valid(volume: &str, since: u64, until: Instant) -> HolderEffect {
 
 /// The send ids and bodies of the requests among the effects.
 fn sent(effects: &[HolderEffect]) -> Vec<(SendId, Body)> {
-    requests(effects).into_iter().map(|(ticket, request)| (ticket, request.body)).collect()
+    requests(effects).into_iter().map(|(send_id, request)| (send_id, request.body)).collect()
 }
 
 fn keep_alive(effects: &[HolderEffect]) -> Option<(SendId, Vec<Renew>)> {
     let found = requests(effects).into_iter().find(|(_, request)| matches!(request.body, Body::Heartbeat(_)));
-    found.map(|(ticket, request)| (ticket, request.header.renew))
+    found.map(|(send_id, request)| (send_id, request.header.renew))
 }
 
 fn root(incarnation: u64) -> Renew {
@@ -232,23 +232,23 @@ impl Client {
         self.step(HolderInput::Answered { send_id, response })
     }
 
-    fn answer(&mut self, ticket: SendId, answer: Answer) -> Vec<HolderEffect> {
-        self.respond(ticket, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) })
+    fn answer(&mut self, send_id: SendId, answer: Answer) -> Vec<HolderEffect> {
+        self.respond(send_id, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) })
     }
 
     /// Answers with a promise for the lease on the root.
-    fn answer_renewing(&mut self, ticket: SendId, answer: Answer) -> Vec<HolderEffect> {
+    fn answer_renewing(&mut self, send_id: SendId, answer: Answer) -> Vec<HolderEffect> {
         let promises = vec![promise("/", 1)];
-        self.respond(ticket, Response { epoch: EPOCH, promises, lapses: vec![], result: Ok(answer) })
+        self.respond(send_id, Response { epoch: EPOCH, promises, lapses: vec![], result: Ok(answer) })
     }
 
-    fn refuse(&mut self, ticket: SendId, refusal: Refusal) -> Vec<HolderEffect> {
-        self.respond(ticket, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Err(refusal) })
+    fn refuse(&mut self, send_id: SendId, refusal: Refusal) -> Vec<HolderEffect> {
+        self.respond(send_id, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Err(refusal) })
     }
 
-    fn renew(&mut self, ticket: SendId, promise: Promise) -> Vec<HolderEffect> {
+    fn renew(&mut self, send_id: SendId, promise: Promise) -> Vec<HolderEffect> {
         let result = Ok(Answer::ReportReceived);
-        self.respond(ticket, Response { epoch: EPOCH, promises: vec![promise], lapses: vec![], result })
+        self.respond(send_id, Response { epoch: EPOCH, promises: vec![promise], lapses: vec![], result })
     }
 
     fn recall(&mut self, recall: Recall) -> Vec<HolderEffect> {

@@ -40,10 +40,13 @@ fn renewals_are_half_a_term_apart_and_leave_half() {
         let micro = Duration::from_micros(1);
         assert!(is_late || interval <= term / 2 + micro, "{case}");
         let left = span.saturating_sub(interval);
-        assert!(is_late || left + micro >= (term / 2).min(span * 7 / 8), "half is left for further tries: {case}");
+        assert!(
+            is_late || left + micro >= (term / 2).min(span * 7 / 8),
+            "half of the term remains for retries: {case}"
+        );
         let least = if is_first { term / 4 } else { term / 2 };
-        assert!(!is_full || interval + micro >= least, "more than two in a term: {case}");
-        assert!(pace.due > now, "it is asked for at once again: {case}");
+        assert!(!is_full || interval + micro >= least, "more than two renewals in a term: {case}");
+        assert!(pace.due > now, "the next renewal is due at once: {case}");
     }
 }
 
@@ -54,15 +57,15 @@ fn a_lease_ends_a_term_after_its_renewal_was_sent_or_earlier() {
         let (span, took) = (some_time(&mut numbers), some_time(&mut numbers));
         let mut client = Client::registered();
         let effects = client.step(HolderInput::KeepAlive(LeaseId(1)));
-        let (sent, (ticket, _)) = (client.now, client.only(&effects));
+        let (sent, (send_id, _)) = (client.now, client.only(&effects));
         client.now = sent.after(took);
-        let kept = KeyLeasePromise {
+        let promise = KeyLeasePromise {
             id: LeaseId(1),
             incarnation: Incarnation(5),
             ttl: span,
             result: KeepAliveResult::Renewed(span),
         };
-        let effects = client.answer(ticket, Answer::KeptAlive(vec![kept]));
+        let effects = client.answer(send_id, Answer::KeptAlive(vec![promise]));
         let until = effects.iter().find_map(|effect| match effect {
             HolderEffect::KeyLeaseRenewed { until, .. } => Some(*until),
             _ => None,

@@ -94,11 +94,11 @@ impl World {
                     assert!(self.writes.remove(&write), "{write:?} is answered twice");
                 }
                 HolderEffect::Changes { watch, changes } => {
-                    let (told, waits) = self.watches.get_mut(&watch).expect("nothing is told of what was given up");
+                    let (reported, waits) = self.watches.get_mut(&watch).expect("a cancelled watch reports nothing");
                     let revisions = || changes.changes.iter().map(|change| change.revision);
-                    assert!(*waits && *told <= changes.through && revisions().all(|revision| revision > *told));
+                    assert!(*waits && *reported <= changes.through && revisions().all(|revision| revision > *reported));
                     assert!(revisions().is_sorted() && revisions().all(|revision| revision <= changes.through));
-                    (*told, *waits) = (changes.through, false);
+                    (*reported, *waits) = (changes.through, false);
                 }
                 HolderEffect::WatchLost { watch, .. } => {
                     assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    fn something(&mut self) {
+    fn random_input(&mut self) {
         let used = VOLUMES.iter().map(|top| path(top)).collect();
         match self.numbers.below(27) {
             24 => self.new_watch(),
@@ -253,7 +253,7 @@ impl World {
                     self.client.now = self.client.now.max(next);
                     self.step(HolderInput::Timeout { used });
                     let next = self.client.holder.next_deadline();
-                    assert!(next.is_none_or(|next| next > self.client.now), "{next:?} has been");
+                    assert!(next.is_none_or(|next| next > self.client.now), "the deadline {next:?} has passed");
                 }
             }
             _ => {
@@ -331,24 +331,24 @@ impl World {
             match self.outstanding.pop() {
                 Some(request) => self.answer(request, true),
                 None => {
-                    let next = self.client.holder.next_deadline().expect("something waits");
+                    let next = self.client.holder.next_deadline().expect("an operation waits");
                     self.client.now = self.client.now.max(next);
                     self.step(HolderInput::Timeout { used: BTreeSet::new() });
                 }
             }
         }
         let Self { reads, writes, watches, client, .. } = self;
-        panic!("{reads:?}, {writes:?} and {watches:?} wait for ever: {:#?}", client.holder);
+        panic!("{reads:?}, {writes:?} and {watches:?} never end: {:#?}", client.holder);
     }
 }
 
 #[test]
-fn the_invariants_hold_and_everything_ends() {
+fn invariants_hold_and_every_operation_ends() {
     for seed in 0..400 {
         let run = std::panic::catch_unwind(|| {
             let mut world = World::new(seed);
             for _ in 0..500 {
-                world.something();
+                world.random_input();
             }
             world.settle();
         });

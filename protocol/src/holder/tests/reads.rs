@@ -32,7 +32,7 @@ fn volume_lease_refused_as_busy_is_read_without() {
 }
 
 #[test]
-fn a_lease_is_acquired_once_for_all_who_wait() {
+fn lease_is_acquired_once_for_all_waiting_reads() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
@@ -52,7 +52,7 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     let effects = client.answer(read, Answer::Read(elsewhere));
     let (acquire, request) = client.only(&effects);
     assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None });
-    assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO), "it may turn out to be the root's");
+    assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO), "the path may belong to the root");
     let effects = client.answer(acquire, acquired("/v", 2, 2));
     assert_eq!(effects[..2], [volume_valid("/v", 2, at(110)), volume_valid("/", 1, at(110))]);
     let read = client.only(&effects).0;
@@ -64,14 +64,14 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
 }
 
 #[test]
-fn a_lease_on_the_volume_above_ends_if_the_answer_is_its_own() {
+fn outer_lease_ends_if_acquire_grants_a_new_one() {
     let mut client = Client::cached();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
     let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
     let effects = client.answer(read, Answer::Read(elsewhere));
     let acquire = client.only(&effects).0;
-    assert!(!client.may_serve("/a"), "the server may have taken the root's lease as given up");
+    assert!(!client.may_serve("/a"), "the server may have ended the lease on the root");
     // The volume was removed meanwhile: the new lease is on the root.
     let effects = client.answer(acquire, acquired("/", 2, 3));
     assert_eq!(effects[0], volume_valid("/", 2, at(110)));
@@ -147,7 +147,11 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, acquired("/", 3, 5));
     let again = client.only(&effects).1.body;
-    assert_eq!(again, Body::Read { object: data("/a"), known: Some(Revision(10)) }, "and again when that is over");
+    assert_eq!(
+        again,
+        Body::Read { object: data("/a"), known: Some(Revision(10)) },
+        "the copy is validated again after that lease"
+    );
 }
 
 #[test]
@@ -174,12 +178,16 @@ fn read_that_joined_does_not_use_a_not_modified_without_a_lease() {
     let effects = client.answer(read, answer(None, None));
     assert_eq!(effects[0], served_cached(&[5], "/a", 2, None));
     let again = client.only(&effects).1.body;
-    assert_eq!(again, Body::Read { object: data("/a"), known: Some(Revision(10)) }, "asked for since it began");
+    assert_eq!(
+        again,
+        Body::Read { object: data("/a"), known: Some(Revision(10)) },
+        "the read that joined is sent again"
+    );
 }
 
 #[test]
-fn not_modified_is_no_answer_once_the_copy_is_gone() {
-    for gone in [
+fn not_modified_is_ignored_without_the_copy() {
+    for drop_copy in [
         HolderInput::Evicted { object: data("/a"), stamp: stamp(2) },
         HolderInput::Recalled(recall(5, 1, vec![one("/a")])),
     ] {
@@ -189,7 +197,7 @@ fn not_modified_is_no_answer_once_the_copy_is_gone() {
         let acquire = client.only(&effects).0;
         let effects = client.answer(acquire, acquired("/", 2, 3));
         let read = client.only(&effects).0;
-        client.step(gone);
+        client.step(drop_copy);
         client.read(6, "/a");
         let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
         let effects = client.answer(read, answer(None, Some(granted)));
@@ -199,7 +207,7 @@ fn not_modified_is_no_answer_once_the_copy_is_gone() {
 }
 
 #[test]
-fn a_read_that_finds_the_copy_good_is_served_from_memory() {
+fn read_with_valid_copy_is_served_from_memory() {
     let mut client = Client::cached();
     assert_eq!(client.read(5, "/a"), [served_cached(&[5], "/a", 2, Some(at(110)))]);
 }
@@ -211,7 +219,7 @@ fn reads_are_resent_on_next_connection_and_share_one_answer() {
     let old = client.only(&effects).0;
     client.read(6, "/a");
     assert_eq!(client.step(HolderInput::Disconnected), []);
-    assert_eq!(client.answer(old, answer(Some(value(10)), Some(grant(2)))), [], "its ticket has ended");
+    assert_eq!(client.answer(old, answer(Some(value(10)), Some(grant(2)))), [], "the send id has ended");
     let effects = client.step(HolderInput::Connected);
     let (register, request) = client.only(&effects);
     assert_eq!(request.body, Body::Register);
@@ -229,7 +237,7 @@ fn refused_read_is_retried_with_growing_pauses() {
     let mut waits = Vec::new();
     for _ in 0..8 {
         assert_eq!(client.refuse(read, Refusal::Retry), []);
-        let next = client.holder.next_deadline().expect("it waits");
+        let next = client.holder.next_deadline().expect("the retry has a deadline");
         waits.push(next.since(client.now).as_millis());
         client.now = next;
         read = client.only(&client.holder.clone().step(HolderInput::Timeout { used: BTreeSet::new() }, next)).0;
@@ -251,13 +259,13 @@ fn a_read_that_is_refused_for_good_fails() {
 }
 
 #[test]
-fn after_an_answer_the_waits_begin_anew() {
+fn retry_waits_restart_after_an_answer() {
     let mut client = Client::leased();
     for _ in 0..2 {
         let effects = client.read(5, "/a");
         let read = client.only(&effects).0;
         client.refuse(read, Refusal::Retry);
-        let next = client.holder.next_deadline().expect("it waits");
+        let next = client.holder.next_deadline().expect("the retry has a deadline");
         assert_eq!(next.since(client.now).as_millis(), 20);
         client.now = next;
         let effects = client.timeout(&[]);
@@ -283,21 +291,21 @@ fn read_is_answered_without_lease_after_repeated_late_ones() {
     let mut effects = client.read(1, "/a");
     let (mut leases, mut reads) = (0, 0);
     while !effects.contains(&served(&[1], "/a", value(10), None)) {
-        let (ticket, request) = client.only(&effects);
+        let (send_id, request) = client.only(&effects);
         effects = if let Body::Read { .. } = request.body {
             reads += 1;
-            client.answer(ticket, answer(Some(value(10)), None))
+            client.answer(send_id, answer(Some(value(10)), None))
         } else {
             leases += 1;
             client.now = client.now.after(TERM);
-            client.answer(ticket, acquired("/", leases, leases))
+            client.answer(send_id, acquired("/", leases, leases))
         };
     }
-    assert_eq!((leases, reads), (5, 2), "four tries, a read without, and once more for a lease");
+    assert_eq!((leases, reads), (5, 2), "four requests, a read without a lease, and one more request");
 }
 
 #[test]
-fn a_fetch_goes_on_for_those_who_still_wait() {
+fn fetch_continues_for_uncancelled_reads() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
@@ -316,7 +324,7 @@ fn fetch_in_flight_is_not_resent_when_lease_arrives() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));
-    assert!(!client.holder.reads.stop_waiting(&data("/a")), "it waits for an answer, not for a lease");
+    assert!(!client.holder.reads.stop_waiting(&data("/a")), "the fetch is in flight and waits for no lease");
 }
 
 impl Client {
@@ -337,12 +345,12 @@ fn answering_server_is_not_silent_while_read_is_blocked() {
     let (mut client, read) = Client::waiting();
     let end = at(160);
     while client.now < end {
-        client.now = client.holder.next_deadline().expect("it waits for an answer").min(end);
+        client.now = client.holder.next_deadline().expect("the request in flight has a deadline").min(end);
         let effects = client.timeout(&[]);
         assert!(!effects.contains(&HolderEffect::FindLeader { hint: None }), "at {}", client.now);
-        for (ticket, body) in sent(&effects) {
+        for (send_id, body) in sent(&effects) {
             assert!(matches!(body, Body::Heartbeat(_)), "{body:?}");
-            client.renew(ticket, promise("/", 1));
+            client.renew(send_id, promise("/", 1));
         }
     }
     let effects = client.answer(read, answer(Some(value(10)), None));
@@ -353,16 +361,16 @@ fn answering_server_is_not_silent_while_read_is_blocked() {
 fn blocked_read_leaves_dead_connection_after_silence() {
     let (mut client, _) = Client::waiting();
     let found = loop {
-        client.now = client.holder.next_deadline().expect("it waits for an answer");
+        client.now = client.holder.next_deadline().expect("the request in flight has a deadline");
         if client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
             break client.now;
         }
     };
-    assert_eq!(found, at(106), "asked for a sign of life after one silence, left after another, as for a write");
+    assert_eq!(found, at(106), "the server is probed after one silence and left after another, as for a write");
 }
 
 #[test]
-fn another_leader_is_asked_anew_whether_a_read_has_to_wait() {
+fn blocked_read_restarts_at_another_leader() {
     let (mut client, late) = Client::waiting();
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::Connected);
@@ -370,7 +378,7 @@ fn another_leader_is_asked_anew_whether_a_read_has_to_wait() {
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     let (read, request) = client.only(&effects);
     assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
-    assert_eq!(client.answer(late, answer(Some(value(9)), None)), [], "nobody waits for that answer any more");
+    assert_eq!(client.answer(late, answer(Some(value(9)), None)), [], "the request to the old leader is abandoned");
     let effects = client.answer(read, answer(Some(value(10)), Some(grant(3))));
     assert!(effects.contains(&served(&[5], "/a", value(10), Some(at(110)))), "{effects:?}");
 }
@@ -396,7 +404,7 @@ fn blocked_read_refused_as_busy_is_retried_later_and_later() {
         let busy = Refusal::Busy { what: "reads".to_owned(), got: 1, most: 1 };
         assert_eq!(client.refuse(read, busy), []);
         let from = client.now;
-        client.now = client.holder.next_deadline().expect("it is sent again");
+        client.now = client.holder.next_deadline().expect("the retry has a deadline");
         waits.push(client.now.since(from).as_millis());
         let effects = client.timeout(&[]);
         let (quick, request) = client.only(&effects);
@@ -405,5 +413,5 @@ fn blocked_read_refused_as_busy_is_retried_later_and_later() {
         read = client.only(&effects).0;
     }
     assert_eq!(waits, [20, 40, 80]);
-    assert_eq!(client.answer(read, Answer::ReadBlocked), [], "not an answer to what was asked");
+    assert_eq!(client.answer(read, Answer::ReadBlocked), [], "`ReadBlocked` does not answer an `AwaitRead`");
 }

@@ -27,7 +27,7 @@ fn a_recall_that_overtakes_the_grant_it_recalls_still_wins() {
     let read = client.only(&effects).0;
     assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [consent(3)]);
     let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
-    assert_eq!(effects, [served(&[5], "/a", value(10), None)], "it began before the write was acknowledged");
+    assert_eq!(effects, [served(&[5], "/a", value(10), None)], "the read began before the write was acknowledged");
     assert!(!client.may_serve("/a"));
 }
 
@@ -52,11 +52,11 @@ fn recall_is_remembered_while_earlier_request_is_in_flight() {
     client.answer(other, answer(Some(value(10)), Some(grant(2))));
     client.answer(old, answer(Some(value(10)), Some(grant(3))));
     assert!(client.may_serve("/b") && !client.may_serve("/a"));
-    assert_eq!(client.holder.recalls.check(None), Ok(()), "nothing is remembered once both have been answered");
+    assert_eq!(client.holder.recalls.check(None), Ok(()), "no recall is remembered when both requests are answered");
 }
 
 #[test]
-fn an_answer_that_was_abandoned_is_not_looked_at() {
+fn answer_to_abandoned_request_is_ignored() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let old = client.only(&effects).0;
@@ -76,13 +76,13 @@ fn a_recall_reaches_copies_that_have_lapsed() {
 }
 
 #[test]
-fn a_recall_reaches_copies_that_a_new_lease_may_make_good_again() {
+fn recall_drops_copies_that_a_new_lease_may_revive() {
     let mut client = Client::cached();
     client.now = at(150);
     let effects = client.read(5, "/b");
     assert!(
         matches!(client.only(&effects).1.body, Body::Acquire { last_valid: Some(_), .. }),
-        "the old lease is given up"
+        "the client has ended the old lease"
     );
     let effects = client.recall(recall(3, 1, vec![one("/a")]));
     assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
@@ -94,7 +94,7 @@ fn recall_gap_drops_all_copies_and_consents_to_arrivals() {
     let effects = client.recall(recall(9, 3, vec![one("/c")]));
     assert_eq!(effects, [HolderEffect::Drop(vec![data("/a"), data("/b")]), consent(9)]);
     let effects = client.recall(recall(8, 2, vec![one("/c")]));
-    assert_eq!(effects, [consent(8)], "what was missing comes later, and is consented to as well");
+    assert_eq!(effects, [consent(8)], "the client consents to a late recall too");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_recall_that_comes_twice_is_consented_to_twice() {
 }
 
 #[test]
-fn a_recall_of_another_session_is_none_of_ours() {
+fn recall_of_another_session_is_ignored() {
     let mut client = Client::cached();
     let other = Recall { session: SessionId(8), ..recall(3, 1, vec![one("/a")]) };
     assert_eq!(client.recall(other), []);
@@ -128,10 +128,10 @@ fn consents_piggyback_until_request_with_them_is_answered() {
 }
 
 #[test]
-fn an_evicted_copy_is_given_back_with_the_next_request() {
+fn evicted_copy_is_returned_with_the_next_request() {
     let mut client = Client::cached();
     assert_eq!(client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(1) }), []);
-    assert!(client.may_serve("/a"), "an eviction of an earlier copy says nothing of this one");
+    assert!(client.may_serve("/a"), "the eviction of an earlier copy does not concern this one");
     client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(2) });
     assert!(!client.may_serve("/a"));
     let effects = client.read(5, "/a");
@@ -154,12 +154,12 @@ fn a_grant_of_an_older_epoch_is_not_cached() {
     assert_eq!(
         client.holder.volume_remaining(&NodePath::root(), client.now),
         Duration::from_secs(5),
-        "nor is its promise"
+        "the promise of the older epoch does not count"
     );
 }
 
 #[test]
-fn all_that_one_recall_names_is_forgotten_again() {
+fn all_sets_of_one_recall_are_forgotten() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
@@ -211,7 +211,7 @@ fn a_recall_is_not_remembered_for_requests_that_bring_no_lease() {
 }
 
 #[test]
-fn the_planted_mistakes_are_the_ones_that_they_say() {
+fn planted_bugs_have_their_named_effects() {
     use crate::planted::{Bug, Planted};
     let with = |bug| Client::with(|config| config.planted = Planted::one(bug)).connect().lease();
 
@@ -239,7 +239,7 @@ fn the_planted_mistakes_are_the_ones_that_they_say() {
 }
 
 #[test]
-fn consent_is_carried_again_after_a_refusal_to_try_again() {
+fn consent_is_resent_after_refusal_to_retry() {
     let mut client = Client::cached();
     client.recall(recall(3, 1, vec![one("/a")]));
     let effects = client.read(5, "/b");
@@ -247,13 +247,17 @@ fn consent_is_carried_again_after_a_refusal_to_try_again() {
     assert_eq!(request.header.consents, [stamp(3)]);
     client.refuse(read, Refusal::Retry);
     let effects = client.read(6, "/c");
-    assert_eq!(client.only(&effects).1.header.consents, [stamp(3)], "a leader that has not begun looks at nothing");
+    assert_eq!(
+        client.only(&effects).1.header.consents,
+        [stamp(3)],
+        "a leader that refuses a request has not handled its consents"
+    );
 }
 
 /// A write is answered late, with a grant older than the one returned (seed 23871 of the wide
 /// worlds). The server applies the return to both grants, and would recall neither.
 #[test]
-fn grant_from_before_one_that_was_given_back_is_not_cached() {
+fn grant_older_than_a_returned_one_is_not_cached() {
     let mut client = Client::leased();
     let effects = client.write(1, put("/a"));
     let (late, _) = client.only(&effects);

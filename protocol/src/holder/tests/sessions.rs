@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn told(effects: &[HolderEffect]) -> Vec<ConnectionNews> {
+fn reported_states(effects: &[HolderEffect]) -> Vec<ConnectionNews> {
     let state = |effect: &HolderEffect| match effect {
         HolderEffect::Connection(state) => Some(*state),
         _ => None,
@@ -69,14 +69,14 @@ fn recalls_of_a_new_epoch_are_counted_from_one() {
     let consent = HolderEffect::Consent(Consent { session: SESSION, stamp });
     assert_eq!(client.recall(first), [HolderEffect::Drop(vec![data("/a")]), consent]);
     let late = client.recall(recall(4, 7, vec![one("/b")]));
-    assert_eq!(late[0], HolderEffect::Drop(vec![data("/b")]), "one of the old epoch still drops, and is no gap");
+    assert_eq!(late[0], HolderEffect::Drop(vec![data("/b")]), "a recall of the old epoch drops copies and is no gap");
     let effects = client.write(1, put("/b"));
     let Some((_, Body::Write { seen, .. })) = sent(&effects).pop() else { panic!("{effects:?}") };
-    assert_eq!(seen, stamp, "stamps of the registered epoch only");
+    assert_eq!(seen, stamp, "a write names only stamps of the registered epoch");
 }
 
 #[test]
-fn a_server_that_does_not_lead_is_left_for_the_one_it_names() {
+fn server_that_does_not_lead_is_left_for_named_leader() {
     let mut client = Client::leased();
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
@@ -87,11 +87,11 @@ fn a_server_that_does_not_lead_is_left_for_the_one_it_names() {
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(sent(&effects).len(), 2, "both reads go to the next");
+    assert_eq!(sent(&effects).len(), 2, "both reads are sent to the next server");
 }
 
 #[test]
-fn a_leader_of_an_older_epoch_is_not_believed() {
+fn leader_of_older_epoch_is_left() {
     let mut client = Client::cached();
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::Connected);
@@ -122,7 +122,7 @@ fn a_silent_server_is_left_within_a_third_of_the_term() {
     let mut client = Client::cached();
     client.read(5, "/b");
     let found = loop {
-        client.now = client.holder.next_deadline().expect("it waits for an answer");
+        client.now = client.holder.next_deadline().expect("the request in flight has a deadline");
         if client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
             break client.now;
         }
@@ -131,7 +131,7 @@ fn a_silent_server_is_left_within_a_third_of_the_term() {
 }
 
 #[test]
-fn jeopardy_is_told_once_by_the_clock_and_again_connected_once() {
+fn jeopardy_and_reconnection_are_reported_once() {
     let mut client = Client::cached();
     client.now = at(104);
     client.timeout(&["/"]);
@@ -140,14 +140,14 @@ fn jeopardy_is_told_once_by_the_clock_and_again_connected_once() {
     while let Some(next) = client.holder.next_deadline() {
         assert!(next > client.now);
         client.now = next;
-        states.extend(told(&client.timeout(&["/"])).into_iter().map(|state| (state, next)));
+        states.extend(reported_states(&client.timeout(&["/"])).into_iter().map(|state| (state, next)));
     }
     assert_eq!(states, [(ConnectionNews::Jeopardy, at(110))]);
     assert!(!client.may_serve("/a"));
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(told(&effects), [ConnectionNews::Connected { session: SESSION }]);
+    assert_eq!(reported_states(&effects), [ConnectionNews::Connected { session: SESSION }]);
 }
 
 #[test]
@@ -156,9 +156,9 @@ fn idle_session_is_renewed_or_enters_jeopardy() {
     assert_eq!(client.holder.next_deadline(), Some(at(130)));
     client.now = at(130);
     let effects = client.timeout(&[]);
-    let (ticket, request) = client.only(&effects);
+    let (send_id, request) = client.only(&effects);
     assert!(matches!(request.body, Body::Heartbeat(_)) && request.header.renew.is_empty(), "{request:?}");
-    client.answer(ticket, Answer::Heartbeat(Default::default()));
+    client.answer(send_id, Answer::Heartbeat(Default::default()));
     client.step(HolderInput::Disconnected);
     assert_eq!(client.holder.next_deadline(), Some(at(190)));
     client.now = at(190);
@@ -181,7 +181,7 @@ fn expired_session_restarts_reads_and_sent_writes_are_unknown() {
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(told(&effects), [ConnectionNews::Connected { session: SessionId(8) }]);
+    assert_eq!(reported_states(&effects), [ConnectionNews::Connected { session: SessionId(8) }]);
     let (_, request) = client.only(&effects);
     assert_eq!(
         (request.body, request.header.session),
@@ -190,7 +190,7 @@ fn expired_session_restarts_reads_and_sent_writes_are_unknown() {
 }
 
 #[test]
-fn closing_drops_everything_before_the_server_is_told() {
+fn closing_drops_all_copies_before_it_notifies_the_server() {
     let mut client = Client::cached();
     client.read(5, "/b");
     let effects = client.step(HolderInput::Close);
@@ -216,22 +216,22 @@ fn a_write_does_not_wait_for_ever_on_a_connection_that_is_dead() {
     let mut client = Client::registered();
     client.step(HolderInput::Write { write: WriteId(1), change: put("/a") });
     let found = loop {
-        client.now = client.holder.next_deadline().expect("it waits for an answer");
+        client.now = client.holder.next_deadline().expect("the request in flight has a deadline");
         if client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
             break client.now;
         }
     };
-    assert_eq!(found, at(106), "asked for a sign of life after one silence, left after another");
+    assert_eq!(found, at(106), "the server is probed after one silence and left after another");
 }
 
 #[test]
-fn a_session_that_cannot_be_opened_yet_is_asked_for_again_later() {
+fn refused_open_is_repeated_later() {
     let mut client = Client::new();
     client.now = at(100);
     let effects = client.step(HolderInput::Connected);
     let open = client.only(&effects).0;
     assert_eq!(client.refuse(open, Refusal::Retry), []);
-    client.now = client.holder.next_deadline().expect("it waits");
+    client.now = client.holder.next_deadline().expect("the retry has a deadline");
     let effects = client.timeout(&[]);
     assert_eq!(client.only(&effects).1.body, Body::Open { name: "test".into() });
 }
@@ -279,7 +279,7 @@ fn a_deposed_leader_that_does_not_know_the_session_is_left() {
 }
 
 #[test]
-fn that_another_session_is_gone_ends_nothing() {
+fn refusal_of_another_session_ends_nothing() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
@@ -303,24 +303,24 @@ fn with_a_shorter_term_a_silent_server_is_left_sooner() {
         assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));
         let silent_from = client.now;
         while !client.timeout(&[]).contains(&HolderEffect::FindLeader { hint: None }) {
-            client.now = client.holder.next_deadline().expect("it waits for an answer");
+            client.now = client.holder.next_deadline().expect("the request in flight has a deadline");
         }
         assert_eq!(client.now.since(silent_from), silence, "{term:?}");
     }
 }
 
 #[test]
-fn what_was_sent_before_the_last_registration_asks_for_no_other() {
+fn refusal_older_than_registration_registers_no_more() {
     let mut client = Client::leased();
-    let tickets = [5, 6].map(|read| {
+    let send_ids = [5, 6].map(|read| {
         let effects = client.read(read, &format!("/{read}"));
         client.only(&effects).0
     });
     let refusal = || Refusal::NotRegistered { got: EPOCH, expected: EPOCH };
-    let effects = client.refuse(tickets[0], refusal());
+    let effects = client.refuse(send_ids[0], refusal());
     let register = client.only(&effects).0;
     client.answer(register, Answer::Registered { coverings: vec![] });
-    assert_eq!(client.refuse(tickets[1], refusal()), []);
+    assert_eq!(client.refuse(send_ids[1], refusal()), []);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn answer_after_session_term_does_not_connect() {
     let effects = client.answer(open, Answer::Opened { session: SESSION, term: SESSION_TERM });
     let register = client.only(&effects).0;
     client.now = at(160);
-    assert_eq!(told(&client.answer(register, Answer::Registered { coverings: vec![] })), []);
+    assert_eq!(reported_states(&client.answer(register, Answer::Registered { coverings: vec![] })), []);
 }
 
 #[test]
@@ -346,12 +346,12 @@ fn answer_on_abandoned_connection_does_not_connect() {
     client.now = at(109);
     client.timeout(&["/"]);
     client.now = at(110);
-    assert_eq!(told(&client.timeout(&["/"])), [ConnectionNews::Jeopardy]);
-    assert_eq!(told(&client.answer(late, answer(Some(value(10)), Some(grant(3))))), []);
+    assert_eq!(reported_states(&client.timeout(&["/"])), [ConnectionNews::Jeopardy]);
+    assert_eq!(reported_states(&client.answer(late, answer(Some(value(10)), Some(grant(3))))), []);
 }
 
 #[test]
-fn stamps_of_a_session_that_is_gone_were_not_seen_by_the_next() {
+fn stamps_of_expired_session_do_not_count_in_the_next() {
     let mut client = Client::cached();
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
@@ -362,20 +362,20 @@ fn stamps_of_a_session_that_is_gone_were_not_seen_by_the_next() {
     client.answer(register, Answer::Registered { coverings: vec![] });
     let effects = client.write(1, put("/a"));
     let Body::Write { seen, .. } = client.only(&effects).1.body else { panic!("a write") };
-    assert_eq!(seen, stamp(0), "the same leader counts from the beginning for each session");
+    assert_eq!(seen, stamp(0), "the leader counts stamps from 1 for each session");
 }
 
 #[test]
 fn probe_asks_a_server_that_was_silent_for_a_sign_of_life() {
     let mut client = Client::registered();
     let probes = |client: &mut Client| sent(&client.step(HolderInput::Probe)).len();
-    assert_eq!(probes(&mut client), 0, "it was heard of just now");
+    assert_eq!(probes(&mut client), 0, "the server has answered just now");
     client.now = client.now.after(Duration::from_secs(3));
     assert_eq!(probes(&mut client), 1);
-    assert_eq!(probes(&mut client), 0, "it owes that answer");
+    assert_eq!(probes(&mut client), 0, "the server owes the answer to the first probe");
     let silent = client.now.after(Duration::from_secs(3));
-    assert_eq!(client.holder.next_deadline(), Some(silent), "without it another server is looked for");
+    assert_eq!(client.holder.next_deadline(), Some(silent), "without an answer, the client leaves the server");
     client.now = silent;
     assert!(client.timeout(&[]).iter().any(|effect| matches!(effect, HolderEffect::FindLeader { .. })));
-    assert_eq!(probes(&mut client), 0, "it is not asked any more");
+    assert_eq!(probes(&mut client), 0, "the client has left the server");
 }

@@ -59,29 +59,32 @@ fn transaction_answer_recalls_footprint_of_both_branches() {
     let read = client.only(&effects).0;
     client.answer(write, answer_to(FAILED));
     client.answer(read, answer(Some(value(10)), Some(grant(4))));
-    assert!(!client.may_serve("/b"), "granted before the transaction took effect");
+    assert!(!client.may_serve("/b"), "the grant is older than the transaction");
 }
 
 #[test]
 fn session_attachments_follow_chosen_branch() {
-    let carries = |client: &Client, at: &str| {
+    let has_attached = |client: &Client, at: &str| {
         client.holder.volumes.get(&NodePath::root()).is_some_and(|root| root.attached.contains_key(&path(at)))
     };
     for failed in [None, FAILED] {
         let mut client = Client::leased();
         let effects = client.write(1, Write::put(path("/old"), "v".into()));
-        let ticket = client.only(&effects).0;
-        client.answer(ticket, answer_to(None));
+        let send_id = client.only(&effects).0;
+        client.answer(send_id, answer_to(None));
         let transaction = Transaction::new().then(attach("/a")).otherwise(attach("/b"));
         let effects = client.write(2, Write::Transaction(transaction));
-        let ticket = client.only(&effects).0;
-        client.answer(ticket, answer_to(failed));
-        assert_eq!((carries(&client, "/a"), carries(&client, "/b")), (failed.is_none(), failed.is_some()));
+        let send_id = client.only(&effects).0;
+        client.answer(send_id, answer_to(failed));
+        assert_eq!((has_attached(&client, "/a"), has_attached(&client, "/b")), (failed.is_none(), failed.is_some()));
         let effects =
             client.write(3, Write::Transaction(Transaction::new().then(put_op("/a")).otherwise(put_op("/b"))));
-        let ticket = client.only(&effects).0;
-        client.answer(ticket, answer_to(failed));
-        assert!(!carries(&client, "/a") && !carries(&client, "/b"), "they stay by themselves from now on");
+        let send_id = client.only(&effects).0;
+        client.answer(send_id, answer_to(failed));
+        assert!(
+            !has_attached(&client, "/a") && !has_attached(&client, "/b"),
+            "the second transaction detached the nodes"
+        );
     }
 }
 
@@ -90,11 +93,11 @@ fn transaction_waits_for_lease_its_node_attaches_to() {
     let mut client = Client::registered();
     let transaction = || Transaction::new().then(put_op("/a")).otherwise(attach("/b"));
     let effects = client.write(1, Write::Transaction(transaction()));
-    let (ticket, request) = client.only(&effects);
+    let (send_id, request) = client.only(&effects);
     let body = Body::Acquire { path: path("/b"), last_valid: None };
-    assert_eq!(request.body, body, "first the lease");
+    assert_eq!(request.body, body, "the lease is requested first");
     let acquired = AcquiredVolume { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None };
-    let effects = client.answer(ticket, Answer::Acquired(acquired));
+    let effects = client.answer(send_id, Answer::Acquired(acquired));
     let Body::Write { write, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
     assert_eq!(write, Write::Transaction(transaction()));
 }
@@ -103,10 +106,10 @@ fn transaction_waits_for_lease_its_node_attaches_to() {
 fn transaction_in_a_volume_that_was_not_known_is_sent_again() {
     let mut client = Client::leased();
     let effects = client.write(1, Write::Transaction(Transaction::new().then(attach("/v/a"))));
-    let ticket = client.only(&effects).0;
+    let send_id = client.only(&effects).0;
     let refusal = Box::new(WriteRefusal::NoVolumeLease { path: path("/v/a"), volume: path("/v") });
     let effects =
-        client.refuse(ticket, Refusal::Write(WriteRefusal::Operation { branch: Branch::Then, index: 0, refusal }));
+        client.refuse(send_id, Refusal::Write(WriteRefusal::Operation { branch: Branch::Then, index: 0, refusal }));
     let (acquire, request) = client.only(&effects);
     assert!(matches!(request.body, Body::Acquire { .. }), "{request:?}");
     let effects = client.answer(acquire, acquired("/v", 2, 50));
@@ -118,8 +121,8 @@ fn transaction_keeps_the_leases_of_its_volumes_in_use() {
     let mut client = Client::leased();
     let put = |client: &mut Client, write| {
         let effects = client.write(write, Write::Transaction(Transaction::new().then(put_op("/a"))));
-        let (ticket, request) = client.only(&effects);
-        client.answer_renewing(ticket, answer_to(None));
+        let (send_id, request) = client.only(&effects);
+        client.answer_renewing(send_id, answer_to(None));
         request.header.renew
     };
     client.now = at(106);

@@ -1,4 +1,5 @@
-//! What the answer to a write says about a lock: new or old, under a lease that holds or not.
+//! Lock grants in the answers to writes: newer or older than the known status, with or without a
+//! lease that still holds.
 
 use super::*;
 use crate::{
@@ -7,21 +8,21 @@ use crate::{
     lock::{LockGrant, LockMode, LockStatus},
 };
 
-const HOLD: LockId = LockId(4);
+const LOCK: LockId = LockId(4);
 
-fn taken(mode: LockMode, token: Option<u64>) -> Answer {
-    let taken = LockGrant {
+fn lock_answer(mode: LockMode, token: Option<u64>) -> Answer {
+    let grant = LockGrant {
         path: path("/a"),
-        lock: HOLD,
+        lock: LOCK,
         mode,
         token: token.map(Token),
         volume: NodePath::root(),
         incarnation: Incarnation(1),
     };
-    written_answer(Written { lock: Some(Box::new(taken)), ..Written::default() })
+    written_answer(Written { lock: Some(Box::new(grant)), ..Written::default() })
 }
 
-fn held(mode: LockMode, token: u64) -> LockStatus {
+fn granted(mode: LockMode, token: u64) -> LockStatus {
     LockStatus::Granted { token: Token(token), mode, is_contended: false }
 }
 
@@ -33,85 +34,88 @@ fn lock(client: &mut Client, mode: LockMode) -> SendId {
 /// A client that owns a shared lock and has asked for an upgrade.
 fn upgrading() -> (Client, SendId) {
     let mut client = Client::leased();
-    let ticket = lock(&mut client, LockMode::Shared);
-    client.answer(ticket, taken(LockMode::Shared, Some(9)));
+    let send_id = lock(&mut client, LockMode::Shared);
+    client.answer(send_id, lock_answer(LockMode::Shared, Some(9)));
     let mode = LockMode::Exclusive;
-    let effects = client.write(6, Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode, wait: true });
-    let ticket = client.only(&effects).0;
-    (client, ticket)
+    let effects = client.write(6, Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode, wait: true });
+    let send_id = client.only(&effects).0;
+    (client, send_id)
 }
 
 /// The status of the lock as the client knows it, from its next request about locks.
-fn known(client: &mut Client) -> (SendId, LockStatus) {
+fn known_status(client: &mut Client) -> (SendId, LockStatus) {
     client.now = client.now.after(Duration::from_millis(100));
-    let of = |(ticket, body)| match body {
-        Body::AwaitLocks { locks } => Some((ticket, locks[0].known)),
+    let first_known = |(send_id, body)| match body {
+        Body::AwaitLocks { locks } => Some((send_id, locks[0].known)),
         _ => None,
     };
-    sent(&client.timeout(&[])).into_iter().find_map(of).expect("it asks")
+    sent(&client.timeout(&[])).into_iter().find_map(first_known).expect("an AwaitLocks request is sent")
 }
 
 #[test]
 fn upgrade_is_known_by_its_answer() {
-    let (mut client, ticket) = upgrading();
-    client.answer(ticket, taken(LockMode::Exclusive, Some(10)));
-    assert_eq!(known(&mut client).1, held(LockMode::Exclusive, 10));
+    let (mut client, send_id) = upgrading();
+    client.answer(send_id, lock_answer(LockMode::Exclusive, Some(10)));
+    assert_eq!(known_status(&mut client).1, granted(LockMode::Exclusive, 10));
 }
 
 #[test]
-fn answer_to_an_upgrade_takes_back_nothing_that_was_told_since() {
-    let (mut client, ticket) = upgrading();
-    let (asked, before) = known(&mut client);
-    assert_eq!(before, held(LockMode::Shared, 9));
-    client.answer(asked, Answer::LockStatuses(vec![(HOLD, held(LockMode::Exclusive, 10))]));
-    client.answer(ticket, taken(LockMode::Shared, Some(9)));
+fn late_upgrade_answer_does_not_undo_reported_grant() {
+    let (mut client, send_id) = upgrading();
+    let (await_locks, status) = known_status(&mut client);
+    assert_eq!(status, granted(LockMode::Shared, 9));
+    client.answer(await_locks, Answer::LockStatuses(vec![(LOCK, granted(LockMode::Exclusive, 10))]));
+    client.answer(send_id, lock_answer(LockMode::Shared, Some(9)));
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    let asked = sent(&effects).into_iter().find_map(|(_, body)| match body {
+    let known = sent(&effects).into_iter().find_map(|(_, body)| match body {
         Body::AwaitLocks { locks } => Some(locks[0].known),
         _ => None,
     });
-    assert_eq!(asked, Some(held(LockMode::Exclusive, 10)));
+    assert_eq!(known, Some(granted(LockMode::Exclusive, 10)));
 }
 
 #[test]
-fn lock_that_is_answered_after_its_lease_is_over() {
+fn lock_granted_after_its_lease_ended_is_lost() {
     let mut client = Client::leased();
-    let ticket = lock(&mut client, LockMode::Exclusive);
+    let send_id = lock(&mut client, LockMode::Exclusive);
     client.now = at(110);
-    let effects = client.answer(ticket, taken(LockMode::Exclusive, Some(9)));
-    assert_eq!(effects.last(), Some(&HolderEffect::LocksLost { locks: vec![HOLD] }));
+    let effects = client.answer(send_id, lock_answer(LockMode::Exclusive, Some(9)));
+    assert_eq!(effects.last(), Some(&HolderEffect::LocksLost { locks: vec![LOCK] }));
 }
 
 #[test]
-fn wait_that_is_answered_after_its_lease_goes_on() {
+fn waiting_lock_answered_after_its_lease_ended_stays() {
     let mut client = Client::leased();
-    let ticket = lock(&mut client, LockMode::Exclusive);
+    let send_id = lock(&mut client, LockMode::Exclusive);
     client.now = at(110);
-    let effects = client.answer(ticket, taken(LockMode::Exclusive, None));
-    assert!(!effects.contains(&HolderEffect::LocksLost { locks: vec![HOLD] }), "it may be renewed yet");
-    assert!(sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. })), "it asks: {effects:?}");
+    let effects = client.answer(send_id, lock_answer(LockMode::Exclusive, None));
+    assert!(!effects.contains(&HolderEffect::LocksLost { locks: vec![LOCK] }), "the lease may still be renewed");
+    assert!(
+        sent(&effects).iter().any(|(_, body)| matches!(body, Body::AwaitLocks { .. })),
+        "an AwaitLocks request is sent: {effects:?}"
+    );
 }
 
 /// The lock counts as shared from the request on. If the client cancelled the request, the servers
 /// would count the lock as exclusive for ever.
 #[test]
-fn request_to_share_is_not_given_up() {
+fn downgrade_cannot_be_cancelled() {
     let mut client = Client::leased();
-    let ticket = lock(&mut client, LockMode::Exclusive);
-    client.answer(ticket, taken(LockMode::Exclusive, Some(9)));
+    let send_id = lock(&mut client, LockMode::Exclusive);
+    client.answer(send_id, lock_answer(LockMode::Exclusive, Some(9)));
     client.step(HolderInput::Disconnected);
-    client.write(6, Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: LockMode::Shared, wait: true });
+    client.write(6, Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode: LockMode::Shared, wait: true });
     assert_eq!(client.step(HolderInput::CancelWrite(WriteId(6))), []);
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
-    let convert =
-        |(ticket, body)| matches!(body, Body::Write { write: Write::ChangeLockMode { .. }, .. }).then_some(ticket);
-    let convert = sent(&effects).into_iter().find_map(convert).expect("it is sent");
-    let effects = client.answer(convert, taken(LockMode::Shared, Some(9)));
+    let downgrade =
+        |(send_id, body)| matches!(body, Body::Write { write: Write::ChangeLockMode { .. }, .. }).then_some(send_id);
+    let downgrade = sent(&effects).into_iter().find_map(downgrade).expect("the downgrade is sent");
+    let effects = client.answer(downgrade, lock_answer(LockMode::Shared, Some(9)));
     assert!(
         effects.iter().any(|effect| matches!(effect, HolderEffect::WriteDone { write: WriteId(6), result: Ok(_) }))
     );

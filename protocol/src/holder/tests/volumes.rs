@@ -28,7 +28,7 @@ fn removed_volume_drops_only_its_own_copies() {
     let effects = client.read(6, "/v/b");
     let read = client.only(&effects).0;
     let effects = client.answer(read, answer(Some(value(10)), None));
-    assert_eq!(effects[0], HolderEffect::Drop(vec![data("/v/a")]), "the answer was from the root");
+    assert_eq!(effects[0], HolderEffect::Drop(vec![data("/v/a")]), "the answer named the root as volume");
     assert!(client.may_serve("/a"));
     assert_eq!(client.holder.volume_remaining(&path("/v"), client.now), Duration::ZERO);
     assert_eq!(client.holder.volume_of(&path("/v/b")), NodePath::root());
@@ -56,10 +56,10 @@ fn a_newer_generation_drops_no_copies_of_a_volume_below() {
 }
 
 #[test]
-fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
+fn holder_report_names_only_valid_copies_of_the_lease() {
     let mut client = Client::cached().cache_below();
     client.now = at(150);
-    let effects = client.read(5, "/kept");
+    let effects = client.read(5, "/valid");
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, acquired("/", 2, 15));
     let read = client.only(&effects).0;
@@ -77,11 +77,11 @@ fn a_list_names_what_is_good_under_the_lease_and_nothing_else() {
     let register = client.only(&effects).0;
     let covering = CoveringLease { volume: NodePath::root(), incarnation: Incarnation(2), number: CoveringNumber(5) };
     let effects = client.answer(register, Answer::Registered { coverings: vec![covering] });
-    let Body::HolderReport(piece) = client.only(&effects).1.body else { panic!("{effects:?}") };
+    let Body::HolderReport(part) = client.only(&effects).1.body else { panic!("{effects:?}") };
     assert_eq!(
-        piece.objects,
-        [data("/kept")],
-        "not /a of an earlier lease, /v/a of another volume, /short that is over"
+        part.objects,
+        [data("/valid")],
+        "the report omits /a of an earlier lease, /v/a of another volume, and /short that has expired"
     );
 }
 
@@ -89,10 +89,10 @@ impl Client {
     /// The client knows the volume `/v`, which may have been removed. Its lease there has lapsed.
     /// It asks for a new one, the connection breaks, and it asks again. The server refuses. Returns
     /// the effects of that.
-    fn ask_twice_in_vain(&mut self) -> Vec<HolderEffect> {
+    fn request_twice_and_be_refused(&mut self) -> Vec<HolderEffect> {
         self.now = at(109);
         let effects = self.timeout(&["/"]);
-        self.renew(keep_alive(&effects).expect("it is due").0, promise("/", 1));
+        self.renew(keep_alive(&effects).expect("a renewal is due").0, promise("/", 1));
         self.now = at(112);
         assert!(self.may_serve("/a") && !self.may_serve("/v/a"));
         let effects = self.read(5, "/v/b");
@@ -104,49 +104,49 @@ impl Client {
         let registered = Ok(Answer::Registered { coverings: vec![] });
         let promises = vec![promise("/", 1)];
         let effects = self.respond(register, Response { epoch: EPOCH, promises, lapses: vec![], result: registered });
-        let again = acquiring(&effects).expect("it is asked again");
+        let repeated = acquiring(&effects).expect("the lease is requested again");
         let busy = Refusal::Busy { what: "requests to propose".to_owned(), got: 9, most: 8 };
-        let effects = self.refuse(again, busy);
+        let effects = self.refuse(repeated, busy);
         let reads = |(_, body): &(SendId, Body)| matches!(body, Body::Read { .. } | Body::AwaitRead { .. });
-        assert!(sent(&effects).iter().any(reads), "it reads without a lease: {effects:?}");
-        assert!(!self.may_serve("/a"), "the first request may be done, and nobody would recall the copy");
+        assert!(sent(&effects).iter().any(reads), "the read continues without a lease: {effects:?}");
+        assert!(!self.may_serve("/a"), "the first request may have replaced the lease, so no leader recalls the copy");
         effects
     }
 }
 
 /// A request for a volume lease among the effects.
 fn acquiring(effects: &[HolderEffect]) -> Option<SendId> {
-    sent(effects).into_iter().find_map(|(ticket, body)| matches!(body, Body::Acquire { .. }).then_some(ticket))
+    sent(effects).into_iter().find_map(|(send_id, body)| matches!(body, Body::Acquire { .. }).then_some(send_id))
 }
 
 #[test]
 fn lease_is_not_used_after_a_lost_request_may_replace_it() {
     let mut client = Client::cached().cache_below();
-    client.ask_twice_in_vain();
+    client.request_twice_and_be_refused();
     client.now = at(120);
-    assert_eq!(acquiring(&client.timeout(&[])), None, "it has given up asking");
+    assert_eq!(acquiring(&client.timeout(&[])), None, "the lease is not requested again");
 }
 
 #[test]
-fn lease_with_nodes_that_may_be_replaced_is_asked_about() {
+fn possibly_replaced_lease_with_nodes_is_requested_again() {
     let mut client = Client::cached().cache_below();
     let attach = crate::command::Attach::Session;
     let change = Write::Put { path: path("/n"), value: "v".into(), condition: Condition::Any, attach };
     let effects = client.write(3, change);
     let attached = vec![crate::command::VolumeLease { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let written = crate::command::Written { revision: Revision(30), attached, ..Default::default() };
-    let ticket = client.only(&effects).0;
+    let send_id = client.only(&effects).0;
     let (stamp, applied) = (stamp(40), Revision(30));
     client.answer(
-        ticket,
+        send_id,
         Answer::Written { written, stamp, grant: None, applied, key_lease: None, write_lease_data: None },
     );
-    client.ask_twice_in_vain();
+    client.request_twice_and_be_refused();
     client.now = at(113);
-    let again = acquiring(&client.timeout(&[])).expect("whether the lease goes on is to be known");
-    let gone = |effects: &[HolderEffect]| {
+    let repeated = acquiring(&client.timeout(&[])).expect("the lease is requested again");
+    let lost = |effects: &[HolderEffect]| {
         effects.iter().any(|effect| matches!(effect, HolderEffect::AttachedNodesLost { .. }))
     };
-    let effects = client.answer(again, acquired("/", 1, 50));
-    assert!(!gone(&effects) && client.may_serve("/a"), "it is the one that there was: {effects:?}");
+    let effects = client.answer(repeated, acquired("/", 1, 50));
+    assert!(!lost(&effects) && client.may_serve("/a"), "the server extended the same lease: {effects:?}");
 }

@@ -33,7 +33,7 @@ fn changes(revisions: &[u64], through: u64) -> Changes {
     Changes { changes: revisions.iter().map(change).collect(), through: Revision(through) }
 }
 
-fn told(revisions: &[u64], through: u64) -> HolderEffect {
+fn reported(revisions: &[u64], through: u64) -> HolderEffect {
     HolderEffect::Changes { watch: ONE, changes: changes(revisions, through) }
 }
 
@@ -45,41 +45,41 @@ fn answer(revisions: &[u64], through: u64) -> Answer {
 fn watching() -> (Client, SendId) {
     let mut client = Client::registered();
     let effects = client.step(begin(Some(5)));
-    let (ticket, request) = client.only(&effects);
+    let (send_id, request) = client.only(&effects);
     assert_eq!((request.body, request.header.renew), (body(Some(5)), vec![]));
-    (client, ticket)
+    (client, send_id)
 }
 
 #[test]
 fn watch_resumes_after_last_change_and_only_on_demand() {
-    let (mut client, ticket) = watching();
-    assert_eq!(client.answer(ticket, answer(&[6, 8], 9)), [told(&[6, 8], 9)]);
+    let (mut client, send_id) = watching();
+    assert_eq!(client.answer(send_id, answer(&[6, 8], 9)), [reported(&[6, 8], 9)]);
     let effects = client.step(HolderInput::WatchMore(ONE));
-    let (ticket, request) = client.only(&effects);
+    let (send_id, request) = client.only(&effects);
     assert_eq!(request.body, body(Some(9)));
-    assert_eq!(client.step(HolderInput::WatchMore(ONE)), [], "it was asked already");
-    assert_eq!(client.answer(ticket, answer(&[], 12)), [told(&[], 12)], "a progress mark");
+    assert_eq!(client.step(HolderInput::WatchMore(ONE)), [], "the request is already in flight");
+    assert_eq!(client.answer(send_id, answer(&[], 12)), [reported(&[], 12)], "a progress mark");
     for (after, revisions) in [(12, &[13][..]), (13, &[]), (14, &[15])] {
         let effects = client.step(HolderInput::WatchMore(ONE));
-        let (ticket, request) = client.only(&effects);
-        assert_eq!(request.body, waiting(after), "it has heard everything once");
-        client.answer(ticket, answer(revisions, after + 1));
+        let (send_id, request) = client.only(&effects);
+        assert_eq!(request.body, waiting(after), "the watch has reported all changes once");
+        client.answer(send_id, answer(revisions, after + 1));
     }
 }
 
 #[test]
-fn a_watch_from_now_on_is_told_first_where_it_begins() {
+fn watch_from_now_on_reports_its_start_first() {
     let mut client = Client::registered();
     let effects = client.step(begin(None));
-    let (ticket, request) = client.only(&effects);
+    let (send_id, request) = client.only(&effects);
     assert_eq!(request.body, body(None));
-    assert_eq!(client.answer(ticket, answer(&[], 7)), [told(&[], 7)]);
+    assert_eq!(client.answer(send_id, answer(&[], 7)), [reported(&[], 7)]);
     let effects = client.step(HolderInput::WatchMore(ONE));
     assert_eq!(client.only(&effects).1.body, body(Some(7)));
 }
 
 #[test]
-fn a_watch_goes_on_from_the_same_revision_on_another_connection() {
+fn watch_resumes_at_same_revision_on_next_connection() {
     let (mut client, first) = watching();
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::Connected);
@@ -87,17 +87,17 @@ fn a_watch_goes_on_from_the_same_revision_on_another_connection() {
     let effects = client.answer(register, Answer::Registered { coverings: vec![] });
     let (second, request) = client.only(&effects);
     assert_eq!(request.body, body(Some(5)));
-    assert_eq!(client.answer(first, answer(&[6], 6)), [], "an answer to what was sent before is not heard");
-    assert_eq!(client.answer(second, answer(&[6], 7)), [told(&[6], 7)]);
+    assert_eq!(client.answer(first, answer(&[6], 6)), [], "the answer of the ended connection is ignored");
+    assert_eq!(client.answer(second, answer(&[6], 7)), [reported(&[6], 7)]);
 }
 
 #[test]
 fn a_watch_outlives_the_session() {
-    let (mut client, ticket) = watching();
-    client.answer(ticket, answer(&[6], 6));
+    let (mut client, send_id) = watching();
+    client.answer(send_id, answer(&[6], 6));
     let effects = client.step(HolderInput::WatchMore(ONE));
-    let ticket = client.only(&effects).0;
-    let effects = client.refuse(ticket, Refusal::SessionNotFound { session: SESSION });
+    let send_id = client.only(&effects).0;
+    let effects = client.refuse(send_id, Refusal::SessionNotFound { session: SESSION });
     let open = sent(&effects)[0].0;
     let effects = client.answer(open, Answer::Opened { session: SessionId(8), term: SESSION_TERM });
     let register = client.only(&effects).0;
@@ -107,47 +107,47 @@ fn a_watch_outlives_the_session() {
 }
 
 #[test]
-fn what_is_not_known_any_more_ends_the_watch_with_where_it_was() {
-    let (mut client, ticket) = watching();
-    let effects = client.refuse(ticket, Refusal::Compacted { after: Revision(5), oldest: Revision(20) });
+fn compacted_revision_ends_the_watch() {
+    let (mut client, send_id) = watching();
+    let effects = client.refuse(send_id, Refusal::Compacted { after: Revision(5), oldest: Revision(20) });
     let error = WatchFailure::Compacted { after: Revision(5), oldest: Revision(20) };
     assert_eq!(effects, [HolderEffect::WatchLost { watch: ONE, error }]);
     assert_eq!(client.step(HolderInput::WatchMore(ONE)), []);
 }
 
 #[test]
-fn a_server_that_cannot_say_is_asked_again_later() {
-    let (mut client, ticket) = watching();
-    assert_eq!(client.refuse(ticket, Refusal::Busy { what: "watches".to_owned(), got: 9, most: 9 }), []);
-    client.now = client.holder.next_deadline().expect("it is asked again");
+fn refused_watch_is_repeated_later() {
+    let (mut client, send_id) = watching();
+    assert_eq!(client.refuse(send_id, Refusal::Busy { what: "watches".to_owned(), got: 9, most: 9 }), []);
+    client.now = client.holder.next_deadline().expect("the request is repeated");
     let effects = client.timeout(&[]);
     assert_eq!(client.only(&effects).1.body, body(Some(5)));
 }
 
 #[test]
-fn an_answer_that_is_none_is_not_told() {
+fn changes_out_of_order_are_not_reported() {
     for (revisions, through) in [(&[5][..], 9), (&[7, 6], 9), (&[6, 6], 9), (&[6, 10], 9), (&[], 4)] {
-        let (mut client, ticket) = watching();
-        assert_eq!(client.answer(ticket, answer(revisions, through)), [], "{revisions:?} through {through}");
-        client.now = client.holder.next_deadline().expect("it is asked again");
+        let (mut client, send_id) = watching();
+        assert_eq!(client.answer(send_id, answer(revisions, through)), [], "{revisions:?} through {through}");
+        client.now = client.holder.next_deadline().expect("the request is repeated");
         let effects = client.timeout(&[]);
         assert_eq!(client.only(&effects).1.body, body(Some(5)));
     }
 }
 
 #[test]
-fn nothing_is_told_of_a_watch_that_was_given_up() {
-    let (mut client, ticket) = watching();
+fn cancelled_watch_reports_nothing() {
+    let (mut client, send_id) = watching();
     assert_eq!(client.step(HolderInput::CancelWatch(ONE)), []);
-    assert_eq!(client.answer(ticket, answer(&[6], 9)), []);
-    let (mut client, ticket) = watching();
+    assert_eq!(client.answer(send_id, answer(&[6], 9)), []);
+    let (mut client, send_id) = watching();
     client.step(HolderInput::CancelWatch(ONE));
-    assert_eq!(client.refuse(ticket, Refusal::Retry), []);
+    assert_eq!(client.refuse(send_id, Refusal::Retry), []);
     assert!(!client.holder.send_queue.iter().any(|purpose| matches!(purpose, Purpose::Watch(_))));
 }
 
 #[test]
-fn a_client_that_closes_watches_no_more() {
+fn closed_client_ends_its_watches() {
     let (mut client, _) = watching();
     let lost = HolderEffect::WatchLost { watch: ONE, error: WatchFailure::Closed };
     assert!(client.step(HolderInput::Close).contains(&lost));
@@ -158,15 +158,15 @@ fn a_client_that_closes_watches_no_more() {
 fn silent_server_is_left_after_watch_wait_and_answer_time() {
     let (mut client, _) = watching();
     let patience = Duration::from_secs(3);
-    let over = at(100).after(WATCH_WAIT + patience);
-    client.now = over.before(Duration::from_micros(1));
+    let deadline = at(100).after(WATCH_WAIT + patience);
+    client.now = deadline.before(Duration::from_micros(1));
     assert_eq!(client.timeout(&[]), []);
-    client.now = over;
+    client.now = deadline;
     assert_eq!(client.timeout(&[]), [HolderEffect::FindLeader { hint: None }]);
 }
 
 #[test]
-fn watch_is_reason_enough_for_a_session() {
+fn watch_opens_a_session() {
     let (mut client, _) = watching();
     assert!(client.holder.has_work());
     client.step(HolderInput::CancelWatch(ONE));
@@ -174,12 +174,12 @@ fn watch_is_reason_enough_for_a_session() {
 }
 
 #[test]
-fn server_may_be_silent_on_a_watch_while_its_clock_may_run() {
+fn watch_silence_allows_for_clock_drift() {
     let silent_until = |ppm| {
         let drift = DriftAllowance::from_ppm(ppm).expect("within bounds");
         let mut client = Client::with(|config| config.drift_allowance = drift).connect();
         client.step(begin(Some(5)));
-        client.holder.silence_deadline().expect("it is to be answered").since(client.now)
+        client.holder.silence_deadline().expect("the server owes an answer").since(client.now)
     };
     let margin = DriftAllowance::from_ppm(1_000).expect("within bounds").over(WATCH_WAIT) * 2;
     assert!(margin > Duration::ZERO);

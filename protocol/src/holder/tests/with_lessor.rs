@@ -50,7 +50,7 @@ struct Pair {
     lessor: Lessor,
     commit_at: Instant,
     index: u64,
-    asked: BTreeMap<RequestId, (usize, SendId)>,
+    in_flight: BTreeMap<RequestId, (usize, SendId)>,
     holders: Vec<Holder>,
     users: Vec<User>,
     newest: BTreeMap<Object, Revision>,
@@ -99,7 +99,7 @@ impl Pair {
             lessor,
             commit_at: now,
             index: 0,
-            asked: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             holders: (0..3).map(|i| Holder::new(HolderConfig::new(format!("client {i}")))).collect(),
             users: (0..3).map(|_| User::default()).collect(),
             newest: BTreeMap::new(),
@@ -132,7 +132,7 @@ impl Pair {
     /// Records a message in its encoded form, if messages are recorded.
     fn encode(&mut self, message: &impl serde::Serialize) {
         if let Some(wire) = &mut self.wire {
-            wire.push(postcard::to_stdvec(message).expect("it can be encoded"));
+            wire.push(postcard::to_stdvec(message).expect("a message can be encoded"));
         }
     }
 
@@ -175,7 +175,7 @@ impl Pair {
         for effect in self.lessor.step(input, &self.state, self.server_now()) {
             match effect {
                 lessor::LessorEffect::Reply { id, response } => {
-                    let (client, send_id) = self.asked.remove(&id).expect("it was asked");
+                    let (client, send_id) = self.in_flight.remove(&id).expect("the request was sent");
                     self.encode(&response);
                     self.down(client, HolderInput::Answered { send_id, response });
                 }
@@ -187,7 +187,7 @@ impl Pair {
                     }
                 }
                 lessor::LessorEffect::ClockChanged { session, beyond, .. } => {
-                    panic!("one clock is held against itself by {session}: {beyond:?}")
+                    panic!("session {session} reports an excess of one shared clock: {beyond:?}")
                 }
                 lessor::LessorEffect::Prove { round } => {
                     self.later(1000, Event::ToServer(lessor::LessorInput::Proven { round }))
@@ -225,15 +225,15 @@ impl Pair {
                 let name = match &request.body {
                     Body::Acquire { .. } => "acquire",
                     Body::Read { .. } => "read",
-                    Body::HolderReport(_) => "held",
-                    Body::Heartbeat(_) => "keep alive",
-                    Body::KeepAlive { .. } => "keep leases",
+                    Body::HolderReport(_) => "holder report",
+                    Body::Heartbeat(_) => "heartbeat",
+                    Body::KeepAlive { .. } => "keep alive",
                     _ => "other",
                 };
                 *self.sent.entry((client, name)).or_default() += 1;
                 self.count += 1;
                 let id = RequestId(self.count);
-                self.asked.insert(id, (client, send_id));
+                self.in_flight.insert(id, (client, send_id));
                 self.encode(&request);
                 self.up(client, lessor::LessorInput::Request { id, request });
             }
@@ -259,8 +259,8 @@ impl Pair {
                 self.served(client, &reads, &content);
             }
             HolderEffect::WriteDone { write, result } => {
-                let objects = user.writes.remove(&write).expect("it was written");
-                let written = result.expect("nothing refuses it");
+                let objects = user.writes.remove(&write).expect("the write was sent");
+                let written = result.expect("no write is refused");
                 self.written += 1;
                 let is_done = written.transaction.is_none_or(|transacted| transacted.succeeded());
                 objects.into_iter().filter(|_| is_done).for_each(|object| self.seen(object, written.revision));
@@ -272,7 +272,7 @@ impl Pair {
                 self.later(delay, Event::ToClient(client, HolderInput::Connected));
             }
             HolderEffect::KeyLeaseRenewed { .. } => {}
-            other => panic!("nothing ends here: {other:?}"),
+            other => panic!("no operation fails in this run: {other:?}"),
         }
     }
 
@@ -283,9 +283,13 @@ impl Pair {
 
     fn served(&mut self, client: usize, reads: &[ReadId], content: &Content) {
         for read in reads {
-            let (object, floor) = self.users[client].reads.remove(read).expect("it was read");
+            let (object, floor) = self.users[client].reads.remove(read).expect("the read was sent");
             let found = content.modify_revision().unwrap_or_default();
-            assert!(found >= floor, "{object} at {}: read {found}, {floor} was known before", self.now);
+            assert!(
+                found >= floor,
+                "{object} at {}: read revision {found}, but {floor} was known before the read",
+                self.now
+            );
             self.seen(object, found);
         }
     }
@@ -318,7 +322,7 @@ impl Pair {
         self.until(self.now.after(span));
     }
 
-    fn use_something(&mut self, client: usize) {
+    fn random_operation(&mut self, client: usize) {
         let object = data(KEYS[self.numbers.below(4) as usize]);
         if self.numbers.below(12) > 0 {
             return self.read(client, object);
@@ -338,9 +342,11 @@ impl Pair {
             let deadline = self.now.after(self.lessor.next_deadline(server_now).since(server_now));
             let deadlines = (0..self.holders.len()).filter(|client| self.runs(*client));
             let wanted = deadlines.filter_map(|client| self.holders[client].next_deadline()).min();
-            self.now = self.now.max([next, wanted, Some(deadline)].into_iter().flatten().min().expect("some time"));
+            self.now = self
+                .now
+                .max([next, wanted, Some(deadline)].into_iter().flatten().min().expect("a next event or deadline"));
             if next == Some(self.now) {
-                let (_, event) = self.events.pop_first().expect("it is there");
+                let (_, event) = self.events.pop_first().expect("a next event");
                 let Some(event) = self.unless_put_off(event) else { continue };
                 match event {
                     Event::ToServer(input) => self.lessor(input),
@@ -382,7 +388,7 @@ fn both_if(one: &Object, other: &Object, known: Revision) -> Write {
 }
 
 #[test]
-fn the_two_halves_of_the_rules_understand_each_other() {
+fn holder_and_lessor_agree_in_random_runs() {
     let (mut hits, mut reads, mut written) = (0, 0, 0);
     for seed in 0..30 {
         let run = std::panic::catch_unwind(|| {
@@ -398,7 +404,7 @@ fn the_two_halves_of_the_rules_understand_each_other() {
                 let end = pair.now.after(Duration::from_millis(1 + pause));
                 pair.until(end);
                 let client = pair.numbers.below(3) as usize;
-                pair.use_something(client);
+                pair.random_operation(client);
             }
             let end = pair.now.after(Duration::from_secs(30));
             pair.until(end);
@@ -414,7 +420,7 @@ fn the_two_halves_of_the_rules_understand_each_other() {
 }
 
 #[test]
-fn node_put_after_its_volume_was_removed_is_not_told_gone() {
+fn node_put_after_volume_removal_is_not_reported_lost() {
     let mut pair = Pair::new(1);
     let step = |pair: &mut Pair, secs: u64| pair.pass(Duration::from_secs(secs));
     step(&mut pair, 2);
@@ -432,19 +438,19 @@ fn node_put_after_its_volume_was_removed_is_not_told_gone() {
     while pair.state.volume(&path("/v")).is_some() {
         pair.pass(Duration::from_millis(1));
     }
-    assert_eq!(pair.holders[0].volume_of(&path("/v/s")), path("/v"), "it has not heard of it");
+    assert_eq!(pair.holders[0].volume_of(&path("/v/s")), path("/v"), "the client has not learned of the removal");
     let attach = crate::command::Attach::Session;
     let change = Write::Put { path: path("/v/s"), value: "v".into(), condition: Condition::Any, attach };
     pair.write(0, change, vec![]);
     // If the node were lost, an unexpected effect would fail the test.
     step(&mut pair, 60);
     assert!(pair.users[0].writes.is_empty());
-    assert!(pair.state.node(&path("/v/s")).is_some(), "the lease above it is renewed");
+    assert!(pair.state.node(&path("/v/s")).is_some(), "the outer lease is renewed");
 }
 
 /// The client is away for twice the volume term. Meanwhile 10 of its 10,000 objects change.
 #[test]
-fn copies_that_nobody_changed_are_good_after_one_exchange() {
+fn unchanged_copies_are_revived_by_one_exchange() {
     const OBJECTS: usize = 10_000;
     let mut pair = Pair::new(1);
     pair.is_checked = false;
@@ -462,16 +468,13 @@ fn copies_that_nobody_changed_are_good_after_one_exchange() {
     pair.pass(Duration::from_secs(2));
     assert!(pair.users[0].reads.is_empty() && pair.users[0].cache.len() == OBJECTS);
     pair.pass(TERM * 2);
-    assert!(
-        pair.holders[0].volume_remaining(&NodePath::root(), pair.now).is_zero(),
-        "it used nothing, so it renewed nothing"
-    );
+    assert!(pair.holders[0].volume_remaining(&NodePath::root(), pair.now).is_zero(), "an idle client renews no lease");
     let changed: Vec<Object> = objects.iter().step_by(OBJECTS / 10).cloned().collect();
     for object in &changed {
         pair.write(1, put(object.path.as_str()), vec![object.clone()]);
     }
     pair.pass(Duration::from_secs(2));
-    assert!(pair.users[1].writes.is_empty(), "nobody was waited for");
+    assert!(pair.users[1].writes.is_empty(), "the write waits for no consent");
 
     (pair.hits, pair.reads) = (0, 0);
     pair.sent.clear();

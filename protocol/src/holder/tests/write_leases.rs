@@ -9,11 +9,11 @@ use crate::{
     object::Value,
 };
 
-const HOLD: LockId = LockId(4);
+const LOCK: LockId = LockId(4);
 const FLUSH: u64 = 1 << 63 | 4;
 
-fn done(written: Written, sequence: u64, cached: Option<Data>) -> Answer {
-    let write_lease_data = cached.map(Box::new);
+fn write_answer(written: Written, sequence: u64, write_lease_data: Option<Data>) -> Answer {
+    let write_lease_data = write_lease_data.map(Box::new);
     Answer::Written {
         written,
         stamp: stamp(sequence),
@@ -29,13 +29,13 @@ fn stat(revision: u64) -> Stat {
     data.stat
 }
 
-fn cache() -> Write {
-    Write::TakeWriteLease { path: path("/a"), lock: HOLD }
+fn take_write_lease() -> Write {
+    Write::TakeWriteLease { path: path("/a"), lock: LOCK }
 }
 
 fn flush(value: Option<&'static str>, ends_write_lease: bool) -> Body {
     let value = value.map(Value::from);
-    let write = Write::Flush { path: path("/a"), lock: HOLD, token: Token(9), value, ends_write_lease };
+    let write = Write::Flush { path: path("/a"), lock: LOCK, token: Token(9), value, ends_write_lease };
     Body::Write { write, dropped: vec![one("/a")], seen: stamp(0) }
 }
 
@@ -43,140 +43,143 @@ fn flush(value: Option<&'static str>, ends_write_lease: bool) -> Body {
 fn flushes(effects: &[HolderEffect]) -> Option<(SendId, Body)> {
     let flush =
         sent(effects).into_iter().find(|(_, body)| matches!(body, Body::Write { write: Write::Flush { .. }, .. }));
-    flush.map(|(ticket, body)| match body {
-        Body::Write { write, dropped, .. } => (ticket, Body::Write { write, dropped, seen: stamp(0) }),
-        other => (ticket, other),
+    flush.map(|(send_id, body)| match body {
+        Body::Write { write, dropped, .. } => (send_id, Body::Write { write, dropped, seen: stamp(0) }),
+        other => (send_id, other),
     })
 }
 
 /// The consents in the requests.
-fn carried(effects: &[HolderEffect]) -> Vec<Stamp> {
+fn sent_consents(effects: &[HolderEffect]) -> Vec<Stamp> {
     requests(effects).into_iter().flat_map(|(_, request)| request.header.consents).collect()
 }
 
 fn lost(text: &'static str, may_be_there: bool) -> HolderEffect {
-    HolderEffect::FlushLost { lock: HOLD, value: text.into(), may_be_there, refusal: None }
+    HolderEffect::FlushLost { lock: LOCK, value: text.into(), may_be_there, refusal: None }
 }
 
 fn status(is_open: bool, set_count: u64, flushed_count: u64, revision: u64) -> HolderEffect {
     let status = WriteLeaseStatus { is_open, set_count, flushed_count, stat: Some(stat(revision)) };
-    HolderEffect::WriteLeaseChanged { lock: HOLD, status }
+    HolderEffect::WriteLeaseChanged { lock: LOCK, status }
 }
 
 impl Client {
-    fn holding() -> Self {
+    fn with_lock() -> Self {
         let mut client = Self::leased();
         let lock = Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: true, delay: Duration::ZERO };
         let effects = client.write(5, lock);
-        let ticket = client.only(&effects).0;
-        let taken = LockGrant {
+        let send_id = client.only(&effects).0;
+        let grant = LockGrant {
             path: path("/a"),
-            lock: HOLD,
+            lock: LOCK,
             mode: LockMode::Exclusive,
             token: Some(Token(9)),
             volume: NodePath::root(),
             incarnation: Incarnation(1),
         };
-        client.answer(ticket, done(Written { lock: Some(Box::new(taken)), ..Written::default() }, 40, None));
+        client.answer(send_id, write_answer(Written { lock: Some(Box::new(grant)), ..Written::default() }, 40, None));
         client
     }
 
     /// A client with an open write lease, at revision 8.
-    fn caching() -> Self {
-        let mut client = Self::holding();
-        let effects = client.write(6, cache());
-        let ticket = client.only(&effects).0;
+    fn with_write_lease() -> Self {
+        let mut client = Self::with_lock();
+        let effects = client.write(6, take_write_lease());
+        let send_id = client.only(&effects).0;
         let data = Data { value: "old".into(), stat: stat(8) };
-        let effects = client.answer(ticket, done(Written::default(), 41, Some(data)));
+        let effects = client.answer(send_id, write_answer(Written::default(), 41, Some(data)));
         assert!(effects.contains(&status(true, 0, 0, 8)), "{effects:?}");
         client
     }
 
     fn set(&mut self, text: &'static str) -> Vec<HolderEffect> {
-        self.step(HolderInput::SetUnderWriteLease { lock: HOLD, value: text.into() })
+        self.step(HolderInput::SetUnderWriteLease { lock: LOCK, value: text.into() })
     }
 
-    fn kept(&self) -> Option<Value> {
-        self.holder.write_lease_value(HOLD, self.now).cloned()
+    fn value(&self) -> Option<Value> {
+        self.holder.write_lease_value(LOCK, self.now).cloned()
     }
 
-    fn flushed(&mut self, ticket: SendId, revision: Option<u64>) -> Vec<HolderEffect> {
+    fn flushed(&mut self, send_id: SendId, revision: Option<u64>) -> Vec<HolderEffect> {
         let written = Written { stat: revision.map(stat), ..Written::default() };
-        self.answer(ticket, done(written, 50, None))
+        self.answer(send_id, write_answer(written, 50, None))
     }
 }
 
 #[test]
-fn what_is_set_is_read_back_and_sent_when_it_is_asked_for() {
-    let mut client = Client::caching();
-    assert_eq!(client.kept(), Some("old".into()));
+fn set_value_is_read_back_and_flushed_on_request() {
+    let mut client = Client::with_write_lease();
+    assert_eq!(client.value(), Some("old".into()));
     assert_eq!(sent(&client.set("one")), []);
     assert_eq!(sent(&client.set("two")), []);
-    assert_eq!(client.kept(), Some("two".into()));
-    let effects = client.step(HolderInput::Flush(HOLD));
-    let (ticket, body) = flushes(&effects).expect("it is sent");
+    assert_eq!(client.value(), Some("two".into()));
+    let effects = client.step(HolderInput::Flush(LOCK));
+    let (send_id, body) = flushes(&effects).expect("a flush is sent");
     assert_eq!(body, flush(Some("two"), false));
     client.set("three");
-    assert_eq!(flushes(&client.step(HolderInput::Flush(HOLD))), None, "one at a time");
-    let effects = client.flushed(ticket, Some(9));
+    assert_eq!(flushes(&client.step(HolderInput::Flush(LOCK))), None, "one flush is in flight at a time");
+    let effects = client.flushed(send_id, Some(9));
     assert!(effects.contains(&status(true, 3, 2, 9)), "{effects:?}");
-    let effects = client.step(HolderInput::Flush(HOLD));
-    let (ticket, body) = flushes(&effects).expect("it is sent");
+    let effects = client.step(HolderInput::Flush(LOCK));
+    let (send_id, body) = flushes(&effects).expect("a flush is sent");
     assert_eq!(body, flush(Some("three"), false));
-    let effects = client.flushed(ticket, Some(10));
+    let effects = client.flushed(send_id, Some(10));
     assert!(effects.contains(&status(true, 3, 3, 10)), "{effects:?}");
-    assert_eq!(flushes(&client.step(HolderInput::Flush(HOLD))), None, "there is nothing to flush");
+    assert_eq!(flushes(&client.step(HolderInput::Flush(LOCK))), None, "the value is not dirty");
 }
 
 #[test]
 fn write_lease_consents_once_flushed_and_ended_at_servers() {
-    let mut client = Client::caching();
+    let mut client = Client::with_write_lease();
     client.set("one");
     let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
-    let (ticket, body) = flushes(&effects).expect("it is flushed at once");
+    let (send_id, body) = flushes(&effects).expect("the value is flushed at once");
     assert_eq!(body, flush(Some("one"), true));
-    assert!(!effects.contains(&consent(45)) && carried(&effects).is_empty());
-    assert_eq!(client.kept(), None, "nothing more is set, or read");
+    assert!(!effects.contains(&consent(45)) && sent_consents(&effects).is_empty());
+    assert_eq!(client.value(), None, "the application can no longer read or set the value");
     assert_eq!(client.set("two"), []);
     let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
-    assert!(!effects.contains(&consent(45)) && carried(&effects).is_empty(), "asked again");
-    let effects = client.flushed(ticket, Some(9));
-    assert!(carried(&effects) == [stamp(45)] && effects.contains(&status(false, 1, 1, 9)), "{effects:?}");
+    assert!(
+        !effects.contains(&consent(45)) && sent_consents(&effects).is_empty(),
+        "a repeated recall waits for the flush too"
+    );
+    let effects = client.flushed(send_id, Some(9));
+    assert!(sent_consents(&effects) == [stamp(45)] && effects.contains(&status(false, 1, 1, 9)), "{effects:?}");
 }
 
 #[test]
-fn a_flush_under_way_is_followed_by_what_was_set_since() {
-    let mut client = Client::caching();
+fn flush_in_flight_is_followed_by_value_set_meanwhile() {
+    let mut client = Client::with_write_lease();
     client.set("one");
-    let (first, _) = flushes(&client.step(HolderInput::Flush(HOLD))).expect("it is sent");
+    let (first, _) = flushes(&client.step(HolderInput::Flush(LOCK))).expect("a flush is sent");
     client.set("two");
     let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![ObjectSet::Subtree(NodePath::root())])));
-    assert_eq!(flushes(&effects), None, "the first could be sent again after it");
+    assert_eq!(flushes(&effects), None, "the first flush could be sent again after a second one");
     let effects = client.flushed(first, Some(9));
-    let (second, body) = flushes(&effects).expect("then it follows");
+    let (second, body) = flushes(&effects).expect("the second flush follows the first");
     assert_eq!(body, flush(Some("two"), true));
-    assert_eq!(carried(&client.flushed(second, Some(10))), [stamp(45)]);
+    assert_eq!(sent_consents(&client.flushed(second, Some(10))), [stamp(45)]);
 }
 
 #[test]
-fn what_is_given_up_unchanged_says_so_and_brings_nothing() {
-    let mut client = Client::caching();
-    let effects = client.step(HolderInput::ReleaseWriteLease(HOLD));
-    let (ticket, body) = flushes(&effects).expect("the servers are told");
+fn release_of_clean_write_lease_flushes_without_value() {
+    let mut client = Client::with_write_lease();
+    let effects = client.step(HolderInput::ReleaseWriteLease(LOCK));
+    let (send_id, body) = flushes(&effects).expect("a flush ends the write lease at the servers");
     assert_eq!(body, flush(None, true));
-    let effects = client.flushed(ticket, None);
+    let effects = client.flushed(send_id, None);
     assert!(effects.contains(&status(false, 0, 0, 8)), "{effects:?}");
-    assert!(client.holder.lock_remaining(HOLD, client.now) > Duration::ZERO, "it is still held");
-    let effects = client.write(7, cache());
+    assert!(client.holder.lock_remaining(LOCK, client.now) > Duration::ZERO, "the session still owns the lock");
+    let effects = client.write(7, take_write_lease());
     assert!(
         matches!(client.only(&effects).1.body, Body::Write { write: Write::TakeWriteLease { .. }, .. }),
-        "once more"
+        "a write lease can be requested again"
     );
 }
 
 #[test]
 fn flush_gets_number_though_waiting_writes_took_all_others() {
-    let mut client = Client::caching();
+    let mut client = Client::with_write_lease();
     client.set("one");
     for write in 100..100 + crate::state::State::ANSWERS_MAX {
         client.write(write, put("/a"));
@@ -186,190 +189,202 @@ fn flush_gets_number_though_waiting_writes_took_all_others() {
 }
 
 #[test]
-fn a_recall_before_the_answer_may_be_of_a_write_before_it() {
-    let mut client = Client::holding();
-    let effects = client.write(6, cache());
-    let ticket = client.only(&effects).0;
+fn recall_older_than_write_lease_does_not_end_it() {
+    let mut client = Client::with_lock();
+    let effects = client.write(6, take_write_lease());
+    let send_id = client.only(&effects).0;
     let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
-    assert!(effects.contains(&consent(45)), "else that write would wait for this request, and this for it");
+    assert!(
+        effects.contains(&consent(45)),
+        "without the consent, the earlier write and this request would wait for each other"
+    );
     let data = Data { value: "old".into(), stat: stat(8) };
-    client.answer(ticket, done(Written::default(), 46, Some(data)));
-    assert_eq!(client.kept(), Some("old".into()));
+    client.answer(send_id, write_answer(Written::default(), 46, Some(data)));
+    assert_eq!(client.value(), Some("old".into()));
 }
 
 #[test]
-fn a_recall_that_overtakes_the_answer_is_of_what_it_brings() {
-    let mut client = Client::holding();
-    let effects = client.write(6, cache());
-    let ticket = client.only(&effects).0;
+fn recall_that_overtakes_the_answer_ends_the_write_lease() {
+    let mut client = Client::with_lock();
+    let effects = client.write(6, take_write_lease());
+    let send_id = client.only(&effects).0;
     client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     let data = Data { value: "old".into(), stat: stat(8) };
-    let effects = client.answer(ticket, done(Written::default(), 41, Some(data)));
+    let effects = client.answer(send_id, write_answer(Written::default(), 41, Some(data)));
     assert_eq!(flushes(&effects).map(|(_, body)| body), Some(flush(None, true)));
-    assert_eq!(client.kept(), None);
+    assert_eq!(client.value(), None);
 }
 
 #[test]
 fn write_lease_request_excludes_second_request_and_downgrade() {
-    let mut client = Client::holding();
-    client.write(6, cache());
+    let mut client = Client::with_lock();
+    client.write(6, take_write_lease());
     let not_sent = |write| HolderEffect::WriteDone { write: WriteId(write), result: Err(WriteFailure::NotSent) };
-    assert!(client.write(7, cache()).contains(&not_sent(7)));
-    let convert = Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: LockMode::Shared, wait: false };
-    assert!(client.write(8, convert).contains(&not_sent(8)), "nobody could tell what it would be then");
-    assert_eq!(client.step(HolderInput::CancelWrite(WriteId(6))), [], "what came of it has to be known");
+    assert!(client.write(7, take_write_lease()).contains(&not_sent(7)));
+    let convert = Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode: LockMode::Shared, wait: false };
+    assert!(
+        client.write(8, convert).contains(&not_sent(8)),
+        "the order of the downgrade and the write lease would be unknown"
+    );
+    assert_eq!(
+        client.step(HolderInput::CancelWrite(WriteId(6))),
+        [],
+        "a request for a write lease cannot be cancelled"
+    );
 }
 
 #[test]
-fn what_the_clock_ends_is_lost_with_its_value_and_told_once() {
-    let mut client = Client::caching();
+fn expired_write_lease_reports_its_value_lost_once() {
+    let mut client = Client::with_write_lease();
     client.set("one");
     client.now = at(110);
-    assert_eq!(client.kept(), None);
+    assert_eq!(client.value(), None);
     let effects = client.timeout(&[]);
-    let told = [lost("one", false), HolderEffect::LocksLost { locks: vec![HOLD] }];
-    let told: Vec<_> = told.iter().map(|told| effects.iter().position(|effect| effect == told)).collect();
-    assert!(told[0].is_some() && told[0] < told[1], "{effects:?}");
+    let expected = [lost("one", false), HolderEffect::LocksLost { locks: vec![LOCK] }];
+    let positions: Vec<_> =
+        expected.iter().map(|expected| effects.iter().position(|effect| effect == expected)).collect();
+    assert!(positions[0].is_some() && positions[0] < positions[1], "{effects:?}");
     assert!(!client.timeout(&[]).contains(&lost("one", false)));
 }
 
 #[test]
-fn what_was_on_its_way_may_be_there() {
-    let mut client = Client::caching();
+fn value_lost_during_flush_may_be_at_servers() {
+    let mut client = Client::with_write_lease();
     client.set("one");
-    client.step(HolderInput::Flush(HOLD));
+    client.step(HolderInput::Flush(LOCK));
     client.now = at(110);
     assert!(client.timeout(&[]).contains(&lost("one", true)));
 }
 
 #[test]
-fn what_was_not_sent_is_not_sent_any_more() {
-    let mut client = Client::caching();
+fn unsent_flush_of_lost_lock_is_never_sent() {
+    let mut client = Client::with_write_lease();
     client.set("one");
     client.step(HolderInput::Disconnected);
-    client.step(HolderInput::Flush(HOLD));
+    client.step(HolderInput::Flush(LOCK));
     client.now = at(110);
     assert!(client.timeout(&[]).contains(&lost("one", false)));
     assert!(!client.holder.writes.is_pending(WriteId(FLUSH)));
 }
 
 #[test]
-fn a_late_renewal_has_it_flushed_while_there_is_time() {
-    let mut client = Client::caching();
+fn late_renewal_flushes_dirty_value_before_lease_ends() {
+    let mut client = Client::with_write_lease();
     client.set("one");
     client.now = at(106);
     assert_eq!(flushes(&client.timeout(&[])), None);
     assert!(client.holder.next_deadline().is_some_and(|deadline| deadline <= at(107)));
     client.now = at(107);
-    let (_, body) = flushes(&client.timeout(&[])).expect("a third of the term is left");
+    let (_, body) = flushes(&client.timeout(&[])).expect("the value is flushed when a third of the term remains");
     assert_eq!(body, flush(Some("one"), false));
-    assert_eq!(client.kept(), Some("one".into()), "it is still certain");
+    assert_eq!(client.value(), Some("one".into()), "the value is still usable");
 }
 
 #[test]
-fn what_is_given_back_unflushed_is_told_to_be_lost() {
-    let mut client = Client::caching();
+fn released_lock_reports_unflushed_value_lost() {
+    let mut client = Client::with_write_lease();
     client.set("one");
-    let effects = client.write(7, Write::Unlock { path: path("/a"), lock: HOLD });
+    let effects = client.write(7, Write::Unlock { path: path("/a"), lock: LOCK });
     assert!(effects.contains(&lost("one", false)), "{effects:?}");
 }
 
 #[test]
-fn a_flush_that_is_refused_is_lost_and_the_lease_given_up() {
-    let mut client = Client::caching();
+fn refused_flush_reports_value_lost_and_ends_write_lease() {
+    let mut client = Client::with_write_lease();
     client.set("one");
-    let (ticket, _) = flushes(&client.step(HolderInput::Flush(HOLD))).expect("it is sent");
-    let refusal = WriteRefusal::TokenMismatch { path: path("/a"), lock: HOLD, got: Token(9), expected: Token(11) };
-    let effects = client.refuse(ticket, Refusal::Write(refusal.clone()));
-    let why = Some(Refusal::Write(refusal.clone()));
-    let refused = HolderEffect::FlushLost { lock: HOLD, value: "one".into(), may_be_there: false, refusal: why };
+    let (send_id, _) = flushes(&client.step(HolderInput::Flush(LOCK))).expect("a flush is sent");
+    let refusal = WriteRefusal::TokenMismatch { path: path("/a"), lock: LOCK, got: Token(9), expected: Token(11) };
+    let effects = client.refuse(send_id, Refusal::Write(refusal.clone()));
+    let refusal_reported = Some(Refusal::Write(refusal.clone()));
+    let refused =
+        HolderEffect::FlushLost { lock: LOCK, value: "one".into(), may_be_there: false, refusal: refusal_reported };
     assert!(effects.contains(&refused), "{effects:?}");
-    let (ticket, body) = flushes(&effects).expect("the rest is given up");
+    let (send_id, body) = flushes(&effects).expect("a flush ends the write lease");
     assert_eq!(body, flush(None, true));
-    let effects = client.refuse(ticket, Refusal::Write(refusal));
+    let effects = client.refuse(send_id, Refusal::Write(refusal));
     assert!(matches!(
         effects[..],
         [.., HolderEffect::WriteLeaseChanged { status: WriteLeaseStatus { is_open: false, .. }, .. }]
     ));
-    assert_eq!(flushes(&client.timeout(&[])), None, "there is none any more");
+    assert_eq!(flushes(&client.timeout(&[])), None, "the write lease has ended");
 }
 
 #[test]
-fn with_the_session_goes_what_it_kept() {
-    let mut client = Client::caching();
+fn closed_session_reports_dirty_value_lost() {
+    let mut client = Client::with_write_lease();
     client.set("one");
     client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     let effects = client.step(HolderInput::Close);
     assert!(effects.contains(&lost("one", true)), "{effects:?}");
-    assert!(!effects.contains(&consent(45)) && carried(&effects).is_empty());
+    assert!(!effects.contains(&consent(45)) && sent_consents(&effects).is_empty());
     let is_flush = |effect: &HolderEffect| matches!(effect, HolderEffect::WriteDone { write: WriteId(FLUSH), .. });
-    assert!(!effects.iter().any(is_flush), "the application knows of no such write");
+    assert!(!effects.iter().any(is_flush), "the application gets no result for a flush");
 }
 
 #[test]
-fn value_is_not_kept_in_memory_while_clocks_are_beyond() {
-    let mut client = Client::caching();
-    let question = |(ticket, body)| match body {
-        Body::Heartbeat(question) => Some((ticket, question)),
+fn write_lease_value_is_unusable_while_clocks_are_beyond() {
+    let mut client = Client::with_write_lease();
+    let question = |(send_id, body)| match body {
+        Body::Heartbeat(question) => Some((send_id, question)),
         _ => None,
     };
     client.now = at(105);
     let effects = client.timeout(&[]);
-    let (ticket, question) = sent(&effects).into_iter().find_map(question).expect("it renews");
-    assert_eq!(client.kept(), Some("old".into()));
+    let (send_id, question) = sent(&effects).into_iter().find_map(question).expect("a heartbeat renews");
+    assert_eq!(client.value(), Some("old".into()));
     let since = vec![crate::drift::SinceExchange { mark: question.references[0], span: TERM }];
     let answer = Answer::Heartbeat(crate::drift::ClockAnswer {
         since,
         allowance: DriftAllowance::DEFAULT,
         delay: Duration::ZERO,
     });
-    client.answer_renewing(ticket, answer);
-    assert_eq!(client.kept(), None, "another may have written by now");
+    client.answer_renewing(send_id, answer);
+    assert_eq!(client.value(), None, "another client may have written");
     client.set("one");
-    assert_eq!(client.kept(), None);
+    assert_eq!(client.value(), None);
 }
 
 #[test]
-fn status_is_told_of_an_open_write_lease_only() {
-    let mut client = Client::holding();
-    assert!(!client.holder.has_write_lease(HOLD));
-    let effects = client.write(6, cache());
-    let ticket = client.only(&effects).0;
-    assert!(client.holder.has_write_lease(HOLD));
-    assert_eq!(client.holder.write_lease_status(HOLD), None, "it is only asked for");
+fn write_lease_status_exists_only_while_open() {
+    let mut client = Client::with_lock();
+    assert!(!client.holder.has_write_lease(LOCK));
+    let effects = client.write(6, take_write_lease());
+    let send_id = client.only(&effects).0;
+    assert!(client.holder.has_write_lease(LOCK));
+    assert_eq!(client.holder.write_lease_status(LOCK), None, "the write lease is only requested");
     let data = Data { value: "old".into(), stat: stat(8) };
-    client.answer(ticket, done(Written::default(), 41, Some(data)));
+    client.answer(send_id, write_answer(Written::default(), 41, Some(data)));
     let open = WriteLeaseStatus { is_open: true, set_count: 0, flushed_count: 0, stat: Some(stat(8)) };
-    assert_eq!(client.holder.write_lease_status(HOLD), Some(open));
+    assert_eq!(client.holder.write_lease_status(LOCK), Some(open));
 }
 
 #[test]
-fn write_lease_is_not_asked_for_while_its_hold_changes() {
-    let mut client = Client::holding();
-    let convert = |mode| Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode, wait: false };
+fn write_lease_is_not_requested_while_its_lock_changes() {
+    let mut client = Client::with_lock();
+    let convert = |mode| Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode, wait: false };
     let not_sent = |write| HolderEffect::WriteDone { write: WriteId(write), result: Err(WriteFailure::NotSent) };
     let effects = client.write(6, convert(LockMode::Exclusive));
-    let ticket = client.only(&effects).0;
-    assert!(client.write(7, cache()).contains(&not_sent(7)));
-    let refusal = || Refusal::Write(WriteRefusal::SuccessorNotWaiting { path: path("/a"), successor: HOLD });
-    client.refuse(ticket, refusal());
+    let send_id = client.only(&effects).0;
+    assert!(client.write(7, take_write_lease()).contains(&not_sent(7)));
+    let refusal = || Refusal::Write(WriteRefusal::SuccessorNotWaiting { path: path("/a"), successor: LOCK });
+    client.refuse(send_id, refusal());
     let effects = client.write(8, convert(LockMode::Shared));
-    let ticket = client.only(&effects).0;
-    client.refuse(ticket, refusal());
-    assert!(client.write(9, cache()).contains(&not_sent(9)), "others may hold it, too");
+    let send_id = client.only(&effects).0;
+    client.refuse(send_id, refusal());
+    assert!(client.write(9, take_write_lease()).contains(&not_sent(9)), "the lock may be shared");
 }
 
 #[test]
-fn late_renewal_flushes_nothing_that_was_not_set() {
-    let mut client = Client::caching();
+fn late_renewal_flushes_no_clean_value() {
+    let mut client = Client::with_write_lease();
     client.now = at(107);
     assert_eq!(flushes(&client.timeout(&[])), None);
     assert_eq!(client.holder.flush_deadline(), None);
 }
 
 #[test]
-fn consent_owed_to_an_earlier_leader_is_not_given_to_the_next() {
-    let mut client = Client::caching();
+fn consent_pending_for_old_epoch_is_not_sent_to_new_leader() {
+    let mut client = Client::with_write_lease();
     client.set("one");
     let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
     assert!(flushes(&effects).is_some());
@@ -377,13 +392,13 @@ fn consent_owed_to_an_earlier_leader_is_not_given_to_the_next() {
     let effects = client.step(HolderInput::Connected);
     let (register, _) = client.only(&effects);
     let epoch = Epoch(EPOCH.0 + 1);
-    let respond = |client: &mut Client, ticket, answer| {
-        client.respond(ticket, Response { epoch, promises: vec![promise("/", 1)], lapses: vec![], result: Ok(answer) })
+    let respond = |client: &mut Client, send_id, answer| {
+        client.respond(send_id, Response { epoch, promises: vec![promise("/", 1)], lapses: vec![], result: Ok(answer) })
     };
     let effects = respond(&mut client, register, Answer::Registered { coverings: vec![] });
-    let (ticket, _) = flushes(&effects).expect("it is sent again");
+    let (send_id, _) = flushes(&effects).expect("the flush is sent again");
     let written = Written { stat: Some(stat(9)), ..Written::default() };
-    let effects = respond(&mut client, ticket, done(written, 50, None));
-    assert!(effects.contains(&status(false, 1, 1, 9)) && carried(&effects).is_empty(), "{effects:?}");
-    assert_eq!(keep_alive(&effects), None, "nothing is to be told");
+    let effects = respond(&mut client, send_id, write_answer(written, 50, None));
+    assert!(effects.contains(&status(false, 1, 1, 9)) && sent_consents(&effects).is_empty(), "{effects:?}");
+    assert_eq!(keep_alive(&effects), None, "no heartbeat is sent for the old consent");
 }

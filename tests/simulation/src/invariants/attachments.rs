@@ -17,9 +17,11 @@ pub(crate) fn check(truth: &State, command: &Command, outcome: &Outcome) -> Resu
     {
         let Some(node) = truth.node(path).filter(|node| node.modify_revision == written.revision) else { continue };
         let is = node.attachment.as_ref().map(|to| to.incarnation);
-        let told = written.attached_to(path).map(|lease| lease.incarnation);
-        if is != told {
-            return Err(format!("{path} goes with lease {is:?}, and {write:?} was answered with {told:?}"));
+        let answered = written.attached_to(path).map(|lease| lease.incarnation);
+        if is != answered {
+            return Err(format!(
+                "node {path} is attached to lease {is:?}, but the answer to {write:?} names {answered:?}"
+            ));
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ pub(crate) fn check(
     (ended, incarnation): (&LeaseKey, Incarnation),
     now: Instant,
 ) -> Result<(), String> {
-    let kept = |id| match client.kept.get(id) {
+    let remaining = |id| match client.key_leases.get(id) {
         Some((meant, until)) if *meant == incarnation => until.since(now),
         _ => Duration::ZERO,
     };
@@ -22,11 +22,11 @@ pub(crate) fn check(
         LeaseKey::Session(_) | LeaseKey::LockDelay(_) => return Ok(()),
         LeaseKey::Volume(session, _) if client.holder.session() != Some(*session) => return Ok(()),
         LeaseKey::Volume(_, volume) => (client.holder.volume_remaining(volume, now), volume.to_string()),
-        LeaseKey::Key(id) => (kept(id), format!("keys, {id}")),
+        LeaseKey::Key(id) => (remaining(id), format!("keys, {id}")),
     };
     if client.is_open && !left.is_zero() {
         return Err(format!(
-            "the lease of client {} on {volume} has ended: it counts on it for {left:?}",
+            "the lease of client {} on {volume} has ended, but the client counts on the lease for another {left:?}",
             client.place
         ));
     }

@@ -42,12 +42,14 @@ impl Grants {
     }
 
     /// Checks a leader's answer to a write, and what that says of the lease.
-    pub(crate) fn check(&self, key: WriteKey, kept: &KeyLeasePromise) -> Result<(), String> {
+    pub(crate) fn check(&self, key: WriteKey, promise: &KeyLeasePromise) -> Result<(), String> {
         match self.0.get(&key) {
-            Some(granted) if kept.result != KeepAliveResult::NotFound && kept.incarnation != *granted => Err(format!(
-                "grant {key:?} of lease {} made incarnation {granted}: it is answered with {:?} of incarnation {}",
-                kept.id, kept.result, kept.incarnation
-            )),
+            Some(granted) if promise.result != KeepAliveResult::NotFound && promise.incarnation != *granted => {
+                Err(format!(
+                    "grant {key:?} of lease {} made incarnation {granted}: it is answered with {:?} of incarnation {}",
+                    promise.id, promise.result, promise.incarnation
+                ))
+            }
             _ => Ok(()),
         }
     }

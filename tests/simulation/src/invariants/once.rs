@@ -32,7 +32,7 @@ impl Once {
     pub(crate) fn sent(&mut self, name: Name, key: WriteKey, write: &Write) -> Result<(), String> {
         let first = self.sent.entry(key).or_insert_with(|| write.clone());
         if first != write {
-            return Err(format!("{key:?} was {first:?} and is now {write:?}"));
+            return Err(format!("write {key:?} was {first:?} first, and then {write:?}"));
         }
         match self.keys.insert(name, key) {
             // The first number was refused for lack of a volume lease, in the log or by a leader
@@ -76,6 +76,10 @@ impl Once {
         if let (Err(WriteFailure::Refused(_)), Some(key)) = (result, key) {
             self.never.insert(*key);
         }
-        if fits { Ok(()) } else { Err(format!("{name:?}, {key:?} took effect at {effect:?}, told was {result:?}")) }
+        if fits {
+            Ok(())
+        } else {
+            Err(format!("{name:?}, {key:?} took effect at {effect:?}, but its answer was {result:?}"))
+        }
     }
 }

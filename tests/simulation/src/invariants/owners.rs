@@ -25,12 +25,12 @@ pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
         matches!(key, LeaseKey::Volume(..)) && !key.session().is_some_and(|session| owners.contains(&session))
     };
     let volumes = truth.leases().map(|(key, _)| key).filter(is_left);
-    let volumes = volumes.map(|key| format!("{key:?} is left, and its owner is gone"));
-    let orphans = truth.orphans().map(|lease| format!("what went with lease {lease} is left, and the lease is gone"));
+    let volumes = volumes.map(|key| format!("volume lease {key:?} outlives its owner"));
+    let orphans = truth.orphans().map(|lease| format!("the nodes attached to lease {lease} outlive the lease"));
     let is_kept = |id: &LeaseId| clients.iter().any(|client| client.is_open && client.keeps.contains(id));
     let keys = truth.key_leases_after(None).filter(|(id, _)| !is_kept(id));
     let keys = keys.map(|(id, lease)| {
-        format!("key lease {id}, incarnation {}, is left, and nobody keeps it alive", lease.incarnation)
+        format!("key lease {id} of incarnation {} exists, but no client renews it", lease.incarnation)
     });
     volumes.chain(orphans).chain(keys).collect()
 }
@@ -45,7 +45,7 @@ pub(crate) fn check_sessions(
     let sessions: BTreeSet<SessionId> = truth.leases().filter_map(|(key, _)| key.session()).collect();
     let (all, certain) = (owners(clients.iter()), owners(clients.iter().filter(|client| !may_be_lost(client.place))));
     if !sessions.is_subset(&all) || !certain.is_subset(&sessions) {
-        return Err(format!("after all time there are sessions {sessions:?}: expected {all:?}"));
+        return Err(format!("after the longest session term, the sessions {sessions:?} exist: expected {all:?}"));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(crate) fn check(oracle: &mut Oracle, object: &Object, begun: usize, content:
         let expected: Vec<_> = versions.iter().skip(begun).map(|version| &version.content).collect();
         return Err(format!("stale read of {object}: {content:?}, expected one of {expected:?}"));
     };
-    let told = oracle.told.entry(object.clone()).or_default();
-    *told = (*told).max(begun + found);
+    let latest = oracle.reported.entry(object.clone()).or_default();
+    *latest = (*latest).max(begun + found);
     Ok(())
 }

@@ -40,7 +40,7 @@ pub(crate) fn check(mut twin: State, proposal: &Proposal, outcomes: &[Outcome]) 
         let held = match outcome {
             Outcome::Written(Ok(written)) if is_new => done(&before, &after, transaction, written),
             _ if before == after => Ok(()),
-            _ => Err("changed something".to_owned()),
+            _ => Err("the refused transaction changed the tree".to_owned()),
         };
         held.map_err(|what| format!("{transaction:?}, {outcome:?}: {what}"))?;
     }
@@ -60,37 +60,39 @@ impl Tree {
     fn of(state: &State) -> Self {
         let node = |(path, _): (&NodePath, _)| Some((path.clone(), state.data(path)?));
         let nodes = state.nodes_from(&NodePath::root()).filter_map(node).collect();
-        let holds = state.locks().filter(|(_, _, hold)| hold.lease.session().is_some());
-        let held = holds.filter_map(|(_, path, hold)| Some((hold.token?, path.clone()))).collect();
+        let locks = state.locks().filter(|(_, _, lock)| lock.lease.session().is_some());
+        let held = locks.filter_map(|(_, path, lock)| Some((lock.token?, path.clone()))).collect();
         Self { revision: state.revision().0, nodes, held }
     }
 }
 
 fn done(before: &Tree, after: &Tree, transaction: &Transaction, written: &Written) -> Result<(), String> {
-    let Some(transacted) = &written.transaction else { return Err("does not say what it did".to_owned()) };
+    let Some(transacted) = &written.transaction else {
+        return Err("the outcome does not name the branch and its results".to_owned());
+    };
     let failed = transaction.compares.iter().position(|compare| {
         let is_held = |token| before.held.get(&token).is_some_and(|held| compare.path.contains(held));
-        !holds(&compare.target, before.nodes.get(&compare.path), is_held)
+        !is_fulfilled(&compare.target, before.nodes.get(&compare.path), is_held)
     });
     if transacted.failed.map(|failed| failed.index as usize) != failed {
-        return Err(format!("the first comparison that fails is {failed:?}"));
+        return Err(format!("the outcome names another comparison than the first that fails, {failed:?}"));
     }
     let operations = transaction.branch(if failed.is_none() { Branch::Then } else { Branch::Otherwise });
     if after.revision != before.revision + u64::from(!operations.is_empty()) {
-        return Err(format!("took the state from revision {} to {}", before.revision, after.revision));
+        return Err(format!("the transaction moved the state from revision {} to {}", before.revision, after.revision));
     }
     if let Some(operation) = operations.iter().find(|operation| !is_done(after, operation)) {
-        return Err(format!("did not do {operation:?}"));
+        return Err(format!("the transaction did not do {operation:?}"));
     }
     let all = before.nodes.keys().chain(after.nodes.keys());
     let mut changed = all.filter(|path| before.nodes.get(*path) != after.nodes.get(*path));
     match changed.find(|path| !operations.iter().any(|operation| may_change(before, operation, path))) {
-        Some(path) => Err(format!("changed {path}")),
+        Some(path) => Err(format!("the transaction changed {path} without an operation on it")),
         None => Ok(()),
     }
 }
 
-fn holds(target: &CompareTarget, stored: Option<&Data>, is_held: impl Fn(Token) -> bool) -> bool {
+fn is_fulfilled(target: &CompareTarget, stored: Option<&Data>, is_held: impl Fn(Token) -> bool) -> bool {
     let is = |relation: &Relation, order: Ordering| match relation {
         Relation::Equal => order == Ordering::Equal,
         Relation::NotEqual => order != Ordering::Equal,

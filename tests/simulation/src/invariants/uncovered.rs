@@ -27,7 +27,7 @@ impl Uncovered {
             let count = self.0.entry(key).or_default();
             *count += 1;
             if *count > UNCOVERED_MAX {
-                return Err(format!("{key:?}, {write:?}, was found uncovered {count} times"));
+                return Err(format!("write {key:?}, {write:?}, lacked consents {count} times"));
             }
         }
         Ok(())

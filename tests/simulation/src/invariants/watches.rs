@@ -20,7 +20,7 @@ use leasehold_protocol::{
 pub(crate) type Tree = BTreeMap<NodePath, Data>;
 
 /// The interval, in changes, between stored trees. The others are computed from these.
-const KEPT_EVERY: u64 = 64;
+const TREE_INTERVAL: u64 = 64;
 
 /// All changes since the beginning.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Happened {
     /// The changes, from revision 1 on.
     changes: Vec<Change>,
     tree: Tree,
-    kept: BTreeMap<u64, Tree>,
+    trees: BTreeMap<u64, Tree>,
 }
 
 /// Applies an event to a tree.
@@ -47,7 +47,7 @@ fn tree_of(state: &State) -> Tree {
 impl Happened {
     pub(crate) fn new(truth: &State) -> Self {
         let tree = tree_of(truth);
-        Self { changes: Vec::new(), kept: BTreeMap::from([(0, tree.clone())]), tree }
+        Self { changes: Vec::new(), trees: BTreeMap::from([(0, tree.clone())]), tree }
     }
 
     /// The revision of the last change.
@@ -63,15 +63,18 @@ impl Happened {
             let events = events.ok_or("a change of this size cannot happen here")?.to_vec();
             events.iter().for_each(|event| happen(&mut self.tree, event));
             self.changes.push(Change { revision, events });
-            if revision.0.is_multiple_of(KEPT_EVERY) {
-                self.kept.insert(revision.0, self.tree.clone());
+            if revision.0.is_multiple_of(TREE_INTERVAL) {
+                self.trees.insert(revision.0, self.tree.clone());
             }
         }
         if self.revision() != truth.revision() {
-            return Err(format!("changes are told up to {}: expected {}", self.revision(), truth.revision()));
+            return Err(format!("the history ends at revision {}: expected {}", self.revision(), truth.revision()));
         }
         if from != truth.revision() && self.tree != tree_of(truth) {
-            return Err(format!("the events up to {} do not lead to the nodes that there are", truth.revision()));
+            return Err(format!(
+                "the events up to revision {} do not lead to the nodes of the state",
+                truth.revision()
+            ));
         }
         Ok(())
     }
@@ -80,7 +83,7 @@ impl Happened {
     fn at(&self, revision: Revision) -> Tree {
         let revision = revision.min(self.revision());
         let (from, mut tree) =
-            self.kept.range(..=revision.0).next_back().map(|(from, tree)| (*from, tree.clone())).unwrap_or_default();
+            self.trees.range(..=revision.0).next_back().map(|(from, tree)| (*from, tree.clone())).unwrap_or_default();
         for change in &self.changes[place(from)..place(revision.0)] {
             change.events.iter().for_each(|event| happen(&mut tree, event));
         }
@@ -89,12 +92,12 @@ impl Happened {
 
     /// Checks that a watcher that knew everything up to `after` got exactly the changes that it
     /// should.
-    pub(crate) fn check_told(&self, watched: &Watched, after: Revision, told: &Changes) -> Result<(), String> {
-        if told.through > self.revision().max(after) || told.through < after {
+    pub(crate) fn check_reported(&self, watched: &Watched, after: Revision, reported: &Changes) -> Result<(), String> {
+        if reported.through > self.revision().max(after) || reported.through < after {
             let last = self.revision();
             return Err(format!(
-                "told through {} after {after}: expected no less, and no more than {last}",
-                told.through
+                "changes are reported through {} after {after}: expected from {after} to {last}",
+                reported.through
             ));
         }
         let of_interest = |change: &Change| {
@@ -102,10 +105,10 @@ impl Happened {
                 change.events.iter().filter(|event| watched.includes(&event.path)).cloned().collect();
             (!events.is_empty()).then_some(Change { revision: change.revision, events })
         };
-        let (from, to) = (place(after.0).min(self.changes.len()), place(told.through.0).min(self.changes.len()));
+        let (from, to) = (place(after.0).min(self.changes.len()), place(reported.through.0).min(self.changes.len()));
         let expected: Vec<Change> = self.changes[from..to].iter().filter_map(of_interest).collect();
-        if told.changes != expected {
-            return Err(format!("{watched:?} after {after} is told {told:?}: expected {expected:?}"));
+        if reported.changes != expected {
+            return Err(format!("{watched:?} after {after} reported {reported:?}: expected {expected:?}"));
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// After this time a client abandons an attempt to connect, and tries again.
 const CONNECT_TIMEOUT: u64 = 1_000_000;
 
-/// Connections that lose packets. Each direction of a connection keeps its order.
+/// Connections that lose packets. Each direction of a connection ttl its order.
 pub(super) struct Lossy {
     lines: Vec<Line>,
     /// One packet in this many is lost.
@@ -109,11 +109,11 @@ impl Lossy {
 /// Three clients read for a day, and sometimes write, while one in `lost_one_of` packets is lost.
 /// Each renews a key lease of the given term, if any. Returns the leases of the state before and
 /// after, without volume leases.
-fn spend_a_day(lost_one_of: u64, keeps: Option<Duration>) -> [Vec<(LeaseKey, Incarnation)>; 2] {
+fn spend_a_day(lost_one_of: u64, ttl: Option<Duration>) -> [Vec<(LeaseKey, Incarnation)>; 2] {
     let mut pair = Pair::new(1);
     pair.is_checked = false;
     pair.pass(Duration::from_secs(1));
-    for (client, ttl) in keeps.into_iter().flat_map(|ttl| (0..3).map(move |client| (client, ttl))) {
+    for (client, ttl) in ttl.into_iter().flat_map(|ttl| (0..3).map(move |client| (client, ttl))) {
         let id = LeaseId(client as u64);
         pair.write(client, Write::GrantLease { id: Some(id), ttl }, vec![]);
         pair.pass(Duration::from_secs(2));
@@ -192,7 +192,7 @@ fn early_renewal_is_followed_by_no_other() {
     for (seed, spread_permille) in (0..20).flat_map(|seed| [0, 500, 900, 1_000].map(|spread| (seed, spread))) {
         let mut pair = pair_with_leases(seed, spread_permille, ttl);
         pair.pass(TERMS * ttl);
-        let sent = pair.sent[&(0, "keep leases")];
+        let sent = pair.sent[&(0, "keep alive")];
         // The first keep-alive, and the early one.
         let most = 2 + 2 * u64::from(TERMS);
         assert!(sent <= most, "{sent} in {TERMS} terms, spread by {spread_permille} permille (seed {seed})");
@@ -218,7 +218,7 @@ fn volume_and_key_lease_are_renewed_twice_a_term() {
     let a_term = |client, what, term: Duration| {
         pair.sent.get(&(client, what)).map_or(0.0, |sent| *sent as f64 * term.as_secs_f64() / spent)
     };
-    let (volume, key) = (a_term(1, "keep alive", TERM), a_term(0, "keep leases", TTL));
+    let (volume, key) = (a_term(1, "heartbeat", TERM), a_term(0, "keep alive", TTL));
     // A few messages are so late that they are sent again.
     assert!((1.9..=2.05).contains(&volume), "{volume} renewals of a volume lease in a term");
     assert!((1.9..=2.05).contains(&key), "{key} renewals of a key lease in a term");

@@ -25,16 +25,16 @@ enum Fate {
 pub(super) struct Contest {
     fates: Vec<Fate>,
     /// The lock of each client, granted or waiting.
-    holds: Vec<Option<LockId>>,
+    locks: Vec<Option<LockId>>,
     /// The owner of the lock in the state, and since when.
-    held: Option<(LockId, Instant)>,
+    granted: Option<(LockId, Instant)>,
     /// The clients that were elected since the last fault.
     elected: Vec<Elected>,
     last_token: Token,
     /// When the elected leader was notified that others wait.
     wanted_at: Option<Instant>,
     /// Requests for the lock that are in flight.
-    asked: BTreeMap<WriteId, usize>,
+    writes: BTreeMap<WriteId, usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +59,12 @@ impl Pair {
         pair.lossy = Some(day::Lossy::of(count, u64::MAX));
         pair.contest = Some(Contest {
             fates: vec![Fate::Well; count],
-            holds: vec![None; count],
-            held: None,
+            locks: vec![None; count],
+            granted: None,
             elected: Vec::new(),
             last_token: Token(0),
             wanted_at: None,
-            asked: BTreeMap::new(),
+            writes: BTreeMap::new(),
         });
         for client in pair.holders.len()..count {
             pair.holders.push(Holder::new(HolderConfig::new(format!("client {client}"))));
@@ -85,7 +85,7 @@ impl Pair {
     }
 
     fn contest(&mut self) -> &mut Contest {
-        self.contest.as_mut().expect("there is one")
+        self.contest.as_mut().expect("the run has a contest")
     }
 
     fn campaign(&mut self, client: usize) {
@@ -94,23 +94,23 @@ impl Pair {
     }
 
     fn resign(&mut self, client: usize) {
-        let lock = self.contest().holds[client].take().expect("it leads");
+        let lock = self.contest().locks[client].take().expect("the client leads");
         self.ask_in_contest(client, Write::Unlock { path: path("/k"), lock });
     }
 
     /// A lock is lost for the client, and perhaps not for the server. It is released, as the client
     /// library does.
-    fn give_back(&mut self, client: usize, lock: LockId) {
+    fn release(&mut self, client: usize, lock: LockId) {
         self.count += 1;
         let (write, change) = (WriteId(self.count), Write::Unlock { path: path("/k"), lock });
-        self.contest().asked.insert(write, client);
+        self.contest().writes.insert(write, client);
         self.later(0, Event::ToClient(client, HolderInput::Write { write, change }));
     }
 
     fn ask_in_contest(&mut self, client: usize, change: Write) {
         self.count += 1;
         let write = WriteId(self.count);
-        self.contest().asked.insert(write, client);
+        self.contest().writes.insert(write, client);
         self.client(client, HolderInput::Write { write, change });
     }
 
@@ -154,9 +154,9 @@ impl Pair {
     /// Notes the owner of the lock, after an entry was applied.
     pub(super) fn note_who_holds(&mut self) {
         let Some(contest) = &mut self.contest else { return };
-        let holder = self.state.locks().find(|(_, _, hold)| hold.token.is_some()).map(|(id, ..)| id);
-        if contest.held.map(|(id, _)| id) != holder {
-            contest.held = holder.map(|id| (id, self.now));
+        let holder = self.state.locks().find(|(_, _, lock)| lock.token.is_some()).map(|(id, ..)| id);
+        if contest.granted.map(|(id, _)| id) != holder {
+            contest.granted = holder.map(|id| (id, self.now));
         }
     }
 
@@ -164,27 +164,27 @@ impl Pair {
     pub(super) fn note_of_contest(&mut self, client: usize, effect: &HolderEffect) -> bool {
         match effect {
             HolderEffect::WriteDone { write, result } => {
-                assert_eq!(self.contest().asked.remove(write), Some(client));
+                assert_eq!(self.contest().writes.remove(write), Some(client));
                 if let Ok(Some(taken)) = result.as_ref().map(|written| written.lock.as_deref()) {
-                    self.contest().holds[client] = Some(taken.lock);
+                    self.contest().locks[client] = Some(taken.lock);
                     if let Some(token) = taken.token {
                         self.elected(client, taken.lock, token);
                     }
                 }
             }
             HolderEffect::LockChanged { lock, status: LockStatus::Granted { token, is_contended, .. } } => {
-                assert_eq!(self.contest().holds[client], Some(*lock));
+                assert_eq!(self.contest().locks[client], Some(*lock));
                 // This can only mean that another waits for the leader's lock.
                 if *token == self.contest().last_token {
-                    assert!(is_contended, "told twice");
+                    assert!(is_contended, "a lock changes twice only by contention");
                     self.contest().wanted_at = Some(self.now);
                 } else {
                     self.elected(client, *lock, *token);
                 }
             }
             HolderEffect::LocksLost { locks } => {
-                self.contest().holds[client] = None;
-                locks.iter().for_each(|hold| self.give_back(client, *hold));
+                self.contest().locks[client] = None;
+                locks.iter().for_each(|lock| self.release(client, *lock));
             }
             HolderEffect::Connection(_) => {}
             _ => return false,
@@ -193,25 +193,25 @@ impl Pair {
     }
 
     /// A candidate is notified that it is elected. No other may count on the lock.
-    fn elected(&mut self, client: usize, hold: LockId, token: Token) {
+    fn elected(&mut self, client: usize, lock: LockId, token: Token) {
         let now = self.now;
-        let contest = self.contest.as_mut().expect("there is one");
+        let contest = self.contest.as_mut().expect("the run has a contest");
         assert!(token > contest.last_token, "{token} after {}", contest.last_token);
-        let (held, since) = contest.held.expect("the state says who holds the node");
-        assert_eq!(held, hold, "it is told what the state says");
+        let (granted, since) = contest.granted.expect("the state has an owner of the node");
+        assert_eq!(granted, lock, "the reported owner is the owner in the state");
         (contest.last_token, contest.wanted_at) = (token, None);
         contest.elected.push(Elected { client, at: now, after_commit: now.since(since) });
         for (other, holder) in self.holders.iter().enumerate().filter(|(other, _)| *other != client) {
-            if let (Some(hold), false) = (contest.holds[other], contest.fates[other] == Fate::Dead) {
-                assert_eq!(holder.lock_remaining(hold, now), Duration::ZERO, "{other} leads beside {client}");
+            if let (Some(lock), false) = (contest.locks[other], contest.fates[other] == Fate::Dead) {
+                assert_eq!(holder.lock_remaining(lock, now), Duration::ZERO, "{other} leads beside {client}");
             }
         }
     }
 
     /// All clients with a running process, the elected leader first.
     fn in_line(&self) -> Vec<usize> {
-        let contest = self.contest.as_ref().expect("there is one");
-        let client = |id| contest.holds.iter().position(|hold| *hold == Some(id));
+        let contest = self.contest.as_ref().expect("the run has a contest");
+        let client = |id| contest.locks.iter().position(|lock| *lock == Some(id));
         self.state.locks().filter_map(|(id, ..)| client(id)).filter(|client| self.runs(*client)).collect()
     }
 
@@ -220,11 +220,12 @@ impl Pair {
     fn settle(&mut self) {
         let until = self.now.after(TERM * 100);
         loop {
-            assert!(self.now < until, "not all are well again");
+            assert!(self.now < until, "not all clients have recovered");
             self.pass(Duration::from_millis(200));
             for client in 0..self.holders.len() {
                 let contest = self.contest();
-                let is_idle = contest.holds[client].is_none() && !contest.asked.values().any(|asked| *asked == client);
+                let is_idle =
+                    contest.locks[client].is_none() && !contest.writes.values().any(|writer| *writer == client);
                 match contest.fates[client] {
                     Fate::Well if is_idle => self.campaign(client),
                     Fate::Dead => self.replace(client),
@@ -234,8 +235,8 @@ impl Pair {
             let (count, now, line) = (self.holders.len(), self.now, self.in_line());
             let contest = self.contest();
             let are_well = contest.fates.iter().all(|fate| *fate == Fate::Well) && line.len() == count;
-            let leads = line.first().and_then(|leader| contest.holds[*leader].map(|hold| (*leader, hold)));
-            if are_well && leads.is_some_and(|(leader, hold)| !self.holders[leader].lock_remaining(hold, now).is_zero())
+            let leads = line.first().and_then(|leader| contest.locks[*leader].map(|lock| (*leader, lock)));
+            if are_well && leads.is_some_and(|(leader, lock)| !self.holders[leader].lock_remaining(lock, now).is_zero())
             {
                 self.contest().elected.clear();
                 return;
@@ -245,12 +246,12 @@ impl Pair {
 
     /// Replaces a process that died. The new one does not get messages to the old one.
     fn replace(&mut self, client: usize) {
-        for (asker, _) in self.asked.values_mut().filter(|(asker, _)| *asker == client) {
-            *asker = usize::MAX;
+        for (sender, _) in self.in_flight.values_mut().filter(|(sender, _)| *sender == client) {
+            *sender = usize::MAX;
         }
-        self.contest().asked.retain(|_, asked| *asked != client);
+        self.contest().writes.retain(|_, writer| *writer != client);
         self.contest().fates[client] = Fate::Well;
-        self.contest().holds[client] = None;
+        self.contest().locks[client] = None;
         self.holders[client] = Holder::new(HolderConfig::new(format!("client {client}")));
         self.users[client] = User::default();
         let delay = self.lossy.as_mut().map_or(0, |lossy| lossy.connect(client, &mut self.numbers));
@@ -271,7 +272,7 @@ impl Pair {
 
 /// Row A16 of docs/verification.md: 50 candidates, 200 leaders that die.
 #[test]
-fn only_the_next_of_fifty_is_told_within_100_ms_of_the_commit() {
+fn only_the_next_of_fifty_is_notified_within_100_ms() {
     let mut pair = Pair::of_candidates(1, 50);
     let mut slowest = Duration::ZERO;
     for kill in 0..200 {
@@ -281,12 +282,13 @@ fn only_the_next_of_fifty_is_told_within_100_ms_of_the_commit() {
         pair.pass(some_time);
         pair.contest().fates[line[0]] = Fate::Dead;
         let killed = pair.now;
-        let elected = pair.until_elected(TERM + ALLOWANCE).unwrap_or_else(|| panic!("nobody leads after kill {kill}"));
+        let elected =
+            pair.until_elected(TERM + ALLOWANCE).unwrap_or_else(|| panic!("no client leads after kill {kill}"));
         assert_eq!(elected.client, line[1], "the next in line, after kill {kill}");
         assert!(elected.after_commit <= Duration::from_millis(100), "{elected:?} after kill {kill}");
         slowest = slowest.max(elected.at.since(killed));
         pair.pass(Duration::from_millis(100));
-        assert_eq!(pair.contest().elected.len(), 1, "nobody else was told anything");
+        assert_eq!(pair.contest().elected.len(), 1, "no other client got a report");
     }
     println!("the slowest of 200 elections: {slowest:?} after the kill");
 }
@@ -296,7 +298,7 @@ fn only_the_next_of_fifty_is_told_within_100_ms_of_the_commit() {
 #[test]
 fn another_leads_within_a_term_and_a_second_of_a_fault() {
     let mut pair = Pair::of_candidates(2, 10);
-    let (mut took, mut kept) = (Vec::new(), 0);
+    let (mut took, mut stayed) = (Vec::new(), 0);
     for fault in 0..1_000 {
         pair.settle();
         let line = pair.in_line();
@@ -332,23 +334,23 @@ fn another_leads_within_a_term_and_a_second_of_a_fault() {
                 took.push(elected.at.since(begun));
             }
             None => {
-                assert!(lasts < TERM, "nobody leads after fault {fault}, which lasts {lasts:?}");
-                assert_eq!(pair.in_line().first(), Some(&leader), "it leads still");
-                kept += 1;
+                assert!(lasts < TERM, "no client leads after fault {fault}, which lasts {lasts:?}");
+                assert_eq!(pair.in_line().first(), Some(&leader), "the leader still leads");
+                stayed += 1;
             }
         }
     }
     took.sort_unstable();
     let p99 = took[took.len() * 99 / 100];
-    println!("{} elections, p99 {p99:?}, the slowest {:?}; the leader stayed {kept} times", took.len(), took.last());
-    assert!(took.len() > 500 && kept > 50, "{} elections, the leader stayed {kept} times", took.len());
+    println!("{} elections, p99 {p99:?}, the slowest {:?}; the leader stayed {stayed} times", took.len(), took.last());
+    assert!(took.len() > 500 && stayed > 50, "{} elections, the leader stayed {stayed} times", took.len());
     assert!(p99 <= TERM + ALLOWANCE, "{p99:?}");
 }
 
 /// Row A69 of docs/verification.md: a leader is notified at once that another candidate waits. When
 /// it releases the lock, the other has it after one exchange of messages and a commit.
 #[test]
-fn node_that_is_wanted_changes_hands_in_a_round_trip() {
+fn contended_lock_is_handed_over_in_a_round_trip() {
     let exchange = Duration::from_micros(2 * day::WAY) + Duration::from_millis(2);
     let mut pair = Pair::of_clients(3, 3);
     pair.campaign(0);
@@ -360,7 +362,7 @@ fn node_that_is_wanted_changes_hands_in_a_round_trip() {
         pair.read(another, data("/k"));
         pair.pass(ALLOWANCE);
         pair.contest().elected.clear();
-        let asked = pair.now;
+        let requested_at = pair.now;
         pair.campaign(another);
         let wanted_at = loop {
             pair.pass(Duration::from_millis(1));
@@ -368,10 +370,10 @@ fn node_that_is_wanted_changes_hands_in_a_round_trip() {
                 break wanted_at;
             }
         };
-        assert_eq!(wanted_at.since(asked), exchange, "in round {round}");
+        assert_eq!(wanted_at.since(requested_at), exchange, "in round {round}");
         let resigned = pair.now;
         pair.resign(leader);
-        let elected = pair.until_elected(ALLOWANCE).expect("the other one waits");
+        let elected = pair.until_elected(ALLOWANCE).expect("the other client waits");
         assert_eq!((elected.client, elected.at.since(resigned)), (another, exchange), "in round {round}");
     }
 }

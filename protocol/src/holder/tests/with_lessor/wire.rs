@@ -18,10 +18,10 @@ fn sent(began: [Instant; 2]) -> Vec<Vec<u8>> {
         let pause = pair.numbers.below(80);
         pair.pass(Duration::from_millis(pause));
         let client = pair.numbers.below(3) as usize;
-        pair.use_something(client);
+        pair.random_operation(client);
     }
     assert!(pair.hits > 1_000 && pair.written > 100, "{} from memory, {} written", pair.hits, pair.written);
-    pair.wire.expect("it was kept")
+    pair.wire.expect("the run records its messages")
 }
 
 #[test]

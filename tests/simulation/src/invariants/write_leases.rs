@@ -15,26 +15,27 @@ pub(crate) fn check<'a>(
     now: u64,
 ) -> Result<(), String> {
     let clock = client.machine.clock.read(now);
-    for (hold, kept) in client.kept_data.iter().filter(|_| client.is_open) {
-        let Some(value) = client.holder.write_lease_value(*hold, clock) else { continue };
-        let first = kept.first.as_ref().unwrap_or(value);
-        let found = truth.node(&kept.path).map(|node| &node.value);
-        let is_own = found.is_some_and(|found| found == first || kept.changes.iter().any(|(value, _)| value == found));
+    for (lock, write_lease) in client.write_leased.iter().filter(|_| client.is_open) {
+        let Some(value) = client.holder.write_lease_value(*lock, clock) else { continue };
+        let first = write_lease.first.as_ref().unwrap_or(value);
+        let found = truth.node(&write_lease.path).map(|node| &node.value);
+        let is_own =
+            found.is_some_and(|found| found == first || write_lease.changes.iter().any(|(value, _)| value == found));
         if !is_own {
             return Err(format!(
-                "client {} keeps {} to itself under hold {hold}, and {found:?} is there by now",
-                client.place, kept.path
+                "client {} has a write lease on {} under lock {lock}, but the node has the value {found:?} of another client",
+                client.place, write_lease.path
             ));
         }
-        let object = Object::data(kept.path.clone());
+        let object = Object::data(write_lease.path.clone());
         let may_use = |other: &&Client| {
             let clock = other.machine.clock.read(now);
             other.is_open && other.cache.may_use(&object, clock, &other.holder)
         };
         if let Some(other) = others.clone().find(may_use) {
             return Err(format!(
-                "client {} keeps {} to itself under hold {hold}, and client {} could use a copy",
-                client.place, kept.path, other.place
+                "client {} has a write lease on {} under lock {lock}, but client {} could use a copy",
+                client.place, write_lease.path, other.place
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! *After healing, clients and servers agree which registration nodes and key leases exist*. A node
 //! reported as lost is gone, and every other one exists. This is about nodes under the session's
 //! own lease that no other client changes, and about key leases that the client renews. For locks,
-//! see `holds`.
+//! see `locks`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::client::Client;
 
 /// The registration nodes of one client.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
+pub(crate) struct Registrations {
     /// Put at this revision, and not reported as lost.
     there: BTreeMap<NodePath, Revision>,
     /// Put at this revision, and reported as lost.
@@ -26,7 +26,7 @@ pub(crate) struct Lives {
     early: BTreeSet<NodePath>,
 }
 
-impl Lives {
+impl Registrations {
     /// The client heard that these nodes are lost.
     pub(crate) fn lost(&mut self, nodes: &[NodePath]) {
         for path in nodes {
@@ -53,17 +53,17 @@ impl Lives {
 pub(crate) fn wrote(client: &mut Client, write: Option<&Write>, result: &Result<Written, WriteFailure>) {
     let Some(Write::Put { path, .. }) = write.filter(|write| is_registration(write)) else { return };
     match result {
-        Ok(written) if client.lives.early.remove(path) => {
-            client.lives.there.remove(path);
-            client.lives.lost.insert(path.clone(), written.revision);
+        Ok(written) if client.registrations.early.remove(path) => {
+            client.registrations.there.remove(path);
+            client.registrations.lost.insert(path.clone(), written.revision);
         }
         Ok(written) => {
-            client.lives.there.insert(path.clone(), written.revision);
-            client.lives.lost.remove(path);
+            client.registrations.there.insert(path.clone(), written.revision);
+            client.registrations.lost.remove(path);
         }
         Err(WriteFailure::OutcomeUnknown) => {
-            client.lives.there.remove(path);
-            client.lives.lost.remove(path);
+            client.registrations.there.remove(path);
+            client.registrations.lost.remove(path);
         }
         Err(WriteFailure::Refused(_) | WriteFailure::NotSent) => {}
     }
@@ -85,21 +85,25 @@ pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
     }
     let revision = |path: &NodePath| truth.node(path).map(|node| node.modify_revision);
     let place = client.place;
-    let mut lost = client.lives.lost.iter();
+    let mut lost = client.registrations.lost.iter();
     if let Some((path, put)) = lost.find(|(path, put)| revision(path) == Some(**put)) {
-        return Err(format!("client {place} was told that {path} of revision {put} is lost: it is there"));
+        return Err(format!(
+            "client {place}: registration node {path} of revision {put} was reported lost, but exists"
+        ));
     }
-    let mut there = client.lives.there.iter().filter(|(path, _)| !is_open(path));
+    let mut there = client.registrations.there.iter().filter(|(path, _)| !is_open(path));
     if let Some((path, put)) = there.find(|(path, put)| revision(path) != Some(**put)) {
         let is = revision(path);
-        return Err(format!("client {place} put {path} at revision {put} and was not told that it is lost: is {is:?}"));
+        return Err(format!(
+            "client {place}: registration node {path} of revision {put} was not reported lost, but the node has revision {is:?}"
+        ));
     }
     for id in &client.keeps {
         let lease = truth.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation);
-        let known = client.kept.get(id).map(|(incarnation, _)| *incarnation);
+        let known = client.key_leases.get(id).map(|(incarnation, _)| *incarnation);
         if lease.is_none() || known.is_some_and(|known| Some(known) != lease) {
             return Err(format!(
-                "client {place} keeps lease {id}, {known:?}, and was not told that it is over: is {lease:?}"
+                "client {place} renews key lease {id} of incarnation {known:?}, which was not reported lost: the servers have {lease:?}"
             ));
         }
     }

@@ -19,17 +19,17 @@ use crate::client::Client;
 pub(crate) struct Counted<'a> {
     pub(crate) client: usize,
     pub(crate) path: &'a NodePath,
-    hold: LockId,
+    lock: LockId,
     mode: LockMode,
 }
 
 /// The locks that the client counts on at this true time, whether it runs or is paused.
 pub(crate) fn counted(client: &Client, now: u64) -> impl Iterator<Item = Counted<'_>> {
     let clock = client.machine.clock.read(now);
-    let open = client.holds.iter().filter(|_| client.is_open);
-    open.filter_map(move |(hold, (path, status))| match status {
-        LockStatus::Granted { mode, .. } if !client.holder.lock_remaining(*hold, clock).is_zero() => {
-            Some(Counted { client: client.place, path, hold: *hold, mode: *mode })
+    let open = client.locks.iter().filter(|_| client.is_open);
+    open.filter_map(move |(lock, (path, status))| match status {
+        LockStatus::Granted { mode, .. } if !client.holder.lock_remaining(*lock, clock).is_zero() => {
+            Some(Counted { client: client.place, path, lock: *lock, mode: *mode })
         }
         _ => None,
     })
@@ -41,8 +41,8 @@ pub(crate) fn check_exclusion(counted: &[Counted<'_>]) -> Result<(), String> {
         let mut rest = counted[place + 1..].iter();
         if let Some(other) = rest.find(|other| one.path == other.path && !one.mode.is_compatible_with(other.mode)) {
             return Err(format!(
-                "two count on {}: client {} on hold {}, {:?}, and client {} on hold {}, {:?}",
-                one.path, one.client, one.hold, one.mode, other.client, other.hold, other.mode
+                "two clients own incompatible locks on {}: client {} on lock {}, {:?}, and client {} on lock {}, {:?}",
+                one.path, one.client, one.lock, one.mode, other.client, other.lock, other.mode
             ));
         }
     }
@@ -61,21 +61,21 @@ impl Tokens {
     /// Returns the number of grants, and how many of them went to waiters.
     pub(crate) fn check(&mut self, truth: &State, waited: impl Fn(LockId) -> bool) -> Result<(u64, u64), String> {
         let mut granted: Vec<(Token, LockId, &NodePath, LockMode)> = Vec::new();
-        for (id, path, hold) in truth.locks() {
-            let Some(token) = hold.token else { continue };
+        for (id, path, lock) in truth.locks() {
+            let Some(token) = lock.token else { continue };
             let known = self.of.get(&id).copied();
             // An upgrade is a grant. A downgrade keeps its token.
             let is_upgrade =
-                known.is_some_and(|(_, mode)| mode == LockMode::Shared && hold.mode == LockMode::Exclusive);
+                known.is_some_and(|(_, mode)| mode == LockMode::Shared && lock.mode == LockMode::Exclusive);
             if known.is_none_or(|(old, _)| old != token) || is_upgrade {
-                granted.push((token, id, path, hold.mode));
+                granted.push((token, id, path, lock.mode));
             }
-            self.of.insert(id, (token, hold.mode));
+            self.of.insert(id, (token, lock.mode));
         }
         granted.sort();
         for (token, id, path, _) in &granted {
             if let Some(highest) = self.highest.insert((*path).clone(), *token).filter(|highest| highest >= token) {
-                return Err(format!("hold {id} on {path} was granted under token {token}, after {highest}"));
+                return Err(format!("lock {id} on {path} was granted under token {token}, after {highest}"));
             }
         }
         let late = granted.iter().filter(|(_, id, ..)| waited(*id)).count();
@@ -88,20 +88,20 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
     if !client.is_open {
         return Ok(());
     }
-    for (id, (path, known)) in &client.holds {
+    for (id, (path, known)) in &client.locks {
         let is = truth.lock_status(path, *id);
         if is != *known {
-            return Err(format!("client {} knows hold {id} on {path} as {known:?}: it is {is:?}", client.place));
+            return Err(format!("client {} knows lock {id} on {path} as {known:?}: expected {is:?}", client.place));
         }
     }
     let session = client.holder.session();
-    let own = truth.locks().filter(|(_, _, hold)| Some(hold.session) == session && hold.lease.session() == session);
-    let gives_back = |id: &LockId| {
+    let own = truth.locks().filter(|(_, _, lock)| Some(lock.session) == session && lock.lease.session() == session);
+    let is_releasing = |id: &LockId| {
         let mut writes = client.writes.values().map(|open| &open.change);
         writes.any(|write| matches!(write, Write::Unlock { lock, .. } if lock == id))
     };
-    match own.map(|(id, ..)| id).find(|id| !client.holds.contains_key(id) && !gives_back(id)) {
-        Some(id) => Err(format!("client {} does not know of its hold {id}", client.place)),
+    match own.map(|(id, ..)| id).find(|id| !client.locks.contains_key(id) && !is_releasing(id)) {
+        Some(id) => Err(format!("client {} does not know its lock {id}", client.place)),
         None => Ok(()),
     }
 }
@@ -109,8 +109,8 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
 /// The locks of departed clients have ended.
 pub(crate) fn check_owners(clients: &[Client], truth: &State) -> Result<(), String> {
     let is_owned = |session| clients.iter().any(|client| client.is_open && client.holder.session() == Some(session));
-    match truth.locks().find(|(_, _, hold)| !is_owned(hold.session)) {
-        Some((id, path, hold)) => Err(format!("hold {id} on {path}, of session {}, is left", hold.session)),
+    match truth.locks().find(|(_, _, lock)| !is_owned(lock.session)) {
+        Some((id, path, lock)) => Err(format!("lock {id} on {path} outlives its owner, session {}", lock.session)),
         None => Ok(()),
     }
 }

@@ -28,20 +28,20 @@ struct Streak {
 
 /// The key leases that a lessor has renewed.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(BTreeMap<(LeaseId, Incarnation), Streak>);
+pub(crate) struct RenewedKeyLeases(BTreeMap<(LeaseId, Incarnation), Streak>);
 
-impl Kept {
+impl RenewedKeyLeases {
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// The lessor has answered that it renewed a lease.
-    pub(crate) fn renewed(&mut self, kept: &message::KeyLeasePromise, now: Instant) {
-        if !matches!(kept.result, KeepAliveResult::Renewed(_)) || kept.ttl < TTL_MIN {
+    pub(crate) fn renewed(&mut self, promise: &message::KeyLeasePromise, now: Instant) {
+        if !matches!(promise.result, KeepAliveResult::Renewed(_)) || promise.ttl < TTL_MIN {
             return;
         }
-        let first = Streak { since: now, last: now, ttl: kept.ttl };
-        let streak = self.0.entry((kept.id, kept.incarnation)).or_insert(first);
+        let first = Streak { since: now, last: now, ttl: promise.ttl };
+        let streak = self.0.entry((promise.id, promise.incarnation)).or_insert(first);
         if now.since(streak.last) > streak.ttl / 2 {
             streak.since = now;
         }
@@ -56,7 +56,7 @@ impl Kept {
             let is_in_time = now.since(last) <= ttl / 2 && last.since(since) > ttl / 2;
             if *outcome == Outcome::Expired && is_in_time {
                 return Err(format!(
-                    "key lease {id} of {ttl:?} has ended: it was kept for {:?}, the last time {:?} ago",
+                    "key lease {id} of {ttl:?} has ended: it was renewed in time for {:?}, the last time {:?} ago",
                     last.since(since),
                     now.since(last)
                 ));
