@@ -5,14 +5,13 @@ use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_P
 
 #[test]
 fn term_counts_from_sending_less_the_drift_allowance() {
-    let mut client =
-        Client::with(|config| config.drift_allowance = DriftAllowance::from_ppm(10_000).expect("valid")).connect();
+    let drift = DriftAllowance::from_ppm(10_000).expect("valid");
+    let mut client = Client::with(|config| config.drift_allowance = drift).connect();
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
     client.now = at(104);
     let effects = client.answer(acquire, acquired("/", 1, 1));
-    let until = at(100).after(Duration::from_millis(9_900));
-    assert_eq!(effects[0], volume_valid("/", 1, until));
+    assert_eq!(effects[0], volume_valid("/", 1, at(100).after(Duration::from_millis(9_900))));
 }
 
 /// Gray and Cheriton's t_c: the server's term, less the round trip and the drift of the clocks.
