@@ -113,7 +113,7 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
     for role in [CLIENT, PEER] {
         let answer = answer_to(&address, &hello(9, role)).await;
         let why = reason(&answer).unwrap_or_else(|| panic!("{answer:02x?}"));
-        let (theirs, ours) = ("version 9".to_owned(), format!("the server {PROTOCOL_VERSION}"));
+        let (theirs, ours) = ("version 9".to_owned(), format!("the server version {PROTOCOL_VERSION}"));
         assert!(why.contains(&theirs) && why.contains(&ours), "{why}");
     }
     let answer = answer_to(&address, &hello(PROTOCOL_VERSION, 7)).await;
