@@ -148,11 +148,11 @@ fn stopped_replica_is_replaced_at_another_address() {
     let refused = |address: &str| cli.fails(["cluster", "replace", &id, address]);
     let (status, kind, message) = refused(&other);
     assert_eq!((status, kind.as_str()), (1, "replace"), "it runs");
-    assert!(message.contains(&format!("replica {moved} answers at {recorded}: stop it first")), "{message}");
+    assert!(message.contains(&format!("replica {moved}: answers at {recorded}; stop it")), "{message}");
     let (status, _, message) = refused(&taken);
     assert!(status == 1 && message.contains(&format!("{taken}: the address of replica {leader}")), "{message}");
     let (status, _, message) = refused(&recorded);
-    assert!(status == 1 && message.contains(&format!("replica {moved} is at {recorded}, and answers")), "{message}");
+    assert!(status == 1 && message.contains(&format!("replica {moved}: answers at {recorded} already")), "{message}");
     let (status, _, message) = cli.fails(["cluster", "replace", "9", &other]);
     assert!(status == 1 && message.contains("replica 9: not a member of this cluster"), "{message}");
 
@@ -213,8 +213,8 @@ fn changed_cluster_list_is_refused_with_both_lists() {
     let mut three = alone.clone();
     three.extend([(2, free_address()), (3, free_address())]);
     let said = Started::of(1, &three, &data, None).refused();
-    let founded = format!("bootstrapped with --cluster 1={}, and", alone[&1]);
-    let started = format!("--cluster 1={},2={},3={};", three[&1], three[&2], three[&3]);
+    let founded = format!("bootstrapped with --cluster 1={}, not ", alone[&1]);
+    let started = format!("not 1={},2={},3={};", three[&1], three[&2], three[&3]);
     for part in [&founded, &started, "empty the folder"] {
         assert!(said.contains(part), "{part}: {said}");
     }
