@@ -53,12 +53,11 @@ async fn client_does_not_read_from_another_cluster() {
         }
     })
     .await;
-    let ReadError::Unavailable { source: Unavailable::OtherCluster { endpoint, got, expected }, .. } = &refused else {
-        unreachable!("it was looked for")
-    };
+    let ReadError::Unavailable { source, .. } = &refused else { unreachable!("it was looked for") };
+    let Unavailable::OtherCluster { endpoint, got, expected } = source else { unreachable!("it was looked for") };
     assert_eq!(endpoint, cluster.address(wiped));
     assert_ne!(got, expected);
-    let said = refused.to_string();
+    let said = source.to_string();
     assert!([endpoint, got, expected].iter().all(|part| said.contains(part.as_str())), "{said}");
 
     cluster.spawn(leader);

@@ -253,7 +253,7 @@ fn log_entry_of_another_format_is_refused_with_both_numbers() {
     let crc = crc32fast::hash(&[&key, &value[4..]].concat());
     value[..4].copy_from_slice(&crc.to_le_bytes());
     let refused = log::rewritten_entry(&key, &value).expect_err("another format").to_string();
-    assert_eq!(refused, format!("entry 12: format 9: expected {LOG_FORMAT}"));
+    assert_eq!(refused, format!("entry 12: format 9; expected {LOG_FORMAT}"));
 }
 
 fn path(text: &str) -> NodePath {
@@ -367,7 +367,7 @@ fn witness_changes_with_its_format_and_another_is_refused() {
     slot[..4].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&file, &bytes).expect("written");
     let refused = DurableIndex::open(&file).expect_err("another format").to_string();
-    assert_eq!(refused, format!("the witness has format 9: expected {DURABLE_INDEX_FORMAT}"));
+    assert_eq!(refused, format!("file witness: format 9; expected {DURABLE_INDEX_FORMAT}"));
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn standing_changes_with_its_format_and_another_is_refused() {
     bytes[end..].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&file, &bytes).expect("written");
     let refused = store_identity::load(dir.path(), 2).expect_err("another format").to_string();
-    assert!(refused.ends_with(&format!("format 9: expected {}", store_identity::FORMAT)), "{refused}");
+    assert!(refused.ends_with(&format!("format 9; expected format {}", store_identity::FORMAT)), "{refused}");
 }
 
 /// Sets the format of a database, or removes it.
@@ -428,6 +428,6 @@ async fn journal_of_another_store_format_is_refused_and_not_cut() {
     StateStore::open(&state, Poison::default()).expect("made").0.close().await.expect("closed");
     std::fs::write(state.join("version"), b"FJL\x04").expect("written");
     let refused = StateStore::open(&state, Poison::default()).err().expect("another format").to_string();
-    assert!(refused.contains("store format 4: expected 3"), "{refused}");
+    assert!(refused.contains("store format 4; expected 3"), "{refused}");
     assert!(!dir.path().join("state.cut").exists(), "nothing was cut off");
 }

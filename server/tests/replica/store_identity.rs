@@ -125,5 +125,5 @@ async fn a_state_that_lacks_what_the_log_has_purged_is_refused() {
     fs::rename(&old, &state).expect("put back");
     let refused = cluster.start_with(cluster.config(1)).await.expect_err("refused");
     assert!(matches!(refused, ReplicaStartError::Gap { .. }), "{refused}");
-    assert!(refused.to_string().contains("comes back from the others"), "{refused}");
+    assert!(refused.to_string().contains("copies the data of the other replicas"), "{refused}");
 }
