@@ -7,12 +7,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use leasehold_protocol::{
     command::{Write, Written},
+    lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     message::{
         Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, LeaseInfo, PendingWriteInfo, Refusal, ServiceInfo,
         VolumeInfo,
     },
     path::{NodePath, PathError},
-    volume::{Tracking, VolumeSettings},
+    volume::{Tracking, VolumeError, VolumeSettings},
 };
 
 use crate::{
@@ -307,48 +308,87 @@ impl<'a> Admin<'a> {
 pub struct CreateVolumeBuilder<'a> {
     client: &'a Client,
     path: GivenPath,
-    term: Duration,
-    object_term: Duration,
-    skew_margin: Duration,
-    tracking: Tracking,
+    base: VolumeSettings,
+    term: Option<Duration>,
+    object_term: Option<ObjectTerm>,
+    skew_margin: Option<Duration>,
+    tracking: Option<Tracking>,
+    on_write: Option<OnWrite>,
+    grants: Option<GrantPolicy>,
 }
 
 impl<'a> CreateVolumeBuilder<'a> {
     fn new(client: &'a Client, path: GivenPath) -> Self {
-        let usual = VolumeSettings::DEFAULT;
-        let (term, object_term) = (usual.term(), usual.object_term());
-        Self { client, path, term, object_term, skew_margin: usual.skew_margin(), tracking: usual.tracking() }
+        Self {
+            client,
+            path,
+            base: VolumeSettings::DEFAULT,
+            term: None,
+            object_term: None,
+            skew_margin: None,
+            tracking: None,
+            on_write: None,
+            grants: None,
+        }
     }
 
-    /// All settings at once.
+    /// All settings at once, instead of [`VolumeSettings::DEFAULT`]. The other calls change single
+    /// ones.
     pub fn settings(mut self, settings: VolumeSettings) -> Self {
-        (self.term, self.object_term) = (settings.term(), settings.object_term());
-        (self.skew_margin, self.tracking) = (settings.skew_margin(), settings.tracking());
+        self.base = settings;
         self
     }
 
     /// The term of volume leases: how long a dead client can delay a write, apart from the margin.
     pub fn term(mut self, term: Duration) -> Self {
-        self.term = term;
+        self.term = Some(term);
         self
     }
 
-    /// The term of object leases.
-    pub fn object_term(mut self, term: Duration) -> Self {
-        self.object_term = term;
+    /// The term of object leases: a [`Duration`] or an [`ObjectTerm`]. Zero means that each read
+    /// asks a server.
+    pub fn object_term(mut self, term: impl Into<ObjectTerm>) -> Self {
+        self.object_term = Some(term.into());
         self
     }
 
     /// How long the server waits after a volume lease's end before it counts the lease as ended.
     pub fn skew_margin(mut self, margin: Duration) -> Self {
-        self.skew_margin = margin;
+        self.skew_margin = Some(margin);
         self
     }
 
     /// How the server tracks object leases.
     pub fn tracking(mut self, tracking: Tracking) -> Self {
-        self.tracking = tracking;
+        self.tracking = Some(tracking);
         self
+    }
+
+    /// What a write does about object leases. With [`OnWrite::Wait`], the object term may be no
+    /// longer than the volume term.
+    pub fn on_write(mut self, on_write: OnWrite) -> Self {
+        self.on_write = Some(on_write);
+        self
+    }
+
+    /// Which reads get an object lease.
+    pub fn grants(mut self, grants: GrantPolicy) -> Self {
+        self.grants = Some(grants);
+        self
+    }
+
+    fn checked(&self) -> Result<VolumeSettings, VolumeError> {
+        let base = &self.base;
+        let (term, margin) = (self.term.unwrap_or(base.term()), self.skew_margin.unwrap_or(base.skew_margin()));
+        let tracking = self.tracking.unwrap_or(base.tracking());
+        let object_term = self.object_term.unwrap_or(base.object_term());
+        let (on_write, grants) = (self.on_write.unwrap_or(base.on_write()), self.grants.unwrap_or(base.grants()));
+        // The policy is checked against the volume term, so these belong together.
+        VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, self.client.driver().options.drift)?.with_policy(
+            object_term,
+            on_write,
+            grants,
+        )
     }
 }
 
@@ -357,12 +397,9 @@ impl<'a> IntoFuture for CreateVolumeBuilder<'a> {
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { client, path, term, object_term, skew_margin, tracking } = self;
         Box::pin(async move {
-            let drift = client.driver().options.drift;
-            let settings = VolumeSettings::new(term, object_term, skew_margin, tracking, drift)
-                .map_err(|error| WriteError::Refused(Refusal::Volume(error)))?;
-            client.write(Write::CreateVolume { path: path?, settings }, None).await
+            let settings = self.checked().map_err(|error| WriteError::Refused(Refusal::Volume(error)))?;
+            self.client.write(Write::CreateVolume { path: self.path?, settings }, None).await
         })
     }
 }

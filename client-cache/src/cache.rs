@@ -51,9 +51,12 @@
 //! Then the map has only the copy that was installed last. Reads of the other path go to a server,
 //! as after an eviction. No answer is wrong, because a hit compares the path.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use leasehold_protocol::{
@@ -109,6 +112,13 @@ pub(crate) struct CacheHit {
     pub(crate) until: Instant,
 }
 
+/// A content that was current `age` ago.
+#[derive(Debug)]
+pub(crate) struct RecentCopy {
+    pub(crate) content: SharedContent,
+    pub(crate) age: Duration,
+}
+
 /// The cached copies of one client.
 #[derive(Debug)]
 pub(crate) struct Cache {
@@ -155,6 +165,16 @@ impl Cache {
         let count = self.counters.hit();
         self.policy.served(kind, path, count);
         Some(hit)
+    }
+
+    /// A copy that was valid at most `max_age` ago, and its age. For reads that ask for no more than
+    /// that: no other read may use it.
+    pub(crate) fn recent(&self, kind: ObjectKind, path: &NodePath, max_age: Duration) -> Option<RecentCopy> {
+        let copy = self.of(kind).get(&path.code())?;
+        // The copy was current as long as both leases held (S1), and it has not been recalled.
+        let last_valid = copy.until.min(copy.volume.last_valid());
+        let age = clock::now().since(last_valid);
+        (age <= max_age && copy.content.is_of(path)).then(|| RecentCopy { content: copy.content.clone(), age })
     }
 
     /// When the copy's leases end. `None` if it may not be used now. Does not count as a use.
@@ -251,8 +271,6 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use leasehold_protocol::{
         id::{Epoch, Incarnation},
         object::Children,

@@ -22,6 +22,7 @@ use leasehold_protocol::{
     command::{Write, Written},
     holder::{self, Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId, WatchId, WriteId},
     id::{LeaseId, LockId, SessionId, Stamp},
+    lease_policy::LeaseRequest,
     message::{Body, Consent, Recall, Request, Response},
     object::{Content, Object},
     path::NodePath,
@@ -44,6 +45,7 @@ use crate::{
     lost_change::LostChange,
     options::Options,
     pending_release::{PendingRelease, PendingReleases},
+    recent::{self, RecentAnswers},
     shared_content::SharedContent,
     stats::count,
     status::{ConnectionState, Status},
@@ -116,6 +118,7 @@ struct DriverCore {
 pub(crate) struct Driver {
     pub(crate) options: Options,
     pub(crate) cache: Cache,
+    pub(crate) recent: RecentAnswers,
     pub(crate) status: Status,
     /// The current connection, for requests that bypass the rules.
     pub(crate) connection: watch::Sender<Option<LeaseholdClient>>,
@@ -167,6 +170,7 @@ impl Driver {
         };
         Self {
             cache: Cache::new(options.cache_capacity_bytes),
+            recent: RecentAnswers::new(options.cache_capacity_bytes / recent::SHARE),
             status: Status::new(options.endpoints.clone()),
             connection: watch::Sender::new(None),
             pending_releases: PendingReleases::default(),
@@ -177,12 +181,12 @@ impl Driver {
         }
     }
 
-    pub(crate) fn read(&self, object: Object) -> (ReadId, oneshot::Receiver<ReadOutcome>) {
+    pub(crate) fn read(&self, object: Object, lease: LeaseRequest) -> (ReadId, oneshot::Receiver<ReadOutcome>) {
         let mut core = self.core.lock();
         let read = ReadId(core.next_id());
         let (admitted, receiver) = core.waiting.read(read);
         if let Some(read) = admitted {
-            self.step(&mut core, HolderInput::Read { read, object });
+            self.step(&mut core, HolderInput::Read { read, object, lease });
         }
         (read, receiver)
     }

@@ -106,6 +106,7 @@ mod path_hash;
 mod pending_release;
 mod policy;
 mod read;
+mod recent;
 mod registration;
 mod shared_content;
 mod snapshot;
@@ -150,6 +151,7 @@ pub use leasehold_protocol::{
     command::{Attach, Condition, WriteRefusal, Written},
     drift::Excess as ClockExcess,
     id::{LeaseId, LockId, Revision, SessionId, Token},
+    lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
     lock::{LockGrant, LockMode, LockStatus},
     message::{
         BlockedReadInfo, ClockInfo, ClusterInfo, CoveringInfo, HolderInfo, LeaseInfo, LockInfo, MemberInfo,

@@ -12,13 +12,14 @@ use futures::{FutureExt, future::BoxFuture};
 use leasehold_protocol::{
     holder::{self, ReadId},
     id::Revision,
+    lease_policy::LeaseRequest,
     object::{Children, Content, Data, NodeOwner, Object, ObjectKind},
     path::{NodePath, PathError},
     time::Instant,
 };
 
 use crate::{
-    cache::CacheHit,
+    cache::{CacheHit, RecentCopy},
     call::{GivenPath, given},
     client::Client,
     clock,
@@ -125,17 +126,67 @@ pub struct ReadBuilder<'a, T> {
     path: GivenPath,
     kind: ObjectKind,
     timeout: Option<Duration>,
+    lease: LeaseRequest,
+    max_stale: Option<Duration>,
     convert: fn(Read) -> T,
 }
 
 impl<'a, T> ReadBuilder<'a, T> {
     pub(crate) fn new(client: &'a Client, path: GivenPath, kind: ObjectKind, convert: fn(Read) -> T) -> Self {
-        Self { client, path, kind, timeout: None, convert }
+        Self { client, path, kind, timeout: None, lease: LeaseRequest::Implicit, max_stale: None, convert }
     }
 
     /// How long the read may take. By default, the client's timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Whether the read asks for an object lease. By default, it gets one if the volume grants one
+    /// to all readers. A client that reads a node only once should ask for none: a lease would only
+    /// delay the next write of the node.
+    ///
+    /// It is a hint. Reads of one object at one time share a request, which asks for the most that
+    /// any of them wants.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold_client_cache::LeaseRequest;
+    ///
+    /// let once = client.get("/import/batch-17").lease(LeaseRequest::Unwanted).await?;
+    /// let often = client.get("/config/web/port").lease(LeaseRequest::Explicit).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lease(mut self, lease: LeaseRequest) -> Self {
+        self.lease = lease;
+        self
+    }
+}
+
+/// Reads that accept an old answer.
+impl<T> ReadBuilder<'_, T> {
+    /// Accepts an answer from memory that was current at most this long ago, also if the leases
+    /// have ended, or if the volume grants none. [`Read::age`] says how old it is. Without such an
+    /// answer, a server is asked as usual.
+    ///
+    /// This is the weak end of the scale: *a fixed time to live*, as in most caches. The client
+    /// still sees its own writes. A copy that was recalled is gone, so in a volume with leases the
+    /// answer is rarely older than an outage.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let read = client.read("/prices/eur").max_stale(Duration::from_secs(30)).await?;
+    /// if let Some(age) = read.age {
+    ///     println!("current {age:?} ago");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn max_stale(mut self, age: Duration) -> Self {
+        self.max_stale = Some(age);
         self
     }
 }
@@ -182,7 +233,15 @@ impl<T> Future for ReadFuture<'_, T> {
                     return Poll::Ready(Ok((read.convert)(Read::from_memory(hit))));
                 }
                 let (object, after) = (Object { path: path.clone(), kind }, read.client.timeout(read.timeout));
-                waiting.insert(Box::pin(driver.miss(object, after)))
+                match read.max_stale {
+                    None => waiting.insert(Box::pin(driver.miss(object, read.lease, after))),
+                    Some(most) => {
+                        if let Some(recent) = driver.recent_copy(&object, most) {
+                            return Poll::Ready(Ok((read.convert)(Read::recent(recent))));
+                        }
+                        waiting.insert(Box::pin(driver.miss_remembered(object, read.lease, after)))
+                    }
+                }
             }
         };
         waiting.poll_unpin(cx).map(|outcome| outcome.map(read.convert))
@@ -220,6 +279,10 @@ pub struct Read {
     pub valid_for: Option<Duration>,
     /// The lease that the node is attached to, if any.
     pub owner: Option<NodeOwner>,
+    /// `None`: the content was current at a moment during the read. Otherwise it was current this
+    /// long before, and may have changed since. Only reads with
+    /// [`max_stale`](ReadBuilder::max_stale) return such a content.
+    pub age: Option<Duration>,
 }
 
 impl Read {
@@ -229,7 +292,12 @@ impl Read {
             _ => None,
         };
         let valid_for = until.filter(|until| now < *until).map(|until| until.since(now));
-        Self { revision: content.modify_revision(), content, source, valid_for, owner }
+        Self { revision: content.modify_revision(), content, source, valid_for, owner, age: None }
+    }
+
+    fn recent(copy: RecentCopy) -> Self {
+        let RecentCopy { content, age } = copy;
+        Self { age: Some(age), ..Self::new(content, ReadSource::Memory, None, clock::now()) }
     }
 
     pub(crate) fn from_memory(hit: CacheHit) -> Self {
@@ -254,13 +322,34 @@ impl Driver {
     pub(crate) async fn get(&self, kind: ObjectKind, path: &NodePath, after: Duration) -> Result<Read, ReadError> {
         match self.cache.hit(kind, path) {
             Some(hit) => Ok(Read::from_memory(hit)),
-            None => self.miss(Object { path: path.clone(), kind }, after).await,
+            None => self.miss(Object { path: path.clone(), kind }, LeaseRequest::Implicit, after).await,
         }
     }
 
-    async fn miss(&self, object: Object, after: Duration) -> Result<Read, ReadError> {
+    /// The newest content of an object that was current at most `max_age` ago.
+    fn recent_copy(&self, object: &Object, max_age: Duration) -> Option<RecentCopy> {
+        let copy = self.cache.recent(object.kind, &object.path, max_age);
+        let answer = self.recent.get(object, max_age, clock::now());
+        let recent = [copy, answer].into_iter().flatten().min_by_key(|recent| recent.age);
+        if recent.is_some() {
+            count(&self.cache.counters.stale_hits);
+        }
+        recent
+    }
+
+    /// As `miss`. Remembers an answer without a lease for later reads that accept an old one.
+    async fn miss_remembered(&self, object: Object, lease: LeaseRequest, after: Duration) -> Result<Read, ReadError> {
+        let sent = clock::now();
+        let read = self.miss(object.clone(), lease, after).await?;
+        if read.valid_for.is_none() {
+            self.recent.remember(object, read.content.clone(), sent);
+        }
+        Ok(read)
+    }
+
+    async fn miss(&self, object: Object, lease: LeaseRequest, after: Duration) -> Result<Read, ReadError> {
         count(&self.cache.counters.misses);
-        match tokio::time::timeout(after, self.fetch(object)).await {
+        match tokio::time::timeout(after, self.fetch(object, lease)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(match self.status.unavailable() {
                 Some(source) => ReadError::Unavailable { after, source },
@@ -269,9 +358,9 @@ impl Driver {
         }
     }
 
-    async fn fetch(&self, object: Object) -> Result<Read, ReadError> {
+    async fn fetch(&self, object: Object, lease: LeaseRequest) -> Result<Read, ReadError> {
         loop {
-            let (read, answer) = self.read(object.clone());
+            let (read, answer) = self.read(object.clone(), lease);
             let _waiting = ReadWait { driver: self, read };
             match answer.await {
                 Ok(ReadOutcome::Content { content, from_server, valid_until }) => {

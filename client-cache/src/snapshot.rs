@@ -160,7 +160,14 @@ mod tests {
             }
             None => SharedContent::new(path, Arc::new(content)),
         };
-        Read { revision: content.modify_revision(), content, source: ReadSource::Server, valid_for: None, owner: None }
+        Read {
+            revision: content.modify_revision(),
+            content,
+            source: ReadSource::Server,
+            valid_for: None,
+            owner: None,
+            age: None,
+        }
     }
 
     fn found(revision: u64) -> Content {

@@ -15,6 +15,8 @@ const STRIPES: usize = 64;
 pub struct Stats {
     /// Reads that were answered from memory, without a server.
     pub hits: u64,
+    /// Reads that were answered from memory with an old content, which they accepted.
+    pub stale_hits: u64,
     /// All other reads.
     pub misses: u64,
     /// Read requests that were sent. Fewer than misses if reads shared a request.
@@ -41,6 +43,7 @@ struct Stripe(AtomicU64);
 #[derive(Debug)]
 pub(crate) struct Counters {
     hits: [Stripe; STRIPES],
+    pub(crate) stale_hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) server_reads: AtomicU64,
     pub(crate) revalidations: AtomicU64,
@@ -54,6 +57,7 @@ impl Default for Counters {
     fn default() -> Self {
         Self {
             hits: std::array::from_fn(|_| Stripe::default()),
+            stale_hits: AtomicU64::default(),
             misses: AtomicU64::default(),
             server_reads: AtomicU64::default(),
             revalidations: AtomicU64::default(),
@@ -84,6 +88,7 @@ impl Counters {
     pub(crate) fn read(&self, copies: u64) -> Stats {
         Stats {
             hits: self.hits.iter().map(|stripe| stripe.0.load(Relaxed)).sum(),
+            stale_hits: self.stale_hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             server_reads: self.server_reads.load(Relaxed),
             revalidations: self.revalidations.load(Relaxed),

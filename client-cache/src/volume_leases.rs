@@ -17,12 +17,17 @@ use std::{
 
 use leasehold_protocol::{holder::validity::VolumeValidity, id::Incarnation, path::NodePath, time::Instant};
 
-use crate::sync::{AtomicBool, AtomicU64};
+use crate::{
+    clock,
+    sync::{AtomicBool, AtomicU64},
+};
 
 /// One volume lease, shared by the copies that were granted under it.
 #[derive(Debug, Default)]
 pub(crate) struct VolumeLeaseCell {
     until: AtomicU64,
+    /// If `until` is zero: when the copies were last valid.
+    ended: AtomicU64,
     used: AtomicBool,
 }
 
@@ -34,7 +39,20 @@ impl VolumeLeaseCell {
     }
 
     pub(crate) fn set(&self, until: Instant) {
+        let before = self.until();
+        if until == Instant::ZERO && before != Instant::ZERO {
+            // The client may have ended the lease before its time.
+            self.ended.store(before.min(clock::now()).as_micros(), Relaxed);
+        }
         self.until.store(until.as_micros(), Release);
+    }
+
+    /// The latest time at which the volume lease is known to hold.
+    pub(crate) fn last_valid(&self) -> Instant {
+        match self.until() {
+            Instant::ZERO => Instant::from_micros(self.ended.load(Relaxed)),
+            until => until,
+        }
     }
 
     /// Records that a copy was served.

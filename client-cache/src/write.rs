@@ -15,6 +15,7 @@ use leasehold_protocol::{
 use crate::{
     call::{GivenPath, given},
     client::Client,
+    clock,
     driver::Driver,
     error::WriteError,
 };
@@ -150,6 +151,12 @@ impl Driver {
     /// Writes, and waits for the outcome for at most `after`.
     pub(crate) async fn execute_write(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
         check(&change)?;
+        let result = self.outcome_within(change, after).await;
+        self.recent.note_write(clock::now());
+        result
+    }
+
+    async fn outcome_within(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
         let (write, mut outcome) = self.write(change);
         let waiting = WriteWait { driver: self, write };
         if let Ok(outcome) = tokio::time::timeout(after, &mut outcome).await {

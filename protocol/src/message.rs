@@ -24,6 +24,7 @@ use crate::{
     command::{Write, Written},
     drift::{ClockAnswer, ClockQuestion},
     id::{CoveringNumber, Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, VolumeGeneration},
+    lease_policy::{LeaseOffer, LeaseRequest},
     lock::LockStatus,
     object::{Content, Data, Object, ObjectSet},
     path::NodePath,
@@ -123,6 +124,8 @@ pub enum Body {
         /// The modify revision of the client's copy, which the client may no longer use. If the
         /// object still has this revision, the answer has no [`Content`].
         known: Option<Revision>,
+        /// Whether the reader wants a lease.
+        lease: LeaseRequest,
     },
     /// The same read, after [`Answer::ReadBlocked`]. The server answers when the write lease has
     /// ended. That may take as long as the owner's lease and its margin. Lost: the client reads
@@ -132,6 +135,8 @@ pub enum Body {
         object: Object,
         /// As in [`Body::Read`].
         known: Option<Revision>,
+        /// As in [`Body::Read`].
+        lease: LeaseRequest,
     },
     /// A write (S2, S9).
     Write {
@@ -482,11 +487,13 @@ pub enum Revival {
 pub struct ReadAnswer {
     /// The content. None if the object still has the revision in the request.
     pub content: Option<Content>,
-    /// A lease on the object. None while a write of the object is pending (S3), or if the session
-    /// has no lease on the volume.
+    /// A lease on the object. None while a write of the object is pending (S3), if the session has
+    /// no lease on the volume, or if the volume's policy grants none to this read.
     pub grant: Option<Grant>,
     /// The volume of the object. A client acquires it to get a lease.
     pub volume: NodePath,
+    /// Which reads of the volume get a lease.
+    pub offer: LeaseOffer,
     /// The revision that was applied when the answer was made.
     pub applied: Revision,
 }

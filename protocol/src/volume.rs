@@ -1,11 +1,14 @@
 //! Volumes: subtrees whose objects share volume leases. A volume's term bounds how long a failed
 //! client delays a write (Yin et al. 1999).
+//!
+//! The lease policy of a volume is in [`lease_policy`](crate::lease_policy).
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    lease_policy::{GrantPolicy, LeaseOffer, LeaseRequest, ObjectTerm, OnWrite},
     reached::{Bound, reached},
     time::DriftAllowance,
 };
@@ -26,17 +29,21 @@ pub enum Tracking {
 #[serde(try_from = "RawSettings", into = "RawSettings")]
 pub struct VolumeSettings {
     term: Duration,
-    object_term: Duration,
+    object_term: ObjectTerm,
     skew_margin: Duration,
     tracking: Tracking,
+    on_write: OnWrite,
+    grants: GrantPolicy,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct RawSettings {
     term: Duration,
-    object_term: Duration,
+    object_term: ObjectTerm,
     skew_margin: Duration,
     tracking: Tracking,
+    on_write: OnWrite,
+    grants: GrantPolicy,
 }
 
 /// The reason why settings are refused, with the numbers.
@@ -55,6 +62,43 @@ pub enum VolumeError {
     /// The object term is shorter than the volume term, or too long.
     #[error("object term {got:?}: out of range; expected the volume term, {least:?}, to {most:?}")]
     ObjectTerm {
+        /// The requested term.
+        got: Duration,
+        /// The lower bound.
+        least: Duration,
+        /// The upper bound.
+        most: Duration,
+    },
+    /// Writes wait for the end of object leases, and these could outlast a volume lease.
+    #[error(
+        "object term {got}: out of range for writes that send no recall; expected {least:?} to the \
+         volume term, {most:?}"
+    )]
+    WaitTooLong {
+        /// The requested term.
+        got: ObjectTerm,
+        /// The lower bound.
+        least: Duration,
+        /// The volume term.
+        most: Duration,
+    },
+    /// The share of an adaptive object term is out of bounds.
+    #[error("adaptive object term of {got} %: out of range; expected 1 to 100 % of an object's age")]
+    Share {
+        /// The requested share, in percent.
+        got: u32,
+    },
+    /// The lower bound of an adaptive object term is above its upper bound.
+    #[error("adaptive object term of {least:?} to {most:?}: expected the shorter term first")]
+    AdaptiveOrder {
+        /// The shortest term.
+        least: Duration,
+        /// The longest term.
+        most: Duration,
+    },
+    /// The term of a first lease is out of bounds.
+    #[error("first object term {got:?}: out of range; expected {least:?} to {most:?}")]
+    FirstTerm {
         /// The requested term.
         got: Duration,
         /// The lower bound.
@@ -96,9 +140,11 @@ impl VolumeSettings {
     /// and object leases of an hour.
     pub const DEFAULT: Self = Self {
         term: Duration::from_secs(10),
-        object_term: Duration::from_secs(3600),
+        object_term: ObjectTerm::Fixed(Duration::from_secs(3600)),
         skew_margin: Duration::from_millis(100),
         tracking: Tracking::Objects,
+        on_write: OnWrite::Recall,
+        grants: GrantPolicy::All,
     };
 
     /// Makes settings, and checks them against the cluster's drift allowance (T3).
@@ -106,20 +152,60 @@ impl VolumeSettings {
     /// The margin must exceed twice the allowance over a volume term and a tick. Object terms can
     /// be much longer. For object leases the server waits [`VolumeSettings::object_wait`] instead.
     ///
+    /// Every read gets an object lease, and writes recall them. [`VolumeSettings::with_policy`]
+    /// changes that.
+    ///
     /// # Errors
     ///
     /// [`VolumeError`] with the given number and the bounds.
     pub fn new(
         term: Duration,
-        object_term: Duration,
+        object_term: impl Into<ObjectTerm>,
         skew_margin: Duration,
         tracking: Tracking,
         drift: DriftAllowance,
     ) -> Result<Self, VolumeError> {
-        let settings = Self { term, object_term, skew_margin, tracking };
+        let settings = Self { term, object_term: object_term.into(), skew_margin, tracking, ..Self::DEFAULT };
         settings.check_bounds()?;
         settings.check_drift(drift)?;
         Ok(settings)
+    }
+
+    /// These settings with another lease policy.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use leasehold_protocol::lease_policy::{GrantPolicy, ObjectTerm, OnWrite};
+    /// use leasehold_protocol::volume::VolumeSettings;
+    ///
+    /// // Polling: each read asks a server, and no write waits.
+    /// let usual = VolumeSettings::DEFAULT;
+    /// let polling = usual.with_policy(ObjectTerm::Zero, OnWrite::Recall, GrantPolicy::All)?;
+    /// assert_eq!(polling.term(), usual.term());
+    /// // An object lease that may outlast the volume lease would delay writes for longer.
+    /// let hour = ObjectTerm::Fixed(Duration::from_secs(3600));
+    /// assert!(usual.with_policy(hour, OnWrite::Wait, GrantPolicy::All).is_err());
+    /// # Ok::<_, leasehold_protocol::volume::VolumeError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError`] with the given term and the bounds.
+    pub fn with_policy(
+        self,
+        object_term: impl Into<ObjectTerm>,
+        on_write: OnWrite,
+        grants: GrantPolicy,
+    ) -> Result<Self, VolumeError> {
+        let settings = Self { object_term: object_term.into(), on_write, grants, ..self };
+        settings.check_bounds()?;
+        Ok(settings)
+    }
+
+    /// These settings with another tracking. Every tracking is valid with all other settings.
+    #[must_use]
+    pub fn with_tracking(self, tracking: Tracking) -> Self {
+        Self { tracking, ..self }
     }
 
     /// Checks the margin against a drift allowance (T3).
@@ -153,27 +239,101 @@ impl VolumeSettings {
             }
             return Err(VolumeError::Term { got: self.term, least: Self::TERM_MIN, most: Self::TERM_MAX });
         }
-        if self.object_term < self.term || self.object_term > Self::OBJECT_TERM_MAX {
-            if self.object_term > Self::OBJECT_TERM_MAX {
-                reached(Bound::ObjectTermMax);
+        self.check_object_term()?;
+        self.check_grants()
+    }
+
+    fn check_object_term(&self) -> Result<(), VolumeError> {
+        let (least, most) = match self.object_term {
+            ObjectTerm::Zero => return Ok(()),
+            ObjectTerm::Fixed(term) => (term, term),
+            ObjectTerm::Infinite if self.on_write == OnWrite::Recall => return Ok(()),
+            ObjectTerm::Infinite => (Duration::MAX, Duration::MAX),
+            ObjectTerm::Adaptive { least, most, percent } => {
+                if percent == 0 || percent > 100 {
+                    return Err(VolumeError::Share { got: percent });
+                }
+                if least > most {
+                    return Err(VolumeError::AdaptiveOrder { least, most });
+                }
+                (least, most)
             }
-            return Err(VolumeError::ObjectTerm {
-                got: self.object_term,
-                least: self.term,
-                most: Self::OBJECT_TERM_MAX,
-            });
+        };
+        if self.on_write == OnWrite::Wait {
+            return match least >= Self::TERM_MIN && most <= self.term {
+                true => Ok(()),
+                false => {
+                    Err(VolumeError::WaitTooLong { got: self.object_term, least: Self::TERM_MIN, most: self.term })
+                }
+            };
+        }
+        if most > Self::OBJECT_TERM_MAX {
+            reached(Bound::ObjectTermMax);
+        }
+        let got = if least < self.term { least } else { most };
+        if least < self.term || most > Self::OBJECT_TERM_MAX {
+            return Err(VolumeError::ObjectTerm { got, least: self.term, most: Self::OBJECT_TERM_MAX });
+        }
+        Ok(())
+    }
+
+    fn check_grants(&self) -> Result<(), VolumeError> {
+        let GrantPolicy::Returning { first } = self.grants else { return Ok(()) };
+        let most = match self.on_write {
+            OnWrite::Recall => Self::OBJECT_TERM_MAX,
+            OnWrite::Wait => self.term,
+        };
+        if first < Self::TERM_MIN || first > most {
+            return Err(VolumeError::FirstTerm { got: first, least: Self::TERM_MIN, most });
         }
         Ok(())
     }
 
     /// The term of volume leases.
-    pub fn term(&self) -> Duration {
+    pub const fn term(&self) -> Duration {
         self.term
     }
 
     /// The term of object leases.
-    pub fn object_term(&self) -> Duration {
+    pub fn object_term(&self) -> ObjectTerm {
         self.object_term
+    }
+
+    /// What a write does about object leases.
+    pub fn on_write(&self) -> OnWrite {
+        self.on_write
+    }
+
+    /// Which reads get an object lease.
+    pub fn grants(&self) -> GrantPolicy {
+        self.grants
+    }
+
+    /// Whether any session may have an object lease.
+    pub fn has_object_leases(&self) -> bool {
+        self.object_term != ObjectTerm::Zero
+    }
+
+    /// Which reads of the volume get an object lease, as its readers need to know it.
+    pub fn offer(&self) -> LeaseOffer {
+        match (self.object_term, self.grants) {
+            (ObjectTerm::Zero, _) => LeaseOffer::Nobody,
+            (_, GrantPolicy::OnRequest) => LeaseOffer::OnRequest,
+            (_, GrantPolicy::All | GrantPolicy::Returning { .. }) => LeaseOffer::Everybody,
+        }
+    }
+
+    /// The term of the object lease that a read gets; `None` if it gets none. `validates` says
+    /// whether the reader has a copy already, whose lease has ended. `age` is the time since the
+    /// object last changed, if it exists.
+    pub fn granted_term(&self, request: LeaseRequest, validates: bool, age: Option<Duration>) -> Option<Duration> {
+        if !self.offer().is_open_to(request) {
+            return None;
+        }
+        match self.grants {
+            GrantPolicy::Returning { first } if !validates && request != LeaseRequest::Explicit => Some(first),
+            _ => self.object_term.after(age),
+        }
     }
 
     /// How long the server waits after a volume lease's end before it counts the lease as ended
@@ -187,10 +347,19 @@ impl VolumeSettings {
         self.tracking
     }
 
-    /// How long after a grant the server counts an object lease as ended (T3). It is the sum of the
-    /// object term, the drift of two clocks over that term, and the margin.
-    pub fn object_wait(&self, drift: DriftAllowance) -> Duration {
-        self.object_term + drift.over(self.object_term) * 2 + self.skew_margin
+    /// How long after a grant of an object lease with this term the server counts it as ended (T3).
+    /// It is the sum of the term, the drift of two clocks over that term, and the margin.
+    pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
+        term.saturating_add(drift.over(term).saturating_mul(2)).saturating_add(self.skew_margin)
+    }
+
+    /// As [`VolumeSettings::object_wait`], for a lease whose term is unknown: the longest one.
+    pub fn longest_object_wait(&self, drift: DriftAllowance) -> Duration {
+        let first = match self.grants {
+            GrantPolicy::Returning { first } => first,
+            GrantPolicy::All | GrantPolicy::OnRequest => Duration::ZERO,
+        };
+        self.object_wait(self.object_term.longest().max(first), drift)
     }
 
     /// The interval at which ticks move the horizons of leases with this term.
@@ -217,8 +386,8 @@ pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
     fn from(settings: VolumeSettings) -> Self {
-        let VolumeSettings { term, object_term, skew_margin, tracking } = settings;
-        Self { term, object_term, skew_margin, tracking }
+        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants } = settings;
+        Self { term, object_term, skew_margin, tracking, on_write, grants }
     }
 }
 
@@ -228,8 +397,8 @@ impl TryFrom<RawSettings> for VolumeSettings {
     /// Checks the bounds only. The server that receives the settings knows the drift allowance, and
     /// checks the margin.
     fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
-        let RawSettings { term, object_term, skew_margin, tracking } = raw;
-        let settings = Self { term, object_term, skew_margin, tracking };
+        let RawSettings { term, object_term, skew_margin, tracking, on_write, grants } = raw;
+        let settings = Self { term, object_term, skew_margin, tracking, on_write, grants };
         settings.check_bounds()?;
         Ok(settings)
     }
@@ -300,7 +469,7 @@ mod tests {
             let promised = term + settings.tick();
             let spare = fast(promised + margin).checked_sub(slow(drift.shorten(promised)));
             assert!(spare.is_some(), "{settings:?} at {ppm} ppm");
-            let objects = fast(settings.object_wait(drift)).checked_sub(slow(drift.shorten(object_term)));
+            let objects = fast(settings.object_wait(object_term, drift)).checked_sub(slow(drift.shorten(object_term)));
             assert!(objects.is_some(), "objects: {settings:?} at {ppm} ppm");
             // If clocks drift, a third of the margin is not enough.
             tight += u32::from(fast(promised + margin / 3) < slow(drift.shorten(promised)));

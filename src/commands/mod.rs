@@ -10,6 +10,7 @@ pub(crate) mod inspect;
 pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod node;
+mod object_term;
 pub(crate) mod register;
 pub(crate) mod rm;
 pub(crate) mod services;

@@ -166,6 +166,16 @@ pub(crate) struct GetArgs {
     /// Print the bytes of values only, without paths and newlines
     #[arg(long)]
     raw: bool,
+    /// Accept a value from memory that was current at most this long ago; only a shell has a memory
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    max_stale: Option<Duration>,
+}
+
+/// How to read a value.
+#[derive(Debug, Clone, Copy)]
+struct ReadOptions {
+    raw: bool,
+    max_stale: Option<Duration>,
 }
 
 /// A value and its source.
@@ -183,6 +193,8 @@ pub(crate) struct GetAnswer {
     session: Option<u64>,
     source: &'static str,
     valid_ms: u64,
+    /// How long ago the value was current; null for one that was current during the read.
+    age_ms: Option<u64>,
     #[serde(skip)]
     bytes: Bytes,
     #[serde(skip)]
@@ -200,9 +212,10 @@ impl Text for GetAnswer {
     }
 
     fn note(&self) -> Option<String> {
-        let valid = match self.valid_for {
-            Duration::ZERO => "not kept".to_owned(),
-            span => format!("valid for {} more", duration::rough(span)),
+        let valid = match (self.age_ms, self.valid_for) {
+            (Some(age), _) => format!("current {} ago", duration::rough(Duration::from_millis(age))),
+            (None, Duration::ZERO) => "not kept".to_owned(),
+            (None, span) => format!("valid for {} more", duration::rough(span)),
         };
         Some(format!("from {}, revision {}, {valid}", self.source, self.revision))
     }
@@ -229,18 +242,18 @@ impl Text for GetListAnswer {
 impl GetArgs {
     pub(crate) async fn run(self, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
         let client = context.client().await?;
-        let raw = self.raw;
+        let options = ReadOptions { raw: self.raw, max_stale: self.max_stale };
         if let ([path], false) = (&self.paths[..], self.prefix) {
-            return boxed(GetAnswer::read(client, path.clone(), raw).await);
+            return boxed(GetAnswer::read(client, path.clone(), options).await);
         }
         let mut nodes = Vec::new();
         for path in self.paths {
             // A node below that is removed after it was listed is left out.
             let below = if self.prefix { walk(client, &path).await?.into_keys().collect() } else { Vec::new() };
             let below = below.into_iter().filter(|node| *node != path);
-            let reads = stream::iter(below).map(|node| GetAnswer::read_if_exists(client, node, raw));
+            let reads = stream::iter(below).map(|node| GetAnswer::read_if_exists(client, node, options));
             let below: Vec<_> = reads.buffered(READS_AT_ONCE).try_collect().await?;
-            nodes.push(GetAnswer::read(client, path, raw).await?);
+            nodes.push(GetAnswer::read(client, path, options).await?);
             nodes.extend(below.into_iter().flatten());
         }
         boxed(Ok(GetListAnswer { nodes }))
@@ -248,13 +261,22 @@ impl GetArgs {
 }
 
 impl GetAnswer {
-    async fn read(client: &Client, path: NodePath, raw: bool) -> Result<Self, CommandFailure> {
-        let read = Self::read_if_exists(client, path.clone(), raw).await?;
+    async fn read(client: &Client, path: NodePath, options: ReadOptions) -> Result<Self, CommandFailure> {
+        let read = Self::read_if_exists(client, path.clone(), options).await?;
         read.ok_or_else(|| CommandFailure::not_found().with_subject(path.as_str()))
     }
 
-    async fn read_if_exists(client: &Client, path: NodePath, raw: bool) -> Result<Option<Self>, CommandFailure> {
-        let read = client.read(&path).await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
+    async fn read_if_exists(
+        client: &Client,
+        path: NodePath,
+        options: ReadOptions,
+    ) -> Result<Option<Self>, CommandFailure> {
+        let read = client.read(&path);
+        let read = match options.max_stale {
+            Some(age) => read.max_stale(age),
+            None => read,
+        };
+        let read = read.await.map_err(|error| read_failure(&error).with_subject(path.as_str()))?;
         let Content::Data(Some(data)) = &*read.content else { return Ok(None) };
         let valid_for = read.valid_for.unwrap_or_default();
         let (value, encoding) = match std::str::from_utf8(&data.value) {
@@ -272,8 +294,9 @@ impl GetAnswer {
             session: read.owner.and_then(session),
             source: source_name(read.source),
             valid_ms: duration::millis(valid_for),
+            age_ms: read.age.map(duration::millis),
             bytes: data.value.clone(),
-            raw,
+            raw: options.raw,
             valid_for,
         }))
     }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use leasehold_client_cache::Client;
 use leasehold_protocol::{
     command::WriteRefusal,
+    lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     message::VolumeInfo,
     path::NodePath,
     time::DriftAllowance,
@@ -13,7 +14,7 @@ use leasehold_protocol::{
 };
 use serde::Serialize;
 
-use super::{boxed, waits};
+use super::{boxed, object_term, waits};
 use crate::{
     arguments,
     context::Context,
@@ -47,9 +48,10 @@ pub(crate) struct VolumeChangeArgs {
     /// Term of a volume lease: how long a write may wait for a client that died [new volumes: 10s]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     term: Option<Duration>,
-    /// Term of an object lease [new volumes: 1h]
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
-    object_term: Option<Duration>,
+    /// Term of an object lease: a duration; 0, each read asks a server; infinite; or adaptive, a
+    /// share of the time since the last change, as adaptive:PERCENT:LEAST:MOST [new volumes: 1h]
+    #[arg(long, value_name = "TERM", value_parser = object_term::parse)]
+    object_term: Option<ObjectTerm>,
     /// How long the server waits beyond a term; more than clocks can drift apart in it [new
     /// volumes: 100ms]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
@@ -58,6 +60,15 @@ pub(crate) struct VolumeChangeArgs {
     /// objects]
     #[arg(long)]
     tracking: Option<TrackingName>,
+    /// What a write does about the object leases of others [new volumes: recall]
+    #[arg(long)]
+    on_write: Option<OnWriteName>,
+    /// Which reads get an object lease [new volumes: all]
+    #[arg(long)]
+    grants: Option<GrantsName>,
+    /// With --grants returning: the term of a client's first lease on an object [the least: 200ms]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    first_term: Option<Duration>,
 }
 
 /// A volume.
@@ -86,6 +97,28 @@ enum TrackingName {
     Covering,
 }
 
+/// [`OnWrite`] on the command line.
+#[derive(Debug, Clone, Copy, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum OnWriteName {
+    /// Recall the leases, and go on when the holders have consented
+    Recall,
+    /// Send nothing, and wait until the leases have ended
+    Wait,
+}
+
+/// [`GrantPolicy`] on the command line.
+#[derive(Debug, Clone, Copy, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum GrantsName {
+    /// All reads
+    All,
+    /// Reads that ask for one
+    OnRequest,
+    /// All reads; a client's first lease on an object is short
+    Returning,
+}
+
 /// A change of a volume that took effect.
 #[derive(Debug, Serialize)]
 struct ChangeAnswer {
@@ -104,9 +137,16 @@ impl Text for ChangeAnswer {
 struct VolumeAnswer {
     path: NodePath,
     term_ms: u64,
-    object_term_ms: u64,
+    /// As `--object-term` reads it.
+    object_term: String,
+    /// The longest term of an object lease; null if it is infinite.
+    object_term_ms: Option<u64>,
     skew_margin_ms: u64,
     tracking: TrackingName,
+    on_write: OnWriteName,
+    grants: GrantsName,
+    /// The term of a first lease; null unless `grants` is `returning`.
+    first_term_ms: Option<u64>,
     generation: u64,
     leases: u64,
     #[serde(skip)]
@@ -131,8 +171,27 @@ impl Text for VolumeListAnswer {
 }
 
 fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
-    let mut table = Table::new(&["PATH", "TERM", "OBJECT TERM", "SKEW MARGIN", "TRACKING", "GENERATION", "LEASES"]);
+    let mut table = Table::new(&[
+        "PATH",
+        "TERM",
+        "OBJECT TERM",
+        "SKEW MARGIN",
+        "TRACKING",
+        "ON WRITE",
+        "GRANTS",
+        "GENERATION",
+        "LEASES",
+    ]);
     for volume in volumes {
+        let on_write = match volume.on_write {
+            OnWriteName::Recall => "recall",
+            OnWriteName::Wait => "wait",
+        };
+        let grants = match volume.settings.grants() {
+            GrantPolicy::All => "all".to_owned(),
+            GrantPolicy::OnRequest => "on-request".to_owned(),
+            GrantPolicy::Returning { first } => format!("returning:{}", duration::exact(first)),
+        };
         let tracking = match volume.tracking {
             TrackingName::Objects => "objects",
             TrackingName::Covering => "covering",
@@ -140,9 +199,11 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
         table.row([
             visible(volume.path.as_str()),
             duration::exact(volume.settings.term()),
-            duration::exact(volume.settings.object_term()),
+            volume.object_term.clone(),
             duration::exact(volume.settings.skew_margin()),
             tracking.to_owned(),
+            on_write.to_owned(),
+            grants,
             volume.generation.to_string(),
             volume.leases.to_string(),
         ]);
@@ -153,15 +214,28 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
 impl From<VolumeInfo> for VolumeAnswer {
     fn from(info: VolumeInfo) -> Self {
         let VolumeInfo { path, settings, generation, leases } = info;
+        let finite = settings.object_term() != ObjectTerm::Infinite;
+        let (grants, first) = match settings.grants() {
+            GrantPolicy::All => (GrantsName::All, None),
+            GrantPolicy::OnRequest => (GrantsName::OnRequest, None),
+            GrantPolicy::Returning { first } => (GrantsName::Returning, Some(first)),
+        };
         Self {
             path,
             term_ms: duration::millis(settings.term()),
-            object_term_ms: duration::millis(settings.object_term()),
+            object_term: object_term::text(settings.object_term()),
+            object_term_ms: finite.then(|| duration::millis(settings.object_term().longest())),
             skew_margin_ms: duration::millis(settings.skew_margin()),
             tracking: match settings.tracking() {
                 Tracking::Objects => TrackingName::Objects,
                 Tracking::Covering => TrackingName::Covering,
             },
+            on_write: match settings.on_write() {
+                OnWrite::Recall => OnWriteName::Recall,
+                OnWrite::Wait => OnWriteName::Wait,
+            },
+            grants,
+            first_term_ms: first.map(duration::millis),
             generation: generation.0,
             leases,
             settings,
@@ -229,13 +303,35 @@ impl VolumeChangeArgs {
             TrackingName::Covering => Tracking::Covering,
         });
         let none = DriftAllowance::from_ppm(0).unwrap_or(DriftAllowance::DEFAULT);
-        let settings = VolumeSettings::new(
-            self.term.unwrap_or(base.term()),
-            self.object_term.unwrap_or(base.object_term()),
-            self.skew_margin.unwrap_or(base.skew_margin()),
-            tracking,
-            none,
-        );
+        let on_write = self.on_write.map_or(base.on_write(), |on_write| match on_write {
+            OnWriteName::Recall => OnWrite::Recall,
+            OnWriteName::Wait => OnWrite::Wait,
+        });
+        let grants = self.grants(base.grants())?;
+        let (term, margin) = (self.term.unwrap_or(base.term()), self.skew_margin.unwrap_or(base.skew_margin()));
+        // The policy is checked against the volume term, so these belong together.
+        let settings = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, none).and_then(|settings| {
+            settings.with_policy(self.object_term.unwrap_or(base.object_term()), on_write, grants)
+        });
         settings.map_err(|error| CommandFailure::from_refusal(&error.into()))
+    }
+
+    fn grants(&self, base: GrantPolicy) -> Result<GrantPolicy, CommandFailure> {
+        let first = match base {
+            GrantPolicy::Returning { first } => first,
+            GrantPolicy::All | GrantPolicy::OnRequest => VolumeSettings::TERM_MIN,
+        };
+        let returning = GrantPolicy::Returning { first: self.first_term.unwrap_or(first) };
+        let grants = match self.grants {
+            None if matches!(base, GrantPolicy::Returning { .. }) => returning,
+            None => base,
+            Some(GrantsName::All) => GrantPolicy::All,
+            Some(GrantsName::OnRequest) => GrantPolicy::OnRequest,
+            Some(GrantsName::Returning) => returning,
+        };
+        if self.first_term.is_some() && grants != returning {
+            return Err(CommandFailure::usage("--first-term: only with --grants returning"));
+        }
+        Ok(grants)
     }
 }

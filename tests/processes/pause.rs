@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold_client_cache::{Content, DriftAllowance, ReadSource, Tracking, VolumeSettings};
 use leasehold_protocol::{
     id::{Epoch, SessionId},
+    lease_policy::LeaseRequest,
     message::{Answer, Body, ReadAnswer, Request, RequestHeader, Response},
     object::Object,
 };
@@ -87,7 +88,7 @@ async fn a_leader_that_was_stopped_and_goes_on_answers_no_stale_read() {
     })
     .await;
     let raw = Raw::open(cluster.address(old)).await;
-    let read = || Body::Read { object: Object::data(node.clone()), known: None };
+    let read = || Body::Read { object: Object::data(node.clone()), known: None, lease: LeaseRequest::Implicit };
     let before = raw.call(read()).await.expect("it answers");
     assert_eq!(value(&before).as_deref(), Some(&b"old"[..]), "{before:?}");
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_protocol::{
     id::{Epoch, SessionId},
+    lease_policy::LeaseRequest,
     message::{Answer, Body, KeyLeasePromise, KeyLeaseRenewal, ReadAnswer, Request, RequestHeader, Response},
     object::{Content, Object},
     path::NodePath,
@@ -79,7 +80,7 @@ impl LoadLine {
 
     /// Reads a node's data from the server. Returns whether the node exists.
     pub(crate) async fn exists(&self, path: &NodePath) -> Result<bool, LoadError> {
-        let body = Body::Read { object: Object::data(path.clone()), known: None };
+        let body = Body::Read { object: Object::data(path.clone()), known: None, lease: LeaseRequest::Implicit };
         match self.ask(body).await?.1 {
             Answer::Read(ReadAnswer { content: Some(Content::Data(data)), grant: None, .. }) => Ok(data.is_some()),
             _ => Err(LoadError::UnexpectedAnswer),

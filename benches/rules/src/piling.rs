@@ -9,6 +9,7 @@ use std::{
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::{LeaseId, SessionId, Stamp},
+    lease_policy::LeaseRequest,
     lessor::{LessorBounds, LessorEffect, LessorInput},
     limits::Limits,
     message::{Answer, Body, Consent, KEEP_ALIVES_MAX, KeyLeaseRenewal, LastValid, Recall},
@@ -130,7 +131,7 @@ fn read_all(leader: &mut Leader, objects: u64) {
 
 /// Reads an object. The session then caches it.
 fn read(leader: &mut Leader, object: Object) {
-    let request = leader.request(Body::Read { object, known: None });
+    let request = leader.request(Body::Read { object, known: None, lease: LeaseRequest::Implicit });
     let proves = |effect: &LessorEffect| if let LessorEffect::Prove { round } = effect { Some(*round) } else { None };
     let mut effects = leader.step(request).effects;
     if let Some(round) = effects.iter().find_map(proves) {

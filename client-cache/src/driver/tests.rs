@@ -2,6 +2,8 @@
 
 use leasehold_protocol::{
     id::{Epoch, Incarnation, Revision, VolumeGeneration},
+    lease_policy::LeaseOffer,
+    lease_policy::LeaseRequest,
     message::{AcquiredVolume, Answer, Lapse, Promise, ReadAnswer, Revival},
 };
 
@@ -48,7 +50,7 @@ fn unleased_inner_volume_gets_no_remaining_from_outer_lease() {
     driver.answered(register, response(Answer::Registered { coverings: Vec::new() }));
     let mut reads = Vec::new();
     for (object, volume, incarnation) in [("/v/a", "/v", 1), ("/a", "/", 2)] {
-        let (_read, _answer) = driver.read(Object::data(path(object)));
+        let (_read, _answer) = driver.read(Object::data(path(object)), LeaseRequest::Implicit);
         let (acquire, body) = sent(&mut orders);
         assert!(matches!(body, Body::Acquire { .. }), "{body:?}");
         driver.answered(acquire, response(acquired(volume, incarnation)));
@@ -61,7 +63,13 @@ fn unleased_inner_volume_gets_no_remaining_from_outer_lease() {
 
     let lapse = Lapse { volume: path("/v"), incarnation: Incarnation(1) };
     let content = Some(Content::Data(None));
-    let read = ReadAnswer { content, grant: None, volume: path("/"), applied: Revision::default() };
+    let read = ReadAnswer {
+        content,
+        grant: None,
+        volume: path("/"),
+        applied: Revision::default(),
+        offer: LeaseOffer::Everybody,
+    };
     driver.answered(reads[1], Response { lapses: vec![lapse], ..response(Answer::Read(read)) });
     assert_eq!(driver.volume_remaining(&path("/v/b")), Duration::ZERO, "it is in a volume of which no lease is held");
     assert!(driver.volume_remaining(&path("/b")) > Duration::ZERO);

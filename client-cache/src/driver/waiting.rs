@@ -110,6 +110,8 @@ fn no_room(what: &str, got: usize, most: usize) -> Option<Refusal> {
 mod tests {
     use leasehold_protocol::{object::Object, path::NodePath};
 
+    use leasehold_protocol::lease_policy::LeaseRequest;
+
     use super::*;
     use crate::{driver::Driver, options::Options};
 
@@ -158,8 +160,9 @@ mod tests {
     #[test]
     fn reads_beyond_the_bound_are_refused_with_the_limit() {
         let driver = Driver::new(Options::new(["nobody:1"]), 0);
-        let waiting: Vec<_> = (0..READS_MAX).map(|number| driver.read(Object::data(path(number)))).collect();
-        let refused = || driver.read(Object::data(path(0))).1.try_recv();
+        let waiting: Vec<_> =
+            (0..READS_MAX).map(|number| driver.read(Object::data(path(number)), LeaseRequest::Implicit)).collect();
+        let refused = || driver.read(Object::data(path(0)), LeaseRequest::Implicit).1.try_recv();
         let Ok(ReadOutcome::Failed(ReadFailure::Refused(refusal))) = refused() else { panic!("it is not refused") };
         assert_eq!(refusal, busy("reads of this client", READS_MAX, READS_MAX));
         driver.cancel_read(waiting[0].0);

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use leasehold_client_cache::{
-    Attach, Compare, CompareTarget, Condition, DeleteBuilder, DriftAllowance, GrantLeaseBuilder, LeaseId, LockBuilder,
-    LockId, LockWait, NodePath, ObjectKind, Operation, PutBuilder, ReadBuilder, RegisterBuilder, Relation, Revision,
-    SnapshotReadBuilder, Token, Tracking, Transaction, TransactionBuilder, UpdateBuilder, Value, VolumeSettings,
-    WatchBuilder, WriteLeaseBuilder,
+    Attach, Compare, CompareTarget, Condition, DeleteBuilder, DriftAllowance, GrantLeaseBuilder, GrantPolicy, LeaseId,
+    LockBuilder, LockId, LockWait, NodePath, ObjectKind, ObjectTerm, OnWrite, Operation, PutBuilder, ReadBuilder,
+    RegisterBuilder, Relation, Revision, SnapshotReadBuilder, Token, Tracking, Transaction, TransactionBuilder,
+    UpdateBuilder, Value, VolumeSettings, WatchBuilder, WriteLeaseBuilder,
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
@@ -91,7 +91,7 @@ impl Draw {
     }
 
     pub fn number(&mut self) -> u64 {
-        match self.rng.random_range(0..6) {
+        match self.rng.random_range(0..6_u8) {
             0 => u64::MAX,
             1 => self.rng.random(),
             _ => self.rng.random_range(0..40),
@@ -117,7 +117,7 @@ impl Draw {
     }
 
     pub fn condition(&mut self) -> Condition {
-        match self.rng.random_range(0..6) {
+        match self.rng.random_range(0..6_u8) {
             0 => Condition::Absent,
             1 => Condition::Revision(Revision(self.number())),
             _ => Condition::Any,
@@ -125,7 +125,7 @@ impl Draw {
     }
 
     pub fn attach(&mut self) -> Attach {
-        match self.rng.random_range(0..6) {
+        match self.rng.random_range(0..6_u8) {
             0 => Attach::Unchanged,
             1 | 2 => Attach::Lease(self.lease_id()),
             3 => Attach::Session,
@@ -199,7 +199,22 @@ impl Draw {
         let object_term = Duration::from_millis(*[1, 500, 3_600_000].choose(&mut self.rng).expect("not empty"));
         let margin = Duration::from_millis(*[50, 100, 500].choose(&mut self.rng).expect("not empty"));
         let drift = DriftAllowance::DEFAULT;
-        VolumeSettings::new(term, object_term, margin, tracking, drift).unwrap_or(VolumeSettings::DEFAULT)
+        let settings =
+            VolumeSettings::new(term, object_term, margin, tracking, drift).unwrap_or(VolumeSettings::DEFAULT);
+        let second = Duration::from_secs(1);
+        let object_term = match self.rng.random_range(0..6_u8) {
+            0 => ObjectTerm::Zero,
+            1 => ObjectTerm::Infinite,
+            2 => ObjectTerm::Adaptive { percent: ObjectTerm::ADAPTIVE_PERCENT, least: term, most: 10 * term },
+            _ => settings.object_term(),
+        };
+        let on_write = if self.chance(6) { OnWrite::Wait } else { OnWrite::Recall };
+        let grants = match self.rng.random_range(0..6_u8) {
+            0 => GrantPolicy::OnRequest,
+            1 => GrantPolicy::Returning { first: second },
+            _ => GrantPolicy::All,
+        };
+        settings.with_policy(object_term, on_write, grants).unwrap_or(settings)
     }
 
     fn relation(&mut self) -> Relation {
@@ -208,7 +223,7 @@ impl Draw {
     }
 
     fn compare(&mut self, token: Option<Token>) -> Compare {
-        let target = match self.rng.random_range(0..6) {
+        let target = match self.rng.random_range(0..6_u8) {
             0 => CompareTarget::Value(self.relation(), self.value()),
             1 => CompareTarget::Version(self.relation(), self.number()),
             2 => CompareTarget::ModifyRevision(self.relation(), Revision(self.number())),

@@ -8,6 +8,7 @@ use crate::{
     change::Watched,
     command::Write,
     id::{LeaseId, LockId, Revision, Stamp},
+    lease_policy::LeaseRequest,
     message::{Recall, Response},
     object::{Object, Value},
     path::NodePath,
@@ -72,6 +73,8 @@ pub enum HolderInput {
         read: ReadId,
         /// The object.
         object: Object,
+        /// Whether it wants a lease.
+        lease: LeaseRequest,
     },
     /// The application writes.
     Write {

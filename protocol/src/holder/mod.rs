@@ -179,7 +179,7 @@ impl Holder {
         match input {
             HolderInput::Connected => self.connected(now),
             HolderInput::Disconnected => self.disconnected(),
-            HolderInput::Read { read, object } => self.read(read, object, now),
+            HolderInput::Read { read, object, lease } => self.read(read, object, lease, now),
             HolderInput::Write { write, change } => self.write(write, change),
             HolderInput::KeepAlive(id) => self.start_keep_alive(id),
             HolderInput::StopKeepAlive(id) => self.stop_keep_alive(id),

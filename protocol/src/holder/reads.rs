@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     id::{Epoch, Revision, Stamp},
+    lease_policy::LeaseRequest,
     message::{Body, ReadAnswer, Refusal},
     object::Object,
     planted::Bug,
@@ -46,6 +47,8 @@ struct Fetch {
     /// Reads that began after it was sent.
     joined: Vec<ReadId>,
     stage: FetchStage,
+    /// The most that any of its reads asks for, when it is sent.
+    lease: LeaseRequest,
     /// The copy that the request names for validation.
     named: Option<(Revision, Stamp)>,
     /// How often it waited for a volume lease.
@@ -57,11 +60,12 @@ struct Fetch {
 }
 
 impl Fetch {
-    fn new(began: Vec<ReadId>) -> Self {
+    fn new(began: Vec<ReadId>, lease: LeaseRequest) -> Self {
         Self {
             began,
             joined: Vec::new(),
             stage: FetchStage::Queued,
+            lease,
             named: None,
             lease_waits: 0,
             is_repeated: false,
@@ -99,7 +103,7 @@ impl Reads {
     pub(super) fn begin_anew(&mut self) -> Vec<Object> {
         for fetch in self.fetches.values_mut() {
             fetch.unsend();
-            *fetch = Fetch::new(std::mem::take(&mut fetch.began));
+            *fetch = Fetch::new(std::mem::take(&mut fetch.began), fetch.lease);
         }
         self.fetches.keys().cloned().collect()
     }
@@ -145,20 +149,27 @@ impl Reads {
 
 impl Holder {
     /// Handles a read that the cache cannot serve.
-    pub(super) fn read(&mut self, read: ReadId, object: Object, now: Instant) {
+    pub(super) fn read(&mut self, read: ReadId, object: Object, lease: LeaseRequest, now: Instant) {
         if self.is_closed() {
             return self.effects.push(HolderEffect::ReadFailed { reads: vec![read], error: ReadFailure::Closed });
         }
-        self.volumes.touch(&object.path);
+        if self.volumes.offer(&object.path).is_open_to(lease) {
+            self.volumes.touch(&object.path);
+        }
         if self.may_serve(&object, now) {
             return self.serve_cached(vec![read], &object, now);
         }
         self.reads.by_id.insert(read, object.clone());
         match self.reads.fetches.get_mut(&object) {
-            Some(fetch) if matches!(fetch.stage, FetchStage::Sent(_)) => fetch.joined.push(read),
-            Some(fetch) => fetch.began.push(read),
+            Some(fetch) => {
+                fetch.lease = fetch.lease.max(lease);
+                match fetch.stage {
+                    FetchStage::Sent(_) => fetch.joined.push(read),
+                    FetchStage::Queued | FetchStage::Waiting => fetch.began.push(read),
+                }
+            }
             None => {
-                self.reads.fetches.insert(object.clone(), Fetch::new(vec![read]));
+                self.reads.fetches.insert(object.clone(), Fetch::new(vec![read], lease));
                 self.send_queue.push(Purpose::Read(object));
             }
         }
@@ -186,7 +197,10 @@ impl Holder {
         }
         let volume = self.volumes.nearest(&object.path);
         let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
+        let offer = self.volumes.offer(&object.path);
         let Some(fetch) = self.reads.fetches.get_mut(object) else { return };
+        let wants_lease = offer.is_open_to(fetch.lease);
+        let has_lease = has_lease || !wants_lease;
         if !has_lease && fetch.lease_waits == self.config.bounds.read_waits_max {
             reached(Bound::ReadWaits);
         }
@@ -195,15 +209,18 @@ impl Holder {
             fetch.stage = FetchStage::Waiting;
             return self.acquire(volume, object);
         }
-        let waits_for_flush = fetch.waits_for_flush;
+        let (waits_for_flush, lease) = (fetch.waits_for_flush, fetch.lease);
         let copy = self.copies.get(object);
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
         let known = named.map(|(revision, _)| revision);
         let (body, reason) = match waits_for_flush {
             // When the answer comes, the client may have died. Renewed leases would then last for
             // another term.
-            true => (Body::AwaitRead { object: object.clone(), known }, RenewalReason::NoRenewal),
-            false => (Body::Read { object: object.clone(), known }, RenewalReason::OnPath(&object.path)),
+            true => (Body::AwaitRead { object: object.clone(), known, lease }, RenewalReason::NoRenewal),
+            false if wants_lease => {
+                (Body::Read { object: object.clone(), known, lease }, RenewalReason::OnPath(&object.path))
+            }
+            false => (Body::Read { object: object.clone(), known, lease }, RenewalReason::Due),
         };
         let send_id = self.send(Purpose::Read(object.clone()), body, reason, now);
         if let Some(fetch) = self.reads.fetches.get_mut(object) {
@@ -239,10 +256,13 @@ impl Holder {
         answer: ReadAnswer,
         now: Instant,
     ) {
-        let ReadAnswer { content, grant, volume, applied } = answer;
+        let ReadAnswer { content, grant, volume, offer, applied } = answer;
         let Some(named) = self.reads.fetches.get(&object).map(|fetch| fetch.named) else { return };
         if epoch == self.epoch {
             self.learn_volume(&object.path, &volume);
+            if let Some(known) = self.volumes.get_mut(&volume) {
+                known.offer = offer;
+            }
             if grant.is_none() && self.repeats_with_lease(&object, now) {
                 return;
             }
@@ -274,8 +294,9 @@ impl Holder {
     fn repeats_with_lease(&mut self, object: &Object, now: Instant) -> bool {
         let volume = self.volumes.nearest(&object.path);
         let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
+        let offer = self.volumes.offer(&object.path);
         let Some(fetch) = self.reads.fetches.get_mut(object) else { return false };
-        if has_lease || fetch.is_repeated {
+        if has_lease || fetch.is_repeated || !offer.is_open_to(fetch.lease) {
             return false;
         }
         fetch.is_repeated = true;
@@ -307,11 +328,11 @@ impl Holder {
     /// all, else those that began before the request was sent. The others start over.
     fn end_fetch(&mut self, object: &Object, serves_joined: bool) -> Vec<ReadId> {
         let Some(fetch) = self.reads.fetches.remove(object) else { return Vec::new() };
-        let Fetch { began: mut reads, joined, .. } = fetch;
+        let Fetch { began: mut reads, joined, lease, .. } = fetch;
         if serves_joined || self.planted(Bug::JoinedReadTakesAnyAnswer) {
             reads.extend(joined);
         } else if !joined.is_empty() {
-            self.reads.fetches.insert(object.clone(), Fetch::new(joined));
+            self.reads.fetches.insert(object.clone(), Fetch::new(joined, lease));
             self.send_queue.push(Purpose::Read(object.clone()));
         }
         self.reads.forget(&reads);

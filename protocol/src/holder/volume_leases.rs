@@ -14,6 +14,7 @@ use std::{
 use super::{HolderBounds, pace::Pace, validity::VolumeValidity};
 use crate::{
     id::{Incarnation, LockId, Revision, Stamp, VolumeGeneration},
+    lease_policy::LeaseOffer,
     message::{LastValid, Promise, RENEWALS_MAX, Renew},
     path::NodePath,
     reached::{Bound, reached},
@@ -62,6 +63,8 @@ pub(super) struct KnownVolume {
     /// The stamp of the answer that began its last lease. An older answer that arrives later names
     /// a lease that the server has replaced.
     pub(super) begun: Stamp,
+    /// Which reads get object leases, by the last answer to a read. Other reads use no volume lease.
+    pub(super) offer: LeaseOffer,
     /// Whether the volume was used since its last renewal was sent.
     pub(super) is_used: bool,
     /// This session's nodes that are attached to the lease. While there are any, the holder renews
@@ -198,6 +201,11 @@ impl KnownVolumes {
     pub(super) fn touch(&mut self, path: &NodePath) {
         let top = self.nearest(path);
         self.learn(&top).is_used = true;
+    }
+
+    /// Which reads of the path get object leases, as far as known.
+    pub(super) fn offer(&self, path: &NodePath) -> LeaseOffer {
+        self.get(&self.nearest(path)).map_or_else(LeaseOffer::default, |volume| volume.offer)
     }
 
     /// The renewals for a request. If its answer may be late, later requests repeat them.

@@ -43,14 +43,21 @@ impl Lessor {
     }
 
     /// How to track a volume lease whose object leases are unknown.
-    pub(super) fn covering_mode(&mut self, volume: &NodePath, state: &State) -> CopyTracking {
+    fn covering_mode(&mut self, volume: &NodePath, state: &State) -> CopyTracking {
         match tracking(volume, state) {
+            _ if !has_object_leases(volume, state) => CopyTracking::Exact,
             Tracking::Covering => CopyTracking::Covering,
             Tracking::Objects => {
                 CopyTracking::AwaitingReport { number: self.next_covering(), parts: Default::default() }
             }
         }
     }
+}
+
+/// Whether sessions may have copies in the volume. The write that set its object term to zero
+/// waited for all copies (S8).
+pub(super) fn has_object_leases(volume: &NodePath, state: &State) -> bool {
+    state.volume(volume).is_none_or(|volume| volume.settings.has_object_leases())
 }
 
 pub(super) fn tracking(volume: &NodePath, state: &State) -> Tracking {

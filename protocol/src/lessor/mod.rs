@@ -63,6 +63,7 @@ use std::{
 use crate::{
     command::{Command, LeaseKey, Proposal},
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
+    lease_policy::LeaseRequest,
     limits::Limits,
     message::{Answer, LastValid, Promise, Refusal, Renew, Response},
     object::Object,
@@ -137,6 +138,7 @@ enum ReadTarget {
     Object {
         object: Object,
         known: Option<Revision>,
+        lease: LeaseRequest,
         waits: bool,
     },
     List {

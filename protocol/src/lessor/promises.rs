@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::{
     command::LeaseKey,
     id::SessionId,
+    lease_policy::LeaseRequest,
     message::{Grant, Lapse, Promise, Renew},
     object::{Object, ObjectKind},
     path::NodePath,
@@ -30,6 +31,14 @@ pub(super) struct PromiseReach {
     /// The span without the limit of the horizon: a term, or less while a recall is unanswered
     /// (S5).
     pub(super) span_uncapped: Duration,
+}
+
+/// What the policy needs to know of a reader.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LeaseReader {
+    pub(super) request: LeaseRequest,
+    /// Whether the reader has a copy whose lease has ended.
+    pub(super) validates: bool,
 }
 
 impl Lessor {
@@ -128,10 +137,18 @@ impl Lessor {
         Some(PromiseReach { span: span_uncapped.min(to_horizon), span_uncapped })
     }
 
-    /// Leases an object to a session, if it has a live lease on the volume, and no write of the
-    /// object is pending (S3).
-    pub(super) fn grant(&mut self, session: SessionId, object: &Object, cx: &StepContext<'_>) -> Option<Grant> {
+    /// Leases an object to a session, if it has a live lease on the volume, no write of the object
+    /// is pending (S3), and the volume's policy grants a lease to this reader.
+    pub(super) fn grant(
+        &mut self,
+        session: SessionId,
+        object: &Object,
+        reader: LeaseReader,
+        cx: &StepContext<'_>,
+    ) -> Option<Grant> {
         let (volume, settings) = cx.state.volume_of(&object.path);
+        let age = cx.state.age(object, self.clock.expiry_time());
+        let term = settings.settings.granted_term(reader.request, reader.validates, age)?;
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
         let is_changing = self.writes.changes_object(object) || self.is_removed(&object.path, cx.state);
@@ -148,16 +165,15 @@ impl Lessor {
         let incarnation = track.incarnation;
         let stamp = self.recall_channels.entry(session).or_default().stamp_grant(self.epoch?);
         let wait = if self.planted(Bug::ObjectLeaseWithoutMargin) {
-            settings.settings.object_term()
+            term
         } else {
-            settings.settings.object_wait(self.config.drift)
+            settings.settings.object_wait(term, self.config.drift)
         };
         let expires_at = self.clock.expiry_time().after(wait);
         let lease = ObjectLease { expires_at, source: GrantSource::granted(stamp.sequence) };
         let most = self.config.limits.session_objects_max;
         self.object_leases.add(volume, object, session, lease, most, cx.state);
-        let span = settings.settings.object_term();
-        Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span })
+        Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span: term })
     }
 
     /// Whether a pending purge removes the node (S3). Without a purge, it looks up no node.

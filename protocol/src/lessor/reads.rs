@@ -10,7 +10,7 @@ use crate::{
     state::State,
 };
 
-use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead};
+use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead, promises::LeaseReader};
 
 impl Lessor {
     /// Lets a read wait for a quorum round that begins after its arrival. If a round is in flight,
@@ -87,13 +87,13 @@ impl Lessor {
     /// Answers a read. `freed` is the node whose write lease has ended, if the read waited for one.
     pub(super) fn answer_freed(&mut self, read: &WaitingRead, freed: Option<&NodePath>, cx: &mut StepContext<'_>) {
         let WaitingRead { requester, target } = read;
-        let (object, known) = match target {
+        let (object, known, request) = match target {
             ReadTarget::Object { object, .. }
                 if freed != Some(&object.path) && self.is_under_write_lease(object, cx.state) =>
             {
                 return self.defer_read(read, object, cx);
             }
-            ReadTarget::Object { object, known, .. } => (object, known),
+            ReadTarget::Object { object, known, lease, .. } => (object, known, *lease),
             ReadTarget::List { path, after, nodes_max } => {
                 let page = list(path, after.as_ref(), *nodes_max, &self.config.bounds, cx.state);
                 cx.read_bytes += page.nodes.iter().map(|(_, data)| NODE_BYTES + data.value.len()).sum::<usize>();
@@ -117,9 +117,11 @@ impl Lessor {
             }
         };
         cx.read_bytes += content.as_ref().map_or(0, Content::weight);
-        let grant = self.grant(requester.session, object, cx);
-        let volume = cx.state.volume_of(&object.path).0.clone();
-        let answer = ReadAnswer { content, grant, volume, applied: cx.state.revision() };
+        let reader = LeaseReader { request, validates: known.is_some() };
+        let grant = self.grant(requester.session, object, reader, cx);
+        let (volume, settings) = cx.state.volume_of(&object.path);
+        let (volume, offer) = (volume.clone(), settings.settings.offer());
+        let answer = ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() };
         self.reply(requester, Ok(Answer::Read(answer)), cx);
     }
 }

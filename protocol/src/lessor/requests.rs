@@ -110,11 +110,13 @@ impl Lessor {
                 );
             }
             Body::KeepAlive { leases } => self.keep_alive(requester, &leases, cx),
-            Body::Read { object, known } => {
-                self.read(WaitingRead { requester, target: ReadTarget::Object { object, known, waits: false } }, cx);
+            Body::Read { object, known, lease } => {
+                let target = ReadTarget::Object { object, known, lease, waits: false };
+                self.read(WaitingRead { requester, target }, cx);
             }
-            Body::AwaitRead { object, known } => {
-                self.read(WaitingRead { requester, target: ReadTarget::Object { object, known, waits: true } }, cx);
+            Body::AwaitRead { object, known, lease } => {
+                let target = ReadTarget::Object { object, known, lease, waits: true };
+                self.read(WaitingRead { requester, target }, cx);
             }
             Body::Watch { watched, after, wait, bytes_max } => {
                 self.watch(requester, WatchRequest { watched, after, bytes_max }, wait, cx);

@@ -38,6 +38,7 @@ use super::*;
 use crate::{
     command::{Condition, IntendedLeases, Outcome, Renewal, Write, WriteRefusal},
     id::{Incarnation, Sequence, Stamp, VolumeGeneration},
+    lease_policy::LeaseRequest,
     message::{
         AcquiredVolume, Body, Consent, CoveringLease, Grant, HolderReportPart, Inspect, Lapse, Promise, ReadAnswer,
         Recall, Request, RequestHeader, Revival,
@@ -208,7 +209,7 @@ impl World {
     }
 
     fn read(&mut self, session: SessionId, object: Object) -> ReadAnswer {
-        self.request(session, Body::Read { object, known: None });
+        self.request(session, Body::Read { object, known: None, lease: LeaseRequest::Implicit });
         let answer = answer(&self.step(LessorInput::Proven { round: self.lessor.round }));
         let Answer::Read(answer) = answer else { panic!("read: {answer:?}") };
         answer

@@ -12,7 +12,12 @@ use crate::{
     volume::Tracking,
 };
 
-use super::{Lessor, Requester, StepContext, epoch::tracking, object_leases::CopyTracking, recalls::RecallChannel};
+use super::{
+    Lessor, Requester, StepContext,
+    epoch::{has_object_leases, tracking},
+    object_leases::CopyTracking,
+    recalls::RecallChannel,
+};
 
 impl Lessor {
     /// Whether acquiring a volume lease could extend a lease whose end is proposed: one with nodes
@@ -56,6 +61,7 @@ impl Lessor {
         let valid_at = valid_at.filter(|_| !is_overtaken);
         let revival = self.revival(volume, incarnation, valid_at, cx);
         let mode = match (&revival, tracking(volume, cx.state)) {
+            _ if !has_object_leases(volume, cx.state) => CopyTracking::Exact,
             (_, Tracking::Covering) => CopyTracking::Covering,
             (Revival::AllExcept { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
                 CopyTracking::AwaitingReport { number: *covering, parts: Default::default() }
@@ -112,6 +118,7 @@ impl Lessor {
         let state = cx.state;
         let valid_at = valid_at.filter(|valid_at| {
             valid_at.incarnation < incarnation
+                && has_object_leases(volume, state)
                 && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
         });
         let changed = valid_at.and_then(|valid_at| self.changed(valid_at.revision, volume, state));

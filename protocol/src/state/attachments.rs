@@ -399,9 +399,10 @@ impl State {
         let sets = batch.sets();
         let revision = self.meta.revision.next();
         self.meta.revision = revision;
+        let now = self.moment(revision);
         for (parent, count) in &batch.lists {
             if let Some(node) = self.nodes.get_mut(parent) {
-                node.remove_children(*count, revision);
+                node.remove_children(*count, now);
                 touched.insert(RowKey::Node(parent.clone()));
             }
         }

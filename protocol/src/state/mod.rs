@@ -182,6 +182,7 @@ impl State {
     /// Every replica must start with the same settings.
     pub fn new(root: VolumeSettings) -> Self {
         let origin = Revision(0);
+        let created = nodes::Moment { revision: origin, time: ClusterTime::ZERO };
         let mut state = Self {
             meta: Meta {
                 applied_index: 0,
@@ -195,7 +196,7 @@ impl State {
                 last_write_lease: WriteLeaseId(0),
                 history_max: Self::HISTORY_MAX as u64,
             },
-            nodes: BTreeMap::from([(NodePath::root(), NodeRecord::new(Default::default(), origin))]),
+            nodes: BTreeMap::from([(NodePath::root(), NodeRecord::new(Default::default(), created))]),
             volumes: BTreeMap::from([(NodePath::root(), VolumeRecord::new(root, origin))]),
             sessions: BTreeMap::new(),
             result_count: 0,

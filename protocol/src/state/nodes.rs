@@ -4,7 +4,7 @@
 //! names. To list the names, a read walks the map below the node and seeks past each child's
 //! subtree. So the cost of a put does not depend on the number of siblings.
 
-use std::ops::Bound;
+use std::{ops::Bound, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,7 @@ use crate::{
     limits::LimitError,
     object::{Children, Content, Data, NodeOwner, Object, ObjectKind, Stat, Value},
     path::NodePath,
+    time::ClusterTime,
     work::{CountVisits, visit},
 };
 
@@ -28,6 +29,8 @@ pub struct NodeRecord {
     pub create_revision: Revision,
     /// The last change of the value.
     pub modify_revision: Revision,
+    /// When that change was applied. Adaptive object terms use it.
+    modify_time: ClusterTime,
     /// The number of writes of the value since the node was created. 1 for a new node.
     pub version: u64,
     /// `None` until the first child is created.
@@ -62,15 +65,24 @@ struct ChildList {
     count: u64,
     version: u64,
     revision: Revision,
+    time: ClusterTime,
+}
+
+/// A change: its revision, and the cluster time at which it was applied.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) revision: Revision,
+    pub(super) time: ClusterTime,
 }
 
 impl NodeRecord {
     /// A node without children.
-    pub(super) fn new(value: Value, revision: Revision) -> Self {
+    pub(super) fn new(value: Value, created: Moment) -> Self {
         Self {
             value,
-            create_revision: revision,
-            modify_revision: revision,
+            create_revision: created.revision,
+            modify_revision: created.revision,
+            modify_time: created.time,
             version: 1,
             children: None,
             attachment: None,
@@ -107,34 +119,39 @@ impl NodeRecord {
         }
     }
 
-    pub(super) fn set_value(&mut self, value: Value, revision: Revision) {
+    pub(super) fn set_value(&mut self, value: Value, change: Moment) {
         self.value = value;
-        self.modify_revision = revision;
+        (self.modify_revision, self.modify_time) = (change.revision, change.time);
         self.version += 1;
     }
 
+    /// When the list of children last changed, or the node was created if it never had any.
+    fn children_time(&self) -> ClusterTime {
+        self.children.as_ref().map_or(self.modify_time, |children| children.time)
+    }
+
     /// Counts this many children as removed.
-    pub(super) fn remove_children(&mut self, count: u64, revision: Revision) {
-        self.change_children(revision).count -= count;
+    pub(super) fn remove_children(&mut self, count: u64, change: Moment) {
+        self.change_children(change).count -= count;
     }
 
-    pub(super) fn add_child(&mut self, revision: Revision) {
-        self.change_children(revision).count += 1;
+    pub(super) fn add_child(&mut self, change: Moment) {
+        self.change_children(change).count += 1;
     }
 
-    pub(super) fn remove_child(&mut self, revision: Revision) {
-        self.remove_children(1, revision);
+    pub(super) fn remove_child(&mut self, change: Moment) {
+        self.remove_children(1, change);
     }
 
     /// A transaction counts as one change of the list, even if it adds or removes several children.
-    fn change_children(&mut self, revision: Revision) -> &mut ChildList {
-        let none = || Box::new(ChildList { count: 0, version: 0, revision });
+    fn change_children(&mut self, Moment { revision, time }: Moment) -> &mut ChildList {
+        let none = || Box::new(ChildList { count: 0, version: 0, revision, time });
         let children = self.children.get_or_insert_with(none);
         let has_counted = children.revision == revision && children.version > 0;
         if !has_counted {
             children.version += 1;
         }
-        children.revision = revision;
+        (children.revision, children.time) = (revision, time);
         children
     }
 }
@@ -250,6 +267,22 @@ impl State {
         })
     }
 
+    /// How long ago an object last changed, at the cluster time `now`. `None` if the node does not
+    /// exist. If the node never had children, its list is as old as its value.
+    pub fn age(&self, object: &Object, now: ClusterTime) -> Option<Duration> {
+        let node = self.node(&object.path)?;
+        let changed = match object.kind {
+            ObjectKind::Data => node.modify_time,
+            ObjectKind::Children => node.children_time(),
+        };
+        Some(now.since(changed))
+    }
+
+    /// A change with this revision, applied now.
+    pub(super) fn moment(&self, revision: Revision) -> Moment {
+        Moment { revision, time: self.meta.cluster_time }
+    }
+
     /// All nodes from `path` on, in the order of paths, including `path` itself if it exists.
     pub fn nodes_from<'a>(&'a self, path: &NodePath) -> impl Iterator<Item = (&'a NodePath, &'a NodeRecord)> + use<'a> {
         let nodes = self.nodes.range::<NodePath, _>((Bound::Included(path), Bound::Unbounded));
@@ -301,18 +334,18 @@ impl State {
 
     /// Creates a node and its missing ancestors.
     pub(super) fn make_node(&mut self, path: &NodePath, node: NodeRecord, touched: &mut Touched) {
-        let revision = node.create_revision;
+        let now = self.moment(node.create_revision);
         let mut created = vec![path.clone()];
         self.insert_node(path.clone(), node, touched);
         for ancestor in path.ancestors() {
             let exists = self.node(&ancestor).is_some();
             if let Some(node) = self.nodes.get_mut(&ancestor).filter(|_| exists) {
-                node.add_child(revision);
+                node.add_child(now);
                 touched.insert(RowKey::Node(ancestor));
                 break;
             }
-            let mut node = NodeRecord::new(Value::new(), revision);
-            node.add_child(revision);
+            let mut node = NodeRecord::new(Value::new(), now);
+            node.add_child(now);
             created.push(ancestor.clone());
             self.insert_node(ancestor, node, touched);
         }
@@ -337,8 +370,9 @@ impl State {
         revision: Revision,
         touched: &mut Touched,
     ) -> Option<Stat> {
+        let now = self.moment(revision);
         let node = self.nodes.get_mut(path)?;
-        node.set_value(value, revision);
+        node.set_value(value, now);
         touched.insert(RowKey::Node(path.clone()));
         if node.attachment.as_deref() != attachment.as_ref() {
             self.attachments.remove(path, node, touched);
@@ -366,10 +400,11 @@ impl State {
             }
             touched.insert(RowKey::Node(path));
         }
+        let now = self.moment(revision);
         if let Some(parent) = top.parent()
             && let Some(node) = self.nodes.get_mut(&parent)
         {
-            node.remove_child(revision);
+            node.remove_child(now);
             touched.insert(RowKey::Node(parent));
         }
         removed

@@ -244,7 +244,8 @@ impl State {
             Write::Delete { path, .. } => written.removed = self.remove_nodes(path, revision, touched),
             Write::CreateVolume { path, settings } => {
                 if self.node(path).is_none() {
-                    self.make_node(path, NodeRecord::new(Value::new(), revision), touched);
+                    let node = NodeRecord::new(Value::new(), self.moment(revision));
+                    self.make_node(path, node, touched);
                 }
                 self.set_volume(path, Some(*settings), revision, touched);
             }
@@ -289,7 +290,7 @@ impl State {
         if self.node(path).is_some() {
             return self.set_node(path, value.clone(), attachment, revision, touched);
         }
-        let node = NodeRecord::new(value.clone(), revision).with_attachment(attachment);
+        let node = NodeRecord::new(value.clone(), self.moment(revision)).with_attachment(attachment);
         let stat = node.stat();
         self.make_node(path, node, touched);
         Some(stat)

@@ -3,6 +3,7 @@
 use leasehold_protocol::{
     command::Write,
     id::{Sequence, Stamp},
+    lease_policy::LeaseRequest,
     limits::Limits,
     message::Answer as Answered,
     object::Object,
@@ -135,7 +136,7 @@ fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
     ask(reader.clone(), Body::Acquire { path: path(0), last_valid: None }, 1, &few);
     for number in 0..5 {
         let object = Object::data(path(number));
-        let read = ask(reader.clone(), Body::Read { object, known: None }, 1, &few);
+        let read = ask(reader.clone(), Body::Read { object, known: None, lease: LeaseRequest::Implicit }, 1, &few);
         assert!(matches!(&read, Some(Ok(Answered::Read(answer))) if answer.grant.is_some()), "{read:?}");
         let write = Write::put(path(number), Default::default());
         let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
@@ -172,7 +173,11 @@ fn recalled(core: &ServerCore, proofs: &mut mpsc::UnboundedReceiver<u64>) -> (Re
     let (reader, writer) = (open(1), open(2));
     let path = NodePath::parse("/a").expect("a path");
     ask(reader.clone(), Body::Acquire { path: path.clone(), last_valid: None }, 1);
-    ask(reader.clone(), Body::Read { object: Object::data(path.clone()), known: None }, 1);
+    ask(
+        reader.clone(),
+        Body::Read { object: Object::data(path.clone()), known: None, lease: LeaseRequest::Implicit },
+        1,
+    );
     let write = Write::put(path, Default::default());
     let body = Body::Write { write, dropped: Vec::new(), seen: Stamp::default() };
     let header = RequestHeader { sequence: Sequence(1), unanswered_from: Sequence(1), ..writer };

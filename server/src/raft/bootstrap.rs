@@ -225,14 +225,14 @@ impl ReplicaNode {
             return Ok(());
         }
         let cluster = ClusterId { founder: self.config.id, nonce: rand::random() };
-        let standing = StoreIdentity {
+        let identity = StoreIdentity {
             replica: self.config.id,
             cluster,
             root: self.config.root,
             participation: Participation::Bootstrapped,
         };
         tracing::info!(%cluster, "bootstrapping a new cluster");
-        self.set_identity(Some(standing)).await.map_err(ReplicaStartError::Store)
+        self.set_identity(Some(identity)).await.map_err(ReplicaStartError::Store)
     }
 
     /// Offers the bootstrap to all members. Initialises the cluster if all have accepted.
@@ -280,7 +280,7 @@ impl ReplicaNode {
 
     async fn initialise(self: &Arc<Self>, cluster: ClusterId) -> Result<(), ReplicaStartError> {
         let _changing = self.membership_lock.lock().await;
-        if self.identity().is_none_or(|standing| standing.cluster != cluster) {
+        if self.identity().is_none_or(|identity| identity.cluster != cluster) {
             return Ok(());
         }
         let raft = self.start_raft().await?;
@@ -295,7 +295,7 @@ impl ReplicaNode {
     /// Abandons this replica's own bootstrap, unless it has initialised the cluster.
     async fn abandon_bootstrap(&self, cluster: ClusterId, other: ClusterId) -> Result<(), ReplicaStartError> {
         let changing = self.membership_lock.lock().await;
-        if self.identity().is_some_and(|standing| standing.cluster == cluster) && !self.has_participated() {
+        if self.identity().is_some_and(|identity| identity.cluster == cluster) && !self.has_participated() {
             tracing::info!(cluster = %other, "this replica bootstraps no cluster: another one exists already, or goes first");
             self.set_identity(None).await.map_err(ReplicaStartError::Store)?;
         }
@@ -317,12 +317,12 @@ impl ReplicaNode {
         let stopped = |error: &dyn std::fmt::Display| PeerRefusal::Stopped { replica, reason: error.to_string() };
         let _changing = self.membership_lock.lock().await;
         let mut switching = None;
-        if let Some(standing) = self.identity() {
-            if standing.cluster == cluster {
+        if let Some(identity) = self.identity() {
+            if identity.cluster == cluster {
                 return Ok(());
             }
-            let refusal = PeerRefusal::OtherCluster { replica, got: standing.cluster, expected: cluster };
-            if !self.may_leave(&standing, cluster).await {
+            let refusal = PeerRefusal::OtherCluster { replica, got: identity.cluster, expected: cluster };
+            if !self.may_leave(&identity, cluster).await {
                 return Err(refusal);
             }
             // From here on, this replica accepts no message of the old bootstrap. An earlier one
@@ -332,19 +332,19 @@ impl ReplicaNode {
                 return Err(refusal);
             }
         }
-        let standing =
+        let identity =
             StoreIdentity { replica, cluster, root: bootstrap.root, participation: Participation::Bootstrapped };
         tracing::info!(%cluster, "taking part in the bootstrap of a new cluster");
-        self.set_identity(Some(standing)).await.map_err(|error| stopped(&error))?;
+        self.set_identity(Some(identity)).await.map_err(|error| stopped(&error))?;
         drop(switching);
         self.start_raft().await.map_err(|error| stopped(&error))?;
         Ok(())
     }
 
     /// Whether the accepted bootstrap is abandoned, or yields to `other`.
-    async fn may_leave(&self, standing: &StoreIdentity, other: ClusterId) -> bool {
-        let founder = standing.cluster.founder;
-        if standing.participation != Participation::Bootstrapped {
+    async fn may_leave(&self, identity: &StoreIdentity, other: ClusterId) -> bool {
+        let founder = identity.cluster.founder;
+        if identity.participation != Participation::Bootstrapped {
             return false;
         }
         if founder == self.config.id {
@@ -357,7 +357,7 @@ impl ReplicaNode {
         match ask(address).await.map(|report| report.stage) {
             Ok(ReplicaStage::Empty { .. }) => true,
             Ok(ReplicaStage::Bootstrapping { cluster } | ReplicaStage::Started { cluster, .. }) => {
-                cluster != standing.cluster
+                cluster != identity.cluster
             }
             Err(_) => false,
         }
@@ -398,14 +398,14 @@ impl ReplicaNode {
                 if self.identity().is_some() {
                     return Ok(());
                 }
-                let standing = StoreIdentity {
+                let identity = StoreIdentity {
                     replica: newcomer,
                     cluster,
                     root,
                     participation: Participation::Rejoining { vote_floor },
                 };
                 tracing::info!(%cluster, "this replica rejoins its cluster: it is no voter yet");
-                self.set_identity(Some(standing)).await.map_err(ReplicaStartError::Store)
+                self.set_identity(Some(identity)).await.map_err(ReplicaStartError::Store)
             }
             Ok(Err(MembershipRefusal::Refused { reason })) => Err(ReplicaStartError::Refused { reason }),
             Ok(Err(MembershipRefusal::Retry { reason })) => {
@@ -443,8 +443,8 @@ impl ReplicaNode {
                 match answer {
                     Ok(Ok(Joining::Voter)) => {
                         let _changing = self.membership_lock.lock().await;
-                        let Some(standing) = self.identity() else { return Ok(()) };
-                        let returned = StoreIdentity { participation: Participation::Rejoined, ..standing };
+                        let Some(identity) = self.identity() else { return Ok(()) };
+                        let returned = StoreIdentity { participation: Participation::Rejoined, ..identity };
                         tracing::info!("this replica is a voter again");
                         return self.set_identity(Some(returned)).await.map_err(ReplicaStartError::Store);
                     }

@@ -80,12 +80,12 @@ impl ReplicaNode {
     ///   other.
     /// - [`ReplicaStartError::Store`]: the log cannot be read.
     pub(super) async fn check_identity(&self) -> Result<(), ReplicaStartError> {
-        let Some(standing) = self.identity() else { return Ok(()) };
+        let Some(identity) = self.identity() else { return Ok(()) };
         let membership = self.stored_membership().await.map_err(ReplicaStartError::Store)?;
         let stored: MemberAddresses = membership.nodes().map(|(id, node)| (*id, node.addr.clone())).collect();
         let is_founding = membership.log_id().is_none_or(|log_id| log_id.index == BOOTSTRAP_INDEX);
         let configured = &self.config.members;
-        let (id, dir, cluster) = (self.config.id, self.config.dir.clone(), standing.cluster);
+        let (id, dir, cluster) = (self.config.id, self.config.dir.clone(), identity.cluster);
         match compare(id, configured, &stored, is_founding) {
             None => Ok(()),
             Some(IdentityDifference::Address(recorded, configured)) => {

@@ -47,11 +47,11 @@ impl ReplicaNode {
         address: String,
         store_id: u64,
     ) -> Result<Admitted, MembershipRefusal> {
-        let (raft, standing) = self.require_leader()?;
+        let (raft, identity) = self.require_leader()?;
         let membership = raft.metrics().borrow_watched().membership_config.clone();
         let recorded = self.recorded_address(&membership, newcomer)?;
         let found = ask(&recorded).await;
-        if let Some(reason) = refusal(standing.cluster, newcomer, [&recorded, &address], found.as_ref().ok()) {
+        if let Some(reason) = refusal(identity.cluster, newcomer, [&recorded, &address], found.as_ref().ok()) {
             return Err(MembershipRefusal::Refused { reason });
         }
         // A delayed request must not remove a replica that has rejoined since.
@@ -65,14 +65,14 @@ impl ReplicaNode {
         }
         let _changing = self.membership_lock.lock().await;
         let vote_floor = add_anew(&raft, newcomer, &recorded).await.map_err(retry)?;
-        Ok(Admitted { cluster: standing.cluster, root: standing.root, vote_floor })
+        Ok(Admitted { cluster: identity.cluster, root: identity.root, vote_floor })
     }
 
     /// This replica's Raft and store identity, if it leads.
     pub(super) fn require_leader(&self) -> Result<(Raft, StoreIdentity), MembershipRefusal> {
         let parts = self.raft().zip(self.identity());
-        let (raft, standing) = parts.ok_or(MembershipRefusal::NotLeader { leader: None })?;
-        if self.leadership.borrow().is_leader { Ok((raft, standing)) } else { Err(self.not_leader()) }
+        let (raft, identity) = parts.ok_or(MembershipRefusal::NotLeader { leader: None })?;
+        if self.leadership.borrow().is_leader { Ok((raft, identity)) } else { Err(self.not_leader()) }
     }
 
     fn not_leader(&self) -> MembershipRefusal {

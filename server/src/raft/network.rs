@@ -75,9 +75,9 @@ impl RaftNetworkFactory<TypeConfig> for PeerNetworks {
 
 impl PeerNetwork {
     fn cluster(&self) -> Result<ClusterId, RPCError<TypeConfig>> {
-        let standing = *self.network.identity.read();
+        let identity = *self.network.identity.read();
         let nowhere = || RPCError::Unreachable(Unreachable::from_string("this replica belongs to no cluster"));
-        Ok(standing.ok_or_else(nowhere)?.cluster)
+        Ok(identity.ok_or_else(nowhere)?.cluster)
     }
 
     fn failed(&self, action: RPCTypes, within: Duration, error: CallError) -> RPCError<TypeConfig> {

@@ -99,11 +99,11 @@ impl ReplicaNode {
             DirectoryLockError::Io(error) => unusable(error),
         })?;
         remove_incoming(&config.dir).map_err(unusable)?;
-        let standing = store_identity::load(&config.dir, config.id)?;
+        let identity = store_identity::load(&config.dir, config.id)?;
         // Each reads its journals for up to a second.
         let (log, loaded) = std::thread::scope(|scope| {
             let loaded = scope.spawn(|| LoadedState::read(&config.dir.join("state")));
-            let log = LogStore::open(&config.dir.join("log"), &config.dir.join("witness"), poison.clone());
+            let log = LogStore::open(&config.dir.join("log"), &config.dir.join("durable-index"), poison.clone());
             (log, loaded.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         let (log, loaded) = (log?, loaded?);
@@ -111,8 +111,8 @@ impl ReplicaNode {
 
         let (last, vote) = log.last_and_vote();
         let has_log = last.is_some() || vote.is_some();
-        let part = match (&standing, has_log, state.is_some()) {
-            (None, true, _) | (None, _, true) => Some("standing"),
+        let part = match (&identity, has_log, state.is_some()) {
+            (None, true, _) | (None, _, true) => Some("store-identity"),
             (Some(_), true, false) => Some("state"),
             // A replica that has applied an entry has voted or accepted a leader before.
             (Some(_), false, true) if header.applied.is_some() => Some("log"),
@@ -135,7 +135,7 @@ impl ReplicaNode {
             loaded: Mutex::new(Some((header, state))),
             machine,
             store_id: rand::random(),
-            identity: Arc::new(RwLock::new(standing)),
+            identity: Arc::new(RwLock::new(identity)),
             raft: RwLock::new(None),
             leadership: watch::Sender::new(RaftLeadership::default()),
             stepped_down_term: Mutex::new(None),
@@ -183,20 +183,20 @@ impl ReplicaNode {
     }
 
     /// Replaces the store identity, on the disk first.
-    pub(super) async fn set_identity(&self, standing: Option<StoreIdentity>) -> io::Result<()> {
+    pub(super) async fn set_identity(&self, identity: Option<StoreIdentity>) -> io::Result<()> {
         self.poison.check()?;
         let (dir, directory) = (self.config.dir.clone(), self.directory()?);
         let stored = tokio::task::spawn_blocking(move || {
             let _directory = directory;
-            match &standing {
-                Some(standing) => store_identity::store(&dir, standing),
+            match &identity {
+                Some(identity) => store_identity::store(&dir, identity),
                 None => store_identity::remove(&dir),
             }
         })
         .await
         .map_err(io::Error::other)?;
         stored.map_err(io::Error::other).inspect_err(|error| self.poison.poison(error.to_string()))?;
-        *self.identity.write() = standing;
+        *self.identity.write() = identity;
         Ok(())
     }
 
@@ -208,11 +208,11 @@ impl ReplicaNode {
     pub(super) fn raft_of(&self, cluster: ClusterId) -> Result<Raft, PeerRefusal> {
         let replica = self.config.id;
         self.poison.check().map_err(|error| PeerRefusal::Stopped { replica, reason: error.to_string() })?;
-        let (Some(standing), Some(raft)) = (self.identity(), self.raft()) else {
+        let (Some(identity), Some(raft)) = (self.identity(), self.raft()) else {
             return Err(PeerRefusal::NotStarted { replica });
         };
-        if standing.cluster != cluster {
-            return Err(PeerRefusal::OtherCluster { replica, got: standing.cluster, expected: cluster });
+        if identity.cluster != cluster {
+            return Err(PeerRefusal::OtherCluster { replica, got: identity.cluster, expected: cluster });
         }
         Ok(raft)
     }
@@ -225,18 +225,18 @@ impl ReplicaNode {
 
     /// See [`Replica::cluster`](super::Replica::cluster).
     pub(super) fn cluster(&self) -> Option<ClusterId> {
-        self.identity().filter(|_| self.has_participated()).map(|standing| standing.cluster)
+        self.identity().filter(|_| self.has_participated()).map(|identity| identity.cluster)
     }
 
     pub(super) fn report(&self) -> PeerReport {
         let stage = match self.identity() {
             None => ReplicaStage::Empty { store_id: self.store_id },
-            Some(standing) if self.has_participated() => {
+            Some(identity) if self.has_participated() => {
                 let known = self.raft().map(|raft| self::known(&raft)).unwrap_or_default();
                 let leader = self.leadership.borrow().leader.clone();
-                ReplicaStage::Started { cluster: standing.cluster, leader, known }
+                ReplicaStage::Started { cluster: identity.cluster, leader, known }
             }
-            Some(standing) => ReplicaStage::Bootstrapping { cluster: standing.cluster },
+            Some(identity) => ReplicaStage::Bootstrapping { cluster: identity.cluster },
         };
         PeerReport { replica: self.config.id, members: self.config.members.clone(), root: self.config.root, stage }
     }
@@ -250,17 +250,17 @@ impl ReplicaNode {
         if let Some(raft) = self.raft() {
             return Ok(raft);
         }
-        let standing = self.identity().ok_or(ReplicaStartError::NoIdentity)?;
+        let identity = self.identity().ok_or(ReplicaStartError::NoIdentity)?;
         let (header, state) = self.loaded.lock().take().ok_or(ReplicaStartError::NoIdentity)?;
         let state = match state {
             Some(state) => state,
             None => {
-                let state = State::new(standing.root);
+                let state = State::new(identity.root);
                 self.store.begin(state.clone()).await.map_err(ReplicaStartError::Store)?;
                 state
             }
         };
-        if let Participation::Rejoining { vote_floor } = standing.participation {
+        if let Participation::Rejoining { vote_floor } = identity.participation {
             self.save_vote_floor(vote_floor).await.map_err(ReplicaStartError::Store)?;
         }
         self.machine.restore(state);

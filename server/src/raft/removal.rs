@@ -37,7 +37,7 @@ impl ReplicaNode {
             // A rejoining replica is not a member yet.
             let is_returning = self
                 .identity()
-                .is_none_or(|standing| matches!(standing.participation, Participation::Rejoining { .. }));
+                .is_none_or(|identity| matches!(identity.participation, Participation::Rejoining { .. }));
             if !is_silent || is_returning || self.leadership.borrow().is_leader {
                 notice.ends();
                 self.removed.lock().take();

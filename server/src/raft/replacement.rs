@@ -39,13 +39,13 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 impl ReplicaNode {
     /// Records another address, from which the replica will rejoin.
     pub(super) async fn replace(&self, replica: u64, address: String) -> Result<(), MembershipRefusal> {
-        let (raft, standing) = self.require_leader()?;
+        let (raft, identity) = self.require_leader()?;
         let _changing = self.membership_lock.lock().await;
         let membership = raft.metrics().borrow_watched().membership_config.clone();
         let recorded = self.recorded_address(&membership, replica)?;
         let others = membership.nodes().filter(|(id, _)| **id != replica).map(|(id, node)| (*id, node.addr.clone()));
         let found = ask(&recorded).await.ok();
-        if let Some(reason) = refusal(standing.cluster, replica, [&recorded, &address], &others.collect(), found) {
+        if let Some(reason) = refusal(identity.cluster, replica, [&recorded, &address], &others.collect(), found) {
             return Err(MembershipRefusal::Refused { reason });
         }
         // An earlier request has recorded it.

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_newest_intact_slot_counts() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("witness");
+        let path = dir.path().join("durable-index");
         let mut witness = DurableIndex::open(&path).expect("made");
         assert_eq!(witness.current(), DurableRecord::default());
         witness.record(Some(log_id(1, 5)), Some(Vote::new(1, 1)), false).expect("written");
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_counter_that_nobody_can_have_counted_is_damage() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("witness");
+        let path = dir.path().join("durable-index");
         let mut witness = DurableIndex::open(&path).expect("made");
         witness.current.counter = COUNTER_END - 2;
         witness.record(None, None, false).expect("written");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/lock         locked by the process that uses the rest                       directory
-//! DIR/standing     the store identity: which replica of which cluster this is     store_identity
+//! DIR/identity     the store identity: which replica of which cluster this is     store_identity
 //! DIR/log/         Raft's log and vote, fsynced before anything is acknowledged   log
 //! DIR/witness      the durable index: an independent record of the log's end      durable_index
 //! DIR/state/       the replicated state as rows; behind the log by design         state

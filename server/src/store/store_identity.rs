@@ -21,7 +21,7 @@ pub use leasehold_wire::ClusterId;
 /// The format of the file. Raise it when its bytes change; `server/tests/replica/formats.rs`
 /// detects that.
 pub const FORMAT: u8 = 1;
-const FILE: &str = "standing";
+const FILE: &str = "store-identity";
 
 /// The permanent record of a replica's part in a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -106,24 +106,24 @@ pub fn load(dir: &Path, replica: u64) -> Result<Option<StoreIdentity>, StoreIden
         Err(source) => return Err(StoreIdentityError::Io { path, source }),
     };
     let Some(content) = checked(&bytes) else { return Err(StoreIdentityError::Damaged { path }) };
-    let standing: StoreIdentity = match content {
+    let identity: StoreIdentity = match content {
         [FORMAT, content @ ..] => match postcard::take_from_bytes(content) {
-            Ok((standing, [])) => standing,
+            Ok((identity, [])) => identity,
             _ => return Err(StoreIdentityError::Damaged { path }),
         },
         [got, ..] => return Err(StoreIdentityError::Format { path, got: *got, expected: FORMAT }),
         [] => return Err(StoreIdentityError::Damaged { path }),
     };
-    if standing.replica != replica {
-        return Err(StoreIdentityError::Replica { path, got: standing.replica, expected: replica });
+    if identity.replica != replica {
+        return Err(StoreIdentityError::Replica { path, got: identity.replica, expected: replica });
     }
-    Ok(Some(standing))
+    Ok(Some(identity))
 }
 
 /// Replaces the store identity. Returns when the new one is on the disk.
-pub fn store(dir: &Path, standing: &StoreIdentity) -> Result<(), StoreIdentityError> {
+pub fn store(dir: &Path, identity: &StoreIdentity) -> Result<(), StoreIdentityError> {
     let path = dir.join(FILE);
-    replace(dir, &path, standing).map_err(|source| StoreIdentityError::Io { path, source })
+    replace(dir, &path, identity).map_err(|source| StoreIdentityError::Io { path, source })
 }
 
 /// Removes the store identity of a replica that abandons a bootstrap. It began that bootstrap, and
@@ -135,8 +135,8 @@ pub fn remove(dir: &Path) -> Result<(), StoreIdentityError> {
         .map_err(|source| StoreIdentityError::Io { path, source })
 }
 
-fn replace(dir: &Path, path: &Path, standing: &StoreIdentity) -> io::Result<()> {
-    let content = postcard::to_allocvec(standing).map_err(io::Error::other)?;
+fn replace(dir: &Path, path: &Path, identity: &StoreIdentity) -> io::Result<()> {
+    let content = postcard::to_allocvec(identity).map_err(io::Error::other)?;
     let mut bytes = vec![FORMAT];
     bytes.extend_from_slice(&content);
     bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());

@@ -78,7 +78,7 @@ fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Erro
 impl Stores {
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         let poison = Poison::default();
-        let log = LogStore::open(&dir.join("log"), &dir.join("witness"), poison.clone()).map_err(other)?;
+        let log = LogStore::open(&dir.join("log"), &dir.join("durable-index"), poison.clone()).map_err(other)?;
         let (store, header, state) = StateStore::open(&dir.join("state"), poison.clone()).map_err(other)?;
         let has_state = state.is_some();
         let state = state.unwrap_or_else(|| State::new(VolumeSettings::DEFAULT));

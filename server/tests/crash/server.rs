@@ -9,6 +9,7 @@ use futures::StreamExt;
 use leasehold_protocol::{
     command::Write,
     id::{Epoch, Sequence, Stamp},
+    lease_policy::LeaseRequest,
     message::{Answer, Body, Consent, Recall, Refusal, Request, RequestHeader, Response},
     object::{Content, Object},
     path::NodePath as Node,
@@ -122,7 +123,7 @@ impl Client {
     }
 
     async fn read(&mut self, path: &Node) -> Option<String> {
-        let body = Body::Read { object: Object::data(path.clone()), known: None };
+        let body = Body::Read { object: Object::data(path.clone()), known: None, lease: LeaseRequest::Implicit };
         let answer = self.answered(body).await.expect("it runs");
         let Answer::Read(read) = answer else { panic!("{answer:?}") };
         match read.content.expect("asked for") {

@@ -121,8 +121,8 @@ async fn a_replica_that_dies_while_it_comes_back_comes_back() {
     cluster.stop(wiped).await;
     cluster.wipe(wiped);
     cluster.start(wiped).await;
-    let standing = cluster.dir(wiped).join("standing");
-    eventually("let in", || async { standing.exists() }).await;
+    let identity = cluster.dir(wiped).join("store-identity");
+    eventually("let in", || async { identity.exists() }).await;
     cluster.stop(wiped).await;
     cluster.start(wiped).await;
     cluster.stop(wiped).await;
@@ -162,7 +162,7 @@ async fn a_cluster_is_founded_when_all_its_members_are_there() {
     let have_asked = || [2, 3].iter().all(|empty| cluster.running[empty].replica.rounds() >= 10);
     eventually("both have asked around ten times", || async { have_asked() }).await;
     for empty in [2, 3] {
-        assert!(!cluster.dir(empty).join("standing").exists(), "{empty} might have forgotten what 1 has");
+        assert!(!cluster.dir(empty).join("store-identity").exists(), "{empty} might have forgotten what 1 has");
     }
     cluster.start(1).await;
     cluster.open_sessions(1).await;

@@ -353,7 +353,7 @@ async fn snapshots_change_with_their_format() {
 #[test]
 fn witness_changes_with_its_format_and_another_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("witness");
+    let file = dir.path().join("durable-index");
     let mut witness = DurableIndex::open(&file).expect("made");
     let vote = VoteOf::<TypeConfig>::new(4, 2);
     witness.record(Some(log_id(11)), Some(vote), false).expect("written");
@@ -377,11 +377,11 @@ fn standing_changes_with_its_format_and_another_is_refused() {
     let participation = store_identity::Participation::Rejoining { vote_floor: VoteOf::<TypeConfig>::new(4, 2) };
     let sample = StoreIdentity { replica: 2, cluster, root: VolumeSettings::DEFAULT, participation };
     store_identity::store(dir.path(), &sample).expect("stored");
-    let file = dir.path().join("standing");
+    let file = dir.path().join("store-identity");
     let mut bytes = std::fs::read(&file).expect("read");
     let shapes = shapes(&[traced::<Tracking>, traced::<store_identity::Participation>, traced::<StoreIdentity>]);
     let all = [&bytes, text(&shapes, &["StoreIdentity"]).as_bytes()].concat();
-    expect("the standing", store_identity::FORMAT, &all, STORE_IDENTITY);
+    expect("the identity", store_identity::FORMAT, &all, STORE_IDENTITY);
 
     let end = bytes.len() - 4;
     bytes[0] = 9;
@@ -409,7 +409,7 @@ async fn databases_of_another_format_are_refused_with_both_numbers() {
     for (format, got) in [(Some(9), 9), (None, 1)] {
         let dir = tempfile::tempdir().expect("a directory");
         let (log, state) = (dir.path().join("log"), dir.path().join("state"));
-        let open = || log::LogStore::open(&log, &dir.path().join("witness"), Poison::default());
+        let open = || log::LogStore::open(&log, &dir.path().join("durable-index"), Poison::default());
         open().expect("made").close().await;
         StateStore::open(&state, Poison::default()).expect("made").0.close().await.expect("closed");
         reformat(&log, format);

@@ -37,7 +37,7 @@ fn entry(term: u64, index: u64) -> Entry {
 }
 
 fn open(dir: &Path) -> Result<LogStore, OpenLogError> {
-    LogStore::open(&dir.join("log"), &dir.join("witness"), Poison::default())
+    LogStore::open(&dir.join("log"), &dir.join("durable-index"), Poison::default())
 }
 
 async fn append(log: &mut LogStore, term: u64, indexes: std::ops::Range<u64>) {
@@ -229,7 +229,8 @@ async fn a_journal_that_is_in_use_is_not_touched() {
 async fn a_poisoned_store_refuses_everything() {
     let dir = tempfile::tempdir().expect("a directory");
     let poison = Poison::default();
-    let mut log = LogStore::open(&dir.path().join("log"), &dir.path().join("witness"), poison.clone()).expect("opens");
+    let mut log =
+        LogStore::open(&dir.path().join("log"), &dir.path().join("durable-index"), poison.clone()).expect("opens");
     append(&mut log, 1, 0..1).await;
     poison.poison("the disk is on fire");
     assert!(log.append([entry(1, 1)], IOFlushed::noop()).await.is_err());

@@ -228,7 +228,7 @@ fn killed_replica_with_small_entries_restarts_as_soon() {
 
 /// The size of the entries in the log of a stopped replica.
 fn log_bytes(data: &File) -> u64 {
-    let log = LogStore::open(&data.join("log"), &data.join("witness"), Poison::default()).expect("opens");
+    let log = LogStore::open(&data.join("log"), &data.join("durable-index"), Poison::default()).expect("opens");
     let bytes = log.bytes_between(0, u64::MAX);
     tokio::runtime::Runtime::new().expect("a runtime").block_on(log.close());
     bytes

@@ -31,7 +31,7 @@ fn a_standing_is_what_was_stored() {
 fn a_damaged_standing_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     store_identity::store(dir.path(), &identity()).expect("stored");
-    let path = dir.path().join("standing");
+    let path = dir.path().join("store-identity");
     let bytes = fs::read(&path).expect("read");
     for place in 0..bytes.len() {
         let mut changed = bytes.clone();
@@ -45,7 +45,7 @@ fn a_damaged_standing_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_of_which_a_part_is_missing_is_refused() {
-    for part in ["standing", "state", "log"] {
+    for part in ["store-identity", "state", "log"] {
         let mut cluster = Cluster::started(1).await;
         cluster.open_sessions(3).await;
         cluster.stop(1).await;

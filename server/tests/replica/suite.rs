@@ -21,7 +21,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().expect("a directory");
         let poison = Poison::default();
-        let log = LogStore::open(&dir.path().join("log"), &dir.path().join("witness"), poison.clone()).expect("opens");
+        let log =
+            LogStore::open(&dir.path().join("log"), &dir.path().join("durable-index"), poison.clone()).expect("opens");
         let (store, header, state) = StateStore::open(&dir.path().join("state"), poison).expect("opens");
         assert!(state.is_none(), "nothing is there yet");
         store.begin(State::new(VolumeSettings::DEFAULT)).await.expect("begins");

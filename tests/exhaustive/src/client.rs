@@ -13,6 +13,7 @@ use leasehold_protocol::{
         WriteId,
         validity::{CopyLease, CopyValidity, VolumeValidity, may_use},
     },
+    lease_policy::LeaseRequest,
     message::{Body, Request},
     object::{Content, Object},
     path::NodePath,
@@ -243,7 +244,7 @@ impl Run<'_> {
         if let Some((thread, next)) = thread {
             client.threads[thread] = Thread::Reads(next, read);
         }
-        self.step_holder(place, HolderInput::Read { read, object });
+        self.step_holder(place, HolderInput::Read { read, object, lease: LeaseRequest::Implicit });
     }
 
     /// A read returns.
@@ -339,7 +340,8 @@ impl Run<'_> {
                     Some(copy) => self.serve(place, &reads, &object, &copy.content),
                     None => {
                         inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
-                        let again = |read| HolderInput::Read { read, object: object.clone() };
+                        let again =
+                            |read| HolderInput::Read { read, object: object.clone(), lease: LeaseRequest::Implicit };
                         inputs.extend(reads.into_iter().map(again));
                     }
                 }

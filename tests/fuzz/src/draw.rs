@@ -14,6 +14,7 @@ use leasehold_protocol::{
         CoveringNumber, Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, Token,
         VolumeGeneration,
     },
+    lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
     lock::{LockMode, LockStatus},
     message::{
         AwaitedLock, Body, Consent, HolderReportPart, Inspect, KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal,
@@ -156,8 +157,26 @@ impl<'a> Draw<'a> {
         // Decoding does not check the margin. The lessor does, as it knows the drift allowance.
         let object_term = if self.one_in(8) { self.span() } else { term * 4 };
         let margin = if self.one_in(8) { self.span() } else { term };
-        let raw = postcard::to_allocvec(&(term, object_term, margin, tracking)).unwrap_or_default();
-        postcard::from_bytes(&raw).unwrap_or(VolumeSettings::DEFAULT)
+        let usual = VolumeSettings::DEFAULT;
+        let raw = (term, ObjectTerm::Fixed(object_term), margin, tracking, usual.on_write(), usual.grants());
+        let raw = postcard::to_allocvec(&raw).unwrap_or_default();
+        let settings: VolumeSettings = postcard::from_bytes(&raw).unwrap_or(usual);
+        let object_term = match self.below(8) {
+            0 => ObjectTerm::Zero,
+            1 => ObjectTerm::Infinite,
+            2 => {
+                let percent = u32::try_from(self.below(102)).unwrap_or_default();
+                ObjectTerm::Adaptive { percent, least: self.span(), most: self.span() }
+            }
+            _ => settings.object_term(),
+        };
+        let on_write = if self.one_in(6) { OnWrite::Wait } else { OnWrite::Recall };
+        let grants = match self.below(6) {
+            0 => GrantPolicy::OnRequest,
+            1 => GrantPolicy::Returning { first: self.span() },
+            _ => GrantPolicy::All,
+        };
+        settings.with_policy(object_term, on_write, grants).unwrap_or(settings)
     }
 
     /// A write.
@@ -395,8 +414,16 @@ impl<'a> Draw<'a> {
                     revision: Revision(draw.number(12)),
                 }),
             },
-            8..=10 => Body::Read { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
-            11 => Body::AwaitRead { object: self.object(), known: self.maybe(|draw| Revision(draw.number(12))) },
+            8..=10 => Body::Read {
+                object: self.object(),
+                known: self.maybe(|draw| Revision(draw.number(12))),
+                lease: LeaseRequest::Implicit,
+            },
+            11 => Body::AwaitRead {
+                object: self.object(),
+                known: self.maybe(|draw| Revision(draw.number(12))),
+                lease: LeaseRequest::Implicit,
+            },
             12..=16 => {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }

@@ -18,6 +18,7 @@ use leasehold_protocol::{
     drift::{ClockAnswer, SinceExchange},
     holder::{Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId, WatchId, WriteId},
     id::{CoveringNumber, Epoch, Incarnation, LockId, Revision, SessionId, Stamp, Token, VolumeGeneration},
+    lease_policy::LeaseRequest,
     lock::LockGrant,
     message::{
         AcquiredVolume, Answer, Body, CoveringLease, Grant, KeyLeasePromise, KeyLeaseRenewal, Lapse, Promise,
@@ -272,7 +273,7 @@ impl World {
     fn read(&mut self, object: Object) {
         self.ids += 1;
         self.reads.insert(ReadId(self.ids));
-        self.step(HolderInput::Read { read: ReadId(self.ids), object });
+        self.step(HolderInput::Read { read: ReadId(self.ids), object, lease: LeaseRequest::Implicit });
     }
 
     fn write(&mut self, draw: &mut Draw<'_>) {

@@ -229,7 +229,7 @@ fn durable_index_file(draw: &mut Draw<'_>) {
         bytes.extend_from_slice(&slot);
     }
     bytes.truncate(2 * SLOT_BYTES - draw.below(2) as usize);
-    let path = file("witness", &bytes).join("witness");
+    let path = file("durable-index", &bytes).join("durable-index");
     let mut opened = match DurableIndex::open(&path) {
         Ok(opened) => opened,
         Err(error) => return assert!(!error.to_string().is_empty()),
@@ -249,9 +249,9 @@ fn store_identity_file(draw: &mut Draw<'_>) {
     if !draw.one_in(4) {
         bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
     }
-    let dir = file("standing", &bytes);
+    let dir = file("store-identity", &bytes);
     match store_identity::load(&dir, 1) {
-        Ok(standing) => assert_eq!(standing.map(|standing| standing.replica), Some(1)),
-        Err(error) => assert!(error.to_string().contains("standing: "), "{error}"),
+        Ok(identity) => assert_eq!(identity.map(|identity| identity.replica), Some(1)),
+        Err(error) => assert!(error.to_string().contains("identity: "), "{error}"),
     }
 }

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold_protocol::{
     holder::{Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId},
     id::{Epoch, Incarnation, Revision, SessionId, Stamp, VolumeGeneration},
+    lease_policy::{LeaseOffer, LeaseRequest},
     message::{AcquiredVolume, Answer, Grant, Promise, ReadAnswer, Recall, Response, Revival},
     object::{Content, Data, Object, ObjectKind, ObjectSet, Stat},
     path::NodePath,
@@ -140,7 +141,7 @@ impl Client {
 
     fn begin_read(&self, read: u64, path: &str) {
         let object = Object::data(NodePath::parse(path).expect("valid"));
-        self.step(HolderInput::Read { read: ReadId(read), object });
+        self.step(HolderInput::Read { read: ReadId(read), object, lease: LeaseRequest::Implicit });
     }
 
     /// Answers the only request in flight.
@@ -228,5 +229,6 @@ fn read_answer(value: &str, grant: Option<Grant>) -> Answer {
         grant,
         volume: NodePath::root(),
         applied: Revision(20),
+        offer: LeaseOffer::Everybody,
     })
 }

@@ -10,6 +10,7 @@ use leasehold_protocol::{
     command::{Proposal, Write},
     holder::{self, Holder, HolderEffect, HolderInput, ReadId, SendId, WriteId},
     id::{RequestId, SessionId},
+    lease_policy::LeaseRequest,
     lessor::{self, Lessor},
     limits::Limits,
     message::{Body, Request},
@@ -342,7 +343,10 @@ impl World {
             self.used[client].insert(volume);
         } else {
             self.numbers += 1;
-            self.client(client, HolderInput::Read { read: ReadId(self.numbers), object });
+            self.client(
+                client,
+                HolderInput::Read { read: ReadId(self.numbers), object, lease: LeaseRequest::Implicit },
+            );
         }
     }
 

@@ -8,7 +8,7 @@ use leasehold_protocol::{
     id::LeaseId,
     object::{Content, Object},
     path::NodePath,
-    volume::{Tracking, VolumeSettings},
+    volume::Tracking,
 };
 
 use crate::{
@@ -172,10 +172,7 @@ impl World {
             2 => Write::RemoveVolume { path },
             _ => {
                 let tracking = *self.rng.pick(&[Tracking::Objects, Tracking::Covering]);
-                let (term, object_term) = (settings.term(), settings.object_term());
-                let settings =
-                    VolumeSettings::new(term, object_term, settings.skew_margin(), tracking, self.profile.drift);
-                Write::SetVolume { path, settings: settings.expect("only the tracking differs") }
+                Write::SetVolume { path, settings: settings.with_tracking(tracking) }
             }
         }
     }

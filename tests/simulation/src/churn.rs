@@ -23,6 +23,7 @@ use crate::{
     event::{Event, Up},
     locks::NODES,
     profile::MS,
+    profile::policy,
     raft::SERVERS,
     swarm::{Operation, Swarm},
     world::World,
@@ -207,9 +208,7 @@ impl World {
         settings.push(self.profile.volume);
         let chosen = *self.rng.pick(&settings);
         let tracking = *self.rng.pick(&[Tracking::Objects, Tracking::Objects, Tracking::Covering]);
-        let (term, object_term, margin) = (chosen.term(), chosen.object_term(), chosen.skew_margin());
-        let settings = VolumeSettings::new(term, object_term, margin, tracking, self.profile.drift)
-            .expect("only the tracking differs");
+        let settings = policy(chosen.with_tracking(tracking), &mut self.rng);
         let write = match self.rng.below(4) {
             _ if path.is_root() => Write::SetVolume { path, settings },
             0 => Write::SetVolume { path, settings },

@@ -12,6 +12,7 @@ use leasehold_protocol::{
         ConnectionNews as Told, Holder, HolderConfig, HolderEffect, HolderInput, ReadFailure, ReadId, SendId, WriteId,
     },
     id::{Incarnation, LeaseId, LockId},
+    lease_policy::LeaseRequest,
     limits::LimitError,
     lock::LockStatus,
     message::{AcquiredVolume, Answer, Body, Refusal, Request, Response, Revival},
@@ -303,7 +304,8 @@ impl World {
                     Some(content) => self.serve(place, reads, &object, &content),
                     None => {
                         inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
-                        let again = |read| HolderInput::Read { read, object: object.clone() };
+                        let again =
+                            |read| HolderInput::Read { read, object: object.clone(), lease: LeaseRequest::Implicit };
                         inputs.extend(reads.into_iter().map(again));
                     }
                 }
@@ -443,7 +445,7 @@ impl World {
         client.numbers += 1;
         let read = ReadId(client.numbers);
         client.reads.insert(read, OpenRead { object: object.clone(), begun, since: self.steps });
-        self.step_holder(place, HolderInput::Read { read, object });
+        self.step_holder(place, HolderInput::Read { read, object, lease: LeaseRequest::Implicit });
     }
 
     /// Records the answer to a read that began in step `since`.

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use leasehold_protocol::{
+    lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     limits::Limits,
     object::{Object, ObjectKind},
     path::NodePath,
@@ -286,7 +287,34 @@ pub(crate) fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
     let least = drift.over(term + term / 10) * 2 + Duration::from_micros(1);
     let margin = least + Duration::from_millis(*rng.pick(&[0, 0, 5, 20]));
     let tracking = if rng.chance(120) { Tracking::Covering } else { Tracking::Objects };
-    VolumeSettings::new(term, object_term, margin, tracking, drift).expect("within bounds")
+    let settings = VolumeSettings::new(term, object_term, margin, tracking, drift).expect("within bounds");
+    policy(settings, rng)
+}
+
+/// The settings with a lease policy: more often than not the usual one.
+pub(crate) fn policy(settings: VolumeSettings, rng: &mut Rng) -> VolumeSettings {
+    let term = settings.term();
+    let on_write = if rng.chance(150) { OnWrite::Wait } else { OnWrite::Recall };
+    // Without recalls, no object lease may outlast a volume term.
+    let (least, most) = match on_write {
+        OnWrite::Recall => (term, term * 6),
+        OnWrite::Wait => (VolumeSettings::TERM_MIN, term),
+    };
+    let object_term = match rng.below(10) {
+        0 => ObjectTerm::Zero,
+        1 if on_write == OnWrite::Recall => ObjectTerm::Infinite,
+        2 | 3 => ObjectTerm::Adaptive { percent: *rng.pick(&[1, 20, 100]), least, most },
+        4 => ObjectTerm::Fixed(least),
+        _ if settings.object_term() == ObjectTerm::Zero => ObjectTerm::Fixed(most),
+        _ if on_write == OnWrite::Wait => ObjectTerm::Fixed(most),
+        _ => settings.object_term(),
+    };
+    let grants = match rng.below(10) {
+        0 => GrantPolicy::OnRequest,
+        1 | 2 => GrantPolicy::Returning { first: VolumeSettings::TERM_MIN },
+        _ => GrantPolicy::All,
+    };
+    settings.with_policy(object_term, on_write, grants).expect("within bounds")
 }
 
 fn objects(has_inner: bool, rng: &mut Rng) -> Vec<Object> {

@@ -1,6 +1,7 @@
 //! T2, T6, S7: volume leases, their renewal, their revival, and the reports about them.
 
 use super::*;
+use crate::lease_policy::{LeaseOffer, LeaseRequest};
 use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_PART_OBJECTS_MAX};
 
 #[test]
@@ -162,7 +163,13 @@ fn requests_renew_leases_after_a_third_of_their_term() {
     let mut client = Client::leased();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
-    let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
+    let elsewhere = ReadAnswer {
+        content: Some(value(10)),
+        grant: None,
+        volume: path("/v"),
+        applied: Revision(20),
+        offer: LeaseOffer::Everybody,
+    };
     let effects = client.answer(read, Answer::Read(elsewhere));
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, acquired("/v", 2, 2));
@@ -203,6 +210,7 @@ fn last_valid_revision_comes_only_from_promises_and_grants() {
             grant: Some(grant(2)),
             volume: NodePath::root(),
             applied: Revision(15),
+            offer: LeaseOffer::Everybody,
         };
         client.answer(read, Answer::Read(found));
         client
@@ -390,7 +398,7 @@ fn lease_renewed_meanwhile_is_not_acquired_anew() {
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     let bodies: BTreeSet<_> = sent(&effects).into_iter().map(|(_, body)| format!("{body:?}")).collect();
-    let read = |text| format!("{:?}", Body::Read { object: data(text), known: None });
+    let read = |text| format!("{:?}", Body::Read { object: data(text), known: None, lease: LeaseRequest::Implicit });
     assert_eq!(bodies, BTreeSet::from([read("/b"), read("/c")]));
 }
 
@@ -422,7 +430,7 @@ fn read_continues_without_refused_lease() {
     let refusal = Refusal::Limit(crate::limits::LimitError::Value { got: 2, expected: 1 });
     let effects = client.refuse(acquire, refusal);
     let (read, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
     assert_eq!(client.answer(read, answer(Some(value(10)), None)), [served(&[1], "/a", value(10), None)]);
 }
 

@@ -25,6 +25,7 @@ use super::*;
 use crate::{
     command::{Condition, Write, Written},
     id::{CoveringNumber, Incarnation, Revision, Sequence, VolumeGeneration},
+    lease_policy::{LeaseOffer, LeaseRequest},
     message::{
         AcquiredVolume, Answer, Body, Consent, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response,
         Revival,
@@ -108,7 +109,13 @@ fn grant(sequence: u64) -> Grant {
 }
 
 fn answer(content: Option<Content>, grant: Option<Grant>) -> Answer {
-    Answer::Read(ReadAnswer { content, grant, volume: NodePath::root(), applied: Revision(20) })
+    Answer::Read(ReadAnswer {
+        content,
+        grant,
+        volume: NodePath::root(),
+        applied: Revision(20),
+        offer: LeaseOffer::Everybody,
+    })
 }
 
 fn recall(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
@@ -221,7 +228,7 @@ impl Client {
     }
 
     fn read(&mut self, read: u64, text: &str) -> Vec<HolderEffect> {
-        self.step(HolderInput::Read { read: ReadId(read), object: data(text) })
+        self.step(HolderInput::Read { read: ReadId(read), object: data(text), lease: LeaseRequest::Implicit })
     }
 
     fn write(&mut self, write: u64, change: Write) -> Vec<HolderEffect> {

@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     change::{Change, Changes, Watched},
     command::Attach,
+    lease_policy::{LeaseOffer, LeaseRequest},
     message::{CoveringLease, Lapse},
     transaction::{FailedCompare, Operation, Transacted, Transaction},
 };
@@ -167,12 +168,18 @@ impl World {
                 Answer::Acquired(AcquiredVolume { promise, stamp: self.next_stamp(), revival })
             }
             Body::Read { .. } if self.numbers.below(8) == 0 => Answer::ReadBlocked,
-            Body::Read { object, known } | Body::AwaitRead { object, known } => {
+            Body::Read { object, known, .. } | Body::AwaitRead { object, known, .. } => {
                 let content =
                     if known.is_some() && self.numbers.below(2) == 0 { None } else { Some(value(self.stamps)) };
                 let grant = granted(self, &object.path);
                 let volume = grant.as_ref().map_or_else(|| self.volume(&object.path), |grant| grant.volume.clone());
-                Answer::Read(ReadAnswer { content, grant, volume, applied: Revision(self.stamps) })
+                Answer::Read(ReadAnswer {
+                    content,
+                    grant,
+                    volume,
+                    applied: Revision(self.stamps),
+                    offer: LeaseOffer::Everybody,
+                })
             }
             Body::Write { write, .. } => {
                 let Content::Data(Some(found)) = value(self.stamps) else { unreachable!("a value") };
@@ -278,7 +285,7 @@ impl World {
         self.ids += 1;
         let (read, object) = (ReadId(self.ids), data(self.path()));
         self.reads.insert(read);
-        self.step(HolderInput::Read { read, object });
+        self.step(HolderInput::Read { read, object, lease: LeaseRequest::Implicit });
     }
 
     fn new_write(&mut self) {

@@ -1,6 +1,7 @@
 //! Misses: the requests that they cause, the reads that share an answer, and the copies installed.
 
 use super::*;
+use crate::lease_policy::{LeaseOffer, LeaseRequest};
 
 #[test]
 fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {
@@ -12,7 +13,7 @@ fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {
     let effects = client.answer(acquire, acquired("/", 1, 1));
     assert_eq!(effects[0], volume_valid("/", 1, at(110)));
     let (read, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
     assert_eq!(request.header.renew, [Renew { volume: path("/"), incarnation: Incarnation(1) }]);
     let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
     let expected = [installed("/a", 10, validity(2, 1, at(200))), served(&[1], "/a", value(10), Some(at(110)))];
@@ -27,7 +28,7 @@ fn volume_lease_refused_as_busy_is_read_without() {
     let acquire = client.only(&effects).0;
     let effects = client.refuse(acquire, Refusal::Busy { what: "renewals".to_owned(), got: 2, most: 1 });
     let (read, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
     assert_eq!(client.answer(read, answer(Some(value(10)), None)), [served(&[1], "/a", value(10), None)]);
 }
 
@@ -39,7 +40,7 @@ fn lease_is_acquired_once_for_all_waiting_reads() {
     assert_eq!(client.read(2, "/b"), []);
     let effects = client.answer(acquire, acquired("/", 1, 1));
     let bodies: Vec<Body> = sent(&effects).into_iter().map(|(_, body)| body).collect();
-    let read = |text| Body::Read { object: data(text), known: None };
+    let read = |text| Body::Read { object: data(text), known: None, lease: LeaseRequest::Implicit };
     assert_eq!(bodies, [read("/a"), read("/b")]);
 }
 
@@ -48,7 +49,13 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     let mut client = Client::leased();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
-    let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
+    let elsewhere = ReadAnswer {
+        content: Some(value(10)),
+        grant: None,
+        volume: path("/v"),
+        applied: Revision(20),
+        offer: LeaseOffer::Everybody,
+    };
     let effects = client.answer(read, Answer::Read(elsewhere));
     let (acquire, request) = client.only(&effects);
     assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None });
@@ -57,8 +64,13 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     assert_eq!(effects[..2], [volume_valid("/v", 2, at(110)), volume_valid("/", 1, at(110))]);
     let read = client.only(&effects).0;
     let granted = Grant { volume: path("/v"), incarnation: Incarnation(2), ..grant(3) };
-    let found =
-        ReadAnswer { content: Some(value(10)), grant: Some(granted), volume: path("/v"), applied: Revision(20) };
+    let found = ReadAnswer {
+        content: Some(value(10)),
+        grant: Some(granted),
+        volume: path("/v"),
+        applied: Revision(20),
+        offer: LeaseOffer::Everybody,
+    };
     client.answer(read, Answer::Read(found));
     assert!(client.may_serve("/v/a"));
 }
@@ -68,7 +80,13 @@ fn outer_lease_ends_if_acquire_grants_a_new_one() {
     let mut client = Client::cached();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
-    let elsewhere = ReadAnswer { content: Some(value(10)), grant: None, volume: path("/v"), applied: Revision(20) };
+    let elsewhere = ReadAnswer {
+        content: Some(value(10)),
+        grant: None,
+        volume: path("/v"),
+        applied: Revision(20),
+        offer: LeaseOffer::Everybody,
+    };
     let effects = client.answer(read, Answer::Read(elsewhere));
     let acquire = client.only(&effects).0;
     assert!(!client.may_serve("/a"), "the server may have ended the lease on the root");
@@ -76,7 +94,10 @@ fn outer_lease_ends_if_acquire_grants_a_new_one() {
     let effects = client.answer(acquire, acquired("/", 2, 3));
     assert_eq!(effects[0], volume_valid("/", 2, at(110)));
     assert!(!client.may_serve("/a"), "the copy was granted under the lease that ended");
-    assert_eq!(client.only(&effects).1.body, Body::Read { object: data("/v/a"), known: None });
+    assert_eq!(
+        client.only(&effects).1.body,
+        Body::Read { object: data("/v/a"), known: None, lease: LeaseRequest::Implicit }
+    );
 }
 
 #[test]
@@ -135,7 +156,10 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, acquired("/", 2, 3));
     let (read, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Read { object: data("/a"), known: Some(Revision(10)) });
+    assert_eq!(
+        request.body,
+        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Implicit }
+    );
     let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
     let effects = client.answer(read, answer(None, Some(granted)));
     let validity = validity(4, 2, at(250));
@@ -149,7 +173,7 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let again = client.only(&effects).1.body;
     assert_eq!(
         again,
-        Body::Read { object: data("/a"), known: Some(Revision(10)) },
+        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Implicit },
         "the copy is validated again after that lease"
     );
 }
@@ -180,7 +204,7 @@ fn read_that_joined_does_not_use_a_not_modified_without_a_lease() {
     let again = client.only(&effects).1.body;
     assert_eq!(
         again,
-        Body::Read { object: data("/a"), known: Some(Revision(10)) },
+        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Implicit },
         "the read that joined is sent again"
     );
 }
@@ -202,7 +226,10 @@ fn not_modified_is_ignored_without_the_copy() {
         let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
         let effects = client.answer(read, answer(None, Some(granted)));
         assert_eq!(effects.len(), 1);
-        assert_eq!(client.only(&effects).1.body, Body::Read { object: data("/a"), known: None });
+        assert_eq!(
+            client.only(&effects).1.body,
+            Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit }
+        );
     }
 }
 
@@ -335,7 +362,7 @@ impl Client {
         let read = client.only(&effects).0;
         let effects = client.answer_renewing(read, Answer::ReadBlocked);
         let (read, request) = client.only(&effects);
-        assert_eq!(request.body, Body::AwaitRead { object: data("/a"), known: None });
+        assert_eq!(request.body, Body::AwaitRead { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
         (client, read)
     }
 }
@@ -377,7 +404,7 @@ fn blocked_read_restarts_at_another_leader() {
     let register = client.only(&effects).0;
     let effects = client.answer_renewing(register, Answer::Registered { coverings: vec![] });
     let (read, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
     assert_eq!(client.answer(late, answer(Some(value(9)), None)), [], "the request to the old leader is abandoned");
     let effects = client.answer(read, answer(Some(value(10)), Some(grant(3))));
     assert!(effects.contains(&served(&[5], "/a", value(10), Some(at(110)))), "{effects:?}");
@@ -408,7 +435,7 @@ fn blocked_read_refused_as_busy_is_retried_later_and_later() {
         waits.push(client.now.since(from).as_millis());
         let effects = client.timeout(&[]);
         let (quick, request) = client.only(&effects);
-        assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+        assert_eq!(request.body, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
         let effects = client.answer_renewing(quick, Answer::ReadBlocked);
         read = client.only(&effects).0;
     }

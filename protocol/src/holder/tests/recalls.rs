@@ -1,6 +1,7 @@
 //! S4, S5: recalls against grants.
 
 use super::*;
+use crate::lease_policy::LeaseRequest;
 
 #[test]
 fn a_recall_drops_the_copy_and_then_consents() {
@@ -137,7 +138,7 @@ fn evicted_copy_is_returned_with_the_next_request() {
     let effects = client.read(5, "/a");
     let (_, request) = client.only(&effects);
     assert_eq!(request.header.returns, [crate::message::Return { object: data("/a"), stamp: stamp(2) }]);
-    assert_eq!(request.body, Body::Read { object: data("/a"), known: None });
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
 }
 
 #[test]

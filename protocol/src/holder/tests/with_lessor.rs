@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     command::Proposal,
     id::RequestId,
+    lease_policy::LeaseRequest,
     lessor::{self, Lessor},
     limits::Limits,
     planted::Planted,
@@ -308,7 +309,7 @@ impl Pair {
             self.hits += 1;
             return self.served(client, &[read], &content);
         }
-        self.client(client, HolderInput::Read { read, object });
+        self.client(client, HolderInput::Read { read, object, lease: LeaseRequest::Implicit });
     }
 
     fn write(&mut self, client: usize, change: Write, objects: Vec<Object>) {

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     command::Attach,
     id::LeaseId,
+    lease_policy::LeaseRequest,
     limits::LimitError,
     transaction::{Operation, Transaction},
 };
@@ -58,7 +59,7 @@ fn requests_with_paths_too_deep_are_refused() {
     let error = || LimitError::Depth { got: 65, expected: 64 };
     let beyond = deep(0, 65);
     let bodies = [
-        Body::Read { object: Object::data(beyond.clone()), known: None },
+        Body::Read { object: Object::data(beyond.clone()), known: None, lease: LeaseRequest::Implicit },
         Body::Acquire { path: beyond.clone(), last_valid: None },
     ];
     for body in bodies {

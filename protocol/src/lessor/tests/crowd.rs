@@ -7,6 +7,7 @@ use crate::{
     change::Watched,
     command::Attach,
     id::LeaseId,
+    lease_policy::LeaseRequest,
     lock::{LockMode, LockStatus},
     message::{AwaitedLock, KeyLeaseRenewal, NodesAfter},
     transaction::{Compare, Transaction},
@@ -133,7 +134,10 @@ impl Crowd {
             let watched = Watched::Subtree(path(&format!("/crowd/{number}")));
             let after = Some(self.world.state.revision());
             self.ask(reader, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });
-            self.ask(reader, Body::Read { object: data(&format!("/crowd/{number}")), known: None });
+            self.ask(
+                reader,
+                Body::Read { object: data(&format!("/crowd/{number}")), known: None, lease: LeaseRequest::Implicit },
+            );
         }
         self.input(LessorInput::Proven { round: self.world.lessor.round });
         self.input(LessorInput::Proven { round: self.world.lessor.round });
@@ -245,10 +249,18 @@ impl Crowd {
         let revision = self.world.state.revision();
         self.write("put that makes a node", one, put("/quiet/a", b"1"));
         for session in [one, two] {
-            self.probe("read", session, Body::Read { object: data("/quiet/a"), known: None });
-            self.probe("await read", session, Body::AwaitRead { object: data("/quiet/b"), known: None });
+            self.probe(
+                "read",
+                session,
+                Body::Read { object: data("/quiet/a"), known: None, lease: LeaseRequest::Implicit },
+            );
+            self.probe(
+                "await read",
+                session,
+                Body::AwaitRead { object: data("/quiet/b"), known: None, lease: LeaseRequest::Implicit },
+            );
         }
-        self.ask(two, Body::Read { object: data("/quiet/a"), known: None });
+        self.ask(two, Body::Read { object: data("/quiet/a"), known: None, lease: LeaseRequest::Implicit });
         let round = self.world.lessor.round;
         self.input(LessorInput::NotProven { round });
         self.note("the read is not proven");

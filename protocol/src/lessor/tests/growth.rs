@@ -5,6 +5,7 @@ use super::{sizes::Draw, *};
 use crate::{
     command::Attach,
     id::{LeaseId, LockId, Token},
+    lease_policy::LeaseRequest,
     lock::LockMode,
     message::{AwaitedLock, KeyLeaseRenewal},
     object::ObjectKind,
@@ -240,11 +241,11 @@ impl Churn {
             }
             10..=15 => {
                 let object = self.object();
-                self.ask(session, Body::Read { object, known: None });
+                self.ask(session, Body::Read { object, known: None, lease: LeaseRequest::Implicit });
             }
             16 => {
                 let object = Object::data(self.path());
-                self.ask(session, Body::AwaitRead { object, known: None });
+                self.ask(session, Body::AwaitRead { object, known: None, lease: LeaseRequest::Implicit });
             }
             17 => {
                 let path = self.path();

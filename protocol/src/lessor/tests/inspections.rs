@@ -4,7 +4,10 @@
 //! examines each change of the history once. [`State::HISTORY_MAX`] bounds its length.
 
 use super::*;
-use crate::{command::Attach, id::LeaseId, lock::LockMode, message::NodesAfter, state::LOCKS_PER_NODE_MAX};
+use crate::{
+    command::Attach, id::LeaseId, lease_policy::LeaseRequest, lock::LockMode, message::NodesAfter,
+    state::LOCKS_PER_NODE_MAX,
+};
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 100_000;
@@ -268,7 +271,7 @@ fn with_blocked_reads(count: u64) -> World {
     world.commit();
     for _ in 0..count {
         let reader = world.session();
-        world.request(reader, Body::AwaitRead { object: data("/a"), known: None });
+        world.request(reader, Body::AwaitRead { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
     }
     for _ in 0..2 {
         world.step(LessorInput::Proven { round: world.lessor.round });

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    lease_policy::LeaseRequest,
     lessor::object_leases::CopyTracking,
     time::ClusterTime,
     volume::{Tracking, VolumeSettings},
@@ -109,7 +110,7 @@ fn holder_report_adds_to_later_grants() {
 fn proof_for_an_earlier_epoch_answers_no_read() {
     let mut world = World::new();
     let session = world.session();
-    let read = Body::Read { object: data("/a"), known: None };
+    let read = Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit };
     let effects = world.request(session, read.clone());
     let [LessorEffect::Prove { round: old }] = effects[..] else { panic!("a round: {effects:?}") };
     world.fail_over();
@@ -123,7 +124,7 @@ fn a_read_is_not_answered_before_the_first_entry_of_the_epoch() {
     let mut world = World::new();
     let session = world.session();
     world.lessor = Lessor::new(config(2), &world.state, Duration::ZERO, world.now);
-    let effects = world.request(session, Body::Read { object: data("/a"), known: None });
+    let effects = world.request(session, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
     assert_eq!(result(&effects), Err(Refusal::Retry));
 }
 
@@ -141,7 +142,7 @@ fn an_object_lease_is_waited_for_with_drift_and_margin() {
     world.renew(holder, grant.incarnation).expect("live");
     world.pass(TERM / 4);
     world.write(writer, put("/a", b"1"));
-    let ends_at = granted.after(settings.object_wait(DriftAllowance::DEFAULT));
+    let ends_at = granted.after(settings.longest_object_wait(DriftAllowance::DEFAULT));
     assert!(ends_at >= granted.after(TERM + margin));
     assert!(!world.passes(ends_at.since(world.now) - MILLI), "the holder may use its copy");
     assert!(

@@ -4,6 +4,7 @@
 use super::*;
 use crate::{
     id::LeaseId,
+    lease_policy::LeaseRequest,
     lock::LockMode,
     message::{KeepAliveResult, KeyLeaseRenewal},
 };
@@ -173,7 +174,7 @@ fn renewal_of_a_lease_that_ends_before_the_answer_is_a_lapse() {
         renew: vec![renew],
         ..RequestHeader::default()
     };
-    world.send(Request { header, body: Body::Read { object: data("/b"), known: None } });
+    world.send(Request { header, body: Body::Read { object: data("/b"), known: None, lease: LeaseRequest::Implicit } });
     // Another request of the session replaces the lease before leadership is proved.
     world.acquire(client, None);
     let effects = world.step(LessorInput::Proven { round: world.lessor.round });

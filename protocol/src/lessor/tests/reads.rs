@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    lease_policy::LeaseRequest,
     limits::LimitError,
     transaction::{Operation, Transaction},
 };
@@ -20,7 +21,7 @@ fn nothing_is_answered_before_the_first_entry_of_the_epoch() {
 fn a_read_waits_for_a_round_that_begins_after_it() {
     let mut world = World::new();
     let session = world.session();
-    let read = |object| Body::Read { object, known: None };
+    let read = |object| Body::Read { object, known: None, lease: LeaseRequest::Implicit };
     assert_eq!(world.request(session, read(data("/a"))), [LessorEffect::Prove { round: 2 }]);
     assert_eq!(world.request(session, read(data("/b"))), [], "the round in flight may have missed a write");
     let effects = world.step(LessorInput::Proven { round: 2 });
@@ -58,7 +59,9 @@ fn no_lease_is_granted_while_a_write_is_under_way() {
 fn next_round_begins_when_a_round_fails() {
     let mut world = World::new();
     let session = world.session();
-    let read = |world: &mut World| world.request(session, Body::Read { object: data("/a"), known: None });
+    let read = |world: &mut World| {
+        world.request(session, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit })
+    };
     assert!(matches!(read(&mut world)[..], [LessorEffect::Prove { .. }]));
     assert_eq!(read(&mut world), [], "the read waits for the next round");
     let failed = world.lessor.round;
@@ -86,11 +89,11 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let session = world.session();
     let waiting = || WaitingRead {
         requester: Requester { id: RequestId(0), session, renewed: Vec::new() },
-        target: ReadTarget::Object { object: data("/a"), known: None, waits: false },
+        target: ReadTarget::Object { object: data("/a"), known: None, waits: false, lease: LeaseRequest::Implicit },
     };
     world.lessor.round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2];
     world.lessor.next_round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2 - 1];
-    let read = Body::Read { object: data("/a"), known: None };
+    let read = Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit };
     assert_eq!(world.request(session, read.clone()), []);
     let busy = Refusal::Busy {
         what: "reads".to_owned(),
@@ -108,7 +111,7 @@ fn a_reader_that_has_the_newest_content_is_told_so() {
     world.commit();
     let newest = world.state.modify_revision(&data("/a")).expect("the node exists");
     let mut content = |object, known| {
-        world.request(session, Body::Read { object, known });
+        world.request(session, Body::Read { object, known, lease: LeaseRequest::Implicit });
         match answer(&world.step(LessorInput::Proven { round: world.lessor.round })) {
             Answer::Read(answer) => answer.content,
             other => panic!("read: {other:?}"),
@@ -129,7 +132,7 @@ fn content_too_long_for_an_answer_is_refused_with_numbers() {
         let write = Write::put(path("/a"), vec![0; len].into());
         world.write(session, write);
         world.commit();
-        world.request(session, Body::Read { object: data("/a"), known: None });
+        world.request(session, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
         result(&world.step(LessorInput::Proven { round: world.lessor.round }))
     };
     assert!(read(1000).is_ok());
@@ -142,10 +145,10 @@ fn reads_of_one_round_are_answered_in_parts() {
     let mut world = World::new();
     world.lessor.config.bounds.reads_per_step = 2;
     let session = world.session();
-    world.request(session, Body::Read { object: data("/0"), known: None });
+    world.request(session, Body::Read { object: data("/0"), known: None, lease: LeaseRequest::Implicit });
     for number in 1..=5 {
         let object = data(&format!("/{number}"));
-        assert_eq!(world.request(session, Body::Read { object, known: None }), []);
+        assert_eq!(world.request(session, Body::Read { object, known: None, lease: LeaseRequest::Implicit }), []);
     }
     let round = world.lessor.round;
     assert_eq!(replies(&world.step(LessorInput::Proven { round })).len(), 1);
@@ -164,9 +167,9 @@ fn large_contents_are_answered_one_in_a_step() {
     world.write(session, put("/a", b"0123456789"));
     world.commit();
     world.lessor.config.bounds.content_bytes_max = 10;
-    world.request(session, Body::Read { object: data("/other"), known: None });
+    world.request(session, Body::Read { object: data("/other"), known: None, lease: LeaseRequest::Implicit });
     for _ in 0..3 {
-        world.request(session, Body::Read { object: data("/a"), known: None });
+        world.request(session, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
     }
     let round = world.lessor.round;
     world.step(LessorInput::Proven { round });
@@ -191,7 +194,7 @@ fn list_that_is_too_long_is_refused_unread() {
     let read = |world: &mut World, most: usize| {
         world.lessor.config.bounds.content_bytes_max = most;
         let object = Object::children(path("/d"));
-        world.request(session, Body::Read { object, known: None });
+        world.request(session, Body::Read { object, known: None, lease: LeaseRequest::Implicit });
         crate::work::take_visited();
         let result = result(&world.step(LessorInput::Proven { round: world.lessor.round }));
         (result, crate::work::take_visited())

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     id::LeaseId,
+    lease_policy::LeaseRequest,
     message::{KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal},
     reached::{Bound, take_reached},
 };
@@ -207,7 +208,10 @@ fn renewal_of_session_ended_before_the_tick_is_refused() {
 #[test]
 fn waiting_renewal_gets_the_generation_at_its_answer() {
     let generation = |world: &World| world.state.volume(&NodePath::root()).expect("a volume").generation;
-    for body in [Body::Heartbeat(Default::default()), Body::Read { object: data("/a"), known: None }] {
+    for body in [
+        Body::Heartbeat(Default::default()),
+        Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit },
+    ] {
         let (mut world, session, incarnation) = World::half_a_term_old();
         let before = generation(&world);
         assert_eq!(replies(&world.renew_with((session, incarnation), body)), [], "the request waits");

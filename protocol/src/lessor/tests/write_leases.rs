@@ -6,6 +6,7 @@ mod blocked_reads;
 use super::*;
 use crate::{
     id::{LockId, Token},
+    lease_policy::LeaseRequest,
     lock::LockMode,
     message::BlockedReadInfo,
 };
@@ -57,7 +58,7 @@ impl World {
     }
 
     fn ask_for(&mut self, session: SessionId, text: &str) -> Vec<LessorEffect> {
-        self.ask(session, Body::AwaitRead { object: data(text), known: None })
+        self.ask(session, Body::AwaitRead { object: data(text), known: None, lease: LeaseRequest::Implicit })
     }
 
     fn list(&mut self, after: Option<&str>) -> Vec<LessorEffect> {
@@ -162,9 +163,9 @@ fn owner_read_recalls_own_write_lease_of_that_object_only() {
         effects.into_iter().filter(is_read).collect::<Vec<_>>()
     }).0, b"new");
     world.cache(writer);
-    let children = Body::Read { object: Object::children(path("/a")), known: None };
+    let children = Body::Read { object: Object::children(path("/a")), known: None, lease: LeaseRequest::Implicit };
     assert!(matches!(answer(&world.ask(writer, children)), Answer::Read(_)));
-    let root = Body::Read { object: data("/"), known: None };
+    let root = Body::Read { object: data("/"), known: None, lease: LeaseRequest::Implicit };
     assert!(matches!(answer(&world.ask(writer, root)), Answer::Read(_)));
 }
 
@@ -173,7 +174,7 @@ fn reader_learns_at_once_that_it_is_blocked() {
     let mut world = World::new();
     let writer = world.caching();
     let reader = world.session();
-    let read = || Body::Read { object: data("/a"), known: None };
+    let read = || Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit };
     let effects = world.ask(reader, read());
     assert_eq!((answer(&effects), the_recall(&effects).session), (Answer::ReadBlocked, writer));
     let effects = world.ask(reader, read());

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     command::Write,
     id::{Incarnation, SessionId, Stamp},
+    lease_policy::OnWrite,
     object::{Object, ObjectSet, SETS_MAX, merge_sets_to},
     path::NodePath,
     planted::Bug,
@@ -40,17 +41,27 @@ pub(in crate::lessor) struct Claim {
     /// volume leases bound the wait.
     expires_at: Option<ClusterTime>,
     is_covering: bool,
+    /// Whether the session must be asked. False if all its sets are in volumes whose writes send no
+    /// recall.
+    needs_recall: bool,
 }
 
 impl Claim {
-    /// Adds a volume lease under which the session may have copies. `expires_at` is when the last
-    /// known object lease ends; `None` for a covering holder.
+    /// Adds a volume lease under which the session may have copies, and asks the session for its
+    /// consent. `expires_at` is when the last known object lease ends; `None` for a covering
+    /// holder.
     pub(in crate::lessor) fn add(
         &mut self,
         volume: NodePath,
         incarnation: Incarnation,
         expires_at: Option<ClusterTime>,
     ) {
+        self.needs_recall = true;
+        self.add_unasked(volume, incarnation, expires_at);
+    }
+
+    /// As [`Claim::add`], without a recall of its own.
+    fn add_unasked(&mut self, volume: NodePath, incarnation: Incarnation, expires_at: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
         self.is_covering |= expires_at.is_none();
         self.expires_at = self.expires_at.max(expires_at);
@@ -62,6 +73,10 @@ impl Claim {
 pub(in crate::lessor) struct Claims {
     pub(in crate::lessor) by_session: BTreeMap<SessionId, Claim>,
     writer: Option<WriterCopies>,
+    /// The volumes whose writes send no recall ([`OnWrite::Wait`]), each with the time at which
+    /// every object lease in it that exists now has ended. No object of the write is leased
+    /// meanwhile (S3), so no lease on one lasts longer, whoever granted it.
+    waited_out: BTreeMap<NodePath, ClusterTime>,
 }
 
 /// The writer: the copies that it dropped when it sent the write, and the highest stamp that it
@@ -113,6 +128,7 @@ impl Lessor {
             self.claim_write_leases(&write, &footprint, &mut claims, cx.state);
         }
         let changed = self.changed_with(footprint, &leases, cx.state);
+        claims.waited_out = self.waited_out(changed.by_volume.keys(), cx.state);
         self.claim_from_known(&changed, &mut claims, cx.state);
         self.claim_from_coverings(&changed, &mut claims);
         for (holder, claim) in claims.by_session {
@@ -143,6 +159,22 @@ impl Lessor {
             }
         }
         changed
+    }
+
+    /// Those of the volumes whose writes send no recall, with the time at which all object leases
+    /// that exist now have ended.
+    fn waited_out<'a>(
+        &self,
+        volumes: impl Iterator<Item = &'a NodePath>,
+        state: &State,
+    ) -> BTreeMap<NodePath, ClusterTime> {
+        let now = self.clock.expiry_time();
+        let waits = volumes.filter_map(|top| {
+            let settings = state.volume(top)?.settings;
+            let is_waited_out = settings.on_write() == OnWrite::Wait;
+            is_waited_out.then(|| (top.clone(), now.after(settings.longest_object_wait(self.config.drift))))
+        });
+        waits.collect()
     }
 
     /// Claims the changed sets from each session with known copies in them.
@@ -266,15 +298,25 @@ impl Lessor {
         }
         let Some(track) = self.object_leases.track(volume, holder) else { return };
         let claim = claims.by_session.entry(holder).or_default();
-        claim.add(volume.clone(), track.incarnation, expires_at);
+        match claims.waited_out.get(volume) {
+            None => claim.add(volume.clone(), track.incarnation, expires_at),
+            Some(end) => {
+                let expires_at = expires_at.map_or(*end, |expires_at| expires_at.min(*end));
+                claim.add_unasked(volume.clone(), track.incarnation, Some(expires_at));
+            }
+        }
         claim.sets.insert(set.clone());
     }
 
-    /// Recalls the claimed sets from a session. With more than `recall_sets_max` sets, the recall
-    /// names subtrees that include them.
+    /// Recalls the claimed sets from a session, unless the write only waits. With more than
+    /// `recall_sets_max` sets, the recall names subtrees that include them.
     fn recall(&mut self, waiting: PendingWriteId, holder: SessionId, claim: Claim, cx: &mut StepContext<'_>) {
-        let Claim { sets, leases, expires_at, is_covering } = claim;
+        let Claim { sets, leases, expires_at, is_covering, needs_recall } = claim;
         let Some(epoch) = self.epoch else { return };
+        let expires_at = expires_at.filter(|_| !is_covering);
+        if !needs_recall {
+            return self.writes.wait(waiting, holder, ConsentWait { stamp: None, leases, expires_at });
+        }
         let most = self.config.bounds.recall_sets_max;
         let sets = match sets.len() > most {
             true => {
@@ -287,8 +329,7 @@ impl Lessor {
         let through = cx.state.last_write_lease();
         let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), cx.now);
         cx.effects.extend(recall.map(LessorEffect::Recall));
-        let expires_at = expires_at.filter(|_| !is_covering);
-        self.writes.wait(waiting, holder, ConsentWait { stamp, leases, expires_at });
+        self.writes.wait(waiting, holder, ConsentWait { stamp: Some(stamp), leases, expires_at });
     }
 
     /// Whether the writer needs no recall of this set (S2w). It dropped the set when it sent the

@@ -93,8 +93,8 @@ pub(super) struct ClientWrite {
 /// A write's wait for one session: for a consent, or for an end of leases instead.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ConsentWait {
-    /// The stamp of the recall that the session must answer.
-    pub(super) stamp: Stamp,
+    /// The stamp of the recall that the session must answer. None if it was not asked.
+    pub(super) stamp: Option<Stamp>,
     /// The volume leases under which the session may hold copies. The wait ends when none of them
     /// is left (T5).
     pub(super) leases: BTreeMap<NodePath, Incarnation>,

@@ -11,7 +11,7 @@ use crate::{
 };
 
 use super::{
-    super::{Lessor, Requester, StepContext, load::results_of_write},
+    super::{Lessor, Requester, StepContext, load::results_of_write, promises::LeaseReader},
     ClientWrite, PendingWrite, PendingWriteId, WriteKind,
 };
 
@@ -155,7 +155,7 @@ impl Lessor {
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let grant = match write {
             Write::Put { path, .. } if grants && is_unremoved(path) => {
-                self.grant(session, &Object::data(path.clone()), cx)
+                self.grant(session, &Object::data(path.clone()), LeaseReader::default(), cx)
             }
             _ => None,
         };

@@ -23,14 +23,16 @@ pub(in crate::lessor) struct ConsentWaits {
 impl ConsentWaits {
     pub(in crate::lessor) fn insert(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
         visit(1 + wait.leases.len());
-        self.by_stamp.insert((session, wait.stamp, write_id));
+        self.by_stamp.extend(wait.stamp.map(|stamp| (session, stamp, write_id)));
         self.by_lease.extend(wait.leases.iter().map(|(volume, lease)| (session, volume.clone(), *lease, write_id)));
         self.by_expiry.extend(wait.expires_at.map(|expires_at| (expires_at, session, write_id)));
     }
 
     pub(in crate::lessor) fn remove(&mut self, write_id: PendingWriteId, session: SessionId, wait: &ConsentWait) {
         visit(1 + wait.leases.len());
-        self.by_stamp.remove(&(session, wait.stamp, write_id));
+        if let Some(stamp) = wait.stamp {
+            self.by_stamp.remove(&(session, stamp, write_id));
+        }
         for (volume, lease) in &wait.leases {
             self.by_lease.remove(&(session, volume.clone(), *lease, write_id));
         }

@@ -166,7 +166,7 @@ async fn sent(to: &Slow) -> (SentSnapshot, Duration) {
         last_membership: StoredMembership::default(),
     };
     let cluster = ClusterId { founder: 1, nonce: 5 };
-    let standing = StoreIdentity {
+    let identity = StoreIdentity {
         replica: 1,
         cluster,
         root: VolumeSettings::DEFAULT,
@@ -174,7 +174,7 @@ async fn sent(to: &Slow) -> (SentSnapshot, Duration) {
     };
     let mut network = PeerNetworks {
         replica: 1,
-        identity: Arc::new(RwLock::new(Some(standing))),
+        identity: Arc::new(RwLock::new(Some(identity))),
         append_timeout: STALL,
         snapshot_stall: STALL,
         reaches: PeersReach::default(),

@@ -1,6 +1,7 @@
 //! The server's answers to a holder: honest ones, and lies.
 
 use super::*;
+use leasehold_protocol::lease_policy::LeaseOffer;
 
 impl World {
     pub(super) fn response(&mut self, request: &Request, draw: &mut Draw<'_>) -> Response {
@@ -73,13 +74,13 @@ impl World {
                 Answer::Acquired(AcquiredVolume { promise, stamp: self.stamp(draw), revival })
             }
             Body::Read { .. } if self.stamps % 8 == 7 => Answer::ReadBlocked,
-            Body::Read { object, known } | Body::AwaitRead { object, known } => {
+            Body::Read { object, known, .. } | Body::AwaitRead { object, known, .. } => {
                 let is_unchanged = known.is_some() && draw.below(2) == 1;
                 let content = (!is_unchanged).then(|| content(object.kind, revision, draw));
                 let grant = self.grant(&object.path, draw);
                 let volume = grant.as_ref().map(|grant| grant.volume.clone());
                 let volume = volume.unwrap_or_else(|| self.volume(&object.path, draw));
-                Answer::Read(ReadAnswer { content, grant, volume, applied: revision })
+                Answer::Read(ReadAnswer { content, grant, volume, applied: revision, offer: LeaseOffer::Everybody })
             }
             Body::Write { write, .. } => {
                 let lease = draw

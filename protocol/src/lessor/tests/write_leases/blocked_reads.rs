@@ -1,6 +1,7 @@
 //! Reads that wait for a write lease: their bound, their end, and the report about them.
 
 use super::*;
+use crate::lease_policy::LeaseRequest;
 
 #[test]
 fn blocked_reads_have_their_own_bound() {
@@ -27,7 +28,7 @@ fn blocked_reads_have_their_own_bound() {
     assert_eq!(result(&world.ask_for(reader, "/a")), Err(Refusal::Retry), "blocked reads have their own bound");
     let list = Body::List { path: path("/a"), after: None, nodes_max: 1 };
     assert_eq!(result(&world.ask(SessionId(0), list)), Err(busy));
-    let root = Body::Read { object: data("/"), known: None };
+    let root = Body::Read { object: data("/"), known: None, lease: LeaseRequest::Implicit };
     assert!(matches!(answer(&world.ask(other, root)), Answer::Read(_)), "other reads are answered");
     let effects = world.flush(writer, None, true);
     assert_eq!(replies(&effects).len(), LessorBounds::DEFAULT.blocked_reads_max + 1, "the flush, and all that waited");

@@ -1,0 +1,151 @@
+//! The lease policy of a volume: how long object leases last ([`ObjectTerm`]), who gets them
+//! ([`GrantPolicy`]), and what a write does about them ([`OnWrite`]).
+//!
+//! No policy makes a read stale. A policy chooses between messages, the delay of writes, and the
+//! leader's memory. `docs/guide.md` says which to choose.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// How long the object leases of a volume last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ObjectTerm {
+    /// There are no object leases. Each read asks a server, and no write waits for a reader
+    /// (polling).
+    Zero,
+    /// Each lease lasts this long.
+    Fixed(Duration),
+    /// Leases end only by recall, return, or with their volume lease (callbacks, as in AFS). A dead
+    /// client still delays a write by no more than a volume term and the margin.
+    Infinite,
+    /// A lease lasts for a share of the time since the object last changed (Alex, Cate 1992). Data
+    /// that has not changed for long is likely to stay as it is.
+    Adaptive {
+        /// The share, in percent; 1 to 100.
+        percent: u32,
+        /// The shortest term. It also applies to nodes that do not exist.
+        least: Duration,
+        /// The longest term.
+        most: Duration,
+    },
+}
+
+impl ObjectTerm {
+    /// The share that Alex uses, in percent.
+    pub const ADAPTIVE_PERCENT: u32 = 20;
+
+    /// The term of a lease on an object that last changed `age` ago; `None` for an object without a
+    /// time of its last change. No lease is granted if the result is `None`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use leasehold_protocol::lease_policy::ObjectTerm;
+    ///
+    /// let hours = |hours| Duration::from_secs(hours * 3600);
+    /// let alex = ObjectTerm::Adaptive { percent: 20, least: Duration::from_secs(10), most: hours(24) };
+    /// assert_eq!(alex.after(Some(hours(10))), Some(hours(2)));
+    /// assert_eq!(alex.after(Some(Duration::ZERO)), Some(Duration::from_secs(10)));
+    /// assert_eq!(ObjectTerm::Zero.after(Some(hours(10))), None);
+    /// ```
+    pub fn after(&self, age: Option<Duration>) -> Option<Duration> {
+        match *self {
+            Self::Zero => None,
+            Self::Fixed(term) => Some(term),
+            Self::Infinite => Some(Duration::MAX),
+            Self::Adaptive { percent, least, most } => {
+                let share = age.map_or(Duration::ZERO, |age| age.saturating_mul(percent) / 100);
+                Some(share.clamp(least, most))
+            }
+        }
+    }
+
+    /// The longest term of any lease, or zero if there are none.
+    pub fn longest(&self) -> Duration {
+        match *self {
+            Self::Zero => Duration::ZERO,
+            Self::Fixed(term) => term,
+            Self::Infinite => Duration::MAX,
+            Self::Adaptive { most, .. } => most,
+        }
+    }
+}
+
+impl From<Duration> for ObjectTerm {
+    fn from(term: Duration) -> Self {
+        if term.is_zero() { Self::Zero } else { Self::Fixed(term) }
+    }
+}
+
+impl fmt::Display for ObjectTerm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero => f.write_str("0"),
+            Self::Fixed(term) => write!(f, "{term:?}"),
+            Self::Infinite => f.write_str("infinite"),
+            Self::Adaptive { percent, least, most } => write!(f, "adaptive:{percent}%:{least:?}:{most:?}"),
+        }
+    }
+}
+
+/// Which reads are answered with an object lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum GrantPolicy {
+    /// All.
+    All,
+    /// Those that ask for one (Cao and Liu 1998: the explicit request for a lease).
+    OnRequest,
+    /// All, but a client's first read of an object gets only a short lease. If the client comes
+    /// back and validates its copy, it gets the object term (Cao and Liu's two tiers). So clients
+    /// that read once do not fill the leader's memory, and do not delay writes for long.
+    Returning {
+        /// The term of the first lease.
+        first: Duration,
+    },
+}
+
+/// What a write does about the object leases on what it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum OnWrite {
+    /// The leader recalls them. The write goes on as soon as all holders have consented.
+    Recall,
+    /// The leader sends nothing. The write waits until the object leases have ended. So the object
+    /// term may be no longer than the volume term, which bounds the wait.
+    Wait,
+}
+
+/// What a read asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LeaseRequest {
+    /// No lease: the reader will not read the object again soon.
+    Unwanted,
+    /// A lease, if the volume grants one to all readers.
+    #[default]
+    Implicit,
+    /// A lease of the full object term, in a volume that grants leases at all.
+    Explicit,
+}
+
+/// Which reads of a volume get an object lease. A client that knows it need not acquire a volume
+/// lease for other reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LeaseOffer {
+    /// None: its object term is zero.
+    Nobody,
+    /// Those that ask for one.
+    OnRequest,
+    /// All that want one.
+    #[default]
+    Everybody,
+}
+
+impl LeaseOffer {
+    /// Whether a read with this request can get a lease.
+    pub fn is_open_to(self, request: LeaseRequest) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::OnRequest => request == LeaseRequest::Explicit,
+            Self::Everybody => request != LeaseRequest::Unwanted,
+        }
+    }
+}
