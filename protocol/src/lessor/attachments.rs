@@ -41,8 +41,8 @@ impl Lessor {
         }
         let lists = lists_of_all(&leases, self.config.bounds.purge_sets_max, cx.state);
         let pending = PendingWrite::new(WriteKind::Purge(leases), lists.into_iter().collect(), cx.now);
-        let entered = self.writes.enter(pending);
-        self.gather(entered, cx);
+        let write_id = self.writes.enter(pending);
+        self.gather(write_id, cx);
     }
 
     /// Whether orphans wait, and one more purge may begin.
@@ -78,8 +78,8 @@ impl Lessor {
     }
 
     /// Handles the outcome of a purge. If it had no effect, its orphans still have to be removed.
-    pub(super) fn handle_purged(&mut self, waiting: PendingWriteId, state: &State) {
-        if let Some((pending, ready)) = self.writes.leave(waiting) {
+    pub(super) fn handle_purged(&mut self, write_id: PendingWriteId, state: &State) {
+        if let Some((pending, ready)) = self.writes.leave(write_id) {
             self.orphans.extend(pending.purged_leases().iter().filter(|lease| state.is_orphaned(**lease)));
             self.propose_ready(ready);
         }

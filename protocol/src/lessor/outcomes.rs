@@ -29,7 +29,7 @@ impl Lessor {
                         self.renewals.mark_ticks_complete();
                     }
                 }
-                ProposalReason::Purge(waiting) => self.handle_purged(waiting, cx.state),
+                ProposalReason::Purge(write_id) => self.handle_purged(write_id, cx.state),
                 ProposalReason::Open(requester) => {
                     self.load_to_come -= Self::load_of_session();
                     self.sessions_to_come -= 1;
@@ -41,7 +41,7 @@ impl Lessor {
                     self.handle_volume_acquired(&requester, valid_at, &outcome, cx);
                 }
                 ProposalReason::Expire(key, incarnation) => self.handle_expired(key, incarnation, &outcome, cx),
-                ProposalReason::Write(waiting) => self.handle_written(waiting, outcome, cx),
+                ProposalReason::Write(write_id) => self.handle_written(write_id, outcome, cx),
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::{
     work::CountVisits,
 };
 
-use super::{Lessor, LessorEffect, ReadTarget, StepContext, WaitingRead, writes::gathering::Claims};
+use super::{Lessor, LessorEffect, ReadTarget, StepContext, WaitingRead, writes::gathering::RecallPlans};
 
 /// The blocked reads, by node, then by session and request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -300,15 +300,15 @@ impl Lessor {
         &self,
         write: &Write,
         footprint: &[ObjectSet],
-        claims: &mut Claims,
+        plans: &mut RecallPlans,
         state: &State,
     ) {
         for path in state.blocking_write_leases(write, footprint) {
             let Some((_, record)) = state.write_leased_lock(&path) else { continue };
             let LeaseKey::Volume(_, volume) = &record.lease else { continue };
-            let claim = claims.by_session.entry(record.session).or_default();
-            claim.add(volume.clone(), record.incarnation, None);
-            claim.sets.insert(ObjectSet::One(Object::data(path)));
+            let plan = plans.by_session.entry(record.session).or_default();
+            plan.add(volume.clone(), record.incarnation, None);
+            plan.sets.insert(ObjectSet::One(Object::data(path)));
         }
     }
 

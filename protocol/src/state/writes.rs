@@ -31,11 +31,12 @@ use crate::{
 };
 
 impl State {
-    /// The objects that the write would change if it were applied now, and no others.
+    /// The objects that the write would change if it were applied now, as sets of objects.
     ///
-    /// A subtree stands for each object in it, even if some of them would not change. The footprint
-    /// does not include the nodes of a revoked lease: see [`State::attached_nodes`] and
-    /// [`State::attached_parent_counts`].
+    /// A subtree may include objects that would not change. [`Write::TakeWriteLease`] has the same
+    /// footprint as a write of the node's data, because all other sessions must drop their copies.
+    /// The footprint does not include the nodes of a revoked lease: see [`State::attached_nodes`]
+    /// and [`State::attached_parent_counts`].
     ///
     /// # Errors
     ///

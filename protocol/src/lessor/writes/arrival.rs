@@ -30,8 +30,8 @@ impl Lessor {
         cx: &mut StepContext<'_>,
     ) {
         let session = requester.session;
-        if let Some(waiting) = self.writes.id_of(session, sequence) {
-            return self.join(waiting, requester, (dropped, seen), cx);
+        if let Some(write_id) = self.writes.id_of(session, sequence) {
+            return self.join(write_id, requester, (dropped, seen), cx);
         }
         if let Some(refusal) = self.refusal(session, (sequence, unanswered_from), &write, cx) {
             return self.reply(&requester, Err(refusal), cx);
@@ -49,8 +49,8 @@ impl Lessor {
             ClientWrite { session, sequence, unanswered_from, write, intended, requesters, dropped, seen, load };
         self.load_to_come += load;
         self.results_to_come += results_of_write(&request.write);
-        let entered = self.writes.enter(PendingWrite::new(WriteKind::Client(request), footprint, cx.now));
-        self.gather(entered, cx);
+        let write_id = self.writes.enter(PendingWrite::new(WriteKind::Client(request), footprint, cx.now));
+        self.gather(write_id, cx);
     }
 
     /// The objects for which the lessor gathers consents, except the nodes of a revoked lease.
@@ -95,13 +95,13 @@ impl Lessor {
     /// with one more requester (S9).
     fn join(
         &mut self,
-        waiting: PendingWriteId,
+        write_id: PendingWriteId,
         requester: Requester,
         (dropped, seen): (Vec<ObjectSet>, Stamp),
         cx: &mut StepContext<'_>,
     ) {
         let requesters_max = self.config.bounds.write_requesters_max;
-        let Some(request) = self.writes.client_write_mut(waiting) else { return };
+        let Some(request) = self.writes.client_write_mut(write_id) else { return };
         (request.dropped, request.seen) = (dropped, seen);
         request.requesters.push(requester);
         if request.requesters.len() > requesters_max {
@@ -266,7 +266,7 @@ impl Lessor {
         let mut ready: BTreeSet<PendingWriteId> = ready.into_iter().collect();
         while let Some(next) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
-            match &pending.work {
+            match &pending.kind {
                 WriteKind::Client(request) => {
                     let command = Command::Write {
                         session: request.session,

@@ -11,16 +11,16 @@ impl PendingWrites {
     /// Checks that a write waits, directly or behind others, for each earlier one that shares an
     /// object with it (S3).
     pub(in crate::lessor) fn check_order(&self) -> Result<(), String> {
-        let waiting = || self.pending.iter().filter(|(_, pending)| !pending.is_proposed);
-        if waiting().nth(MANY_WRITES).is_some() {
+        let unproposed = || self.pending.iter().filter(|(_, pending)| !pending.is_proposed);
+        if unproposed().nth(MANY_WRITES).is_some() {
             return Ok(());
         }
         let mut behind: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>> = BTreeMap::new();
-        for (write_id, pending) in waiting() {
+        for (write_id, pending) in unproposed() {
             let mut all = pending.ahead.clone();
             all.extend(pending.ahead.iter().filter_map(|other| behind.get(other)).flatten());
             let shares = |sets: &[_]| pending.footprint.iter().any(|set| sets.iter().any(|other| set.overlaps(other)));
-            let mut earlier = waiting().take_while(|(other, _)| *other < write_id);
+            let mut earlier = unproposed().take_while(|(other, _)| *other < write_id);
             if let Some((other, _)) =
                 earlier.find(|(other, earlier)| !all.contains(other) && shares(&earlier.footprint))
                 && !pending.passes()

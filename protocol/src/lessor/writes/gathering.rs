@@ -6,11 +6,12 @@
 //! nothing in it since (S2w). A recall may name more than the write covers: the holder then drops
 //! more. A recall of a subtree may go even to a writer that dropped every copy.
 //!
-//! While the claims are few, the recalls name each set. But one write, such as a purge of the nodes
-//! of many leases, can have thousands of sets. Thousands of sessions can hold them. So many claims
-//! would block the leader (S10b). With more claims than
-//! [`claims_max`](super::LessorBounds::claims_max), the recalls name a few subtrees that include
-//! the sets. This module does not know the order of writes, or how consents are handled.
+//! A *claim* is one set and one session that may hold an object of it. While the claims are few, the
+//! recalls name each set. But one write, such as a purge of the nodes of many leases, can have
+//! thousands of sets. Thousands of sessions can hold them. So many claims would block the leader
+//! (S10b). With more claims than [`claims_max`](super::LessorBounds::claims_max), the recalls name a
+//! few subtrees that include the sets. This module does not know the order of writes, or how
+//! consents are handled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,9 +33,10 @@ use super::{
     ClientWrite, ConsentWait, PendingWriteId,
 };
 
-/// The sets to recall from one session for one write.
+/// The recall to send to one session for one write, and the leases that bound the write's wait for
+/// it.
 #[derive(Default)]
-pub(in crate::lessor) struct Claim {
+pub(in crate::lessor) struct RecallPlan {
     pub(in crate::lessor) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<NodePath, Incarnation>,
     /// When the last known object lease ends. Not used for a covering holder: only the ends of its
@@ -46,7 +48,7 @@ pub(in crate::lessor) struct Claim {
     needs_recall: bool,
 }
 
-impl Claim {
+impl RecallPlan {
     /// Adds a volume lease under which the session may have copies, and asks the session for its
     /// consent. `expires_at` is when the last known object lease ends; `None` for a covering
     /// holder.
@@ -60,7 +62,7 @@ impl Claim {
         self.add_unasked(volume, incarnation, expires_at);
     }
 
-    /// As [`Claim::add`], without a recall of its own.
+    /// As [`RecallPlan::add`], without a recall of its own.
     fn add_unasked(&mut self, volume: NodePath, incarnation: Incarnation, expires_at: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
         self.is_covering |= expires_at.is_none();
@@ -68,10 +70,10 @@ impl Claim {
     }
 }
 
-/// The sets to recall from all sessions for one write.
+/// The recalls to send to all sessions for one write.
 #[derive(Default)]
-pub(in crate::lessor) struct Claims {
-    pub(in crate::lessor) by_session: BTreeMap<SessionId, Claim>,
+pub(in crate::lessor) struct RecallPlans {
+    pub(in crate::lessor) by_session: BTreeMap<SessionId, RecallPlan>,
     writer: Option<WriterCopies>,
     /// The volumes whose writes send no recall ([`OnWrite::Wait`]), each with the time at which
     /// every object lease in it that exists now has ended. No object of the write is leased
@@ -107,8 +109,8 @@ impl Lessor {
     /// Asks each session that may hold an object of the write for its consent (S2), and proposes
     /// the write if it need not wait. A flush needs no consents: no other session has had a copy
     /// since the write lease was applied (S10).
-    pub(in crate::lessor) fn gather(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
-        let Some(pending) = self.writes.get_mut(waiting) else { return };
+    pub(in crate::lessor) fn gather(&mut self, write_id: PendingWriteId, cx: &mut StepContext<'_>) {
+        let Some(pending) = self.writes.get_mut(write_id) else { return };
         pending.gathered_at = cx.state.revision();
         let (footprint, leases) = (pending.footprint.clone(), pending.purged_leases().clone());
         let writer = |request: &ClientWrite| WriterCopies {
@@ -119,22 +121,22 @@ impl Lessor {
                 false => request.seen,
             },
         };
-        let mut claims = Claims { writer: pending.client_write().map(writer), ..Claims::default() };
+        let mut plans = RecallPlans { writer: pending.client_write().map(writer), ..RecallPlans::default() };
         if let Some(request) = pending.client_write() {
             if let Write::Flush { .. } = request.write {
-                return self.propose_ready(vec![waiting]);
+                return self.propose_ready(vec![write_id]);
             }
             let write = request.write.clone();
-            self.claim_write_leases(&write, &footprint, &mut claims, cx.state);
+            self.claim_write_leases(&write, &footprint, &mut plans, cx.state);
         }
         let changed = self.changed_with(footprint, &leases, cx.state);
-        claims.waited_out = self.waited_out(changed.by_volume.keys(), cx.state);
-        self.claim_from_known(&changed, &mut claims, cx.state);
-        self.claim_from_coverings(&changed, &mut claims);
-        for (holder, claim) in claims.by_session {
-            self.recall(waiting, holder, claim, cx);
+        plans.waited_out = self.waited_out(changed.by_volume.keys(), cx.state);
+        self.claim_from_known(&changed, &mut plans, cx.state);
+        self.claim_from_coverings(&changed, &mut plans);
+        for (holder, plan) in plans.by_session {
+            self.recall(write_id, holder, plan, cx);
         }
-        self.propose_ready(vec![waiting]);
+        self.propose_ready(vec![write_id]);
     }
 
     /// Collects the sets of the write, and the objects of the nodes attached to these leases.
@@ -178,7 +180,7 @@ impl Lessor {
     }
 
     /// Claims the changed sets from each session with known copies in them.
-    fn claim_from_known(&mut self, changed: &ChangedSets, claims: &mut Claims, state: &State) {
+    fn claim_from_known(&mut self, changed: &ChangedSets, plans: &mut RecallPlans, state: &State) {
         let known = self.known_copies(changed, state).unwrap_or_else(|| {
             reached(Bound::Claims);
             let merged = merge_sets_to(changed.by_volume.values().flatten().cloned(), SETS_MAX);
@@ -188,7 +190,7 @@ impl Lessor {
             known.filter(|(_, volume, ..)| changed.by_volume.contains_key(volume)).collect()
         });
         for (holder, volume, expires_at, set) in known {
-            self.claim(&set, (holder, &volume, Some(expires_at)), claims);
+            self.claim(&set, (holder, &volume, Some(expires_at)), plans);
         }
     }
 
@@ -250,7 +252,7 @@ impl Lessor {
     }
 
     /// Claims the changed sets from the covering holders of their volumes.
-    fn claim_from_coverings(&mut self, changed: &ChangedSets, claims: &mut Claims) {
+    fn claim_from_coverings(&mut self, changed: &ChangedSets, plans: &mut RecallPlans) {
         let mut coverings: BTreeMap<&NodePath, Vec<SessionId>> = BTreeMap::new();
         for volume in changed.by_volume.keys() {
             let holders = self.object_leases.coverings_of(volume).map(|(session, _)| session).collect();
@@ -260,7 +262,7 @@ impl Lessor {
         // Up to `SETS_MAX` sets are claimed one by one, even if very many sessions may hold them.
         let least = if changed.sets.len() <= SETS_MAX { SETS_MAX } else { 1 };
         let most = (self.config.bounds.claims_max / sessions.max(1)).max(least);
-        let writer = claims.writer.as_ref().map(|writer| writer.session);
+        let writer = plans.writer.as_ref().map(|writer| writer.session);
         for (volume, holders) in coverings {
             let Some(sets) = changed.by_volume.get(volume).filter(|_| !holders.is_empty()) else { continue };
             let merged = (sets.len() > most).then(|| {
@@ -276,7 +278,7 @@ impl Lessor {
                 // Not merged for the writer: `claim` checks for each set whether it dropped it.
                 let claimed = merged.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
                 for set in claimed {
-                    self.claim(set, (holder, volume, None), claims);
+                    self.claim(set, (holder, volume, None), plans);
                 }
             }
         }
@@ -287,31 +289,31 @@ impl Lessor {
         &mut self,
         set: &ObjectSet,
         (holder, volume, expires_at): (SessionId, &NodePath, Option<ClusterTime>),
-        claims: &mut Claims,
+        plans: &mut RecallPlans,
     ) {
         visit(1);
-        if let Some(WriterCopies { session, dropped, seen }) = &claims.writer
+        if let Some(WriterCopies { session, dropped, seen }) = &plans.writer
             && holder == *session
             && self.is_exempt(holder, volume, set, dropped, *seen)
         {
             return self.object_leases.drop_through(set, holder, seen.sequence);
         }
         let Some(track) = self.object_leases.track(volume, holder) else { return };
-        let claim = claims.by_session.entry(holder).or_default();
-        match claims.waited_out.get(volume) {
-            None => claim.add(volume.clone(), track.incarnation, expires_at),
+        let plan = plans.by_session.entry(holder).or_default();
+        match plans.waited_out.get(volume) {
+            None => plan.add(volume.clone(), track.incarnation, expires_at),
             Some(end) => {
                 let expires_at = expires_at.map_or(*end, |expires_at| expires_at.min(*end));
-                claim.add_unasked(volume.clone(), track.incarnation, Some(expires_at));
+                plan.add_unasked(volume.clone(), track.incarnation, Some(expires_at));
             }
         }
-        claim.sets.insert(set.clone());
+        plan.sets.insert(set.clone());
     }
 
     /// Recalls the claimed sets from a session, unless the write only waits. With more than
     /// `recall_sets_max` sets, the recall names subtrees that include them.
-    fn recall(&mut self, waiting: PendingWriteId, holder: SessionId, claim: Claim, cx: &mut StepContext<'_>) {
-        let Claim { sets, leases, expires_at, is_covering, needs_recall } = claim;
+    fn recall(&mut self, write_id: PendingWriteId, holder: SessionId, plan: RecallPlan, cx: &mut StepContext<'_>) {
+        let RecallPlan { sets, leases, expires_at, is_covering, needs_recall } = plan;
         let Some(epoch) = self.epoch else { return };
         let expires_at = expires_at.filter(|_| !is_covering);
         if !needs_recall {
@@ -329,7 +331,7 @@ impl Lessor {
         let through = cx.state.last_write_lease();
         let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), cx.now);
         cx.effects.extend(recall.map(LessorEffect::Recall));
-        self.writes.wait(waiting, holder, ConsentWait { stamp: Some(stamp), leases, expires_at });
+        self.writes.wait(write_id, holder, ConsentWait { stamp: Some(stamp), leases, expires_at });
     }
 
     /// Whether the writer needs no recall of this set (S2w). It dropped the set when it sent the

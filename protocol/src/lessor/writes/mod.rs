@@ -40,7 +40,7 @@ const SET_BYTES: usize = 192;
 /// A write from its arrival to its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PendingWrite {
-    pub(super) work: WriteKind,
+    pub(super) kind: WriteKind,
     /// The objects for which the lessor gathers consents.
     pub(super) footprint: Vec<ObjectSet>,
     /// The lessor also gathers consents for the nodes that are attached to `purged_leases` at this
@@ -53,13 +53,13 @@ pub(super) struct PendingWrite {
     /// About how many bytes of memory it takes. Computed when it enters, and again when `footprint`
     /// changes.
     bytes: usize,
-    /// The nearest earlier unproposed writes that it waits for. Each shares an object with it,
-    /// attaches nodes to a lease that it revokes, or revokes the same lease.
+    /// The nearest earlier unproposed writes that it waits for. Each shares an object with
+    /// this write, attaches nodes to one of its `purged_leases`, or revokes one of them too.
     ahead: BTreeSet<PendingWriteId>,
-    /// For each lease that this write attaches nodes to: the last earlier revocation. The write
-    /// waits until that is proposed, or, if it `was_uncovered`, until it ends. Otherwise a stream
-    /// of such writes could make a revocation gather consents for ever (S7b).
-    revoking: BTreeSet<PendingWriteId>,
+    /// For each of its `attaching_leases`: the last earlier revocation or purge. The write waits
+    /// until that is proposed, or, if it `was_uncovered`, until it ends. Otherwise a stream of such
+    /// writes could make a revocation gather consents for ever (S7b).
+    revocations_ahead: BTreeSet<PendingWriteId>,
     /// It was applied once without effect, because its consents did not cover all objects that it
     /// would have changed.
     was_uncovered: bool,
@@ -120,21 +120,21 @@ pub(super) struct PendingWrites {
     /// The leases whose nodes pending writes remove, with the write.
     purging: BTreeSet<(Incarnation, PendingWriteId)>,
     /// The entries of `purging` whose write is not proposed.
-    revoking: BTreeSet<(Incarnation, PendingWriteId)>,
+    purging_unproposed: BTreeSet<(Incarnation, PendingWriteId)>,
     /// The entries of `purging` whose write `was_uncovered`.
-    uncovered: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// The leases that unproposed writes attach nodes to, with the write.
-    attached: BTreeSet<(Incarnation, PendingWriteId)>,
-    /// For each revocation, the writes that have it in `revoking`.
-    held_up: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
+    purging_uncovered: BTreeSet<(Incarnation, PendingWriteId)>,
+    /// The `attaching_leases` of unproposed writes, with the write.
+    attaching: BTreeSet<(Incarnation, PendingWriteId)>,
+    /// For each revocation or purge, the writes that have it in `revocations_ahead`.
+    behind_revocations: BTreeMap<PendingWriteId, BTreeSet<PendingWriteId>>,
     /// The number of purges.
     purges: usize,
 }
 
 impl PendingWrite {
-    pub(super) fn new(work: WriteKind, footprint: Vec<ObjectSet>, since: Instant) -> Self {
+    pub(super) fn new(kind: WriteKind, footprint: Vec<ObjectSet>, since: Instant) -> Self {
         Self {
-            work,
+            kind,
             footprint,
             gathered_at: Revision(0),
             waits: BTreeMap::new(),
@@ -142,19 +142,19 @@ impl PendingWrite {
             since,
             bytes: 0,
             ahead: BTreeSet::new(),
-            revoking: BTreeSet::new(),
+            revocations_ahead: BTreeSet::new(),
             was_uncovered: false,
         }
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        !self.is_proposed && self.ahead.is_empty() && self.revoking.is_empty() && self.waits.is_empty()
+        !self.is_proposed && self.ahead.is_empty() && self.revocations_ahead.is_empty() && self.waits.is_empty()
     }
 
     /// The leases whose nodes this write removes.
     pub(super) fn purged_leases(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
-        match &self.work {
+        match &self.kind {
             WriteKind::Client(ClientWrite { write: Write::RevokeLease { .. }, intended, .. }) => &intended.leases,
             WriteKind::Client(_) => &NONE,
             WriteKind::Purge(leases) => leases,
@@ -162,23 +162,23 @@ impl PendingWrite {
     }
 
     /// The leases to which this write attaches nodes, or under which it requests a lock.
-    fn attached(&self) -> &BTreeSet<Incarnation> {
+    fn attaching_leases(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
-        match &self.work {
+        match &self.kind {
             WriteKind::Client(ClientWrite { write: Write::RevokeLease { .. }, .. }) | WriteKind::Purge(_) => &NONE,
             WriteKind::Client(request) => &request.intended.leases,
         }
     }
 
     pub(super) fn client_write(&self) -> Option<&ClientWrite> {
-        match &self.work {
+        match &self.kind {
             WriteKind::Client(request) => Some(request),
             WriteKind::Purge(_) => None,
         }
     }
 
     /// Whether writes that attach nodes to its `purged_leases` must wait for it.
-    fn holds_up_attaching(&self) -> bool {
+    fn blocks_attaching(&self) -> bool {
         !self.is_proposed || self.was_uncovered
     }
 
@@ -226,7 +226,7 @@ impl PendingWrites {
     }
 
     pub(super) fn client_write_mut(&mut self, write_id: PendingWriteId) -> Option<&mut ClientWrite> {
-        match &mut self.pending.get_mut(&write_id)?.work {
+        match &mut self.pending.get_mut(&write_id)?.kind {
             WriteKind::Client(request) => Some(request),
             WriteKind::Purge(_) => None,
         }
@@ -276,7 +276,7 @@ impl PendingWrites {
             pending.bytes = pending.bytes + now - before;
             self.bytes = self.bytes + now - before;
             pending.footprint = footprint;
-            self.uncovered.extend(pending.purged_leases().iter().map(|lease| (*lease, write_id)));
+            self.purging_uncovered.extend(pending.purged_leases().iter().map(|lease| (*lease, write_id)));
         }
         self.enter_queues(write_id);
         // Later writes must wait for it again. The first of each queue is enough, because the
@@ -285,8 +285,8 @@ impl PendingWrites {
         for other in behind.into_iter().flatten() {
             self.wait_behind(other, write_id);
         }
-        let attaching: Vec<PendingWriteId> = self.attaching_to(write_id, write_id + 1).collect();
-        for other in attaching {
+        let attaching_writes: Vec<PendingWriteId> = self.attaching_to(write_id, write_id + 1).collect();
+        for other in attaching_writes {
             self.block_on_revocation(other, write_id);
         }
         ready
@@ -298,11 +298,11 @@ impl PendingWrites {
         if let Some(pending) = self.pending.get_mut(&write_id) {
             pending.is_proposed = true;
             self.queues.proposed(write_id, &pending.footprint);
-            take_out(&mut self.attached, pending.attached(), write_id);
-            take_out(&mut self.revoking, pending.purged_leases(), write_id);
+            take_out(&mut self.attaching, pending.attaching_leases(), write_id);
+            take_out(&mut self.purging_unproposed, pending.purged_leases(), write_id);
         }
         let mut ready = self.release_behind(write_id);
-        if self.pending.get(&write_id).is_some_and(|pending| !pending.holds_up_attaching()) {
+        if self.pending.get(&write_id).is_some_and(|pending| !pending.blocks_attaching()) {
             ready.extend(self.release_attaching(write_id));
         }
         ready
@@ -313,7 +313,7 @@ impl PendingWrites {
         self.leave_queues(write_id);
         let mut ready = self.release_behind(write_id);
         if let Some(pending) = self.pending.get(&write_id) {
-            take_out(&mut self.uncovered, pending.purged_leases(), write_id);
+            take_out(&mut self.purging_uncovered, pending.purged_leases(), write_id);
         }
         ready.extend(self.release_attaching(write_id));
         let pending = self.pending.remove(&write_id)?;
@@ -368,11 +368,11 @@ impl PendingWrites {
 
     fn end_waits_of(
         &mut self,
-        waiting: Vec<PendingWriteId>,
+        write_ids: Vec<PendingWriteId>,
         session: SessionId,
         is_ended: impl Fn(&ConsentWait) -> bool,
     ) -> Vec<PendingWriteId> {
-        waiting.into_iter().filter(|write_id| self.end_wait(*write_id, session, &is_ended)).collect()
+        write_ids.into_iter().filter(|write_id| self.end_wait(*write_id, session, &is_ended)).collect()
     }
 
     fn end_wait(
@@ -418,14 +418,14 @@ impl PendingWrites {
         let Some(pending) = self.pending.get(&write_id) else { return };
         let passes = pending.passes();
         let ahead = if passes { BTreeSet::new() } else { self.ahead(write_id, pending) };
-        let (attached, purged) = (pending.attached().clone(), pending.purged_leases().clone());
+        let (attaching, purged) = (pending.attaching_leases().clone(), pending.purged_leases().clone());
         self.queues.enter(write_id, &pending.footprint, passes, !purged.is_empty());
         for other in ahead {
             self.wait_behind(write_id, other);
         }
-        self.block_on_revocations(write_id, &attached);
-        self.attached.extend(attached.into_iter().map(|lease| (lease, write_id)));
-        self.revoking.extend(purged.into_iter().map(|lease| (lease, write_id)));
+        self.block_on_revocations(write_id, &attaching);
+        self.attaching.extend(attaching.into_iter().map(|lease| (lease, write_id)));
+        self.purging_unproposed.extend(purged.into_iter().map(|lease| (lease, write_id)));
     }
 
     /// The nearest earlier writes that this write must wait for. A revocation waits only for
@@ -433,9 +433,9 @@ impl PendingWrites {
     fn ahead(&self, write_id: PendingWriteId, pending: &PendingWrite) -> BTreeSet<PendingWriteId> {
         let mut ahead = self.queues.ahead(&pending.footprint, write_id, &self.pending);
         for lease in pending.purged_leases() {
-            let last = ids_of(&self.revoking, *lease, 0, write_id).next_back();
+            let last = ids_of(&self.purging_unproposed, *lease, 0, write_id).next_back();
             ahead.extend(last);
-            ahead.extend(ids_of(&self.attached, *lease, last.unwrap_or_default(), write_id).counted());
+            ahead.extend(ids_of(&self.attaching, *lease, last.unwrap_or_default(), write_id).counted());
         }
         ahead
     }
@@ -447,26 +447,28 @@ impl PendingWrites {
         }
     }
 
-    /// Lets a write that attaches nodes to these leases wait for the last earlier revocation of
-    /// each. When that no longer blocks it, it waits for the last one that still does (S7b).
-    fn block_on_revocations(&mut self, write_id: PendingWriteId, attached: &BTreeSet<Incarnation>) {
-        for lease in attached.iter().counted() {
+    /// Lets a write that attaches nodes to these leases wait for the last earlier revocation or
+    /// purge of each. When that no longer blocks it, it waits for the last one that still does
+    /// (S7b).
+    fn block_on_revocations(&mut self, write_id: PendingWriteId, attaching: &BTreeSet<Incarnation>) {
+        for lease in attaching.iter().counted() {
             if let Some(other) = self.last_revocation(*lease, write_id) {
                 self.block_on_revocation(write_id, other);
             }
         }
     }
 
-    /// The last revocation of the lease with an id below `before` that blocks attaching writes.
+    /// The last revocation or purge of the lease with an id below `before` that blocks writes which
+    /// attach nodes.
     fn last_revocation(&self, lease: Incarnation, before: PendingWriteId) -> Option<PendingWriteId> {
         let last = |index| ids_of(index, lease, 0, before).next_back();
-        last(&self.revoking).max(last(&self.uncovered))
+        last(&self.purging_unproposed).max(last(&self.purging_uncovered))
     }
 
     fn block_on_revocation(&mut self, write_id: PendingWriteId, other: PendingWriteId) {
         if let Some(pending) = self.pending.get_mut(&write_id) {
-            pending.revoking.insert(other);
-            self.held_up.entry(other).or_default().insert(write_id);
+            pending.revocations_ahead.insert(other);
+            self.behind_revocations.entry(other).or_default().insert(write_id);
         }
     }
 
@@ -474,7 +476,7 @@ impl PendingWrites {
     /// revokes.
     fn attaching_to(&self, write_id: PendingWriteId, from: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
         let revoked = self.pending.get(&write_id).into_iter().flat_map(PendingWrite::purged_leases);
-        revoked.flat_map(move |lease| ids_of(&self.attached, *lease, from, PendingWriteId::MAX)).counted()
+        revoked.flat_map(move |lease| ids_of(&self.attaching, *lease, from, PendingWriteId::MAX)).counted()
     }
 
     fn leave_queues(&mut self, write_id: PendingWriteId) {
@@ -483,11 +485,11 @@ impl PendingWrites {
         for other in std::mem::take(&mut pending.ahead) {
             leave(&mut self.behind, other, write_id);
         }
-        for other in std::mem::take(&mut pending.revoking) {
-            leave(&mut self.held_up, other, write_id);
+        for other in std::mem::take(&mut pending.revocations_ahead) {
+            leave(&mut self.behind_revocations, other, write_id);
         }
-        take_out(&mut self.attached, pending.attached(), write_id);
-        take_out(&mut self.revoking, pending.purged_leases(), write_id);
+        take_out(&mut self.attaching, pending.attaching_leases(), write_id);
+        take_out(&mut self.purging_unproposed, pending.purged_leases(), write_id);
     }
 
     fn release_behind(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
@@ -501,21 +503,21 @@ impl PendingWrites {
         ready
     }
 
-    /// Releases the attaching writes that wait for this revocation. Each waits for the last earlier
-    /// revocation of the same lease instead, if there is one (S7b). Returns the writes that became
-    /// ready.
+    /// Releases the writes that attach nodes and wait for this revocation or purge. Each waits for
+    /// the last earlier one of the same lease instead, if there is one (S7b). Returns the writes
+    /// that became ready.
     fn release_attaching(&mut self, write_id: PendingWriteId) -> Vec<PendingWriteId> {
-        let held_up = self.held_up.remove(&write_id).unwrap_or_default();
-        if held_up.is_empty() {
+        let attaching_writes = self.behind_revocations.remove(&write_id).unwrap_or_default();
+        if attaching_writes.is_empty() {
             return Vec::new();
         }
         let revoked = self.pending.get(&write_id).map(|pending| pending.purged_leases().clone()).unwrap_or_default();
         let mut ready = Vec::new();
-        for other in held_up.into_iter().counted() {
+        for other in attaching_writes.into_iter().counted() {
             let Some(pending) = self.pending.get_mut(&other) else { continue };
-            pending.revoking.remove(&write_id);
-            let attached = pending.attached().intersection(&revoked).copied().collect();
-            self.block_on_revocations(other, &attached);
+            pending.revocations_ahead.remove(&write_id);
+            let shared_leases = pending.attaching_leases().intersection(&revoked).copied().collect();
+            self.block_on_revocations(other, &shared_leases);
             ready.extend(self.pending.get(&other).is_some_and(PendingWrite::is_ready).then_some(other));
         }
         ready
@@ -534,9 +536,9 @@ impl PendingWrites {
             ("waits", self.waits.size()),
             ("writes behind others", self.behind.len()),
             ("purged leases", self.purging.len()),
-            ("revocations", self.revoking.len() + self.uncovered.len()),
-            ("attachments", self.attached.len()),
-            ("writes held up", self.held_up.len()),
+            ("revocations", self.purging_unproposed.len() + self.purging_uncovered.len()),
+            ("attachments", self.attaching.len()),
+            ("writes behind revocations", self.behind_revocations.len()),
             ("purges", self.purges),
             ("bytes of writes", self.bytes),
         ]
@@ -564,23 +566,25 @@ impl PendingWrites {
             };
             let is_indexed = pending.purged_leases().iter().all(|lease| {
                 is_in(&self.purging, lease)
-                    && is_in(&self.revoking, lease) != pending.is_proposed
-                    && is_in(&self.uncovered, lease) == pending.was_uncovered
+                    && is_in(&self.purging_unproposed, lease) != pending.is_proposed
+                    && is_in(&self.purging_uncovered, lease) == pending.was_uncovered
             });
-            if !is_indexed || pending.attached().iter().any(|lease| is_in(&self.attached, lease) == pending.is_proposed)
+            if !is_indexed
+                || pending.attaching_leases().iter().any(|lease| is_in(&self.attaching, lease) == pending.is_proposed)
             {
                 return Err(format!("write {write_id} is not in the indexes by lease"));
             }
-            let mut revocations = pending.attached().iter().filter_map(|lease| self.last_revocation(*lease, *write_id));
-            let passes = |other: &PendingWriteId| !pending.is_proposed && !pending.revoking.contains(other);
+            let mut revocations =
+                pending.attaching_leases().iter().filter_map(|lease| self.last_revocation(*lease, *write_id));
+            let passes = |other: &PendingWriteId| !pending.is_proposed && !pending.revocations_ahead.contains(other);
             if let Some(other) = revocations.find(passes) {
                 return Err(format!("write {write_id} attaches nodes to a lease that {other} revokes, and passes it"));
             }
-            let holds_up = |other: &PendingWriteId| {
-                self.held_up.get(other).is_some_and(|held_up| held_up.contains(write_id))
-                    && self.pending.get(other).is_some_and(PendingWrite::holds_up_attaching)
+            let blocks = |other: &PendingWriteId| {
+                self.behind_revocations.get(other).is_some_and(|behind| behind.contains(write_id))
+                    && self.pending.get(other).is_some_and(PendingWrite::blocks_attaching)
             };
-            if let Some(other) = pending.revoking.iter().find(|other| !holds_up(other)) {
+            if let Some(other) = pending.revocations_ahead.iter().find(|other| !blocks(other)) {
                 return Err(format!("write {write_id} waits for revocation {other}, which will not release it"));
             }
         }
@@ -592,10 +596,12 @@ impl PendingWrites {
             return Err(format!("the writes are counted as {} bytes: expected {bytes}", self.bytes));
         }
         let behind: usize = self.behind.values().map(BTreeSet::len).sum();
-        let held_up: usize = self.held_up.values().map(BTreeSet::len).sum();
+        let behind_revocations: usize = self.behind_revocations.values().map(BTreeSet::len).sum();
         let expected = |count: fn(&PendingWrite) -> usize| self.pending.values().map(count).sum::<usize>();
-        if (behind, held_up) != (expected(|pending| pending.ahead.len()), expected(|pending| pending.revoking.len())) {
-            return Err("the indexes `behind` and `held_up` do not match the writes".to_owned());
+        if (behind, behind_revocations)
+            != (expected(|pending| pending.ahead.len()), expected(|pending| pending.revocations_ahead.len()))
+        {
+            return Err("the indexes `behind` and `behind_revocations` do not match the writes".to_owned());
         }
         self.queues.check(&self.pending)
     }

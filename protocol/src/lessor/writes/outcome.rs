@@ -18,27 +18,27 @@ use super::{
 impl Lessor {
     pub(in crate::lessor) fn handle_written(
         &mut self,
-        waiting: PendingWriteId,
+        write_id: PendingWriteId,
         outcome: Outcome,
         cx: &mut StepContext<'_>,
     ) {
         let result = match outcome {
-            Outcome::MissingConsents => return self.gather_again(waiting, cx),
+            Outcome::MissingConsents => return self.gather_again(write_id, cx),
             Outcome::Written(result) => Ok(result),
             Outcome::BelowWindow { lowest } => Err((lowest, lowest.window_end())),
             Outcome::BeyondWindow { highest } => Err((highest.window_start(), highest)),
             Outcome::SessionNotFound => {
-                return self.write_refused(waiting, |session, _| Refusal::SessionNotFound { session }, cx);
+                return self.write_refused(write_id, |session, _| Refusal::SessionNotFound { session }, cx);
             }
-            _ => return self.write_refused(waiting, |_, _| Refusal::Retry, cx),
+            _ => return self.write_refused(write_id, |_, _| Refusal::Retry, cx),
         };
         let result = match result {
             Ok(result) => result,
             Err((lowest, highest)) => {
-                return self.write_refused(waiting, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
+                return self.write_refused(write_id, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
             }
         };
-        let Some((request, ready)) = self.finish_client_write(waiting) else { return };
+        let Some((request, ready)) = self.finish_client_write(write_id) else { return };
         match (&result, &request.write) {
             (Err(_), _)
             | (
@@ -66,10 +66,10 @@ impl Lessor {
 
     pub(in crate::lessor) fn finish_client_write(
         &mut self,
-        waiting: PendingWriteId,
+        write_id: PendingWriteId,
     ) -> Option<(ClientWrite, Vec<PendingWriteId>)> {
-        match self.writes.leave(waiting)? {
-            (PendingWrite { work: WriteKind::Client(request), .. }, ready) => {
+        match self.writes.leave(write_id)? {
+            (PendingWrite { kind: WriteKind::Client(request), .. }, ready) => {
                 self.load_to_come -= request.load;
                 self.results_to_come -= results_of_write(&request.write);
                 Some((request, ready))
@@ -80,21 +80,21 @@ impl Lessor {
 
     /// Gathers consents again for a write that would have changed objects that no consent covers
     /// (S2). The write stays at its position in the queues.
-    pub(in crate::lessor) fn gather_again(&mut self, waiting: PendingWriteId, cx: &mut StepContext<'_>) {
-        let Some(request) = self.writes.get(waiting).and_then(PendingWrite::client_write) else { return };
+    pub(in crate::lessor) fn gather_again(&mut self, write_id: PendingWriteId, cx: &mut StepContext<'_>) {
+        let Some(request) = self.writes.get(write_id).and_then(PendingWrite::client_write) else { return };
         let footprint = self.footprint_again(request, cx.state);
-        let ready = self.writes.set_footprint(waiting, footprint);
+        let ready = self.writes.set_footprint(write_id, footprint);
         self.propose_ready(ready);
-        self.gather(waiting, cx);
+        self.gather(write_id, cx);
     }
 
     pub(in crate::lessor) fn write_refused(
         &mut self,
-        waiting: PendingWriteId,
+        write_id: PendingWriteId,
         refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
         cx: &mut StepContext<'_>,
     ) {
-        let Some((request, ready)) = self.finish_client_write(waiting) else { return };
+        let Some((request, ready)) = self.finish_client_write(write_id) else { return };
         for requester in &request.requesters {
             self.reply(requester, Err(refusal(request.session, request.sequence)), cx);
         }
@@ -147,14 +147,15 @@ impl Lessor {
         cx: &StepContext<'_>,
     ) -> Answer {
         // A write lease counts as a grant, so that its stamp is later than all earlier recalls.
-        let is_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
-        let stamp = if is_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
-        // The end of a lease in the same entry may have removed the written node again. The queues
-        // order only writes, so they do not prevent that.
-        let is_unremoved =
+        let begins_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
+        let stamp = if begins_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
+        // The lessor answers after the whole entry is applied. A later revocation or purge of the same
+        // entry may have removed the node. `grant` would miss it, because it finds it by the node's
+        // attachment.
+        let is_still_there =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let grant = match write {
-            Write::Put { path, .. } if grants && is_unremoved(path) => {
+            Write::Put { path, .. } if grants && is_still_there(path) => {
                 self.grant(session, &Object::data(path.clone()), LeaseReader::default(), cx)
             }
             _ => None,

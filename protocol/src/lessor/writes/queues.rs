@@ -18,20 +18,20 @@ use super::{PendingWrite, PendingWriteId};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WriteQueue {
     all: BTreeSet<PendingWriteId>,
-    /// The unproposed writes. True if the write passes.
-    waiting: BTreeMap<PendingWriteId, bool>,
+    /// The unproposed writes, each with whether it passes.
+    unproposed: BTreeMap<PendingWriteId, bool>,
 }
 
 impl WriteQueue {
     /// The last unproposed write before this one that does not pass, and the passing writes after
     /// that. The passing writes must be included, because they wait for no write.
     fn last_before(&self, write_id: PendingWriteId) -> impl Iterator<Item = PendingWriteId> {
-        up_to_one_that_waits(self.waiting.range(..write_id).rev())
+        up_to_one_that_waits(self.unproposed.range(..write_id).rev())
     }
 
     /// The first unproposed write after this one that does not pass.
     fn first_after(&self, write_id: PendingWriteId) -> Option<PendingWriteId> {
-        let mut after = self.waiting.range(write_id + 1..).counted();
+        let mut after = self.unproposed.range(write_id + 1..).counted();
         after.find(|(_, passes)| !**passes).map(|(write_id, _)| *write_id)
     }
 }
@@ -68,7 +68,7 @@ impl WriteQueues {
                 ObjectSet::Subtree(top) => self.subtrees.entry(top.clone()).or_default(),
             };
             queue.all.insert(write_id);
-            queue.waiting.insert(write_id, passes);
+            queue.unproposed.insert(write_id, passes);
         }
         for list in footprint.iter().filter(|_| empties).filter_map(list_of) {
             *self.emptied.entry(list.clone()).or_default() += 1;
@@ -83,7 +83,7 @@ impl WriteQueues {
                 ObjectSet::Subtree(top) => self.subtrees.get_mut(top),
             };
             if let Some(queue) = queue {
-                queue.waiting.remove(&write_id);
+                queue.unproposed.remove(&write_id);
             }
         }
     }
@@ -243,7 +243,7 @@ fn leave<K: Ord>(queues: &mut BTreeMap<K, WriteQueue>, key: &K, write_id: Pendin
     visit(1);
     if let Some(queue) = queues.get_mut(key) {
         queue.all.remove(&write_id);
-        queue.waiting.remove(&write_id);
+        queue.unproposed.remove(&write_id);
         if queue.all.is_empty() {
             queues.remove(key);
         }
@@ -263,8 +263,8 @@ mod tests {
 
     #[test]
     fn last_before_a_write_ends_with_a_waiting_write() {
-        let waiting = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
-        let queue = WriteQueue { all: waiting.keys().copied().collect(), waiting };
+        let unproposed = BTreeMap::from([(1, false), (2, false), (3, true), (4, true), (5, false), (6, true)]);
+        let queue = WriteQueue { all: unproposed.keys().copied().collect(), unproposed };
         let before = |write_id| queue.last_before(write_id).collect::<Vec<_>>();
         assert_eq!((before(7), before(5)), (vec![6, 5], vec![4, 3, 2]));
         assert_eq!((before(2), before(1)), (vec![1], vec![]));
