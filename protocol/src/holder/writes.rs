@@ -1,11 +1,11 @@
-//! Writes: numbered, and sent until they are answered. Each takes effect at most once.
+//! Writes: each gets a sequence, and is sent until it is answered. It takes effect at most once.
 //!
 //! S2w: each send drops the writer's own copies of the objects that it may change, and names the
 //! highest stamp seen. From then on the holder caches no grant on them up to that stamp. So the
 //! leader need not recall them from the writer if its last grant is not newer. The answer counts as
 //! a recall of all older copies, and may grant a lease on the written node.
 //!
-//! S9: a write has one number until it is answered or cancelled. When the session has expired, no
+//! S9: a write has one sequence until it is answered or cancelled. When the session has expired, no
 //! write is sent again. The outcome of those that were sent is unknown.
 
 use std::{
@@ -32,10 +32,10 @@ use crate::{
 /// A write without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct UnansweredWrite {
-    change: Write,
+    write: Write,
     /// The sets of copies that each send drops. Fixed at the first send.
     dropped: Vec<ObjectSet>,
-    /// Its number, from the first send on.
+    /// From the first send on.
     sequence: Option<Sequence>,
     /// The latest sending.
     send_id: Option<SendId>,
@@ -43,17 +43,17 @@ struct UnansweredWrite {
     /// The server refused a lease for its node or lock. It is sent anyway, and gets a refusal.
     goes_without_lease: bool,
     /// It was refused because the volume was unknown or its lease replaced. It is sent again under
-    /// another number.
-    is_renumbered: bool,
+    /// another sequence.
+    has_second_sequence: bool,
 }
 
 /// All writes without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct OwnWrites {
     pending: BTreeMap<WriteId, UnansweredWrite>,
-    numbered: BTreeMap<Sequence, WriteId>,
+    by_sequence: BTreeMap<Sequence, WriteId>,
     last_sequence: Sequence,
-    /// Writes that wait for a number.
+    /// Writes that wait for a sequence.
     backlog: VecDeque<WriteId>,
     bounds: HolderBounds,
 }
@@ -70,46 +70,46 @@ pub(super) struct AppliedWrite {
 
 impl OwnWrites {
     pub(super) fn new(bounds: HolderBounds) -> Self {
-        let (pending, numbered, last_sequence, backlog) = Default::default();
-        Self { pending, numbered, last_sequence, backlog, bounds }
+        let (pending, by_sequence, last_sequence, backlog) = Default::default();
+        Self { pending, by_sequence, last_sequence, backlog, bounds }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// The number of the next new write.
+    /// The sequence of the next new write.
     pub(super) fn next_sequence(&self) -> Sequence {
         self.last_sequence.next()
     }
 
-    /// The lowest number that is neither answered nor cancelled.
+    /// The lowest sequence that is neither answered nor cancelled.
     pub(super) fn unanswered_from(&self) -> Sequence {
-        self.numbered.keys().next().copied().unwrap_or(self.next_sequence())
+        self.by_sequence.keys().next().copied().unwrap_or(self.next_sequence())
     }
 
-    /// The first unanswered write, if the number that has ended was lower.
+    /// The first unanswered write, if the sequence that has ended was lower.
     fn first_after(&self, ended: Option<Sequence>) -> Option<WriteId> {
-        let (first, write) = self.numbered.first_key_value()?;
-        ended.is_some_and(|ended| ended < *first).then_some(*write)
+        let (first, write_id) = self.by_sequence.first_key_value()?;
+        ended.is_some_and(|ended| ended < *first).then_some(*write_id)
     }
 
-    pub(super) fn is_pending(&self, write: WriteId) -> bool {
-        self.pending.contains_key(&write)
+    pub(super) fn is_pending(&self, write_id: WriteId) -> bool {
+        self.pending.contains_key(&write_id)
     }
 
     /// Whether the write was sent and has not ended.
-    pub(super) fn was_sent(&self, write: WriteId) -> bool {
-        self.pending.get(&write).is_some_and(|pending| pending.sendings > 0)
+    pub(super) fn was_sent(&self, write_id: WriteId) -> bool {
+        self.pending.get(&write_id).is_some_and(|pending| pending.sendings > 0)
     }
 
     /// Whether the write cannot be cancelled, because the client depends on its outcome. A write
     /// lease may begin, and must then be flushed. A lock counts as shared as soon as the client
     /// requests the downgrade.
-    fn is_never_given_up(&self, write: WriteId) -> bool {
-        let change = self.pending.get(&write).map(|pending| &pending.change);
+    fn is_never_given_up(&self, write_id: WriteId) -> bool {
+        let write = self.pending.get(&write_id).map(|pending| &pending.write);
         matches!(
-            change,
+            write,
             Some(
                 Write::TakeWriteLease { .. }
                     | Write::Flush { .. }
@@ -119,26 +119,26 @@ impl OwnWrites {
     }
 
     /// Whether the write may be refused because leases need too many renewals.
-    pub(super) fn is_about_load(&self, write: WriteId) -> bool {
-        let change = self.pending.get(&write).map(|pending| &pending.change);
-        matches!(change, Some(Write::GrantLease { .. } | Write::SetVolume { .. }))
+    pub(super) fn is_about_load(&self, write_id: WriteId) -> bool {
+        let write = self.pending.get(&write_id).map(|pending| &pending.write);
+        matches!(write, Some(Write::GrantLease { .. } | Write::SetVolume { .. }))
     }
 
-    /// The write's number, if it was sent.
-    pub(super) fn sequence(&self, write: WriteId) -> Option<Sequence> {
-        self.pending.get(&write)?.sequence
+    /// The write's sequence, if it was sent.
+    pub(super) fn sequence(&self, write_id: WriteId) -> Option<Sequence> {
+        self.pending.get(&write_id)?.sequence
     }
 
-    /// How many more numbers are free.
+    /// How many more sequences are free.
     fn room(&self) -> u64 {
         (self.unanswered_from().0 + self.bounds.writes_out_max).saturating_sub(self.next_sequence().0)
     }
 
-    /// Assigns a number to a write. Returns false if the write must wait for one.
-    fn number(&mut self, write: WriteId) -> bool {
+    /// Assigns a sequence to a write. Returns false if the write must wait for one.
+    fn assign_sequence(&mut self, write_id: WriteId) -> bool {
         let (room, next) = (self.room(), self.next_sequence());
-        let Some(pending) = self.pending.get_mut(&write) else { return false };
-        let is_flush = matches!(pending.change, Write::Flush { .. });
+        let Some(pending) = self.pending.get_mut(&write_id) else { return false };
+        let is_flush = matches!(pending.write, Write::Flush { .. });
         let has_room = room > if is_flush { 0 } else { self.bounds.flushes_out_max };
         if pending.sequence.is_some() {
             return true;
@@ -146,46 +146,48 @@ impl OwnWrites {
         if has_room {
             pending.sequence = Some(next);
             self.last_sequence = next;
-            self.numbered.insert(next, write);
+            self.by_sequence.insert(next, write_id);
         } else {
             reached(Bound::WritesOut);
             if room > 0 {
                 reached(Bound::FlushesOut);
             }
             match is_flush {
-                true => self.backlog.push_front(write),
-                false => self.backlog.push_back(write),
+                true => self.backlog.push_front(write_id),
+                false => self.backlog.push_back(write_id),
             }
         }
         has_room
     }
 
-    /// Prepares a refused write for another sending under another number. False the second time.
-    fn begin_renumbered(&mut self, write: WriteId) -> bool {
-        let Some(pending) = self.pending.get_mut(&write).filter(|pending| !pending.is_renumbered) else { return false };
-        pending.is_renumbered = true;
+    /// Prepares a refused write for another sending under another sequence. False the second time.
+    fn begin_second_sequence(&mut self, write_id: WriteId) -> bool {
+        let Some(pending) = self.pending.get_mut(&write_id).filter(|pending| !pending.has_second_sequence) else {
+            return false;
+        };
+        pending.has_second_sequence = true;
         (pending.send_id, pending.sendings) = (None, 0);
         if let Some(sequence) = pending.sequence.take() {
-            self.numbered.remove(&sequence);
+            self.by_sequence.remove(&sequence);
         }
         true
     }
 
-    fn end(&mut self, write: WriteId) -> Option<UnansweredWrite> {
-        let pending = self.pending.remove(&write)?;
+    fn end(&mut self, write_id: WriteId) -> Option<UnansweredWrite> {
+        let pending = self.pending.remove(&write_id)?;
         match pending.sequence {
             Some(sequence) => {
-                self.numbered.remove(&sequence);
+                self.by_sequence.remove(&sequence);
             }
-            None => self.backlog.retain(|other| *other != write),
+            None => self.backlog.retain(|other| *other != write_id),
         }
         Some(pending)
     }
 
-    /// Removes and returns the writes for which numbers are free now.
+    /// Removes and returns the writes for which sequences are free now.
     fn take_backlog(&mut self) -> Vec<WriteId> {
-        let is_flush = |write: &WriteId| {
-            self.pending.get(write).is_some_and(|pending| matches!(pending.change, Write::Flush { .. }))
+        let is_flush = |write_id: &WriteId| {
+            self.pending.get(write_id).is_some_and(|pending| matches!(pending.write, Write::Flush { .. }))
         };
         let reserved = if self.backlog.front().is_some_and(is_flush) { 0 } else { self.bounds.flushes_out_max };
         let room = usize::try_from(self.room().saturating_sub(reserved)).unwrap_or(usize::MAX);
@@ -194,16 +196,16 @@ impl OwnWrites {
 
     /// Records that the server refused a lease for these writes.
     pub(super) fn go_without_lease(&mut self, writes: &BTreeSet<WriteId>) {
-        for write in writes {
-            if let Some(pending) = self.pending.get_mut(write) {
+        for write_id in writes {
+            if let Some(pending) = self.pending.get_mut(write_id) {
                 pending.goes_without_lease = true;
             }
         }
     }
 
-    /// The changes in writes that were sent and have no answer.
+    /// The writes that were sent and have no answer.
     pub(super) fn sent(&self) -> impl Iterator<Item = &Write> {
-        self.pending.values().filter(|pending| pending.sendings > 0).map(|pending| &pending.change)
+        self.pending.values().filter(|pending| pending.sendings > 0).map(|pending| &pending.write)
     }
 
     /// Whether a sent write may attach nodes or a lock to this session's lease on the volume. Until
@@ -212,21 +214,21 @@ impl OwnWrites {
         self.sent().flat_map(attached_to_session).any(|path| top.contains(path))
     }
 
-    /// Ends all writes. Returns them in order, and whether each was sent. Numbers restart at 1.
+    /// Ends all writes. Returns them in order, and whether each was sent. Sequences restart at 1.
     pub(super) fn end_all(&mut self) -> Vec<(WriteId, bool)> {
         let pending = std::mem::replace(self, Self::new(self.bounds)).pending;
-        pending.into_iter().map(|(write, pending)| (write, pending.sequence.is_some())).collect()
+        pending.into_iter().map(|(write_id, pending)| (write_id, pending.sequence.is_some())).collect()
     }
 }
 
 /// The objects that a write may change, as far as the writer can tell cheaply. The leader recalls
 /// all others from the writer too. A put of a node that is known to exist changes no list of
 /// children. For a transaction, both branches count, because the answer decides between them.
-fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
+fn may_change(write: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
     let one = ObjectSet::One;
     let parent = |path: &NodePath| path.parent().map(|parent| one(Object::children(parent)));
     let node = |path: &NodePath| vec![one(Object::data(path.clone())), one(Object::children(path.clone()))];
-    let mut sets = match change {
+    let mut sets = match write {
         Write::TakeWriteLease { path, .. } | Write::Flush { path, .. } => return vec![one(Object::data(path.clone()))],
         Write::Put { path, .. } if is_known_to_exist => return vec![one(Object::data(path.clone()))],
         Write::Put { path, .. } | Write::Delete { path, recursive: false, .. } => node(path),
@@ -247,7 +249,7 @@ fn may_change(change: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
         | Write::Unlock { .. }
         | Write::HandOver { .. } => return Vec::new(),
     };
-    sets.extend(change.path().and_then(parent));
+    sets.extend(write.path().and_then(parent));
     sets
 }
 
@@ -261,89 +263,96 @@ fn operation_may_change(operation: &Operation) -> Vec<ObjectSet> {
 }
 
 impl Holder {
-    pub(super) fn write(&mut self, write: WriteId, change: Write) {
-        if self.is_closed() || !self.begin_lock_change(&change) {
-            return self.write_done(write, Err(WriteFailure::NotSent));
+    pub(super) fn write(&mut self, write_id: WriteId, write: Write) {
+        if self.is_closed() || !self.begin_lock_change(&write) {
+            return self.write_done(write_id, Err(WriteFailure::NotSent));
         }
-        let paths: Vec<&NodePath> = match &change {
+        let paths: Vec<&NodePath> = match &write {
             Write::Transaction(transaction) => transaction.paths().collect(),
-            _ => change.path().into_iter().collect(),
+            _ => write.path().into_iter().collect(),
         };
         paths.into_iter().for_each(|path| self.volumes.touch(path));
         let pending = UnansweredWrite {
-            change,
+            write,
             dropped: Vec::new(),
             sequence: None,
             send_id: None,
             sendings: 0,
             goes_without_lease: false,
-            is_renumbered: false,
+            has_second_sequence: false,
         };
-        self.writes.pending.insert(write, pending);
-        self.send_queue.push(Purpose::Write(write));
+        self.writes.pending.insert(write_id, pending);
+        self.send_queue.push(Purpose::Write(write_id));
     }
 
     /// Sends a write. Each sending first drops the writer's own copies (S2w).
-    pub(super) fn send_write(&mut self, write: WriteId, now: Instant) {
-        if !self.has_lease_for(write, now) {
+    pub(super) fn send_write(&mut self, write_id: WriteId, now: Instant) {
+        if !self.has_lease_for(write_id, now) {
             return;
         }
-        if !self.writes.number(write) {
+        if !self.writes.assign_sequence(write_id) {
             return;
         }
-        let Some(pending) = self.writes.pending.get_mut(&write) else { return };
+        let Some(pending) = self.writes.pending.get_mut(&write_id) else { return };
         if pending.send_id.is_some_and(|send_id| self.in_flight.purpose(send_id).is_some()) {
             return;
         }
         if pending.dropped.is_empty() {
-            let data = pending.change.path().and_then(|path| self.copies.get(&Object::data(path.clone())));
+            let data = pending.write.path().and_then(|path| self.copies.get(&Object::data(path.clone())));
             let is_known_to_exist = data.is_some_and(|copy| copy.modified.is_some());
-            pending.dropped = may_change(&pending.change, is_known_to_exist);
+            pending.dropped = may_change(&pending.write, is_known_to_exist);
         }
         pending.sendings += 1;
-        let (change, dropped) = (pending.change.clone(), pending.dropped.clone());
+        let (write, dropped) = (pending.write.clone(), pending.dropped.clone());
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
         self.overtake(&dropped, self.stamp_seen.max(floor));
-        let path = change.path().cloned();
+        let path = write.path().cloned();
         let reason = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);
-        let body = Body::Write { write: change, dropped, seen };
-        let send_id = self.send(Purpose::Write(write), body, reason, now);
-        if let Some(pending) = self.writes.pending.get_mut(&write) {
+        let body = Body::Write { write, dropped, seen };
+        let send_id = self.send(Purpose::Write(write_id), body, reason, now);
+        if let Some(pending) = self.writes.pending.get_mut(&write_id) {
             pending.send_id = Some(send_id);
         }
     }
 
     /// Whether the session has the leases that the write's nodes or lock need. If not, it acquires
     /// the first missing lease, and the write is sent later.
-    fn has_lease_for(&mut self, write: WriteId, now: Instant) -> bool {
-        let Some(pending) = self.writes.pending.get(&write) else { return false };
+    fn has_lease_for(&mut self, write_id: WriteId, now: Instant) -> bool {
+        let Some(pending) = self.writes.pending.get(&write_id) else { return false };
         if pending.sequence.is_some() || pending.goes_without_lease {
             return true;
         }
         let is_missing = |top: &NodePath| self.volumes.get(top).is_none_or(|volume| volume.live(now).is_none());
-        let mut needed = attached_to_session(&pending.change).map(|path| (self.volumes.nearest(path), path));
+        let mut needed = attached_to_session(&pending.write).map(|path| (self.volumes.nearest(path), path));
         let Some((top, path)) = needed.find(|(top, _)| is_missing(top)) else { return true };
         let path = path.clone();
         drop(needed);
-        self.acquire_for(top, &path, write);
+        self.acquire_for(top, &path, write_id);
         false
     }
 
-    pub(super) fn written(&mut self, write: WriteId, sent: Instant, epoch: Epoch, answer: AppliedWrite, now: Instant) {
-        let Some(pending) = self.end_write(write) else { return };
+    pub(super) fn written(
+        &mut self,
+        write_id: WriteId,
+        sent: Instant,
+        epoch: Epoch,
+        answer: AppliedWrite,
+        now: Instant,
+    ) {
+        let Some(pending) = self.end_write(write_id) else { return };
         let AppliedWrite { written, stamp, grant, applied, write_lease_data } = answer;
         self.overtake_older(&pending.dropped, stamp);
-        self.note_attachments(&pending.change, &written);
-        let lost_lock = self.apply_lock_grant(&pending.change, &written, now);
-        match &pending.change {
+        self.note_attachments(&pending.write, &written);
+        let lost_lock = self.apply_lock_grant(&pending.write, &written, now);
+        match &pending.write {
             Write::TakeWriteLease { lock, .. } => {
                 self.handle_write_lease_answer(*lock, write_lease_data.map(|data| *data), stamp)
             }
             Write::HandOver { lock, .. } => self.forget_lock(*lock),
             _ => {}
         }
-        if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.change, written.stat, grant) {
+        if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.write, written.stat, grant) {
             let object = Object::data(path);
             let arrival = ArrivedGrant { grant: &grant, epoch, applied, sent };
             if let Some(copy) = self.judge(&object, arrival, now) {
@@ -351,7 +360,7 @@ impl Holder {
                 self.install(&object, copy, &content, now);
             }
         }
-        self.write_done(write, Ok(written));
+        self.write_done(write_id, Ok(written));
         if let Some(lock) = lost_lock {
             self.effects.push(HolderEffect::LocksLost { locks: vec![lock] });
         }
@@ -370,56 +379,56 @@ impl Holder {
     }
 
     /// Handles a refusal for good: the write did not take effect, and never will.
-    pub(super) fn refused_write(&mut self, write: WriteId, refusal: Refusal) {
-        if self.is_misplaced(write, &refusal) {
-            return self.send_queue.push(Purpose::Write(write));
+    pub(super) fn refused_write(&mut self, write_id: WriteId, refusal: Refusal) {
+        if self.is_misplaced(write_id, &refusal) {
+            return self.send_queue.push(Purpose::Write(write_id));
         }
-        let Some(pending) = self.end_write(write) else { return };
+        let Some(pending) = self.end_write(write_id) else { return };
         // The servers may have forgotten the outcome of an earlier sending.
         let is_unknown = matches!(refusal, Refusal::OutsideWindow { .. }) && pending.sendings > 1;
         if !is_unknown {
-            self.undo_hand_over(&pending.change);
+            self.undo_hand_over(&pending.write);
         }
         let error = if is_unknown { WriteFailure::OutcomeUnknown } else { WriteFailure::Refused(refusal) };
-        if let Write::TakeWriteLease { lock, .. } = &pending.change {
+        if let Write::TakeWriteLease { lock, .. } = &pending.write {
             self.handle_write_lease_answer(*lock, None, Stamp::default());
         }
-        self.write_done(write, Err(error));
+        self.write_done(write_id, Err(error));
     }
 
     /// Cancels a write for the application.
-    pub(super) fn cancel_write(&mut self, write: WriteId) {
-        if self.writes.is_never_given_up(write) {
+    pub(super) fn cancel_write(&mut self, write_id: WriteId) {
+        if self.writes.is_never_given_up(write_id) {
             return;
         }
-        let Some(pending) = self.end_write(write) else { return };
+        let Some(pending) = self.end_write(write_id) else { return };
         if let Some(send_id) = pending.send_id {
             self.in_flight.end(send_id);
         }
         let was_sent = pending.sendings > 0;
         if !was_sent {
-            self.undo_hand_over(&pending.change);
+            self.undo_hand_over(&pending.write);
         }
         let error = if was_sent { WriteFailure::OutcomeUnknown } else { WriteFailure::NotSent };
-        self.write_done(write, Err(error));
+        self.write_done(write_id, Err(error));
     }
 
     /// Whether the write is not sent yet. If it is cancelled now, it never takes effect.
-    pub fn is_unsent(&self, write: WriteId) -> bool {
-        self.writes.is_pending(write) && !self.writes.was_sent(write)
+    pub fn is_unsent(&self, write_id: WriteId) -> bool {
+        self.writes.is_pending(write_id) && !self.writes.was_sent(write_id)
     }
 
     /// Ends a write whose outcome no longer matters.
-    pub(super) fn forget_write(&mut self, write: WriteId) {
-        if let Some(send_id) = self.end_write(write).and_then(|pending| pending.send_id) {
+    pub(super) fn forget_write(&mut self, write_id: WriteId) {
+        if let Some(send_id) = self.end_write(write_id).and_then(|pending| pending.send_id) {
             self.in_flight.end(send_id);
         }
     }
 
-    /// Whether to send a refused write once more, under another number (S7b). The node was in an
+    /// Whether to send a refused write once more, under another sequence (S7b). The node was in an
     /// unknown volume, or the lease on its volume was replaced after the write arrived. This
     /// happens only once: if volumes change again, the application decides.
-    fn is_misplaced(&mut self, write: WriteId, refusal: &Refusal) -> bool {
+    fn is_misplaced(&mut self, write_id: WriteId, refusal: &Refusal) -> bool {
         let refusal = match refusal {
             Refusal::Write(WriteRefusal::Operation { refusal, .. }) => refusal,
             Refusal::Write(refusal) => refusal,
@@ -429,18 +438,18 @@ impl Holder {
         let is_new_volume = *volume != self.volumes.nearest(path);
         self.learn_volume(path, volume);
         let may_have_new_lease = self.volumes.get(volume).is_some_and(|volume| volume.lease.is_some());
-        let sequence = self.writes.sequence(write);
-        let is_renumbered =
-            (is_new_volume || may_have_new_lease || self.is_suspended(volume)) && self.writes.begin_renumbered(write);
-        if is_renumbered {
-            self.number_is_free(sequence);
+        let sequence = self.writes.sequence(write_id);
+        let has_second_sequence = (is_new_volume || may_have_new_lease || self.is_suspended(volume))
+            && self.writes.begin_second_sequence(write_id);
+        if has_second_sequence {
+            self.sequence_is_free(sequence);
         }
-        is_renumbered
+        has_second_sequence
     }
 
-    /// Handles a free number: queues the waiting writes that get one, and the write that is now the
+    /// Handles a free sequence: queues the waiting writes that get one, and the write that is now the
     /// first.
-    fn number_is_free(&mut self, sequence: Option<Sequence>) {
+    fn sequence_is_free(&mut self, sequence: Option<Sequence>) {
         for next in self.writes.take_backlog() {
             self.send_queue.push(Purpose::Write(next));
         }
@@ -451,34 +460,35 @@ impl Holder {
         }
     }
 
-    fn end_write(&mut self, write: WriteId) -> Option<UnansweredWrite> {
-        let pending = self.writes.end(write)?;
-        self.end_lock_change(&pending.change);
-        self.send_queue.settle(&Purpose::Write(write));
-        self.number_is_free(pending.sequence);
+    fn end_write(&mut self, write_id: WriteId) -> Option<UnansweredWrite> {
+        let pending = self.writes.end(write_id)?;
+        self.end_lock_change(&pending.write);
+        self.send_queue.settle(&Purpose::Write(write_id));
+        self.sequence_is_free(pending.sequence);
         Some(pending)
     }
 
-    /// Checks that each write is in flight or waits, and that no number is beyond the window.
+    /// Checks that each write is in flight or waits, and that no sequence is beyond the window.
     pub(super) fn check_writes(&self) -> Result<(), String> {
-        let OwnWrites { pending, numbered, last_sequence, backlog, bounds } = &self.writes;
+        let OwnWrites { pending, by_sequence, last_sequence, backlog, bounds } = &self.writes;
         let writes_max = bounds.writes_out_max;
-        for (write, unanswered) in pending {
-            let purpose = Purpose::Write(*write);
+        for (write_id, unanswered) in pending {
+            let purpose = Purpose::Write(*write_id);
             let is_in_flight =
                 unanswered.send_id.is_some_and(|send_id| self.in_flight.purpose(send_id) == Some(&purpose));
-            let wants_lease = self.acquisitions.values().any(|acquisition| acquisition.writes.contains(write));
-            let waits = self.send_queue.iter().any(|other| *other == purpose) || backlog.contains(write) || wants_lease;
+            let wants_lease = self.acquisitions.values().any(|acquisition| acquisition.writes.contains(write_id));
+            let waits =
+                self.send_queue.iter().any(|other| *other == purpose) || backlog.contains(write_id) || wants_lease;
             if is_in_flight == waits {
-                return Err(format!("{write:?} is both in flight and waiting, or neither: {unanswered:?}"));
+                return Err(format!("{write_id:?} is both in flight and waiting, or neither: {unanswered:?}"));
             }
         }
         if last_sequence.0 >= self.writes.unanswered_from().0 + writes_max {
-            return Err(format!("{} writes are numbered: expected at most {writes_max}", numbered.len()));
+            return Err(format!("{} writes have sequences: expected at most {writes_max}", by_sequence.len()));
         }
-        match numbered.iter().find(|(sequence, write)| self.writes.sequence(**write) != Some(**sequence)) {
-            Some((sequence, write)) => {
-                Err(format!("number {sequence} is listed for {write:?}, which has another number"))
+        match by_sequence.iter().find(|(sequence, write_id)| self.writes.sequence(**write_id) != Some(**sequence)) {
+            Some((sequence, write_id)) => {
+                Err(format!("sequence {sequence} is listed for {write_id:?}, which has another sequence"))
             }
             None => Ok(()),
         }
