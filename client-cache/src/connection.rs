@@ -251,12 +251,12 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
     loop {
         tokio::select! {
             () = &mut recalls => break,
-            Some((ticket, outcome)) = calls.next() => match end.note(outcome) {
-                Some(response) => driver.answered(ticket, response),
+            Some((send_id, outcome)) = calls.next() => match end.note(outcome) {
+                Some(response) => driver.answered(send_id, response),
                 None => break,
             },
             order = orders.recv() => match order {
-                Some(ConnectionOrder::Send(ticket, request)) => calls.push(call(leasehold.clone(), ticket, request)),
+                Some(ConnectionOrder::Send(send_id, request)) => calls.push(call(leasehold.clone(), send_id, request)),
                 Some(ConnectionOrder::Leave(hint)) => {
                     end.hint = hint;
                     break;
@@ -271,7 +271,7 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
 }
 
 /// Sends a request. The response is `None` if the connection has ended.
-async fn call(leasehold: LeaseholdClient, ticket: SendId, request: Request) -> (SendId, Option<Response>) {
+async fn call(leasehold: LeaseholdClient, send_id: SendId, request: Request) -> (SendId, Option<Response>) {
     let mut context = tarpc::context::current();
     let longest = if request.body.is_nonblocking() { QUICK_ANSWER_MAX } else { LATE_ANSWER_MAX };
     context.deadline = Instant::now() + longest;
@@ -290,7 +290,7 @@ async fn call(leasehold: LeaseholdClient, ticket: SendId, request: Request) -> (
             })
         }
     };
-    (ticket, response)
+    (send_id, response)
 }
 
 #[cfg(test)]

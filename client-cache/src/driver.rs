@@ -199,41 +199,41 @@ impl Driver {
         }
     }
 
-    pub(crate) fn write(&self, change: Write) -> (WriteId, oneshot::Receiver<WriteOutcome>) {
-        self.begin_write(change, None)
+    pub(crate) fn write(&self, write: Write) -> (WriteId, oneshot::Receiver<WriteOutcome>) {
+        self.begin_write(write, None)
     }
 
     fn begin_write(
         &self,
-        change: Write,
-        withdrawal: Option<PendingRelease>,
+        write: Write,
+        pending_release: Option<PendingRelease>,
     ) -> (WriteId, oneshot::Receiver<WriteOutcome>) {
         count(&self.cache.counters.writes);
         let mut core = self.core.lock();
-        let write = WriteId(core.next_id());
-        let (admitted, receiver) = core.waiting.write(write, &change, withdrawal.is_some());
-        if let Some(write) = admitted {
-            core.release_writes.extend(withdrawal.map(|withdrawal| (write, withdrawal)));
-            core.apply_downgrade(&change);
-            self.step(&mut core, HolderInput::Write { write, change });
+        let write_id = WriteId(core.next_id());
+        let (admitted, receiver) = core.waiting.write(write_id, &write, pending_release.is_some());
+        if let Some(write_id) = admitted {
+            core.release_writes.extend(pending_release.map(|pending_release| (write_id, pending_release)));
+            core.apply_downgrade(&write);
+            self.step(&mut core, HolderInput::Write { write: write_id, change: write });
         }
-        (write, receiver)
+        (write_id, receiver)
     }
 
     /// Cancels a write, unless it has ended. The holder then reports its outcome, if known.
-    pub(crate) fn cancel_write(&self, write: WriteId) {
+    pub(crate) fn cancel_write(&self, write_id: WriteId) {
         let mut core = self.core.lock();
-        if core.waiting.has_write(write) {
-            self.step(&mut core, HolderInput::CancelWrite(write));
+        if core.waiting.has_write(write_id) {
+            self.step(&mut core, HolderInput::CancelWrite(write_id));
         }
     }
 
     /// Cancels a write that has not been sent. A sent write may have taken effect, so the client
     /// continues to wait for its answer.
-    pub(crate) fn cancel_unsent_write(&self, write: WriteId) {
+    pub(crate) fn cancel_unsent_write(&self, write_id: WriteId) {
         let mut core = self.core.lock();
-        if core.holder.is_unsent(write) {
-            self.step(&mut core, HolderInput::CancelWrite(write));
+        if core.holder.is_unsent(write_id) {
+            self.step(&mut core, HolderInput::CancelWrite(write_id));
         }
     }
 
@@ -355,11 +355,11 @@ impl Driver {
                 core.waiting.finish_reads(reads, || ReadOutcome::Failed(error.clone()))
             }
             HolderEffect::WriteDone { write, result } => {
-                let withdrawal = core.release_writes.remove(&write);
+                let pending_release = core.release_writes.remove(&write);
                 if let Ok(written) = &result {
-                    core.apply_lock_grant(written, withdrawal.is_some());
+                    core.apply_lock_grant(written, pending_release.is_some());
                 }
-                drop(withdrawal);
+                drop(pending_release);
                 core.waiting.finish_write(write, result);
             }
             HolderEffect::KeyLeaseRenewed { id, until, .. } => {
@@ -399,12 +399,12 @@ impl Driver {
         }
     }
 
-    fn send(&self, core: &DriverCore, ticket: SendId, request: Request) {
+    fn send(&self, core: &DriverCore, send_id: SendId, request: Request) {
         count(&self.cache.counters.messages_sent);
         if matches!(request.body, Body::Read { .. } | Body::AwaitRead { .. }) {
             count(&self.cache.counters.server_reads);
         }
-        core.order(ConnectionOrder::Send(ticket, request));
+        core.order(ConnectionOrder::Send(send_id, request));
     }
 
     fn drop_all(&self, core: &mut DriverCore) {

@@ -79,9 +79,9 @@ impl<'a> IntoFuture for CampaignBuilder<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let hold = self.lock.await?;
+            let lock = self.lock.await?;
             // From here on, an error or a drop releases the lock and removes the node.
-            let leadership = Leadership::new(self.client.clone(), hold, self.timeout);
+            let leadership = Leadership::new(self.client.clone(), lock, self.timeout);
             leadership.proclaim(&self.value).await?;
             Ok(leadership)
         })
@@ -142,9 +142,9 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    fn new(client: Client, hold: LockGuard, timeout: Option<Duration>) -> Self {
-        let (path, token, lost) = (hold.path().clone(), hold.token(), hold.on_lost());
-        Self { lock: Some(hold), client, path, token, lost, timeout, runtime: Handle::current() }
+    fn new(client: Client, lock: LockGuard, timeout: Option<Duration>) -> Self {
+        let (path, token, lost) = (lock.path().clone(), lock.token(), lock.on_lost());
+        Self { lock: Some(lock), client, path, token, lost, timeout, runtime: Handle::current() }
     }
 
     /// The node of the election.
@@ -209,8 +209,8 @@ impl Leadership {
     ///
     /// [`InspectError`].
     pub async fn candidates(&self) -> Result<Vec<LockInfo>, InspectError> {
-        let holds = self.client.locks(&self.path).await?;
-        Ok(holds.into_iter().filter(|hold| hold.token.is_none()).collect())
+        let locks = self.client.locks(&self.path).await?;
+        Ok(locks.into_iter().filter(|lock| lock.token.is_none()).collect())
     }
 
     /// Makes one of the [candidates](Leadership::candidates) the leader, even if others came before
@@ -230,7 +230,7 @@ impl Leadership {
     /// [`HandOverError`].
     pub async fn hand_over(mut self, to: LockId) -> Result<(), HandOverError<Self>> {
         let handed_over = match &mut self.lock {
-            Some(hold) => hold.try_hand_over(to).await,
+            Some(lock) => lock.try_hand_over(to).await,
             None => Err(LockError::Lost { path: self.path.clone() }),
         };
         match handed_over {
@@ -250,20 +250,20 @@ impl Leadership {
     /// [`LockError::Lost`] if the leadership had ended already. [`LockError::Write`] if no server
     /// answered in time: then the node and the lock end with the client's lease at the latest.
     pub async fn resign(mut self) -> Result<(), LockError> {
-        let Some(hold) = self.lock.take() else { return Ok(()) };
-        release_leadership(self.client.clone(), hold, self.token, self.timeout).await
+        let Some(lock) = self.lock.take() else { return Ok(()) };
+        release_leadership(self.client.clone(), lock, self.token, self.timeout).await
     }
 }
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        if let Some(hold) = self.lock.take() {
-            let withdrawal = self.client.driver().pending_releases.begin(&self.path);
-            let given_back = release_leadership(self.client.clone(), hold, self.token, self.timeout);
+        if let Some(lock) = self.lock.take() {
+            let pending_release = self.client.driver().pending_releases.begin(&self.path);
+            let given_back = release_leadership(self.client.clone(), lock, self.token, self.timeout);
             // If no server is reached, the lock and the node end with the lease.
             self.runtime.spawn(async {
                 drop(given_back.await);
-                drop(withdrawal);
+                drop(pending_release);
             });
         }
     }
@@ -284,12 +284,12 @@ async fn delete_proclamation(client: &Client, path: &NodePath, token: Token, tim
 /// if its lease was renewed.
 async fn release_leadership(
     client: Client,
-    hold: LockGuard,
+    lock: LockGuard,
     token: Token,
     timeout: Option<Duration>,
 ) -> Result<(), LockError> {
-    let path = hold.path().clone();
-    if hold.on_lost().is_cancelled() {
+    let path = lock.path().clone();
+    if lock.on_lost().is_cancelled() {
         delete_proclamation(&client, &path, token, timeout).await;
         return Err(LockError::Lost { path });
     }
@@ -298,7 +298,7 @@ async fn release_leadership(
         .when(Compare::exists(path.clone()))
         .then(Operation::delete(path));
     let removed = client.transaction(transaction).timeout(client.timeout(timeout)).await;
-    hold.release().await?;
+    lock.release().await?;
     removed.map(|_| ()).map_err(LockError::Write)
 }
 

@@ -450,7 +450,7 @@ impl Client {
         path: impl TryInto<NodePath, Error: Into<PathError>>,
     ) -> Result<Vec<LockInfo>, InspectError> {
         match self.inspect(Inspect::Locks { path: given(path)? }).await? {
-            Answer::LockInfos(holds) => Ok(holds),
+            Answer::LockInfos(locks) => Ok(locks),
             _ => Err(InspectError::UnexpectedAnswer),
         }
     }

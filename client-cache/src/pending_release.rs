@@ -76,22 +76,22 @@ mod tests {
     #[test]
     fn request_waits_for_earlier_pending_releases_of_its_path() {
         let path = |text: &str| NodePath::parse(text).expect("valid");
-        let withdrawals = PendingReleases::default();
-        let is_gone = |text: &str| withdrawals.wait(&path(text)).now_or_never().is_some();
+        let releases = PendingReleases::default();
+        let is_gone = |text: &str| releases.wait(&path(text)).now_or_never().is_some();
         assert!(is_gone("/a"));
-        let (first, second) = (withdrawals.begin(&path("/a")), withdrawals.begin(&path("/a")));
+        let (first, second) = (releases.begin(&path("/a")), releases.begin(&path("/a")));
         assert!(!is_gone("/a") && is_gone("/b") && is_gone("/a/b"));
         drop(first);
         assert!(!is_gone("/a"));
         let top = path("/a");
-        let mut waiting = Box::pin(withdrawals.wait(&top));
+        let mut waiting = Box::pin(releases.wait(&top));
         assert!(waiting.as_mut().now_or_never().is_none());
-        let later = withdrawals.begin(&path("/a"));
+        let later = releases.begin(&path("/a"));
         drop(second);
         assert!(waiting.now_or_never().is_some(), "it does not wait for what came after it");
         assert!(!is_gone("/a"));
         drop(later);
         assert!(is_gone("/a"));
-        assert!(withdrawals.0.lock().at.is_empty(), "nothing is kept of it");
+        assert!(releases.0.lock().at.is_empty(), "nothing is kept of it");
     }
 }

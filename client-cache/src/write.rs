@@ -78,8 +78,8 @@ impl<'a> IntoFuture for PutBuilder<'a> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { client, path, value, condition, attach, timeout } = self;
         Box::pin(async move {
-            let change = Write::Put { path: path?, value, condition, attach };
-            client.write(change, timeout).await
+            let write = Write::Put { path: path?, value, condition, attach };
+            client.write(write, timeout).await
         })
     }
 }
@@ -138,47 +138,47 @@ impl<'a> IntoFuture for DeleteBuilder<'a> {
 /// Cancels the write when nobody waits for it any longer.
 struct WriteWait<'a> {
     driver: &'a Driver,
-    write: WriteId,
+    write_id: WriteId,
 }
 
 impl Drop for WriteWait<'_> {
     fn drop(&mut self) {
-        self.driver.cancel_write(self.write);
+        self.driver.cancel_write(self.write_id);
     }
 }
 
 impl Driver {
-    /// Writes, and waits for the outcome for at most `after`.
-    pub(crate) async fn execute_write(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
-        check(&change)?;
-        let result = self.outcome_within(change, after).await;
+    /// Writes, and waits for the outcome for at most `timeout`.
+    pub(crate) async fn execute_write(&self, write: Write, timeout: Duration) -> Result<Written, WriteError> {
+        check(&write)?;
+        let result = self.outcome_within(write, timeout).await;
         self.recent.note_write(clock::now());
         result
     }
 
-    async fn outcome_within(&self, change: Write, after: Duration) -> Result<Written, WriteError> {
-        let (write, mut outcome) = self.write(change);
-        let waiting = WriteWait { driver: self, write };
-        if let Ok(outcome) = tokio::time::timeout(after, &mut outcome).await {
+    async fn outcome_within(&self, write: Write, timeout: Duration) -> Result<Written, WriteError> {
+        let (write_id, mut outcome) = self.write(write);
+        let wait = WriteWait { driver: self, write_id };
+        if let Ok(outcome) = tokio::time::timeout(timeout, &mut outcome).await {
             return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(ended);
         }
         // This cancels the write. Then the holder reports the outcome, unless it just came.
-        drop(waiting);
+        drop(wait);
         let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteFailure::OutcomeUnknown));
         outcome.map_err(|error| match (error, self.status.unavailable()) {
             (holder::WriteFailure::Refused(refusal), _) => WriteError::Refused(refusal),
-            (holder::WriteFailure::NotSent, Some(source)) => WriteError::Unavailable { after, source },
-            (holder::WriteFailure::NotSent, None) => WriteError::NotSent { after },
-            (holder::WriteFailure::OutcomeUnknown, _) => WriteError::TimedOut { after },
+            (holder::WriteFailure::NotSent, Some(source)) => WriteError::Unavailable { after: timeout, source },
+            (holder::WriteFailure::NotSent, None) => WriteError::NotSent { after: timeout },
+            (holder::WriteFailure::OutcomeUnknown, _) => WriteError::TimedOut { after: timeout },
         })
     }
 }
 
 /// Refuses a write that no server accepts: it does not fit into a frame, or is invalid in any
 /// state.
-fn check(change: &Write) -> Result<(), WriteError> {
+fn check(write: &Write) -> Result<(), WriteError> {
     let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, depth_max: Limits::DEPTH_MAX, ..Limits::default() };
-    match change {
+    match write {
         Write::Put { value, .. } => Ok(widest.check_value(value)?),
         Write::Transaction(transaction) => {
             widest.check_transaction(transaction)?;
@@ -238,7 +238,7 @@ impl Client {
 
     /// Executes a write of any kind within `timeout`. `None`: the client's timeout. If the future
     /// is dropped after the write was sent, the write may still happen.
-    pub(crate) async fn write(&self, change: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
-        self.driver().execute_write(change, self.timeout(timeout)).await
+    pub(crate) async fn write(&self, write: Write, timeout: Option<Duration>) -> Result<Written, WriteError> {
+        self.driver().execute_write(write, self.timeout(timeout)).await
     }
 }

@@ -106,9 +106,9 @@ impl<'a> IntoFuture for WriteLeaseBuilder<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let hold = self.lock.await?;
-            let (cell, lost_told, runtime) = (hold.write_lease_cell(), AtomicU64::new(0), Handle::current());
-            let lease = WriteLease { lock: Some(hold), cell, lost_told, runtime };
+            let lock = self.lock.await?;
+            let (cell, lost_told, runtime) = (lock.write_lease_cell(), AtomicU64::new(0), Handle::current());
+            let lease = WriteLease { lock: Some(lock), cell, lost_told, runtime };
             lease.begin(0, FlushDeadline::new(self.client.timeout(self.timeout))).await?;
             Ok(lease)
         })
@@ -157,8 +157,8 @@ impl Deref for WriteLease {
 
     fn deref(&self) -> &LockGuard {
         match &self.lock {
-            Some(hold) => hold,
-            None => unreachable!("a write lease has its hold until it is given back"),
+            Some(lock) => lock,
+            None => unreachable!("a write lease has its lock until it is released"),
         }
     }
 }
@@ -272,7 +272,7 @@ impl WriteLease {
             return Err(LockError::Lost { path: self.path().clone() }.into());
         }
         match self.lock.take() {
-            Some(hold) => Ok(hold.release().await?),
+            Some(lock) => Ok(lock.release().await?),
             None => Ok(()),
         }
     }
@@ -394,9 +394,9 @@ impl Drop for WriteLease {
         let told = self.lost_told.load(Relaxed);
         match self.lock.take() {
             // The task keeps the client alive until it has finished.
-            Some(hold) if !hold.on_lost().is_cancelled() => {
-                let withdrawal = hold.client().driver().pending_releases.begin(hold.path());
-                self.runtime.spawn(flush_and_release(hold, self.cell.clone(), told, withdrawal));
+            Some(lock) if !lock.on_lost().is_cancelled() => {
+                let pending_release = lock.client().driver().pending_releases.begin(lock.path());
+                self.runtime.spawn(flush_and_release(lock, self.cell.clone(), told, pending_release));
             }
             // A lost lock has been released already.
             _ => warn_of_loss(&self.cell, told),
@@ -406,16 +406,16 @@ impl Drop for WriteLease {
 
 /// Flushes the value and releases the lock, when nobody waits for that.
 async fn flush_and_release(
-    hold: LockGuard,
+    lock: LockGuard,
     mut kept: watch::Receiver<WriteLeaseCell>,
     told: u64,
-    withdrawal: PendingRelease,
+    pending_release: PendingRelease,
 ) {
-    let (over, id) = (hold.on_lost(), hold.id());
+    let (over, id) = (lock.on_lost(), lock.id());
     loop {
         kept.mark_unchanged();
-        hold.client().driver().release_write_lease(id);
-        if over.is_cancelled() || !hold.client().driver().has_write_lease(id) {
+        lock.client().driver().release_write_lease(id);
+        if over.is_cancelled() || !lock.client().driver().has_write_lease(id) {
             break;
         }
         tokio::select! {
@@ -426,9 +426,9 @@ async fn flush_and_release(
     warn_of_loss(&kept, told);
     if !over.is_cancelled() {
         // If no server answers, the lock ends with the client's lease.
-        let _ = hold.release().await;
+        let _ = lock.release().await;
     }
-    drop(withdrawal);
+    drop(pending_release);
 }
 
 /// Logs a loss that can no longer be returned to anybody.

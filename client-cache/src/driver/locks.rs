@@ -95,9 +95,9 @@ impl DriverCore {
 
     /// Applies the outcome of a lock request or of a change of mode, before its caller receives it.
     /// The outcome of a pending release does not bring back a forgotten lock.
-    pub(super) fn apply_lock_grant(&mut self, written: &Written, is_withdrawal: bool) {
+    pub(super) fn apply_lock_grant(&mut self, written: &Written, is_pending_release: bool) {
         let Some(taken) = written.lock.as_deref() else { return };
-        if is_withdrawal && !self.locks.contains_key(&taken.lock) {
+        if is_pending_release && !self.locks.contains_key(&taken.lock) {
             return;
         }
         let status = match taken.token {

@@ -35,7 +35,7 @@ fn acquired(volume: &str, incarnation: u64) -> Answer {
 
 fn sent(orders: &mut mpsc::UnboundedReceiver<ConnectionOrder>) -> (SendId, Body) {
     match orders.try_recv().expect("something is sent") {
-        ConnectionOrder::Send(ticket, request) => (ticket, request.body),
+        ConnectionOrder::Send(send_id, request) => (send_id, request.body),
         ConnectionOrder::Leave(leader) => panic!("it leaves for {leader:?}"),
     }
 }

@@ -15,8 +15,8 @@ pub(crate) struct WriteLeaseCell {
 
 impl Driver {
     /// The node's value, if the application may read and write it in memory now.
-    pub(crate) fn write_lease_value(&self, hold: LockId) -> Option<Value> {
-        self.core.lock().holder.write_lease_value(hold, clock::now()).cloned()
+    pub(crate) fn write_lease_value(&self, lock: LockId) -> Option<Value> {
+        self.core.lock().holder.write_lease_value(lock, clock::now()).cloned()
     }
 
     /// Sets the node's value in memory. Returns false, and sets nothing, if the application may not
@@ -33,36 +33,36 @@ impl Driver {
     }
 
     /// Whether the lock has a write lease, has requested one, or has one that is about to end.
-    pub(crate) fn has_write_lease(&self, hold: LockId) -> bool {
-        self.core.lock().holder.has_write_lease(hold)
+    pub(crate) fn has_write_lease(&self, lock: LockId) -> bool {
+        self.core.lock().holder.has_write_lease(lock)
     }
 
     /// The status of the write lease. `None` if the lock has no write lease, or not yet.
-    pub(crate) fn write_lease_status(&self, hold: LockId) -> Option<WriteLeaseStatus> {
-        self.core.lock().holder.write_lease_status(hold)
+    pub(crate) fn write_lease_status(&self, lock: LockId) -> Option<WriteLeaseStatus> {
+        self.core.lock().holder.write_lease_status(lock)
     }
 
     /// Starts to flush the value that was set.
-    pub(crate) fn flush(&self, hold: LockId) {
-        self.step(&mut self.core.lock(), HolderInput::Flush(hold));
+    pub(crate) fn flush(&self, lock: LockId) {
+        self.step(&mut self.core.lock(), HolderInput::Flush(lock));
     }
 
     /// Ends the write lease as soon as its value is flushed.
-    pub(crate) fn release_write_lease(&self, hold: LockId) {
-        self.step(&mut self.core.lock(), HolderInput::ReleaseWriteLease(hold));
+    pub(crate) fn release_write_lease(&self, lock: LockId) {
+        self.step(&mut self.core.lock(), HolderInput::ReleaseWriteLease(lock));
     }
 }
 
 impl DriverCore {
-    pub(super) fn update_write_lease(&mut self, hold: LockId, status: WriteLeaseStatus) {
-        if let Some((_, cell)) = self.locks.get(&hold) {
+    pub(super) fn update_write_lease(&mut self, lock: LockId, status: WriteLeaseStatus) {
+        if let Some((_, cell)) = self.locks.get(&lock) {
             cell.write_lease.send_modify(|kept| kept.status = status);
         }
     }
 
     /// Records a value that was set, and whose flush was not confirmed and is not repeated.
-    pub(super) fn flush_lost(&mut self, hold: LockId, lost: impl FnOnce(NodePath) -> LostChange) {
-        let Some((path, cell)) = self.locks.get(&hold) else { return };
+    pub(super) fn flush_lost(&mut self, lock: LockId, lost: impl FnOnce(NodePath) -> LostChange) {
+        let Some((path, cell)) = self.locks.get(&lock) else { return };
         let lost = lost(path.clone());
         cell.write_lease.send_modify(|kept| {
             let told = kept.lost.as_ref().map_or(0, |(told, _)| *told);

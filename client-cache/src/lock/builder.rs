@@ -66,25 +66,25 @@ impl<'a> LockBuilder<'a> {
     async fn request(self) -> Result<LockGuard, LockError> {
         let Self { client, path, mode, wait, lock_delay, timeout } = self;
         let path = path?;
-        let after = client.timeout(timeout);
-        let after = if let LockWait::For(most) = wait { after.min(most) } else { after };
-        let change = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
+        let timeout = client.timeout(timeout);
+        let timeout = if let LockWait::For(most) = wait { timeout.min(most) } else { timeout };
+        let write = Write::Lock { path: path.clone(), mode, wait: wait != LockWait::No, delay: lock_delay };
         // A sent request is never abandoned, because the node could stay locked without a guard. If
         // the caller has left when the lock is granted, the client releases it.
         let taken = async {
             if wait == LockWait::No {
                 client.driver().pending_releases.wait(&path).await;
             }
-            LockRequest::new(client.clone(), path.clone(), change).answered().await
+            LockRequest::new(client.clone(), path.clone(), write).answered().await
         };
         let asked = Instant::now();
-        let mut hold = match tokio::time::timeout(after, taken).await {
+        let mut lock = match tokio::time::timeout(timeout, taken).await {
             Ok(taken) => taken?,
-            Err(_) => return Err(client.not_answered(&path, wait, after)),
+            Err(_) => return Err(client.not_answered(&path, wait, timeout)),
         };
         let is_granted = |status: &LockStatus| !matches!(status, LockStatus::Waiting);
-        granted(&mut hold.status, &path, wait, asked, is_granted).await?;
-        Ok(hold)
+        granted(&mut lock.status, &path, wait, asked, is_granted).await?;
+        Ok(lock)
     }
 }
 

@@ -18,21 +18,21 @@ use crate::{
 pub(super) struct LockRequest {
     client: Client,
     path: NodePath,
-    write: WriteId,
+    write_id: WriteId,
     answer: oneshot::Receiver<Result<UnclaimedLock, LockError>>,
     is_answered: bool,
     /// Begins when the request is cancelled. Ends when the task below has dropped it, too.
-    withdrawal: Arc<OnceLock<PendingRelease>>,
+    pending_release: Arc<OnceLock<PendingRelease>>,
 }
 
 impl LockRequest {
-    pub(super) fn new(client: Client, path: NodePath, change: Write) -> Self {
+    pub(super) fn new(client: Client, path: NodePath, write: Write) -> Self {
         let (sender, answer) = oneshot::channel();
-        let withdrawal = Arc::default();
+        let pending_release = Arc::default();
         let driver = client.shared_driver();
-        let (write, outcome) = driver.write(change);
-        tokio::spawn(take(driver, path.clone(), outcome, sender, Arc::clone(&withdrawal)));
-        Self { client, path, write, answer, is_answered: false, withdrawal }
+        let (write_id, outcome) = driver.write(write);
+        tokio::spawn(take(driver, path.clone(), outcome, sender, Arc::clone(&pending_release)));
+        Self { client, path, write_id, answer, is_answered: false, pending_release }
     }
 
     pub(super) async fn answered(mut self) -> Result<LockGuard, LockError> {
@@ -54,8 +54,8 @@ impl Drop for LockRequest {
         if self.answer.try_recv().is_err() {
             // The pending release lasts until the task has released a lock that is still granted.
             // If the task has ended, it ends at once.
-            self.withdrawal.get_or_init(|| self.client.driver().pending_releases.begin(&self.path));
-            self.client.driver().cancel_unsent_write(self.write);
+            self.pending_release.get_or_init(|| self.client.driver().pending_releases.begin(&self.path));
+            self.client.driver().cancel_unsent_write(self.write_id);
         }
     }
 }
@@ -92,7 +92,7 @@ async fn take(
     path: NodePath,
     outcome: oneshot::Receiver<WriteOutcome>,
     asked: oneshot::Sender<Result<UnclaimedLock, LockError>>,
-    withdrawal: Arc<OnceLock<PendingRelease>>,
+    pending_release: Arc<OnceLock<PendingRelease>>,
 ) {
     let outcome = tokio::select! {
         // An outcome counts, even if the client ends at the same moment.
@@ -116,5 +116,5 @@ async fn take(
             () = driver.closed.cancelled() => {}
         }
     }
-    drop(withdrawal);
+    drop(pending_release);
 }

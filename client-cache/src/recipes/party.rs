@@ -87,8 +87,8 @@ impl PartyNode {
         }
         let name = format!("{:016x}", rand::random::<u64>());
         let node = self.path.child(&name)?;
-        let hold = self.client.lock(&node).shared().wait(LockWait::No).await?;
-        let mut place = Party::new(self.client.clone(), node, hold);
+        let lock = self.client.lock(&node).shared().wait(LockWait::No).await?;
+        let mut place = Party::new(self.client.clone(), node, lock);
         loop {
             let transaction = self.transaction(&place, unless);
             let outcome = self.client.transaction(transaction).await?;
@@ -144,10 +144,10 @@ impl PartyNode {
 }
 
 impl Party {
-    fn new(client: Client, node: NodePath, hold: LockGuard) -> Self {
-        let lost = hold.on_lost();
+    fn new(client: Client, node: NodePath, lock: LockGuard) -> Self {
+        let lost = lock.on_lost();
         let dropped = CancellationToken::new();
-        Self { client, lock: Some(hold), node, lost, is_put: false, runtime: Handle::current(), dropped }
+        Self { client, lock: Some(lock), node, lost, is_put: false, runtime: Handle::current(), dropped }
     }
 
     /// Starts a task that removes the node when the lock is lost. The node's lease may still be
@@ -201,7 +201,7 @@ impl Party {
         let lost = self.lost_error();
         // Cannot wait: nobody else requests this lock.
         match &mut self.lock {
-            Some(hold) => hold.upgrade(LockWait::No).await,
+            Some(lock) => lock.upgrade(LockWait::No).await,
             None => Err(lost),
         }
     }
@@ -217,10 +217,10 @@ impl Party {
 
     /// Leaves, and waits for the answer.
     pub(super) async fn leave(mut self) -> Result<(), LockError> {
-        let Some(hold) = self.lock.take() else { return Ok(()) };
+        let Some(lock) = self.lock.take() else { return Ok(()) };
         let after = self.client.driver().options.timeout;
         let removed = self.remove();
-        let released = hold.release().await;
+        let released = lock.release().await;
         match tokio::time::timeout(after, removed).await {
             Ok(removed) => removed_or(removed.ok())?,
             Err(_) => return Err(LockError::Write(WriteError::TimedOut { after })),
@@ -246,19 +246,19 @@ fn removal(node: &NodePath) -> Write {
 impl Drop for Party {
     fn drop(&mut self) {
         self.dropped.cancel();
-        let Some(mut hold) = self.lock.take() else { return };
-        let released = hold.begin_release();
+        let Some(mut lock) = self.lock.take() else { return };
+        let released = lock.begin_release();
         if self.is_put {
             drop(self.remove());
             return;
         }
         let (client, at, removal) = (self.client.clone(), self.recipe_path(), removal(&self.node));
-        let withdrawal = client.driver().pending_releases.begin(&at);
+        let pending_release = client.driver().pending_releases.begin(&at);
         self.runtime.spawn(async move {
             // If the session has ended, so has the node.
             let _ = released.await;
             let _ = client.driver().begin_release(&at, removal).await;
-            drop(withdrawal);
+            drop(pending_release);
         });
     }
 }

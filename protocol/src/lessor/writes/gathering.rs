@@ -317,7 +317,7 @@ impl Lessor {
         let Some(epoch) = self.epoch else { return };
         let expires_at = expires_at.filter(|_| !is_covering);
         if !needs_recall {
-            return self.writes.wait(waiting, holder, ConsentWait { stamp: None, leases, expires_at });
+            return self.writes.wait(write_id, holder, ConsentWait { stamp: None, leases, expires_at });
         }
         let most = self.config.bounds.recall_sets_max;
         let sets = match sets.len() > most {
