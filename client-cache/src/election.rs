@@ -44,9 +44,7 @@ use crate::{
 #[must_use = "nobody stands for election until this is awaited"]
 pub struct CampaignBuilder<'a> {
     lock: LockBuilder<'a>,
-    client: &'a Client,
     value: Vec<u8>,
-    timeout: Option<Duration>,
 }
 
 impl CampaignBuilder<'_> {
@@ -68,7 +66,6 @@ impl CampaignBuilder<'_> {
     /// timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.lock = self.lock.timeout(timeout);
-        self.timeout = Some(timeout);
         self
     }
 }
@@ -79,9 +76,10 @@ impl<'a> IntoFuture for CampaignBuilder<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
+            let LockBuilder { client, timeout, .. } = self.lock;
             let lock = self.lock.await?;
             // From here on, an error or a drop releases the lock and removes the node.
-            let leadership = Leadership::new(self.client.clone(), lock, self.timeout);
+            let leadership = Leadership::new(client.clone(), lock, timeout);
             leadership.proclaim(&self.value).await?;
             Ok(leadership)
         })
@@ -323,7 +321,7 @@ impl Client {
         path: impl TryInto<NodePath, Error: Into<PathError>>,
         value: impl AsRef<[u8]>,
     ) -> CampaignBuilder<'_> {
-        CampaignBuilder { lock: self.lock(path), client: self, value: value.as_ref().to_vec(), timeout: None }
+        CampaignBuilder { lock: self.lock(path), value: value.as_ref().to_vec() }
     }
 
     /// The elected leader, as the node names it, read through the cache. `None` if nobody leads, or

@@ -73,9 +73,7 @@ pub struct WriteLease {
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until this is awaited"]
 pub struct WriteLeaseBuilder<'a> {
-    client: &'a Client,
     lock: LockBuilder<'a>,
-    timeout: Option<Duration>,
 }
 
 impl WriteLeaseBuilder<'_> {
@@ -95,7 +93,6 @@ impl WriteLeaseBuilder<'_> {
     /// timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.lock = self.lock.timeout(timeout);
-        self.timeout = Some(timeout);
         self
     }
 }
@@ -106,10 +103,11 @@ impl<'a> IntoFuture for WriteLeaseBuilder<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
+            let timeout = self.lock.client.timeout(self.lock.timeout);
             let lock = self.lock.await?;
             let (cell, lost_told, runtime) = (lock.write_lease_cell(), AtomicU64::new(0), Handle::current());
             let lease = WriteLease { lock: Some(lock), cell, lost_told, runtime };
-            lease.begin(0, FlushDeadline::new(self.client.timeout(self.timeout))).await?;
+            lease.begin(0, FlushDeadline::new(timeout)).await?;
             Ok(lease)
         })
     }
@@ -135,7 +133,7 @@ impl Client {
     /// [`WriteLeaseError`]. Refused with [`WriteRefusal::Attached`] if the node is attached to a
     /// lease.
     pub fn write_lease(&self, path: impl TryInto<NodePath, Error: Into<PathError>>) -> WriteLeaseBuilder<'_> {
-        WriteLeaseBuilder { client: self, lock: self.lock(path), timeout: None }
+        WriteLeaseBuilder { lock: self.lock(path) }
     }
 }
 

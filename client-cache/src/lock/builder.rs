@@ -16,12 +16,12 @@ use crate::{call::GivenPath, client::Client, error::LockError};
 #[derive(Debug, Clone)]
 #[must_use = "nothing is locked until this is awaited"]
 pub struct LockBuilder<'a> {
-    client: &'a Client,
+    pub(crate) client: &'a Client,
     path: GivenPath,
     mode: LockMode,
     wait: LockWait,
     lock_delay: Duration,
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl<'a> LockBuilder<'a> {
