@@ -175,7 +175,7 @@ async fn a_leader_goes_with_its_client() {
 /// The lock id of a waiting candidate.
 async fn candidate(leadership: &Leadership, client: &Client) -> LockId {
     let candidates = within(leadership.candidates()).await.unwrap();
-    candidates.iter().find(|hold| Some(hold.session) == client.session()).unwrap().lock
+    candidates.iter().find(|candidate| Some(candidate.session) == client.session()).unwrap().lock
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

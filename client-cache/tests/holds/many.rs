@@ -14,7 +14,7 @@ use crate::{
     stall::{Missed, check, measured_async},
 };
 
-const HOLDS: usize = 1000;
+const LOCKS: usize = 1000;
 const TERM: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_millis(50);
 
@@ -24,7 +24,7 @@ const TICKS: Duration = Duration::from_millis(2 * 250);
 
 async fn lock_all(client: &Client, wait: LockWait) -> Vec<LockGuard> {
     let lock = async |number| client.lock(format!("/many/{number}")).wait(wait).await.unwrap();
-    within(join_all((0..HOLDS).map(lock))).await
+    within(join_all((0..LOCKS).map(lock))).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,10 +38,10 @@ async fn cut_off() -> Result<(), Missed> {
     let (cut, other) = (proxy.client().await, server.client().await);
     let held = Arc::new(lock_all(&cut, LockWait::No).await);
     let tokens: Vec<Token> = held.iter().map(LockGuard::token).collect();
-    let certain = held.iter().filter(|hold| hold.remaining() > TERM / 8);
-    assert_eq!(certain.count(), HOLDS, "each can be asked how long it is certain");
+    let certain = held.iter().filter(|lock| lock.remaining() > TERM / 8);
+    assert_eq!(certain.count(), LOCKS, "each can be asked how long it is certain");
 
-    let waiting: Vec<_> = (0..HOLDS)
+    let waiting: Vec<_> = (0..LOCKS)
         .map(|number| {
             let (other, held) = (other.clone(), Arc::clone(&held));
             tokio::spawn(async move {
@@ -59,6 +59,6 @@ async fn cut_off() -> Result<(), Missed> {
         assert!(next.token() > token);
         free = free.max(at - cut_off);
     }
-    println!("{HOLDS} holds, certain for {certain_for:.2?} when they were cut off, were all free after {free:.2?}");
-    check("all holds are free", free, certain_for, TERM + MARGIN + TICKS)
+    println!("{LOCKS} locks, certain for {certain_for:.2?} when they were cut off, were all free after {free:.2?}");
+    check("all locks are free", free, certain_for, TERM + MARGIN + TICKS)
 }

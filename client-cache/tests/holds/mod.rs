@@ -157,7 +157,7 @@ async fn upgrade_waits_to_be_alone_and_second_upgrade_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hold_is_over_by_this_clock_before_another_has_the_node() {
+async fn lock_ends_by_own_clock_before_another_session_gets_it() {
     measured_async(cut_off_a_holder).await;
 }
 

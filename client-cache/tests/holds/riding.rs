@@ -12,7 +12,7 @@ use crate::{
     stall::{Missed, check, measured_async},
 };
 
-const HOLDS: usize = 100;
+const LOCKS: usize = 100;
 
 /// The term of leases that last for a few terms.
 const TERM: Duration = Duration::from_secs(2);
@@ -26,30 +26,30 @@ const MARGIN: Duration = Duration::from_secs(1);
 const RENEWALS_PER_TERM: f64 = 2.5;
 
 /// The requests that locks need beside renewals.
-const FOR_HOLDS: [&str; 4] = ["Write", "Acquire", "Read", "KeepAlive"];
+const LOCK_REQUESTS: [&str; 4] = ["Write", "Acquire", "Read", "KeepAlive"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundred_holds_for_two_terms_cost_the_renewals_of_one_lease() {
-    measured_async(hold_on).await;
+async fn hundred_locks_for_two_terms_cost_the_renewals_of_one_lease() {
+    measured_async(keep_locks).await;
 }
 
-async fn hold_on() -> Result<(), Missed> {
+async fn keep_locks() -> Result<(), Missed> {
     let server = Server::start(TERM).await;
     let client = server.client().await;
     let take = async |number| client.lock(format!("/many/{number}")).wait(LockWait::No).await.unwrap();
-    let held: Vec<LockGuard> = within(join_all((0..HOLDS).map(take))).await;
-    let asked = || (FOR_HOLDS.map(|kind| server.asked(kind)), server.asked("Heartbeat"));
+    let held: Vec<LockGuard> = within(join_all((0..LOCKS).map(take))).await;
+    let asked = || (LOCK_REQUESTS.map(|kind| server.asked(kind)), server.asked("Heartbeat"));
     let ((before, renewed_before), waits_before) = (asked(), server.asked("AwaitLocks"));
     let began = Instant::now();
     let lasting = tokio::time::timeout(2 * TERM, held[0].on_lost().cancelled()).await;
     let terms = began.elapsed().as_secs_f64() / TERM.as_secs_f64();
-    let ((after, renewed), certain) = (asked(), held.iter().filter(|hold| !hold.remaining().is_zero()).count());
-    if lasting.is_ok() || certain < HOLDS {
-        return Err(Missed(format!("{certain} of {HOLDS} holds last")));
+    let ((after, renewed), certain) = (asked(), held.iter().filter(|lock| !lock.remaining().is_zero()).count());
+    if lasting.is_ok() || certain < LOCKS {
+        return Err(Missed(format!("{certain} of {LOCKS} locks last")));
     }
-    assert_eq!(after, before, "{FOR_HOLDS:?}: expected only renewals of the volume lease");
+    assert_eq!(after, before, "{LOCK_REQUESTS:?}: expected only renewals of the volume lease");
     let waits = server.asked("AwaitLocks") - waits_before;
-    assert!(waits <= 1, "asked {waits} times to be told of holds, of which nothing is told");
+    assert!(waits <= 1, "asked {waits} times to be told of locks, about which nothing changed");
     let renewals = renewed - renewed_before;
     assert!(renewals as f64 <= RENEWALS_PER_TERM * terms + 1.0, "{renewals} renewals in {terms:.2} terms");
     Ok(())

@@ -11,8 +11,8 @@ use crate::{
     message::BlockedReadInfo,
 };
 
-const HOLD: LockId = LockId(1);
-const OTHER_HOLD: LockId = LockId(3);
+const LOCK: LockId = LockId(1);
+const OTHER_LOCK: LockId = LockId(3);
 
 impl World {
     /// A session with a write lease on `/a`: lock 1, token 2.
@@ -38,14 +38,14 @@ impl World {
 
     /// The request says that the session has dropped its own copy.
     fn ask_to_cache(&mut self, session: SessionId) -> Vec<LessorEffect> {
-        let write = Write::TakeWriteLease { path: path("/a"), lock: HOLD };
+        let write = Write::TakeWriteLease { path: path("/a"), lock: LOCK };
         let seen = Stamp { epoch: self.state.epoch(), sequence: 1000 };
         self.request(session, Body::Write { write, dropped: vec![ObjectSet::One(data("/a"))], seen })
     }
 
     fn flush(&mut self, session: SessionId, value: Option<&'static [u8]>, ends_write_lease: bool) -> Vec<LessorEffect> {
         let value = value.map(Bytes::from_static);
-        self.write(session, Write::Flush { path: path("/a"), lock: HOLD, token: Token(2), value, ends_write_lease });
+        self.write(session, Write::Flush { path: path("/a"), lock: LOCK, token: Token(2), value, ends_write_lease });
         self.commit()
     }
 
@@ -76,14 +76,14 @@ impl World {
         self.write(session, lock);
         self.commit();
         let seen = Stamp { epoch: self.state.epoch(), sequence: 1000 };
-        let write = Write::TakeWriteLease { path: path("/b"), lock: OTHER_HOLD };
+        let write = Write::TakeWriteLease { path: path("/b"), lock: OTHER_LOCK };
         self.request(session, Body::Write { write, dropped: vec![ObjectSet::One(data("/b"))], seen });
         self.commit();
         session
     }
 
     fn flush_other(&mut self, session: SessionId) -> Vec<LessorEffect> {
-        let (path, lock, token) = (path("/b"), OTHER_HOLD, Token(4));
+        let (path, lock, token) = (path("/b"), OTHER_LOCK, Token(4));
         self.write(session, Write::Flush { path, lock, token, value: None, ends_write_lease: true });
         self.commit()
     }

@@ -32,11 +32,11 @@ fn writer() -> (Fixture, SessionId, SessionId) {
     }
     fixture.put(session, "/a", "old");
     fixture.write(session, lock(Exclusive)).expect("the node is not locked");
-    fixture.write(session, cache(HOLD)).expect("the lock is exclusive");
+    fixture.write(session, cache(LOCK)).expect("the lock is exclusive");
     (fixture, session, other)
 }
 
-const HOLD: LockId = LockId(1);
+const LOCK: LockId = LockId(1);
 
 fn value(fixture: &Fixture) -> Vec<u8> {
     fixture.state.node(&path("/a")).expect("the node exists").value.to_vec()
@@ -49,29 +49,29 @@ fn write_lease_needs_exclusive_lock_on_unattached_node() {
     for one in [session, other] {
         fixture.acquire(one, "/");
     }
-    let not_found = WriteRefusal::LockNotFound { path: path("/a"), lock: HOLD };
-    assert_eq!(fixture.write(session, cache(HOLD)), Err(not_found.clone()));
+    let not_found = WriteRefusal::LockNotFound { path: path("/a"), lock: LOCK };
+    assert_eq!(fixture.write(session, cache(LOCK)), Err(not_found.clone()));
     fixture.write(session, lock(Shared)).expect("the node is not locked");
-    assert_eq!(fixture.write(other, cache(HOLD)), Err(not_found), "the lock belongs to another session");
-    let shared = WriteRefusal::NotExclusive { path: path("/a"), lock: HOLD };
-    assert_eq!(fixture.write(session, cache(HOLD)), Err(shared));
-    let convert = Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: Exclusive, wait: false };
+    assert_eq!(fixture.write(other, cache(LOCK)), Err(not_found), "the lock belongs to another session");
+    let shared = WriteRefusal::NotExclusive { path: path("/a"), lock: LOCK };
+    assert_eq!(fixture.write(session, cache(LOCK)), Err(shared));
+    let convert = Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode: Exclusive, wait: false };
     fixture.write(session, convert).expect("no other session has a lock");
-    assert_eq!(fixture.write(session, cache(HOLD)), Err(WriteRefusal::NotFound { path: path("/a") }));
+    assert_eq!(fixture.write(session, cache(LOCK)), Err(WriteRefusal::NotFound { path: path("/a") }));
     let attached =
         Write::Put { path: path("/a"), value: Value::new(), condition: Condition::Any, attach: Attach::Session };
     fixture.write(session, attached).expect("there is a lease");
-    assert_eq!(fixture.write(session, cache(HOLD)), Err(WriteRefusal::Attached { path: path("/a") }));
+    assert_eq!(fixture.write(session, cache(LOCK)), Err(WriteRefusal::Attached { path: path("/a") }));
     fixture.put(session, "/a", "stays");
     let before = fixture.state.revision();
-    assert_eq!(fixture.footprint(session, &cache(HOLD)), Ok(vec![data("/a")]), "the footprint is that of a change");
+    assert_eq!(fixture.footprint(session, &cache(LOCK)), Ok(vec![data("/a")]), "the footprint is that of a change");
     assert_eq!(
-        fixture.write(session, cache(HOLD)).expect("the lock is exclusive").revision,
+        fixture.write(session, cache(LOCK)).expect("the lock is exclusive").revision,
         before,
         "the data does not change"
     );
-    assert_eq!(fixture.state.write_leased_lock(&path("/a")).map(|(id, _)| id), Some(HOLD));
-    fixture.write(session, cache(HOLD)).expect("a repetition changes nothing");
+    assert_eq!(fixture.state.write_leased_lock(&path("/a")).map(|(id, _)| id), Some(LOCK));
+    fixture.write(session, cache(LOCK)).expect("a repetition changes nothing");
     let waits = fixture.write(other, lock(Exclusive)).expect("the request waits").lock.expect("a lock").lock;
     let refusal = WriteRefusal::LockNotGranted { path: path("/a"), lock: waits };
     assert_eq!(fixture.write(other, cache(waits)), Err(refusal));
@@ -111,16 +111,16 @@ fn write_lease_defers_writes_and_compares_of_its_data() {
 #[test]
 fn flushed_value_is_visible_and_write_lease_continues() {
     let (mut fixture, session, other) = writer();
-    let written = fixture.write(session, flush(HOLD, 2, Some("new"), false)).expect("under its token");
+    let written = fixture.write(session, flush(LOCK, 2, Some("new"), false)).expect("under its token");
     assert_eq!((written.revision, written.stat.expect("a stat").version), (Revision(2), 2));
     assert_eq!(value(&fixture), b"new");
     let command = fixture.command(other, put("/a", "other's"));
     assert_eq!(fixture.run(command), Outcome::MissingConsents);
-    let written = fixture.write(session, flush(HOLD, 2, None, true)).expect("under its token");
+    let written = fixture.write(session, flush(LOCK, 2, None, true)).expect("under its token");
     assert_eq!((written.revision, written.stat), (Revision(2), None), "the flush has no value");
     fixture.put(other, "/a", "other's");
-    let refusal = WriteRefusal::NotAWriteLease { path: path("/a"), lock: HOLD };
-    assert_eq!(fixture.write(session, flush(HOLD, 2, Some("late"), false)), Err(refusal));
+    let refusal = WriteRefusal::NotAWriteLease { path: path("/a"), lock: LOCK };
+    assert_eq!(fixture.write(session, flush(LOCK, 2, Some("late"), false)), Err(refusal));
     assert!(fixture.state.is_locked_under(&path("/a"), Token(2)), "the lock is still granted");
     assert_eq!(value(&fixture), b"other's");
 }
@@ -129,10 +129,10 @@ fn flushed_value_is_visible_and_write_lease_continues() {
 fn flush_with_wrong_token_or_session_is_refused() {
     let (mut fixture, session, other) = writer();
     let expected = Token(2);
-    let refusal = WriteRefusal::TokenMismatch { path: path("/a"), lock: HOLD, got: Token(1), expected };
-    assert_eq!(fixture.write(session, flush(HOLD, 1, Some("old"), false)), Err(refusal));
-    let refusal = WriteRefusal::LockNotFound { path: path("/a"), lock: HOLD };
-    assert_eq!(fixture.write(other, flush(HOLD, 2, Some("new"), false)), Err(refusal));
+    let refusal = WriteRefusal::TokenMismatch { path: path("/a"), lock: LOCK, got: Token(1), expected };
+    assert_eq!(fixture.write(session, flush(LOCK, 1, Some("old"), false)), Err(refusal));
+    let refusal = WriteRefusal::LockNotFound { path: path("/a"), lock: LOCK };
+    assert_eq!(fixture.write(other, flush(LOCK, 2, Some("new"), false)), Err(refusal));
     assert_eq!(value(&fixture), b"old");
 }
 
@@ -140,10 +140,10 @@ fn flush_with_wrong_token_or_session_is_refused() {
 fn write_lease_ends_with_its_lock() {
     let ends: [fn(&mut Fixture, SessionId); 4] = [
         |fixture, session| {
-            fixture.write(session, Write::Unlock { path: path("/a"), lock: HOLD }).expect("the lock is granted");
+            fixture.write(session, Write::Unlock { path: path("/a"), lock: LOCK }).expect("the lock is granted");
         },
         |fixture, session| {
-            let write = Write::ChangeLockMode { path: path("/a"), lock: HOLD, mode: Shared, wait: false };
+            let write = Write::ChangeLockMode { path: path("/a"), lock: LOCK, mode: Shared, wait: false };
             fixture.write(session, write).expect("the lock is granted");
         },
         |fixture, session| {
@@ -174,7 +174,7 @@ fn lost_write_lease_with_delay_blocks_lockers_not_readers() {
     let delay = std::time::Duration::from_secs(5);
     let write = Write::Lock { path: path("/a"), mode: Exclusive, wait: true, delay };
     fixture.write(session, write).expect("the node is not locked");
-    fixture.write(session, cache(HOLD)).expect("the lock is exclusive");
+    fixture.write(session, cache(LOCK)).expect("the lock is exclusive");
     let lease = LeaseKey::Volume(session, NodePath::root());
     let found = fixture.state.lease(&lease).expect("a lease");
     let (incarnation, horizon) = (found.incarnation, found.horizon);

@@ -7,7 +7,7 @@ use super::*;
 /// the first write lease is still unanswered.
 fn taken_again_in_one_entry(world: &mut World, holder: SessionId) -> Vec<LessorEffect> {
     let value = Some(Bytes::from_static(b"new"));
-    world.write(holder, Write::Flush { path: path("/a"), lock: HOLD, token: Token(2), value, ends_write_lease: true });
+    world.write(holder, Write::Flush { path: path("/a"), lock: LOCK, token: Token(2), value, ends_write_lease: true });
     world.ask_to_cache(holder);
     let proposal = world.lessor.take_proposal(world.now).expect("both");
     assert_eq!(proposal.commands.len(), 2);
@@ -87,10 +87,10 @@ fn repeated_request_brings_no_write_lease_that_is_over() {
             other => panic!("written: {other:?}"),
         }
     };
-    let cache = || Write::TakeWriteLease { path: path("/a"), lock: HOLD };
+    let cache = || Write::TakeWriteLease { path: path("/a"), lock: LOCK };
     assert!(send(&mut world, from, cache()));
     assert!(send(&mut world, from, cache()), "the answer has the node's value again");
-    let (lock, token, value) = (HOLD, Token(2), None);
+    let (lock, token, value) = (LOCK, Token(2), None);
     send(&mut world, from + 1, Write::Flush { path: path("/a"), lock, token, value, ends_write_lease: true });
     assert!(!send(&mut world, from, cache()), "another session may write the node now");
 }
