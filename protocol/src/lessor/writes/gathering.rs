@@ -6,11 +6,11 @@
 //! nothing in it since (S2w). A recall may name more than the write covers: the holder then drops
 //! more. A recall of a subtree may go even to a writer that dropped every copy.
 //!
-//! A *claim* is one set and one session that may hold an object of it. While the claims are few, the
-//! recalls name each set. But one write, such as a purge of the nodes of many leases, can have
+//! A *claim* is one set and one session that may hold an object of it. While the claims are few,
+//! the recalls name each set. But one write, such as a purge of the nodes of many leases, can have
 //! thousands of sets. Thousands of sessions can hold them. So many claims would block the leader
-//! (S10b). With more claims than [`claims_max`](super::LessorBounds::claims_max), the recalls name a
-//! few subtrees that include the sets. This module does not know the order of writes, or how
+//! (S10b). With more claims than [`claims_max`](super::LessorBounds::claims_max), the recalls name
+//! a few subtrees that include the sets. This module does not know the order of writes, or how
 //! consents are handled.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -149,9 +149,9 @@ impl Lessor {
         // A write lease counts as a grant, so that its stamp is later than all earlier recalls.
         let begins_write_lease = grants && matches!(write, Write::TakeWriteLease { .. });
         let stamp = if begins_write_lease { self.grant_stamp(session) } else { self.stamp(session) };
-        // The lessor answers after the whole entry is applied. A later revocation or purge of the same
-        // entry may have removed the node. `grant` would miss it, because it finds it by the node's
-        // attachment.
+        // The lessor answers after the whole entry is applied. A later revocation or purge of the
+        // same entry may have removed the node. `grant` would miss it, because it finds it by the
+        // node's attachment.
         let is_still_there =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let grant = match write {
