@@ -110,7 +110,8 @@ pub enum OnWrite {
     /// The leader recalls them. The write goes on as soon as all holders have consented.
     Recall,
     /// The leader sends nothing. The write waits until the object leases have ended. So the object
-    /// term may be no longer than the volume term, which bounds the wait.
+    /// term may be no longer than the volume term, which bounds the wait. A write that has waited,
+    /// and then would change more than it did on arrival, recalls the leases on all of it.
     Wait,
 }
 

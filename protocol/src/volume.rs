@@ -348,9 +348,11 @@ impl VolumeSettings {
     }
 
     /// How long after a grant of an object lease with this term the server counts it as ended (T3).
-    /// It is the sum of the term, the drift of two clocks over that term, and the margin.
+    /// It is the sum of the term, the margin, and the drift of two clocks over the time by which the
+    /// term exceeds a volume term. The margin exceeds their drift over a volume term.
     pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
-        term.saturating_add(drift.over(term).saturating_mul(2)).saturating_add(self.skew_margin)
+        let drift = drift.over(term.saturating_sub(self.term)).saturating_mul(2);
+        term.saturating_add(drift).saturating_add(self.skew_margin)
     }
 
     /// As [`VolumeSettings::object_wait`], for a lease whose term is unknown: the longest one.
@@ -469,8 +471,11 @@ mod tests {
             let promised = term + settings.tick();
             let spare = fast(promised + margin).checked_sub(slow(drift.shorten(promised)));
             assert!(spare.is_some(), "{settings:?} at {ppm} ppm");
-            let objects = fast(settings.object_wait(object_term, drift)).checked_sub(slow(drift.shorten(object_term)));
-            assert!(objects.is_some(), "objects: {settings:?} at {ppm} ppm");
+            for object_term in [object_term, term, term / 3] {
+                let wait = fast(settings.object_wait(object_term, drift));
+                let objects = wait.checked_sub(slow(drift.shorten(object_term)));
+                assert!(objects.is_some(), "objects of {object_term:?}: {settings:?} at {ppm} ppm");
+            }
             // If clocks drift, a third of the margin is not enough.
             tight += u32::from(fast(promised + margin / 3) < slow(drift.shorten(promised)));
         }

@@ -208,7 +208,7 @@ impl World {
         settings.push(self.profile.volume);
         let chosen = *self.rng.pick(&settings);
         let tracking = *self.rng.pick(&[Tracking::Objects, Tracking::Objects, Tracking::Covering]);
-        let settings = policy(chosen.with_tracking(tracking), &mut self.rng);
+        let settings = policy(chosen.with_tracking(tracking), self.profile.policies, &mut self.rng);
         let write = match self.rng.below(4) {
             _ if path.is_root() => Write::SetVolume { path, settings },
             0 => Write::SetVolume { path, settings },

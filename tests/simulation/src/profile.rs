@@ -122,6 +122,18 @@ impl Fault {
     }
 }
 
+/// Which lease policies the volumes of a world have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policies {
+    /// All leases are granted for a fixed term, and recalled.
+    Usual,
+    /// Any that recall.
+    Recalling,
+    /// Any. Writes of some volumes only wait. Such a write may wait a second time, if it would
+    /// change more than it did on arrival. The writes behind it wait with it.
+    Waiting,
+}
+
 /// One seed's world.
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
@@ -136,6 +148,7 @@ pub(crate) struct Profile {
     pub(crate) rogue: Option<Host>,
     /// A client whose consents never arrive. Its other messages do.
     pub(crate) mute: Option<usize>,
+    pub(crate) policies: Policies,
     pub(crate) volume: VolumeSettings,
     /// Possible settings of a second volume, if there is one.
     pub(crate) inner: Vec<VolumeSettings>,
@@ -191,9 +204,14 @@ impl Profile {
     pub(crate) fn random(rng: &mut Rng) -> Self {
         let is_long = rng.chance(25);
         let drift = DriftAllowance::from_ppm(*rng.pick(&[1_000, 10_000, 50_000])).expect("within bounds");
-        let volume = settings(drift, rng);
+        let policies = match rng.below(10) {
+            0..5 => Policies::Usual,
+            5..8 => Policies::Recalling,
+            _ => Policies::Waiting,
+        };
+        let volume = settings(drift, policies, rng);
         let has_inner = rng.chance(400);
-        let inner = if has_inner { (0..3).map(|_| settings(drift, rng)).collect() } else { Vec::new() };
+        let inner = if has_inner { (0..3).map(|_| settings(drift, policies, rng)).collect() } else { Vec::new() };
         let limits = Limits {
             session_objects_max: if rng.chance(100) { 1 } else { Limits::default().session_objects_max },
             ..Limits::default()
@@ -210,6 +228,7 @@ impl Profile {
             drift,
             rogue,
             mute: rng.chance(60).then(|| rng.index(clients)),
+            policies,
             volume,
             inner,
             limits,
@@ -275,7 +294,7 @@ fn weights(rng: &mut Rng) -> [u64; Fault::ALL.len()] {
     weights
 }
 
-pub(crate) fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
+pub(crate) fn settings(drift: DriftAllowance, policies: Policies, rng: &mut Rng) -> VolumeSettings {
     let term = Duration::from_millis(*rng.pick(&[500, 800, 1200]));
     let object_term = match rng.below(4) {
         0 => term,
@@ -288,13 +307,17 @@ pub(crate) fn settings(drift: DriftAllowance, rng: &mut Rng) -> VolumeSettings {
     let margin = least + Duration::from_millis(*rng.pick(&[0, 0, 5, 20]));
     let tracking = if rng.chance(120) { Tracking::Covering } else { Tracking::Objects };
     let settings = VolumeSettings::new(term, object_term, margin, tracking, drift).expect("within bounds");
-    policy(settings, rng)
+    policy(settings, policies, rng)
 }
 
-/// The settings with a lease policy: more often than not the usual one.
-pub(crate) fn policy(settings: VolumeSettings, rng: &mut Rng) -> VolumeSettings {
+/// The settings with a lease policy.
+pub(crate) fn policy(settings: VolumeSettings, policies: Policies, rng: &mut Rng) -> VolumeSettings {
+    if policies == Policies::Usual {
+        return settings;
+    }
     let term = settings.term();
-    let on_write = if rng.chance(150) { OnWrite::Wait } else { OnWrite::Recall };
+    let waits = policies == Policies::Waiting && rng.chance(500);
+    let on_write = if waits { OnWrite::Wait } else { OnWrite::Recall };
     // Without recalls, no object lease may outlast a volume term.
     let (least, most) = match on_write {
         OnWrite::Recall => (term, term * 6),
@@ -305,9 +328,10 @@ pub(crate) fn policy(settings: VolumeSettings, rng: &mut Rng) -> VolumeSettings 
         1 if on_write == OnWrite::Recall => ObjectTerm::Infinite,
         2 | 3 => ObjectTerm::Adaptive { percent: *rng.pick(&[1, 20, 100]), least, most },
         4 => ObjectTerm::Fixed(least),
-        _ if settings.object_term() == ObjectTerm::Zero => ObjectTerm::Fixed(most),
-        _ if on_write == OnWrite::Wait => ObjectTerm::Fixed(most),
-        _ => settings.object_term(),
+        _ => match settings.object_term() {
+            ObjectTerm::Fixed(usual) => ObjectTerm::Fixed(usual.clamp(least, most)),
+            _ => ObjectTerm::Fixed(most),
+        },
     };
     let grants = match rng.below(10) {
         0 => GrantPolicy::OnRequest,

@@ -289,7 +289,7 @@ impl Profile {
         // One entry makes more changes in a wide world. The history must have room for them.
         self.history = self.history.max(800);
         if self.inner.is_empty() && swarm.weights[Operation::Volume as usize] > 0 {
-            self.inner = (0..2).map(|_| crate::profile::settings(self.drift, rng)).collect();
+            self.inner = (0..2).map(|_| crate::profile::settings(self.drift, self.policies, rng)).collect();
         }
         self.objects.extend(swarm.leaves.iter().take(3).cloned().map(Object::data));
         let lists = swarm.leaves.iter().take(2).filter_map(NodePath::parent).map(Object::children);

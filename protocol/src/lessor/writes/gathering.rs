@@ -113,6 +113,7 @@ impl Lessor {
         let Some(pending) = self.writes.get_mut(write_id) else { return };
         pending.gathered_at = cx.state.revision();
         let (footprint, leases) = (pending.footprint.clone(), pending.purged_leases().clone());
+        let was_uncovered = pending.was_uncovered;
         let writer = |request: &ClientWrite| WriterCopies {
             session: request.session,
             dropped: request.dropped.clone(),
@@ -130,7 +131,10 @@ impl Lessor {
             self.claim_write_leases(&write, &footprint, &mut plans, cx.state);
         }
         let changed = self.changed_with(footprint, &leases, cx.state);
-        plans.waited_out = self.waited_out(changed.by_volume.keys(), cx.state);
+        // Waiting twice would take longer than a volume term, also for the writes behind this one.
+        if !was_uncovered {
+            plans.waited_out = self.waited_out(changed.by_volume.keys(), cx.state);
+        }
         self.claim_from_known(&changed, &mut plans, cx.state);
         self.claim_from_coverings(&changed, &mut plans);
         for (holder, plan) in plans.by_session {

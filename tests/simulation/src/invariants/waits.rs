@@ -24,7 +24,7 @@ use leasehold_protocol::{
 
 use crate::{
     oracle::WriteKey,
-    profile::{Profile, WAIT_MOST},
+    profile::{Policies, Profile, WAIT_MOST},
 };
 
 /// Writes that a leader has received and not answered.
@@ -91,7 +91,8 @@ impl Waits {
 
     pub(crate) fn check(&self, profile: &Profile, now: Instant) -> Result<(), String> {
         let most = bound(profile);
-        let times = |key| if self.behind.contains(key) { 2 } else { 1 };
+        let waits_twice = |key| profile.policies == Policies::Waiting || self.behind.contains(key);
+        let times = |key| if waits_twice(key) { 2 } else { 1 };
         match self.since.iter().find(|(key, since)| now.since(**since) > most * times(key)) {
             Some((key, since)) => {
                 let most = most * times(key);
