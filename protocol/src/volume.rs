@@ -338,7 +338,7 @@ impl VolumeSettings {
 
     /// How long the server waits after a volume lease's end before it counts the lease as ended
     /// (ε).
-    pub fn skew_margin(&self) -> Duration {
+    pub const fn skew_margin(&self) -> Duration {
         self.skew_margin
     }
 

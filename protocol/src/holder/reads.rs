@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     id::{Epoch, Revision, Stamp},
-    lease_policy::LeaseRequest,
+    lease_policy::{LeaseOffer, LeaseRequest},
     message::{Body, ReadAnswer, Refusal},
     object::Object,
     planted::Bug,
@@ -262,6 +262,8 @@ impl Holder {
             self.learn_volume(&object.path, &volume);
             if let Some(known) = self.volumes.get_mut(&volume) {
                 known.offer = offer;
+                // No copy is left, so no read uses a lease on the volume.
+                known.is_used &= offer != LeaseOffer::Nobody;
             }
             if grant.is_none() && self.repeats_with_lease(&object, now) {
                 return;

@@ -16,6 +16,7 @@ mod locks;
 mod many_sessions;
 mod mistakes;
 mod outages;
+mod policies;
 mod proposals;
 mod reads;
 mod removals;

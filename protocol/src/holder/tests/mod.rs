@@ -7,6 +7,7 @@ mod leases;
 mod locks;
 mod mistakes;
 mod pace;
+mod policies;
 mod random;
 mod reads;
 mod recalls;
