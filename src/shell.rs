@@ -272,6 +272,7 @@ impl Text for Slept {
 #[derive(Debug, Default, Serialize)]
 struct StatsAnswer {
     hits: u64,
+    stale_hits: u64,
     misses: u64,
     server_reads: u64,
     revalidations: u64,
@@ -287,6 +288,7 @@ impl From<Option<Stats>> for StatsAnswer {
         let stats = stats.unwrap_or_default();
         Self {
             hits: stats.hits,
+            stale_hits: stats.stale_hits,
             misses: stats.misses,
             server_reads: stats.server_reads,
             revalidations: stats.revalidations,
@@ -303,6 +305,7 @@ impl Text for StatsAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         let lines = [
             ("reads from memory", self.hits),
+            ("old contents from memory", self.stale_hits),
             ("other reads", self.misses),
             ("read requests sent", self.server_reads),
             ("revalidations", self.revalidations),

@@ -31,6 +31,9 @@ use leasehold_client_cache::{
 
 const TERM: Duration = Duration::from_secs(10);
 
+/// Longer than anything here takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_miss_is_read_once_and_then_answered_from_memory() {
     let server = Server::start(TERM).await;
@@ -64,6 +67,32 @@ async fn that_a_node_does_not_exist_is_cached_until_somebody_makes_it() {
     assert_eq!(reader.cached(&path), None);
     assert_eq!(&reader.get(&path).await.unwrap().unwrap().value[..], b"made");
     assert_eq!(reader.stats().recalls, 1);
+}
+
+/// The leases end during an outage. Then only a read that accepts an old content gets the copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_whose_leases_ended_serves_reads_that_accept_its_age() {
+    let mut server = Server::start(Duration::from_secs(1)).await;
+    let client = server.client().await;
+    let (path, hour) = (path("/a"), Duration::from_secs(3600));
+    client.put(&path, "one").await.unwrap();
+    client.get(&path).await.unwrap();
+    let fresh = client.read(&path).max_stale(hour).await.unwrap();
+    assert_eq!((fresh.source, fresh.age), (ReadSource::Memory, None), "its leases hold");
+    server.stop().await;
+    until(|| client.cached(&path).is_none()).await;
+    let old = client.read(&path).max_stale(hour).await.unwrap();
+    assert_eq!((&old.content, old.source, old.valid_for), (&fresh.content, ReadSource::Memory, None));
+    let age = old.age.unwrap();
+    assert!(age < PATIENCE, "{age:?}");
+    let later = client.read(&path).max_stale(hour).await.unwrap().age.unwrap();
+    assert!(later > age, "it grows older: {later:?}");
+    let soon = Duration::from_millis(100);
+    for read in [client.read(&path), client.read(&path).max_stale(Duration::ZERO)] {
+        let failed = read.timeout(soon).await.unwrap_err();
+        assert!(matches!(failed, ReadError::Unavailable { .. } | ReadError::TimedOut { .. }), "{failed}");
+    }
+    assert_eq!(client.stats().stale_hits, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -45,6 +45,26 @@ fn a_session_is_kept_while_nobody_types() {
     assert_eq!(stats["server_reads"], 1, "the copy was good all the time: {stats}");
 }
 
+/// An old answer is given only to a read that accepts one, and says how old it is.
+#[test]
+fn max_stale_is_answered_from_memory_with_the_age() {
+    let cluster = Cluster::start(1);
+    let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
+    cli.done(["volume", "create", "/v", "--object-term", "0"]);
+    cli.done(["put", "/v/a", "1"]);
+    let first = shell.ask("get /v/a --max-stale 1h");
+    assert_eq!((&first["source"], &first["age_ms"]), (&json!("server"), &json!(null)));
+    cli.done(["put", "/v/a", "2"]);
+    let old = shell.ask("get /v/a --max-stale 1h");
+    assert_eq!((&old["source"], &old["value"]), (&json!("memory"), &json!("1")));
+    assert!(old["age_ms"].as_u64().is_some(), "{old}");
+    assert_eq!(shell.ask("get /v/a")["value"], "2", "other reads are as fresh as ever");
+    assert_eq!(shell.ask("get /v/a --max-stale 0ms")["value"], "2");
+    shell.ask("put /v/b 1");
+    assert_eq!(shell.ask("get /v/a --max-stale 1h")["source"], "server", "it may depend on the client's own write");
+    assert_eq!(shell.ask("stats")["stale_hits"], 1);
+}
+
 #[test]
 fn shell_answers_each_line_and_survives_errors() {
     let cluster = Cluster::start(1);

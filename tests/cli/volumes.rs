@@ -1,5 +1,7 @@
 //! The commands `volume create`, `set`, `show`, `list` and `remove`.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use crate::common::Cluster;
@@ -35,4 +37,56 @@ fn a_volume_is_made_changed_shown_and_removed() {
     cli.done(["volume", "remove", "/v"]);
     assert_eq!(cli.fails(["volume", "show", "/v"]).1, "not_a_volume");
     assert_eq!(cli.done(["rm", "-r", "/v"])["removed"], 2);
+}
+
+#[test]
+fn lease_policy_is_shown_as_it_was_given() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let shown = |path: &str| {
+        let volume = cli.done(["volume", "show", path]);
+        ["object_term", "object_term_ms", "on_write", "grants", "first_term_ms"].map(|field| volume[field].clone())
+    };
+    cli.done(["volume", "create", "/polled", "--object-term", "0"]);
+    assert_eq!(shown("/polled"), [json!("0"), json!(0), json!("recall"), json!("all"), json!(null)]);
+    cli.done(["volume", "create", "/callback", "--object-term", "infinite", "--grants", "on-request"]);
+    assert_eq!(shown("/callback"), [json!("infinite"), json!(null), json!("recall"), json!("on-request"), json!(null)]);
+    cli.done(["volume", "set", "/callback", "--object-term", "adaptive:20%:10s:24h", "--grants", "returning"]);
+    let alex = json!("adaptive:20%:10s:24h");
+    assert_eq!(shown("/callback"), [alex, json!(86_400_000), json!("recall"), json!("returning"), json!(200)]);
+    cli.done(["volume", "set", "/callback", "--first-term", "1s"]);
+    assert_eq!(shown("/callback")[4], json!(1_000), "what was not given stays");
+    let (status, kind, message) = cli.fails(["volume", "set", "/polled", "--object-term", "1h", "--on-write", "wait"]);
+    assert_eq!((status, kind.as_str()), (1, "volume_settings"));
+    assert!(message.contains("expected 200ms to the volume term, 10s"), "{message}");
+    cli.done(["volume", "set", "/polled", "--object-term", "5s", "--on-write", "wait"]);
+    assert_eq!(shown("/polled")[2], json!("wait"));
+    let list = cli.run(["volume", "list"]);
+    assert!(list.text().lines().any(|line| line.contains("adaptive:20%:10s:24h") && line.contains("returning:1s")));
+    let misused = cli.fails(["volume", "set", "/polled", "--first-term", "1s"]);
+    assert_eq!((misused.0, misused.2.as_str()), (2, "--first-term: only with --grants returning"));
+}
+
+/// A volume with polling, one whose writes only wait, and one with leases on request.
+#[test]
+fn volume_policy_decides_who_caches_and_how_long_writes_wait() {
+    let cluster = Cluster::start(1);
+    let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
+    cli.done(["volume", "create", "/polled", "--object-term", "0"]);
+    cli.done(["volume", "create", "/asked", "--grants", "on-request"]);
+    cli.done(["volume", "create", "/waits", "--term", "4s", "--object-term", "3s", "--on-write", "wait"]);
+    for path in ["/polled/a", "/asked/a", "/waits/a"] {
+        cli.done(["put", path, "1"]);
+        assert_eq!(shell.ask(&format!("get {path}"))["value"], "1");
+    }
+    for path in ["/polled/a", "/asked/a"] {
+        assert_eq!(shell.ask(&format!("get {path}"))["source"], "server", "{path}");
+    }
+    assert_eq!(shell.ask("get /waits/a")["source"], "memory");
+    let recalls = shell.ask("stats")["recalls"].clone();
+    let began = Instant::now();
+    cli.done(["put", "/waits/a", "2"]);
+    assert!(began.elapsed() > Duration::from_secs(1), "the shell was not asked: {:?}", began.elapsed());
+    assert_eq!(shell.ask("get /waits/a")["value"], "2");
+    assert_eq!(shell.ask("stats")["recalls"], recalls);
 }

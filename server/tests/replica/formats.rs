@@ -14,6 +14,7 @@ use leasehold_protocol::{
     change::{ChangeReason, EventKind, Watched},
     command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId},
+    lease_policy::{GrantPolicy, LeaseOffer, LeaseRequest, ObjectTerm, OnWrite},
     limits::LimitError,
     lock::{LockMode, LockStatus},
     message::{
@@ -55,12 +56,12 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (3, 0x48f0_436a_c22a_733c);
-const LOG: (u8, u64) = (2, 0xbea3_07ae_9f75_7c1d);
-const STATE: (u8, u64) = (2, 0xd201_73aa_3a18_7abb);
-const SNAPSHOT: (u8, u64) = (1, 0x8773_f33d_b623_7485);
+const WIRE: (u16, u64) = (4, 0x4dbf_0b72_f606_9b90);
+const LOG: (u8, u64) = (3, 0x5117_bce3_9486_e728);
+const STATE: (u8, u64) = (3, 0x81ba_b7f5_e5e9_7d63);
+const SNAPSHOT: (u8, u64) = (2, 0x806e_10d5_061e_5817);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
-const STORE_IDENTITY: (u8, u64) = (1, 0x5f7c_8a45_2542_291b);
+const STORE_IDENTITY: (u8, u64) = (2, 0xe49a_499e_8752_dc3a);
 
 /// Fails unless version and bytes are the recorded ones.
 fn expect<V: PartialEq + std::fmt::Display>(what: &str, version: V, bytes: &[u8], (recorded, mark): (V, u64)) {
@@ -143,6 +144,11 @@ fn of_the_protocol() -> Registry {
         traced::<VolumeError>,
         traced::<LimitError>,
         traced::<Tracking>,
+        traced::<ObjectTerm>,
+        traced::<OnWrite>,
+        traced::<GrantPolicy>,
+        traced::<LeaseRequest>,
+        traced::<LeaseOffer>,
         traced::<LockMode>,
         traced::<LockStatus>,
         traced::<ObjectKind>,
@@ -186,6 +192,11 @@ fn of_the_protocol() -> Registry {
 fn of_peers() -> Registry {
     shapes(&[
         traced::<Tracking>,
+        traced::<ObjectTerm>,
+        traced::<OnWrite>,
+        traced::<GrantPolicy>,
+        traced::<LeaseRequest>,
+        traced::<LeaseOffer>,
         traced::<EntryPayload<Logged, u64, openraft::BasicNode>>,
         traced::<AppendEntriesResponse<TypeConfig>>,
         traced::<VoteResponse<TypeConfig>>,
@@ -371,7 +382,7 @@ fn witness_changes_with_its_format_and_another_is_refused() {
 }
 
 #[test]
-fn standing_changes_with_its_format_and_another_is_refused() {
+fn store_identity_changes_with_its_format_and_another_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let cluster = store_identity::ClusterId { founder: 1, nonce: 77 };
     let participation = store_identity::Participation::Rejoining { vote_floor: VoteOf::<TypeConfig>::new(4, 2) };
@@ -379,7 +390,14 @@ fn standing_changes_with_its_format_and_another_is_refused() {
     store_identity::store(dir.path(), &sample).expect("stored");
     let file = dir.path().join("store-identity");
     let mut bytes = std::fs::read(&file).expect("read");
-    let shapes = shapes(&[traced::<Tracking>, traced::<store_identity::Participation>, traced::<StoreIdentity>]);
+    let shapes = shapes(&[
+        traced::<Tracking>,
+        traced::<ObjectTerm>,
+        traced::<OnWrite>,
+        traced::<GrantPolicy>,
+        traced::<store_identity::Participation>,
+        traced::<StoreIdentity>,
+    ]);
     let all = [&bytes, text(&shapes, &["StoreIdentity"]).as_bytes()].concat();
     expect("the identity", store_identity::FORMAT, &all, STORE_IDENTITY);
 
