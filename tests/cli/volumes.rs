@@ -64,7 +64,7 @@ fn lease_policy_is_shown_as_it_was_given() {
     let list = cli.run(["volume", "list"]);
     assert!(list.text().lines().any(|line| line.contains("adaptive:20%:10s:24h") && line.contains("returning:1s")));
     let misused = cli.fails(["volume", "set", "/polled", "--first-term", "1s"]);
-    assert_eq!((misused.0, misused.2.as_str()), (2, "--first-term: only with --grants returning"));
+    assert_eq!((misused.0, misused.2.as_str()), (2, "/polled: --first-term: only with --grants returning"));
 }
 
 /// A volume with polling, one whose writes only wait, and one with leases on request.
