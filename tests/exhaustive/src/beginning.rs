@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::planting::{plant, planted};
 use leasehold_protocol::{
     command::{Command, IntendedLeases, Proposal, Write},
     holder::HolderConfig,
@@ -21,7 +22,6 @@ use crate::{
     client::Client,
     oracle::Oracle,
     part::Part,
-    planting::{plant, planted},
     run::Run,
     situation::{Server, Situation},
     world::{World, settings},
@@ -91,7 +91,7 @@ fn client(world: &World, bug: Option<Bug>, place: usize) -> Client {
         planted: planted(bug),
         ..HolderConfig::new(format!("client {place}"))
     };
-    Client::new(config, world.members[place].threads.len())
+    Client::new(config, bug.is_some(), world.members[place].threads.len())
 }
 
 /// The state with the world's nodes and volumes, written by a session that was closed.

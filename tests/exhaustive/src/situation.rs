@@ -8,14 +8,12 @@
 //! Only numbers that no rule reads are normalized: a request waits at the server under the lowest
 //! free number.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
+use leasehold_model::server::ServerShell;
 use leasehold_protocol::{
     command::Proposal,
     holder::SendId,
-    id::{RequestId, SessionId},
-    lessor::Lessor,
     message::{Consent, Recall, Request, Response},
     state::State,
 };
@@ -58,18 +56,16 @@ pub(crate) struct Proof {
     pub(crate) verdict: Option<bool>,
 }
 
-/// A server, and its lessor while it leads or believes so.
+/// A server. The address of an answer is the connection and the sending.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Server {
     /// The applied state: that of an earlier commit, sealed then.
     pub(crate) state: Part<State>,
-    pub(crate) lessor: Option<Lessor>,
+    pub(crate) shell: ServerShell<(LinkId, SendId), LinkId>,
     /// The leadership of the lessor.
     pub(crate) term: u64,
     /// Its appended entries that no quorum has. Empty on a deposed server: its entries are lost.
     pub(crate) tail: VecDeque<Arc<Proposal>>,
-    pub(crate) routes: BTreeMap<SessionId, (u64, LinkId)>,
-    pub(crate) asked: BTreeMap<RequestId, (LinkId, SendId)>,
     pub(crate) proof: Option<Proof>,
     /// The true time of its last step.
     pub(crate) stepped: u64,
@@ -167,7 +163,7 @@ impl Situation {
         if client.seeks {
             for server in 0..self.servers.len() {
                 let is_allowed = self.leads(server) || self.left.misdirections > 0;
-                if self.servers[server].lessor.is_some() && is_allowed {
+                if self.servers[server].shell.lessor.is_some() && is_allowed {
                     actions.push(Action::Connect { client: place, server });
                 }
             }
@@ -213,7 +209,7 @@ impl Situation {
 
     fn actions_of_server(&self, world: &World, place: usize, actions: &mut Vec<Action>) {
         let server = &self.servers[place];
-        if server.lessor.is_none() {
+        if server.shell.lessor.is_none() {
             return;
         }
         if self.leads(place) && !server.tail.is_empty() {
@@ -279,15 +275,6 @@ impl Link {
 
 impl Server {
     pub(crate) fn new(state: Part<State>) -> Self {
-        Self {
-            state,
-            lessor: None,
-            term: 0,
-            tail: VecDeque::new(),
-            routes: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            proof: None,
-            stepped: 0,
-        }
+        Self { state, shell: ServerShell::new(), term: 0, tail: VecDeque::new(), proof: None, stepped: 0 }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::clock::Clock;
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::LeaseId,
@@ -250,12 +251,12 @@ impl World {
 
     /// The reading of a server's clock at a true time in microseconds.
     pub(crate) fn server_clock(&self, server: usize, now: u64) -> Instant {
-        reading(self.servers[server], now)
+        Clock::new(ORIGIN, self.servers[server]).read(now)
     }
 
     /// The reading of a client's clock at a true time in microseconds.
     pub(crate) fn client_clock(&self, client: usize, now: u64) -> Instant {
-        reading(self.members[client].fast, now)
+        Clock::new(ORIGIN, self.members[client].fast).read(now)
     }
 
     /// Every object that the world is about.
@@ -304,12 +305,6 @@ impl Member {
         self.threads.push(ops.to_vec());
         self
     }
-}
-
-fn reading(fast: i64, now: u64) -> Instant {
-    let ahead = i128::from(now) * i128::from(fast) / 1_000_000;
-    let micros = i128::from(ORIGIN) + i128::from(now) + ahead;
-    Instant::from_micros(u64::try_from(micros).unwrap_or_default())
 }
 
 pub(crate) fn settings(object_term: u64, tracking: Tracking) -> VolumeSettings {

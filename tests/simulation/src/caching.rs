@@ -96,8 +96,8 @@ impl World {
         match self.rng.below(10) {
             0..=5 => {
                 let client = &mut self.clients[place];
-                client.numbers += 1;
-                let value: Value = format!("{}.{}k", client.life, client.numbers).into_bytes().into();
+                let number = client.next_number();
+                let value: Value = format!("{}.{number}k", client.life).into_bytes().into();
                 if let Some(write_lease) = client.write_leased.get_mut(&lock) {
                     write_lease.changes.push((value.clone(), self.steps));
                 }
@@ -135,7 +135,7 @@ impl World {
             let (value, since) = write_lease.changes[flushed - 1].clone();
             write_lease.flushed = flushed;
             self.tally.add("flushes");
-            self.oracle.acknowledged(revision);
+            self.oracle.acknowledge(revision);
             self.record_set(place, &path, &value, since, Outcome::Done { revision: revision.0 });
         }
         let client = &mut self.clients[place];

@@ -82,7 +82,7 @@ impl World {
                 self.keep(place, id);
             }
             Operation::LetGo => {
-                let kept: Vec<LeaseId> = self.clients[place].keeps.iter().copied().collect();
+                let kept: Vec<LeaseId> = self.clients[place].key_leases.renewed.iter().copied().collect();
                 if !kept.is_empty() {
                     let id = *self.rng.pick(&kept);
                     self.let_go(place, id);
@@ -145,7 +145,7 @@ impl World {
         // Events of an earlier keep-alive of this lease come in this step, before the new one
         // begins.
         self.step_holder(place, HolderInput::KeepAlive(id));
-        self.clients[place].keeps.insert(id);
+        self.clients[place].key_leases.renewed.insert(id);
     }
 
     /// The application was granted a lease. It may start keep-alives.
@@ -286,8 +286,7 @@ impl World {
 
     fn send_unheard(&mut self, place: usize, request: Request) {
         let client = &mut self.clients[place];
-        client.numbers += 1;
-        let (send_id, connection) = (SendId(UNHEARD_SEND_IDS + client.numbers), client.connection);
+        let (send_id, connection) = (SendId(UNHEARD_SEND_IDS + client.next_number()), client.connection);
         if let Some(connection) = connection {
             self.send_up(connection, Up::Request(send_id, Box::new(request)));
         }
@@ -322,7 +321,7 @@ impl World {
                 self.tally.add("drawn: revocations of nodes");
             }
             (Write::GrantLease { id: Some(id), .. }, Outcome::Written(result)) => {
-                if self.clients.iter().any(|client| client.is_open && client.keeps.contains(id)) {
+                if self.clients.iter().any(|client| client.is_open && client.key_leases.renewed.contains(id)) {
                     self.tally.add("drawn: grants of a name that a client keeps");
                 }
                 if result.is_ok() {

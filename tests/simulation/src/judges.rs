@@ -9,11 +9,11 @@ pub enum Judge {
     /// The answer to a grant names the lease that its own entry granted.
     Grants,
     /// A key lease that its client renews in time does not end.
-    Kept,
+    RenewedKeyLeases,
     /// A revocation ends, however many nodes are attached meanwhile.
     Revocations,
     /// Clients and servers agree which leases and registration nodes exist.
-    Lives,
+    Registrations,
     /// A proposal is not larger than its shell accepts.
     Proposals,
     /// Cluster time stands still until the epoch begins.
@@ -25,9 +25,9 @@ impl Judge {
     pub const ALL: [Judge; 7] = [
         Judge::Uncovered,
         Judge::Grants,
-        Judge::Kept,
+        Judge::RenewedKeyLeases,
         Judge::Revocations,
-        Judge::Lives,
+        Judge::Registrations,
         Judge::Proposals,
         Judge::Epochs,
     ];
@@ -42,9 +42,9 @@ impl Judge {
         match self {
             Self::Uncovered => "uncovered",
             Self::Grants => "grants",
-            Self::Kept => "kept",
+            Self::RenewedKeyLeases => "renewed-key-leases",
             Self::Revocations => "revocations",
-            Self::Lives => "lives",
+            Self::Registrations => "registrations",
             Self::Proposals => "proposals",
             Self::Epochs => "epochs",
         }

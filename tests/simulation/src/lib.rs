@@ -15,11 +15,9 @@
 //! Not modelled: Raft snapshots, truncated logs, disks that fail or lie, more than one Raft group.
 
 mod application;
-mod cache;
 mod caching;
 mod churn;
 mod client;
-mod clock;
 mod event;
 mod faults;
 pub mod history;
@@ -32,7 +30,6 @@ mod oracle;
 mod profile;
 mod raft;
 mod reached;
-pub mod rng;
 mod search;
 mod server;
 mod swarm;

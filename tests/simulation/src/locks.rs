@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use leasehold_model::client::OpenWrite;
 use leasehold_protocol::{
     command::Write,
     holder::HolderInput,
@@ -11,7 +12,6 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    client::OpenWrite,
     invariants::locks::{self, Counted},
     profile::MS,
     world::World,
@@ -74,9 +74,8 @@ impl World {
             return;
         }
         // The application stops using the lock when it sends the release.
-        let change = Write::Unlock { path, lock };
-        let write = self.begin_write(place, &change);
-        self.step_holder(place, HolderInput::Write { write, change });
+        let (_, input) = self.clients[place].begin_write(Write::Unlock { path, lock }, self.steps);
+        self.step_holder(place, input);
         self.clients[place].locks.remove(&lock);
         self.end_write_lease(place, lock);
     }
@@ -149,8 +148,8 @@ impl World {
                 )));
             };
             if client.is_open {
-                let change = Write::Unlock { path, lock: *lock };
-                inputs.push_back(HolderInput::Write { write: self.begin_write(place, &change), change });
+                let (_, input) = client.begin_write(Write::Unlock { path, lock: *lock }, self.steps);
+                inputs.push_back(input);
             }
         }
     }

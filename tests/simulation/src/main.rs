@@ -3,6 +3,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
+use leasehold_model::planting::bug_named;
 use leasehold_protocol::planted::Bug;
 use leasehold_simulation::{
     Bound, Fault, Findings, Judge, Plan, Report, repeat_command, run, search_as, search_on, shrink, tail, tally_of,
@@ -61,17 +62,8 @@ struct Options {
     #[arg(long)]
     faults: bool,
     /// Put a known mistake back, to see it found (only in a build with the feature planted-bugs).
-    #[arg(long, value_name = "NAME", value_parser = bug)]
+    #[arg(long, value_name = "NAME", value_parser = bug_named)]
     plant: Option<Bug>,
-}
-
-/// Parses the name of a mistake.
-fn bug(name: &str) -> Result<Bug, String> {
-    if !cfg!(feature = "planted-bugs") {
-        return Err("this build has the shipped rules only; build with --features planted-bugs".to_owned());
-    }
-    let names = || Bug::ALL.map(|bug| format!("{bug:?}")).join(", ");
-    Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
 /// Parses the name of a judge.

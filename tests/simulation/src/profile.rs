@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::rng::Rng;
 use leasehold_protocol::{
     limits::Limits,
     object::{Object, ObjectKind},
@@ -16,7 +17,7 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-use crate::{event::Host, rng::Rng, swarm::Swarm};
+use crate::{event::Host, swarm::Swarm};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,6 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    client::Client,
     event::Up,
     invariants::watches::{Tree, happen},
     profile::SECOND,
@@ -147,8 +146,7 @@ impl World {
         let bytes_max = *self.rng.pick(&[1, 200, CHANGES_BYTES_MAX]);
         let (acknowledged, looks_are_few) = (self.oracle.acknowledged, self.looks_are_few());
         let client = &mut self.clients[place];
-        client.numbers += 1;
-        let watch = WatchId(client.numbers);
+        let watch = WatchId(client.next_number());
         let open = OpenWatch {
             watched: watched.clone(),
             reported: after,
@@ -307,15 +305,15 @@ impl World {
         let late = |watch: &OpenWatch| {
             watch.reported.is_none_or(|reported| reported < asked) && !moves_on(watch) && !is_asked_anew
         };
-        let Client { is_open, watches, .. } = &self.clients[place];
+        let client = &self.clients[place];
         // With low bounds a leader refuses some watches, whichever come first: those of ended
         // connections count for a while.
         let LessorBounds { session_watches_max, watches_max, .. } =
             self.swarm().map(|swarm| swarm.bounds).unwrap_or_default();
         let are_taken = session_watches_max == LessorBounds::DEFAULT.session_watches_max
             && watches_max == LessorBounds::DEFAULT.watches_max;
-        let is_asked = *is_open && are_taken;
-        let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| is_asked && late(watch)).collect();
+        let is_asked = client.is_open && are_taken;
+        let behind: Vec<&OpenWatch> = client.watches.open.values().filter(|watch| is_asked && late(watch)).collect();
         let held = match behind.first() {
             Some(watch) => Err(format!("client {place} has no report of revision {asked} in the end: {watch:?}")),
             None => Ok(()),

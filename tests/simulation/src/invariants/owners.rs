@@ -27,7 +27,7 @@ pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     let volumes = truth.leases().map(|(key, _)| key).filter(is_left);
     let volumes = volumes.map(|key| format!("volume lease {key:?} outlives its owner"));
     let orphans = truth.orphans().map(|lease| format!("the nodes attached to lease {lease} outlive the lease"));
-    let is_kept = |id: &LeaseId| clients.iter().any(|client| client.is_open && client.keeps.contains(id));
+    let is_kept = |id: &LeaseId| clients.iter().any(|client| client.is_open && client.key_leases.renewed.contains(id));
     let keys = truth.key_leases_after(None).filter(|(id, _)| !is_kept(id));
     let keys = keys.map(|(id, lease)| {
         format!("key lease {id} of incarnation {} exists, but no client renews it", lease.incarnation)
