@@ -257,7 +257,7 @@ impl Run<'_> {
             ClientEvent::Done
             | ClientEvent::Connection(_)
             | ClientEvent::Report(HolderEffect::ClockExcessChanged { .. }) => {}
-            ClientEvent::Send { send_id, request } => {
+            ClientEvent::Send(send_id, request) => {
                 self.note_sent(place, &request);
                 if let Some(link) = self.carrying_link(place) {
                     link.requests.push_back((send_id, Arc::new(request)));
@@ -268,22 +268,22 @@ impl Run<'_> {
                     link.consents.push_back(consent);
                 }
             }
-            ClientEvent::Served { reads, content } => {
+            ClientEvent::Served(reads, content) => {
                 for (read, open) in reads {
                     self.returns(place, &open.object, open.begun, &content);
                     self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if *other == read));
                 }
             }
-            ClientEvent::ReadsFailed { reads, error } => {
+            ClientEvent::ReadsFailed(reads, error) => {
                 self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if reads.contains(other)));
                 if error != ReadFailure::Closed {
                     self.demand_of(place, Err(format!("a read failed: {error}")));
                 }
             }
-            ClientEvent::WriteDone { write, open, result } => self.write_done(place, write, open, &result),
-            ClientEvent::KeyLeaseRenewed { id, incarnation } => self.key_lease_renewed(place, id, incarnation),
+            ClientEvent::WriteDone(write, open, result) => self.write_done(place, write, open, &result),
+            ClientEvent::KeyLeaseRenewed(id, incarnation) => self.key_lease_renewed(place, id, incarnation),
             ClientEvent::KeyLeaseLost(_) => {}
-            ClientEvent::FindLeader { .. } => self.look_for_leader(place),
+            ClientEvent::FindLeader(_) => self.look_for_leader(place),
             ClientEvent::Closed => {
                 self.look_for_leader(place);
                 self.at.clients[place].change().seeks = false;

@@ -47,13 +47,13 @@ impl Run<'_> {
         for event in events {
             self.say(|| format!("    server {place} -> {event:?}"));
             match event {
-                ServerEvent::Answer { to: (link, send_id), response, .. } => self.send_down(link, send_id, *response),
-                ServerEvent::Recall { to, recall } => {
+                ServerEvent::Answer(_, (link, send_id), response) => self.send_down(link, send_id, *response),
+                ServerEvent::Recall(to, recall) => {
                     if let Some(link) = self.at.link_mut(to).filter(|link| link.carries()) {
                         link.recalls.push_back(recall);
                     }
                 }
-                ServerEvent::Prove { round } => {
+                ServerEvent::Prove(round) => {
                     self.at.servers[place].change().proof = Some(Proof { round, verdict: None });
                 }
                 ServerEvent::Wrong(what) => self.demand(Err(format!("server {place}: {what}"))),

@@ -275,6 +275,6 @@ impl Link {
 
 impl Server {
     pub(crate) fn new(state: Part<State>) -> Self {
-        Self { state, shell: ServerShell::new(), term: 0, tail: VecDeque::new(), proof: None, stepped: 0 }
+        Self { state, shell: ServerShell::default(), term: 0, tail: VecDeque::new(), proof: None, stepped: 0 }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use leasehold_protocol::{
     holder::{
-        Holder,
+        Holder, HolderEffect, HolderInput,
         validity::{CopyValidity, VolumeValidity, may_use},
     },
     object::{Content, Object},
@@ -56,6 +56,24 @@ impl Cache {
         } else {
             self.holds(object, now)
         }
+    }
+
+    /// Carries out an effect about copies. Returns the holder's input that follows.
+    pub fn carry_out(&mut self, effect: HolderEffect) -> Option<HolderInput> {
+        match effect {
+            HolderEffect::Install { object, content, validity } => {
+                self.copies.insert(object, Copy { content, validity });
+            }
+            HolderEffect::Revalidate { object, validity } => match self.copies.get_mut(&object) {
+                Some(copy) => copy.validity = validity,
+                None => return Some(HolderInput::Evicted { object, stamp: validity.stamp }),
+            },
+            HolderEffect::Drop(objects) => self.copies.retain(|object, _| !objects.contains(object)),
+            HolderEffect::DropAll => (self.copies, self.volumes) = Default::default(),
+            HolderEffect::VolumeValidityChanged { volume, validity } => drop(self.volumes.insert(volume, validity)),
+            _ => {}
+        }
+        None
     }
 
     /// Forgets all copies and volumes.

@@ -22,7 +22,7 @@ use leasehold_protocol::{
     time::Instant,
 };
 
-use crate::cache::{Cache, Copy};
+use crate::cache::Cache;
 
 /// A read that the application waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -79,56 +79,26 @@ pub enum ClientEvent {
     /// Nothing: the effect was about copies.
     Done,
     /// Send this request on the current connection.
-    Send {
-        /// Identifies the sending.
-        send_id: SendId,
-        /// The request.
-        request: Request,
-    },
+    Send(SendId, Request),
     /// Send this consent on the current connection.
     Consent(Consent),
-    /// These reads of the application return.
-    Served {
-        /// The reads.
-        reads: Vec<(ReadId, OpenRead)>,
-        /// What they return.
-        content: Arc<Content>,
-    },
+    /// These reads of the application return this content.
+    Served(Vec<(ReadId, OpenRead)>, Arc<Content>),
     /// These reads of the application have failed.
-    ReadsFailed {
-        /// The reads.
-        reads: Vec<ReadId>,
-        /// The reason.
-        error: ReadFailure,
-    },
-    /// A write of the application has ended.
-    WriteDone {
-        /// The write.
-        write: WriteId,
-        /// What the application waited for. None if it no longer waits.
-        open: Option<OpenWrite>,
-        /// The outcome.
-        result: Result<Written, WriteFailure>,
-    },
+    ReadsFailed(Vec<ReadId>, ReadFailure),
+    /// A write has ended. The application may no longer wait for it.
+    WriteDone(WriteId, Option<OpenWrite>, Result<Written, WriteFailure>),
     /// The state of the session has changed.
     Connection(ConnectionNews),
-    /// A key lease was granted or renewed, and the application counts on it.
-    KeyLeaseRenewed {
-        /// The lease.
-        id: LeaseId,
-        /// Identifies the lease among all leases of that id.
-        incarnation: Incarnation,
-    },
+    /// A key lease was granted or renewed. The application counts on it.
+    KeyLeaseRenewed(LeaseId, Incarnation),
     /// A key lease that the application renewed is lost.
     KeyLeaseLost(LeaseId),
-    /// Close the connection, and look for the leader. The holder hears that it is disconnected.
-    FindLeader {
-        /// The leader's address, if a server named one.
-        hint: Option<String>,
-    },
+    /// Close the connection, and look for the leader, perhaps at this address.
+    FindLeader(Option<String>),
     /// The session is closed.
     Closed,
-    /// A report about something else than copies, reads, writes and leases.
+    /// A report about attached nodes, locks, watches or clocks.
     Report(HolderEffect),
     /// The holder broke an invariant.
     Wrong(String),
@@ -213,68 +183,48 @@ impl ClientShell {
     /// is left for the world.
     pub fn carry_out(&mut self, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) -> ClientEvent {
         match effect {
-            HolderEffect::Send { send_id, request } => return ClientEvent::Send { send_id, request },
-            HolderEffect::Consent(consent) => return ClientEvent::Consent(consent),
-            HolderEffect::Install { object, content, validity } => {
-                self.cache.copies.insert(object, Copy { content, validity });
-            }
-            HolderEffect::Revalidate { object, validity } => match self.cache.copies.get_mut(&object) {
-                Some(copy) => copy.validity = validity,
-                None => inputs.push_back(HolderInput::Evicted { object, stamp: validity.stamp }),
-            },
-            HolderEffect::Drop(objects) => {
-                self.cache.copies.retain(|object, _| !objects.contains(object));
-            }
-            HolderEffect::DropAll => {
-                self.cache.copies.clear();
-                self.cache.volumes.clear();
-            }
-            HolderEffect::VolumeValidityChanged { volume, validity } => {
-                self.cache.volumes.insert(volume, validity);
-            }
-            HolderEffect::Serve { reads, object, content, .. } => return self.serve(reads, &object, content),
-            HolderEffect::ServeCached { reads, object, stamp, .. } => {
-                let copy = self.cache.copies.get(&object).filter(|copy| copy.validity.stamp == stamp);
-                if let Some(content) = copy.map(|copy| Arc::clone(&copy.content)) {
-                    return self.serve(reads, &object, content);
+            HolderEffect::Send { send_id, request } => ClientEvent::Send(send_id, request),
+            HolderEffect::Consent(consent) => ClientEvent::Consent(consent),
+            HolderEffect::Serve { reads, object, content, .. } => self.serve(reads, &object, content),
+            HolderEffect::ServeCached { reads, object, stamp, .. } => match self.cache.copies.get(&object) {
+                Some(copy) if copy.validity.stamp == stamp => self.serve(reads, &object, Arc::clone(&copy.content)),
+                _ => {
+                    inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
+                    inputs.extend(reads.into_iter().map(|read| HolderInput::Read { read, object: object.clone() }));
+                    ClientEvent::Done
                 }
-                inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
-                inputs.extend(reads.into_iter().map(|read| HolderInput::Read { read, object: object.clone() }));
-            }
+            },
             HolderEffect::ReadFailed { reads, error } => {
                 self.reads.retain(|read, _| !reads.contains(read));
-                return ClientEvent::ReadsFailed { reads, error };
+                ClientEvent::ReadsFailed(reads, error)
             }
             HolderEffect::WriteDone { write, result } => {
-                return ClientEvent::WriteDone { write, open: self.writes.remove(&write), result };
+                ClientEvent::WriteDone(write, self.writes.remove(&write), result)
             }
-            HolderEffect::Connection(news) if self.reported.replace(news) == Some(news) => {
-                return ClientEvent::Wrong(format!("the report {news:?} came twice"));
-            }
-            HolderEffect::Connection(news) => return ClientEvent::Connection(news),
+            HolderEffect::Connection(news) => match self.reported.replace(news) {
+                Some(last) if last == news => ClientEvent::Wrong(format!("the report {news:?} came twice")),
+                _ => ClientEvent::Connection(news),
+            },
             // The latest promise counts, whichever answer brought it.
             HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
                 let known = self.key_leases.until.entry(id).or_insert((incarnation, until));
                 *known = (incarnation, until).max(*known);
-                return ClientEvent::KeyLeaseRenewed { id, incarnation };
+                ClientEvent::KeyLeaseRenewed(id, incarnation)
             }
             HolderEffect::KeyLeaseLost { id } => {
                 self.key_leases.until.remove(&id);
-                return if self.key_leases.renewed.remove(&id) {
-                    ClientEvent::KeyLeaseLost(id)
-                } else {
-                    ClientEvent::Wrong(format!(
-                        "key lease {id} was reported lost, but the application does not renew it"
-                    ))
-                };
+                match self.key_leases.renewed.remove(&id) {
+                    true => ClientEvent::KeyLeaseLost(id),
+                    false => ClientEvent::Wrong(format!("key lease {id} is reported lost: it does not renew that")),
+                }
             }
             HolderEffect::FindLeader { hint } => {
                 inputs.push_back(HolderInput::Disconnected);
-                return ClientEvent::FindLeader { hint };
+                ClientEvent::FindLeader(hint)
             }
             HolderEffect::Closed => {
                 self.is_open = false;
-                return ClientEvent::Closed;
+                ClientEvent::Closed
             }
             HolderEffect::AttachedNodesLost { .. }
             | HolderEffect::LockChanged { .. }
@@ -283,9 +233,16 @@ impl ClientShell {
             | HolderEffect::FlushLost { .. }
             | HolderEffect::Changes { .. }
             | HolderEffect::WatchLost { .. }
-            | HolderEffect::ClockExcessChanged { .. } => return ClientEvent::Report(effect),
+            | HolderEffect::ClockExcessChanged { .. } => ClientEvent::Report(effect),
+            HolderEffect::Install { .. }
+            | HolderEffect::Revalidate { .. }
+            | HolderEffect::Drop(_)
+            | HolderEffect::DropAll
+            | HolderEffect::VolumeValidityChanged { .. } => {
+                inputs.extend(self.cache.carry_out(effect));
+                ClientEvent::Done
+            }
         }
-        ClientEvent::Done
     }
 
     fn serve(&mut self, reads: Vec<ReadId>, object: &Object, content: Arc<Content>) -> ClientEvent {
@@ -296,16 +253,12 @@ impl ClientShell {
                 other => return ClientEvent::Wrong(format!("{read:?} is served with {object}: {other:?}")),
             }
         }
-        ClientEvent::Served { reads: served, content }
+        ClientEvent::Served(served, content)
     }
 
     /// The holder is sound. A lapsed volume lease makes each copy under it unusable until it is
     /// validated again (S1; Yin, Alvisi, Dahlin, Lin 1999). The cache decides that by itself, and
     /// must decide as the holder does.
-    ///
-    /// # Errors
-    ///
-    /// What does not hold.
     pub fn check(&self, now: Instant) -> Result<(), String> {
         self.holder.check(now)?;
         for (object, copy) in &self.cache.copies {
@@ -327,10 +280,6 @@ impl ClientShell {
     /// content, by its client's clock, also while the client is paused. The lessor gathers consents
     /// before it proposes a write. So this holds from the commit on, not only from the
     /// acknowledgement.
-    ///
-    /// # Errors
-    ///
-    /// What does not hold.
     pub fn check_copies(&self, truth: &State, now: Instant) -> Result<(), String> {
         for (object, copy) in &self.cache.copies {
             if !self.cache.may_use(object, now, &self.holder) {
@@ -350,10 +299,6 @@ impl ClientShell {
     /// A lease ends only after its client stopped counting on it (T3, T5; Gray and Cheriton 1989).
     /// By then it has ended on the client's own clock, whatever clocks, elections and pauses did.
     /// See the issues etcd 9888 and 12528, and consul 1172.
-    ///
-    /// # Errors
-    ///
-    /// If the client still counts on the lease that has just ended.
     pub fn check_ended(&self, lease: &LeaseKey, incarnation: Incarnation, now: Instant) -> Result<(), String> {
         let left = match lease {
             LeaseKey::Volume(session, volume) if self.holder.session() == Some(*session) => {

@@ -20,11 +20,7 @@ impl WriteFates {
         self.effects.get(&key).copied()
     }
 
-    /// A write took effect.
-    ///
-    /// # Errors
-    ///
-    /// If it took effect before, or if it was refused.
+    /// A write took effect: it has not before, and was not refused.
     pub fn took_effect(&mut self, key: WriteKey, revision: Revision) -> Result<(), String> {
         if let Some(other) = self.effects.insert(key, revision) {
             return Err(format!("write {key:?} took effect at {other} and again at {revision}"));
@@ -45,12 +41,8 @@ impl WriteFates {
         self.never.insert(key);
     }
 
-    /// The application received the outcome of a write. `key` is its name in the log, if it was
+    /// The application received the true outcome of a write. `key` is its name in the log, if it was
     /// ever sent. `is_sent` says whether the client must know that.
-    ///
-    /// # Errors
-    ///
-    /// If the outcome is not the true one.
     pub fn ended(
         &mut self,
         key: Option<WriteKey>,

@@ -14,6 +14,7 @@
 //! | [`versions`], [`fates`] | the oracle: which contents a read may return, and what became of each write |
 //! | [`committed`] | the writes and the ended leases of a committed entry |
 //! | [`queue`], [`clock`], [`rng`] | virtual time: events in order, the clocks of machines, random numbers from a seed |
+//! | [`threads`] | seeds and situations, spread over threads |
 //! | [`planting`] | known mistakes, put back into the rules |
 //!
 //! A step goes through a shell like this:
@@ -28,9 +29,8 @@
 //! embeds the shell in its own client or server, passes the clock's reading to each call, and
 //! carries out the events that the call returns, in their order.
 //!
-//! *What it guarantees.* The same calls return the same events: there is no clock, no thread and no
-//! hash table with a random seed. All tables can be cloned and hashed, so that a world can be a
-//! value. A broken invariant is a sentence: an `Err`, or an event *wrong*. Nothing here panics.
+//! *What it guarantees.* The same calls return the same events. All tables can be cloned and hashed, so
+//! that a world can be a value. A broken invariant is a sentence: an `Err`, or an event `Wrong`.
 //!
 //! *What it does not know.* The network, Raft, faults, and what applications do. Entries are
 //! committed and applied by the world, which has one replicated state or several.
@@ -44,4 +44,5 @@ pub mod planting;
 pub mod queue;
 pub mod rng;
 pub mod server;
+pub mod threads;
 pub mod versions;

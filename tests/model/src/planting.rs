@@ -30,11 +30,7 @@ pub fn plant(state: &mut State, bug: Option<Bug>) {
 #[cfg(not(feature = "planted-bugs"))]
 pub fn plant(_state: &mut State, _bug: Option<Bug>) {}
 
-/// The mistake of this name, as options of programs give it.
-///
-/// # Errors
-///
-/// If there is no such mistake, or if this build cannot put mistakes back.
+/// The mistake of this name, for an option of a program.
 pub fn bug_named(name: &str) -> Result<Bug, String> {
     if !CAN_PLANT {
         return Err("this build has the shipped rules only; build with --features planted-bugs".to_owned());

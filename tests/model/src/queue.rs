@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 
 /// Events to come, in the order of their times. Events of one time come in the order in which they
 /// were added.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct EventQueue<T, E> {
     events: BTreeMap<(T, u64), E>,
     added: u64,
 }
 
-impl<T: Ord + Copy, E> EventQueue<T, E> {
-    /// A queue without events.
-    pub fn new() -> Self {
+impl<T, E> Default for EventQueue<T, E> {
+    fn default() -> Self {
         Self { events: BTreeMap::new(), added: 0 }
     }
+}
 
+impl<T: Ord + Copy, E> EventQueue<T, E> {
     /// Adds an event at a time.
     pub fn add(&mut self, at: T, event: E) {
         self.added += 1;
@@ -33,19 +34,13 @@ impl<T: Ord + Copy, E> EventQueue<T, E> {
     }
 }
 
-impl<T: Ord + Copy, E> Default for EventQueue<T, E> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn events_of_one_time_keep_their_order() {
-        let mut queue = EventQueue::new();
+        let mut queue = EventQueue::default();
         for (at, event) in [(2, 'c'), (1, 'a'), (2, 'd'), (1, 'b')] {
             queue.add(at, event);
         }

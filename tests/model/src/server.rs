@@ -4,7 +4,7 @@
 //! `A` is the address of an answer: whatever the world needs to send it. `L` names a connection:
 //! recalls go to the one of the session's latest registration.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use leasehold_protocol::{
     command::Proposal,
@@ -31,37 +31,23 @@ pub struct ServerShell<A, L> {
 /// What the world does after a step of a server.
 #[derive(Debug)]
 pub enum ServerEvent<A, L> {
-    /// Send the answer to a request.
-    Answer {
-        /// The request.
-        id: RequestId,
-        /// Its address.
-        to: A,
-        /// The answer.
-        response: Box<Response>,
-    },
-    /// Send a recall.
-    Recall {
-        /// The connection.
-        to: L,
-        /// The recall.
-        recall: Recall,
-    },
-    /// Ask the other servers whether this one leads.
-    Prove {
-        /// The number of the quorum round.
-        round: u64,
-    },
+    /// Send the answer to this request.
+    Answer(RequestId, A, Box<Response>),
+    /// Send a recall on this connection.
+    Recall(L, Recall),
+    /// Begin this quorum round: ask the other servers whether this one leads.
+    Prove(u64),
     /// The lessor broke an invariant.
     Wrong(String),
 }
 
-impl<A, L: Ord + Copy> ServerShell<A, L> {
-    /// A server that does not lead.
-    pub fn new() -> Self {
+impl<A, L> Default for ServerShell<A, L> {
+    fn default() -> Self {
         Self { lessor: None, routes: BTreeMap::new(), waiting: BTreeMap::new() }
     }
+}
 
+impl<A: fmt::Debug, L: Ord + Copy> ServerShell<A, L> {
     /// The server leads, and takes its proposals next. `heard` is the time heard from the last
     /// leader beyond its last entry.
     pub fn lead(&mut self, config: LessorConfig, state: &State, heard: Duration, now: Instant) {
@@ -91,10 +77,6 @@ impl<A, L: Ord + Copy> ServerShell<A, L> {
     }
 
     /// The lessor's tables are sound.
-    ///
-    /// # Errors
-    ///
-    /// What does not hold.
     pub fn check(&self, state: &State) -> Result<(), String> {
         self.lessor.as_ref().map_or(Ok(()), |lessor| lessor.check(state))
     }
@@ -110,10 +92,7 @@ impl<A, L: Ord + Copy> ServerShell<A, L> {
     }
 
     /// The server no longer leads, and knows it. Every request gets one answer, at the latest now.
-    pub fn step_down(&mut self, state: &State, now: Instant) -> Vec<ServerEvent<A, L>>
-    where
-        A: std::fmt::Debug,
-    {
+    pub fn step_down(&mut self, state: &State, now: Instant) -> Vec<ServerEvent<A, L>> {
         let effects = self.lessor.take().map(|lessor| lessor.step_down(state, now));
         let mut events = self.events(effects.unwrap_or_default());
         self.routes.clear();
@@ -126,7 +105,7 @@ impl<A, L: Ord + Copy> ServerShell<A, L> {
 
     /// The process has ended, and its memory with it.
     pub fn crash(&mut self) {
-        *self = Self::new();
+        *self = Self::default();
     }
 
     fn events(&mut self, effects: Vec<LessorEffect>) -> Vec<ServerEvent<A, L>> {
@@ -136,23 +115,17 @@ impl<A, L: Ord + Copy> ServerShell<A, L> {
     fn event(&mut self, effect: LessorEffect) -> Option<ServerEvent<A, L>> {
         match effect {
             LessorEffect::Reply { id, response } => Some(match self.waiting.remove(&id) {
-                Some(to) => ServerEvent::Answer { id, to, response: Box::new(response) },
+                Some(to) => ServerEvent::Answer(id, to, Box::new(response)),
                 None => ServerEvent::Wrong(format!("no request waits for the answer {id:?}, {response:?}")),
             }),
             // Nobody hears recalls of a session that has not registered here.
             LessorEffect::Recall(recall) => {
                 let (_, to) = *self.routes.get(&recall.session)?;
-                Some(ServerEvent::Recall { to, recall })
+                Some(ServerEvent::Recall(to, recall))
             }
             LessorEffect::ClockChanged { .. } => None,
-            LessorEffect::Prove { round } => Some(ServerEvent::Prove { round }),
+            LessorEffect::Prove { round } => Some(ServerEvent::Prove(round)),
         }
-    }
-}
-
-impl<A, L: Ord + Copy> Default for ServerShell<A, L> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -67,10 +67,6 @@ impl Versions {
 
     /// A read that must see the version `begun` or a later one returned this content. Of versions
     /// with equal contents, the oldest that fits counts.
-    ///
-    /// # Errors
-    ///
-    /// If no such version has this content.
     pub fn end_read(&mut self, object: &Object, begun: usize, content: &Content) -> Result<(), String> {
         let Some(contents) = self.contents.get(object) else { return Ok(()) };
         let Some(found) = contents.iter().skip(begun).position(|version| version == content) else {

@@ -78,7 +78,7 @@ impl<O> World<O> {
     pub(crate) fn new(settings: VolumeSettings, clients: usize, warm_up: Duration) -> Self {
         let now = Instant::from_micros(1_000_000);
         let state = State::new(settings);
-        let mut server = ServerShell::new();
+        let mut server = ServerShell::default();
         let config = lessor_config(1, 1, DriftAllowance::DEFAULT, Planted::default());
         server.lead(config, &state, Duration::ZERO, now);
         let client = |client: usize| {
@@ -90,7 +90,7 @@ impl<O> World<O> {
             now,
             counts: Counts::default(),
             counts_from: now.after(warm_up),
-            events: EventQueue::new(),
+            events: EventQueue::default(),
             requests: 0,
             state,
             server,
@@ -192,13 +192,13 @@ impl<O> World<O> {
         while let Some(input) = inputs.pop_front() {
             for effect in self.clients[place].shell.holder.step(input, self.now) {
                 match self.clients[place].shell.carry_out(effect, &mut inputs) {
-                    ClientEvent::Send { send_id, request } => {
+                    ClientEvent::Send(send_id, request) => {
                         self.later(DELAY, Event::Request { client: place, send_id, request });
                     }
                     ClientEvent::Consent(consent) => self.later(DELAY, Event::Consent(consent)),
-                    ClientEvent::WriteDone { result, .. } => drop(result.expect("nothing refuses it")),
+                    ClientEvent::WriteDone(_, _, result) => drop(result.expect("nothing refuses it")),
                     // A volume without reads lapses.
-                    ClientEvent::Done | ClientEvent::Served { .. } => {}
+                    ClientEvent::Done | ClientEvent::Served(..) => {}
                     ClientEvent::Connection(news) => {
                         assert!(!matches!(news, ConnectionNews::Expired { .. }), "{news:?}")
                     }
@@ -217,16 +217,16 @@ impl<O> World<O> {
     fn step_server(&mut self, input: LessorInput) {
         for event in self.server.step(input, &self.state, self.now) {
             match event {
-                ServerEvent::Answer { to: (client, send_id, purpose), response, .. } => {
+                ServerEvent::Answer(_, (client, send_id, purpose), response) => {
                     self.count(purpose);
                     let input = HolderInput::Answered { send_id, response: *response };
                     self.later(DELAY, Event::ToClient(client, input));
                 }
-                ServerEvent::Recall { to, recall } => {
+                ServerEvent::Recall(to, recall) => {
                     self.count(Purpose::Recall);
                     self.later(DELAY, Event::ToClient(to, HolderInput::Recalled(recall)));
                 }
-                ServerEvent::Prove { round } => self.later(COMMIT, Event::Proven(round)),
+                ServerEvent::Prove(round) => self.later(COMMIT, Event::Proven(round)),
                 ServerEvent::Wrong(what) => panic!("{what}"),
             }
         }

@@ -243,24 +243,24 @@ impl World {
 
     fn carry_out_at_client(&mut self, place: usize, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
         match self.clients[place].carry_out(effect, inputs) {
-            ClientEvent::Done | ClientEvent::KeyLeaseRenewed { .. } => {}
-            ClientEvent::Send { send_id, request } => self.send_request(place, send_id, request),
+            ClientEvent::Done | ClientEvent::KeyLeaseRenewed(..) => {}
+            ClientEvent::Send(send_id, request) => self.send_request(place, send_id, request),
             ClientEvent::Consent(consent) => {
                 if let Some(connection) = self.clients[place].connection {
                     self.send_up(connection, Up::Consent(consent));
                 }
             }
-            ClientEvent::Served { reads, content } => {
+            ClientEvent::Served(reads, content) => {
                 for (_, open) in reads {
                     self.tally.add("reads from a server");
                     self.judge_read(place, &open.object, &content, (open.begun, open.since));
                 }
             }
-            ClientEvent::ReadsFailed { error, .. } => self.reads_failed(place, &error),
-            ClientEvent::WriteDone { write, open, result } => self.write_done(place, write, open, &result),
+            ClientEvent::ReadsFailed(_, error) => self.reads_failed(place, &error),
+            ClientEvent::WriteDone(write, open, result) => self.write_done(place, write, open, &result),
             ClientEvent::Connection(news) => self.connection_changed(place, news),
             ClientEvent::KeyLeaseLost(_) => self.tally.add("key leases reported lost"),
-            ClientEvent::FindLeader { hint } => {
+            ClientEvent::FindLeader(hint) => {
                 self.look_for_leader(place, hint.and_then(|hint| hint.parse().ok()));
             }
             ClientEvent::Closed => self.closed(place),

@@ -79,7 +79,7 @@ impl Server {
             state,
             applied: 0,
             agreed: 0,
-            shell: ServerShell::new(),
+            shell: ServerShell::default(),
             term: 0,
             boot: 0,
             born: 0,
@@ -195,16 +195,16 @@ impl World {
         for event in events {
             self.trace.say(self.now, || format!("server {place} -> {event:?}"));
             match event {
-                ServerEvent::Answer { id, to: (connection, send_id, key), response } => {
+                ServerEvent::Answer(id, (connection, send_id, key), response) => {
                     self.servers[place].waits.end(id);
                     self.look_at_answer(place, key, &response);
                     self.send_down(connection, Down::Response(send_id, response));
                 }
-                ServerEvent::Recall { to, recall } => {
+                ServerEvent::Recall(to, recall) => {
                     self.tally.add("recalls sent");
                     self.send_down(to, Down::Recall(recall));
                 }
-                ServerEvent::Prove { round } => self.prove(place, round),
+                ServerEvent::Prove(round) => self.prove(place, round),
                 ServerEvent::Wrong(what) => self.demand(Err(format!("server {place}: {what}"))),
             }
         }

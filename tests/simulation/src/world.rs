@@ -226,7 +226,7 @@ impl World {
             first,
             now: 0,
             steps: 0,
-            queue: EventQueue::new(),
+            queue: EventQueue::default(),
             links: Links::default(),
             elected: Elected::default(),
             servers,

@@ -1,6 +1,6 @@
 //! *A write takes effect at most once, however often it is sent. A refused write never does. The
-//! client hears the true outcome* (S9). [`WriteFates`] judges that for each name in the log. A write
-//! of a client can have several names.
+//! client hears the true outcome* (S9). [`WriteFates`] judges that for each name in the log. A
+//! client's write can have several names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
