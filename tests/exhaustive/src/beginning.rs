@@ -63,7 +63,7 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
         for change in &member.first {
             run.write(place, None, change.clone());
             run.settle(|_| false)?;
-            if !run.at.clients[place].writes.is_empty() {
+            if !run.at.clients[place].shell.writes.is_empty() {
                 return Err(format!("client {place} has not written {change:?} in the beginning"));
             }
         }
@@ -73,7 +73,7 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
         for object in &member.warm {
             run.read(place, None, object.clone());
             run.settle(|_| false)?;
-            if !run.at.clients[place].cache.holds(object, world.client_clock(place, run.at.now)) {
+            if !run.at.clients[place].shell.cache.holds(object, world.client_clock(place, run.at.now)) {
                 return Err(format!("client {place} has no usable copy of {object} in the beginning"));
             }
         }

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ops::{Deref, DerefMut},
     sync::Arc,
 };
 
@@ -14,7 +13,7 @@ use leasehold_model::{
 use leasehold_protocol::{
     command::{GrantedKeyLease, Write, Written},
     holder::{
-        HolderConfig, HolderEffect, HolderInput, ReadFailure, ReadId, WriteFailure, WriteId,
+        HolderConfig, HolderEffect, HolderInput, ReadFailure, WriteFailure, WriteId,
         validity::{CopyLease, VolumeValidity, may_use},
     },
     id::{Incarnation, LeaseId},
@@ -39,10 +38,8 @@ pub(crate) enum Thread {
     /// It has looked up a copy, and has not read the clock yet. Its next operation is the one at
     /// `next`.
     Looked { next: usize, object: Object, begun: usize, content: Arc<Content>, copy: CopyLease, volume: Looked },
-    /// It waits for a read.
-    Reads(usize, ReadId),
-    /// It waits for a write.
-    Writes(usize, WriteId),
+    /// It waits for the read or the write of this number.
+    Waits(usize, u64),
 }
 
 /// A volume's validity when a copy was looked up.
@@ -55,7 +52,7 @@ pub(crate) struct Looked {
 /// One client.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Client {
-    shell: ClientShell,
+    pub(crate) shell: ClientShell,
     pub(crate) link: Option<LinkId>,
     pub(crate) links: u32,
     /// It looks for the leader.
@@ -83,20 +80,6 @@ impl Client {
     }
 }
 
-impl Deref for Client {
-    type Target = ClientShell;
-
-    fn deref(&self) -> &ClientShell {
-        &self.shell
-    }
-}
-
-impl DerefMut for Client {
-    fn deref_mut(&mut self) -> &mut ClientShell {
-        &mut self.shell
-    }
-}
-
 impl Run<'_> {
     /// A thread of the application starts its next operation.
     pub(crate) fn begin(&mut self, place: usize, thread: usize) {
@@ -108,11 +91,11 @@ impl Run<'_> {
             Op::Read(object) => self.read(place, Some((thread, next + 1)), object),
             Op::Write(change) => self.write(place, Some((thread, next + 1)), change),
             Op::Evict(object) => {
-                let evicted = self.at.clients[place].change().evict(object);
+                let evicted = self.at.clients[place].change().shell.evict(object);
                 evicted.into_iter().for_each(|input| self.step_holder(place, input));
             }
             Op::Keep(id) => {
-                self.at.clients[place].change().key_leases.renewed.insert(id);
+                self.at.clients[place].change().shell.key_leases.renewed.insert(id);
                 self.step_holder(place, HolderInput::KeepAlive(id));
             }
             Op::Close => self.step_holder(place, HolderInput::Close),
@@ -126,7 +109,7 @@ impl Run<'_> {
             link.is_broken = true;
         }
         let client = self.at.clients[place].change();
-        client.end();
+        client.shell.end();
         (client.link, client.seeks) = (None, false);
         client.keys.clear();
         client.threads.iter_mut().for_each(|thread| *thread = Thread::Idle(usize::MAX));
@@ -135,9 +118,9 @@ impl Run<'_> {
     /// The application writes: in a thread, or in the beginning of the world.
     pub(crate) fn write(&mut self, place: usize, thread: Option<(usize, usize)>, change: Write) {
         let client = self.at.clients[place].change();
-        let (write, input) = client.begin_write(change, 0);
+        let (write, input) = client.shell.begin_write(change, 0);
         if let Some((thread, next)) = thread {
-            client.threads[thread] = Thread::Writes(next, write);
+            client.threads[thread] = Thread::Waits(next, write.0);
         }
         self.step_holder(place, input);
     }
@@ -148,16 +131,16 @@ impl Run<'_> {
         let clock = self.client_clock(place);
         let client = &self.at.clients[place];
         if let (Some((thread, next)), true) = (thread, self.world.splits_hits)
-            && let Some(copy) = client.cache.copies.get(&object)
+            && let Some(copy) = client.shell.cache.copies.get(&object)
         {
             let path = copy.validity.volume.clone();
-            let volume = Looked { validity: client.cache.volume(&path), path };
+            let volume = Looked { validity: client.shell.cache.volume(&path), path };
             let (content, copy) = (Arc::clone(&copy.content), copy.validity.lease());
             let looked = Thread::Looked { next, object, begun, content, copy, volume };
             self.at.clients[place].change().threads[thread] = looked;
             return;
         }
-        match self.at.clients[place].change().hit(&object, clock) {
+        match self.at.clients[place].change().shell.hit(&object, clock) {
             Some(content) => self.returns(place, &object, begun, &content),
             None => self.miss(place, thread, object, begun),
         }
@@ -169,13 +152,13 @@ impl Run<'_> {
         let Thread::Looked { next, object, begun, content, copy, volume } = looked else { return };
         self.at.clients[place].change().threads[thread] = Thread::Idle(next);
         let (clock, client) = (self.client_clock(place), &self.at.clients[place]);
-        let may_use = if client.cache.asks_holder {
-            client.holder.may_serve(&object, clock)
+        let may_use = if client.shell.cache.asks_holder {
+            client.shell.holder.may_serve(&object, clock)
         } else {
             may_use(copy, &volume.validity, clock)
         };
         if may_use {
-            self.at.clients[place].change().cache.used.insert(volume.path);
+            self.at.clients[place].change().shell.cache.used.insert(volume.path);
             self.returns(place, &object, begun, &content);
         } else {
             self.miss(place, Some((thread, next)), object, begun);
@@ -184,9 +167,9 @@ impl Run<'_> {
 
     fn miss(&mut self, place: usize, thread: Option<(usize, usize)>, object: Object, begun: usize) {
         let client = self.at.clients[place].change();
-        let (read, input) = client.begin_read(object, begun, 0);
+        let (read, input) = client.shell.begin_read(object, begun, 0);
         if let Some((thread, next)) = thread {
-            client.threads[thread] = Thread::Reads(next, read);
+            client.threads[thread] = Thread::Waits(next, read.0);
         }
         self.step_holder(place, input);
     }
@@ -199,10 +182,10 @@ impl Run<'_> {
     }
 
     pub(crate) fn client_timer(&mut self, place: usize) {
-        let input = self.at.clients[place].change().timeout();
+        let input = self.at.clients[place].change().shell.timeout();
         self.step_holder(place, input);
         let clock = self.client_clock(place);
-        if self.at.clients[place].holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
+        if self.at.clients[place].shell.holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
             self.demand(Err(format!("client {place} requests a deadline at {clock} that has passed")));
         }
         self.ends_were_reported(place, clock);
@@ -241,77 +224,81 @@ impl Run<'_> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             self.say(|| format!("    client {place} <- {input:?}"));
-            let effects = self.at.clients[place].change().holder.step(input, clock);
+            let effects = self.at.clients[place].change().shell.holder.step(input, clock);
             for effect in effects {
                 self.say(|| format!("    client {place} -> {effect:?}"));
                 self.carry_out_at_client(place, effect, &mut inputs);
             }
-            self.demand_of(place, self.at.clients[place].check(clock));
+            self.demand_of(place, self.at.clients[place].shell.check(clock));
             self.copies_are_true(place);
         }
     }
 
     fn carry_out_at_client(&mut self, place: usize, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
-        match self.at.clients[place].change().carry_out(effect, inputs) {
-            // The worst clocks within the allowance may be taken for worse.
-            ClientEvent::Done
-            | ClientEvent::Connection(_)
-            | ClientEvent::Report(HolderEffect::ClockExcessChanged { .. }) => {}
-            ClientEvent::Send(send_id, request) => {
+        match self.at.clients[place].change().shell.carry_out(effect, inputs) {
+            ClientEvent::Done => {}
+            ClientEvent::Served(reads, content) => {
+                for (read, open) in reads {
+                    self.returns(place, &open.object, open.begun, &content);
+                    self.go_on(place, read.0);
+                }
+            }
+            ClientEvent::WriteDone(write, open, result) => self.write_done(place, write, open, &result),
+            ClientEvent::Effect(effect) => self.carry_out_for_shell(place, effect),
+            ClientEvent::Wrong(what) => self.complain(place, what),
+        }
+    }
+
+    /// Carries out an effect that the client's shell has left.
+    fn carry_out_for_shell(&mut self, place: usize, effect: HolderEffect) {
+        match effect {
+            HolderEffect::Send { send_id, request } => {
                 self.note_sent(place, &request);
                 if let Some(link) = self.carrying_link(place) {
                     link.requests.push_back((send_id, Arc::new(request)));
                 }
             }
-            ClientEvent::Consent(consent) => {
+            HolderEffect::Consent(consent) => {
                 if let Some(link) = self.carrying_link(place) {
                     link.consents.push_back(consent);
                 }
             }
-            ClientEvent::Served(reads, content) => {
-                for (read, open) in reads {
-                    self.returns(place, &open.object, open.begun, &content);
-                    self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if *other == read));
-                }
-            }
-            ClientEvent::ReadsFailed(reads, error) => {
-                self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if reads.contains(other)));
+            HolderEffect::ReadFailed { reads, error } => {
+                reads.iter().for_each(|read| self.go_on(place, read.0));
                 if error != ReadFailure::Closed {
-                    self.demand_of(place, Err(format!("a read failed: {error}")));
+                    self.complain(place, format!("a read failed: {error}"));
                 }
             }
-            ClientEvent::WriteDone(write, open, result) => self.write_done(place, write, open, &result),
-            ClientEvent::KeyLeaseRenewed(id, incarnation) => self.key_lease_renewed(place, id, incarnation),
-            ClientEvent::KeyLeaseLost(_) => {}
-            ClientEvent::FindLeader(_) => self.look_for_leader(place),
-            ClientEvent::Closed => {
+            HolderEffect::KeyLeaseRenewed { id, incarnation, .. } => self.key_lease_renewed(place, id, incarnation),
+            HolderEffect::FindLeader { .. } => self.look_for_leader(place),
+            HolderEffect::Closed => {
                 self.look_for_leader(place);
                 self.at.clients[place].change().seeks = false;
             }
+            HolderEffect::Connection(_)
+            | HolderEffect::KeyLeaseLost { .. }
+            | HolderEffect::ClockExcessChanged { .. } => {}
             // No world attaches nodes to sessions, and none has locks or watches.
-            ClientEvent::Report(report) => {
-                self.demand_of(place, Err(format!("it got the report {report:?}, but requested none")));
-            }
-            ClientEvent::Wrong(what) => self.demand_of(place, Err(what)),
+            report => self.complain(place, format!("it got the report {report:?}, but requested none")),
         }
     }
 
     /// A client hears only of key leases that it has granted or renews (S7b).
     fn key_lease_renewed(&mut self, place: usize, id: LeaseId, incarnation: Incarnation) {
         let (client, granted) = (&self.at.clients[place], GrantedKeyLease { id, incarnation });
-        let is_known = client.key_leases.renewed.contains(&id);
-        if !is_known && !self.at.oracle.has_granted(client.holder.session(), granted) {
-            self.demand_of(place, Err(format!("it got a report of {granted:?}, which it did not grant")));
+        let is_known = client.shell.key_leases.renewed.contains(&id);
+        if !is_known && !self.at.oracle.has_granted(client.shell.holder.session(), granted) {
+            self.complain(place, format!("it got a report of {granted:?}, which it did not grant"));
         }
     }
 
     /// After a step at its deadline, the client has reported each key lease that has ended by its
     /// clock.
     fn ends_were_reported(&mut self, place: usize, clock: Instant) {
-        let leases = &self.at.clients[place].key_leases;
+        let leases = &self.at.clients[place].shell.key_leases;
         let is_over = |id: &&LeaseId| leases.until.get(id).is_some_and(|(_, until)| *until <= clock);
         if let Some(id) = leases.renewed.iter().find(is_over).copied() {
-            self.demand_of(place, Err(format!("it got no report that key lease {id} is lost")));
+            self.complain(place, format!("it got no report that key lease {id} is lost"));
         }
     }
 
@@ -326,7 +313,7 @@ impl Run<'_> {
         let key = (request.header.session, request.header.sequence);
         // No two writes of a world are equal.
         let client = self.at.clients[place].change();
-        let named = client.open_write(write).map(|open| *client.keys.entry(open).or_insert(key));
+        let named = client.shell.open_write(write).map(|open| *client.keys.entry(open).or_insert(key));
         let held = match named {
             Some(named) if named == key => Ok(()),
             Some(named) => Err(format!("it sends {write:?} as {named:?} and then as {key:?}")),
@@ -348,14 +335,14 @@ impl Run<'_> {
             None => Err(format!("write {write:?} ended twice: {result:?}")),
         };
         self.demand_of(place, held);
-        self.go_on(place, |thread| matches!(thread, Thread::Writes(_, other) if *other == write));
+        self.go_on(place, write.0);
     }
 
     /// The request that a thread waited for has ended.
-    fn go_on(&mut self, place: usize, waited: impl Fn(&Thread) -> bool) {
+    fn go_on(&mut self, place: usize, number: u64) {
         for thread in &mut self.at.clients[place].change().threads {
-            if waited(thread)
-                && let Thread::Reads(next, _) | Thread::Writes(next, _) = *thread
+            if let Thread::Waits(next, waited) = *thread
+                && waited == number
             {
                 *thread = Thread::Idle(next);
             }

@@ -47,6 +47,11 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Records a violation by a client.
+    pub(crate) fn complain(&mut self, client: usize, what: String) {
+        self.demand_of(client, Err(what));
+    }
+
     /// Like [`demand`](Self::demand), for an invariant about a client.
     pub(crate) fn demand_of(&mut self, client: usize, held: Result<(), String>) {
         self.demand(held.map_err(|what| format!("client {client}: {what}")));
@@ -161,7 +166,7 @@ impl<'a> Run<'a> {
         self.demand(held);
         for (lease, incarnation) in committed::expired(proposal, outcomes) {
             for client in 0..self.at.clients.len() {
-                let held = self.at.clients[client].check_ended(lease, incarnation, self.client_clock(client));
+                let held = self.at.clients[client].shell.check_ended(lease, incarnation, self.client_clock(client));
                 self.demand_of(client, held);
             }
         }
@@ -174,7 +179,7 @@ impl<'a> Run<'a> {
     /// No client may use an old copy. The end of a lease cannot make a usable copy old. So this
     /// check runs when a client or the true state has changed.
     pub(crate) fn copies_are_true(&mut self, client: usize) {
-        let held = self.at.clients[client].check_copies(&self.at.truth, self.client_clock(client));
+        let held = self.at.clients[client].shell.check_copies(&self.at.truth, self.client_clock(client));
         self.demand_of(client, held);
     }
 }

@@ -27,14 +27,14 @@ use crate::{
 };
 
 /// Names a connection: the client, and the number of the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LinkId {
     pub(crate) client: usize,
     pub(crate) number: u32,
 }
 
 /// A connection with its messages, in four streams. Each keeps its order.
-#[derive(Debug, Clone, Hash)]
+#[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) server: usize,
@@ -142,7 +142,7 @@ impl Situation {
             // has used it.
             return actions.push(Action::Finish { client: place, thread });
         }
-        if !client.is_open {
+        if !client.shell.is_open {
             return;
         }
         for (thread, at) in client.threads.iter().enumerate() {
@@ -153,7 +153,7 @@ impl Situation {
             }
         }
         let clock = world.client_clock(place, self.now);
-        if client.holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
+        if client.shell.holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
             actions.push(Action::ClientTimer { client: place });
         }
         let is_broken = |id| self.link(id).is_some_and(|link| link.is_broken);
@@ -193,7 +193,7 @@ impl Situation {
         if link.requests.len() > 1 && self.left.overtakings > 0 {
             actions.push(Action::Up { link: id, place: 1 });
         }
-        if client.link != Some(id) || !client.is_open || client.is_locked() {
+        if client.link != Some(id) || !client.shell.is_open || client.is_locked() {
             return;
         }
         if !link.responses.is_empty() {
@@ -250,16 +250,7 @@ impl Situation {
 
 impl Link {
     pub(crate) fn new(id: LinkId, server: usize) -> Self {
-        Self {
-            id,
-            server,
-            is_broken: false,
-            is_cut: false,
-            requests: VecDeque::new(),
-            consents: VecDeque::new(),
-            responses: VecDeque::new(),
-            recalls: VecDeque::new(),
-        }
+        Self { id, server, ..Self::default() }
     }
 
     /// Whether a message on it may still reach a server.

@@ -1,8 +1,8 @@
 //! The shell of a client: a holder, the copies that it knows of, and what the application waits
 //! for. It does what the library's driver does.
 //!
-//! The world steps the holder and passes each effect to [`ClientShell::carry_out`]. Effects about
-//! copies are done then. The others come back as an event for the world.
+//! The world steps the holder and passes each effect to [`ClientShell::carry_out`]. What that does
+//! not finish comes back as an event for the world.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -11,12 +11,8 @@ use std::{
 
 use leasehold_protocol::{
     command::{LeaseKey, Write, Written},
-    holder::{
-        ConnectionNews, Holder, HolderConfig, HolderEffect, HolderInput, ReadFailure, ReadId, SendId, WriteFailure,
-        WriteId,
-    },
+    holder::{ConnectionNews, Holder, HolderConfig, HolderEffect, HolderInput, ReadId, WriteFailure, WriteId},
     id::{Incarnation, LeaseId},
-    message::{Consent, Request},
     object::{Content, Object},
     state::State,
     time::Instant,
@@ -73,33 +69,17 @@ pub struct ClientShell {
     reported: Option<ConnectionNews>,
 }
 
-/// What the world does after an effect of a holder.
+/// What is left for the world of an effect of a holder.
 #[derive(Debug)]
 pub enum ClientEvent {
     /// Nothing: the effect was about copies.
     Done,
-    /// Send this request on the current connection.
-    Send(SendId, Request),
-    /// Send this consent on the current connection.
-    Consent(Consent),
     /// These reads of the application return this content.
     Served(Vec<(ReadId, OpenRead)>, Arc<Content>),
-    /// These reads of the application have failed.
-    ReadsFailed(Vec<ReadId>, ReadFailure),
     /// A write has ended. The application may no longer wait for it.
     WriteDone(WriteId, Option<OpenWrite>, Result<Written, WriteFailure>),
-    /// The state of the session has changed.
-    Connection(ConnectionNews),
-    /// A key lease was granted or renewed. The application counts on it.
-    KeyLeaseRenewed(LeaseId, Incarnation),
-    /// A key lease that the application renewed is lost.
-    KeyLeaseLost(LeaseId),
-    /// Close the connection, and look for the leader, perhaps at this address.
-    FindLeader(Option<String>),
-    /// The session is closed.
-    Closed,
-    /// A report about attached nodes, locks, watches or clocks.
-    Report(HolderEffect),
+    /// Carry out this effect: send a message, change the connection, or tell the application.
+    Effect(HolderEffect),
     /// The holder broke an invariant.
     Wrong(String),
 }
@@ -179,70 +159,51 @@ impl ClientShell {
         HolderInput::Timeout { used: std::mem::take(&mut self.cache.used) }
     }
 
-    /// Carries out an effect of the holder. Adds the holder's inputs that follow, and returns what
-    /// is left for the world.
+    /// Carries out an effect of the holder, as far as it concerns this shell. Adds the holder's
+    /// inputs that follow.
     pub fn carry_out(&mut self, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) -> ClientEvent {
         match effect {
-            HolderEffect::Send { send_id, request } => ClientEvent::Send(send_id, request),
-            HolderEffect::Consent(consent) => ClientEvent::Consent(consent),
-            HolderEffect::Serve { reads, object, content, .. } => self.serve(reads, &object, content),
-            HolderEffect::ServeCached { reads, object, stamp, .. } => match self.cache.copies.get(&object) {
-                Some(copy) if copy.validity.stamp == stamp => self.serve(reads, &object, Arc::clone(&copy.content)),
-                _ => {
-                    inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
-                    inputs.extend(reads.into_iter().map(|read| HolderInput::Read { read, object: object.clone() }));
-                    ClientEvent::Done
-                }
-            },
-            HolderEffect::ReadFailed { reads, error } => {
-                self.reads.retain(|read, _| !reads.contains(read));
-                ClientEvent::ReadsFailed(reads, error)
-            }
-            HolderEffect::WriteDone { write, result } => {
-                ClientEvent::WriteDone(write, self.writes.remove(&write), result)
-            }
-            HolderEffect::Connection(news) => match self.reported.replace(news) {
-                Some(last) if last == news => ClientEvent::Wrong(format!("the report {news:?} came twice")),
-                _ => ClientEvent::Connection(news),
-            },
-            // The latest promise counts, whichever answer brought it.
-            HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
-                let known = self.key_leases.until.entry(id).or_insert((incarnation, until));
-                *known = (incarnation, until).max(*known);
-                ClientEvent::KeyLeaseRenewed(id, incarnation)
-            }
-            HolderEffect::KeyLeaseLost { id } => {
-                self.key_leases.until.remove(&id);
-                match self.key_leases.renewed.remove(&id) {
-                    true => ClientEvent::KeyLeaseLost(id),
-                    false => ClientEvent::Wrong(format!("key lease {id} is reported lost: it does not renew that")),
-                }
-            }
-            HolderEffect::FindLeader { hint } => {
-                inputs.push_back(HolderInput::Disconnected);
-                ClientEvent::FindLeader(hint)
-            }
-            HolderEffect::Closed => {
-                self.is_open = false;
-                ClientEvent::Closed
-            }
-            HolderEffect::AttachedNodesLost { .. }
-            | HolderEffect::LockChanged { .. }
-            | HolderEffect::LocksLost { .. }
-            | HolderEffect::WriteLeaseChanged { .. }
-            | HolderEffect::FlushLost { .. }
-            | HolderEffect::Changes { .. }
-            | HolderEffect::WatchLost { .. }
-            | HolderEffect::ClockExcessChanged { .. } => ClientEvent::Report(effect),
             HolderEffect::Install { .. }
             | HolderEffect::Revalidate { .. }
             | HolderEffect::Drop(_)
             | HolderEffect::DropAll
             | HolderEffect::VolumeValidityChanged { .. } => {
                 inputs.extend(self.cache.carry_out(effect));
-                ClientEvent::Done
+                return ClientEvent::Done;
             }
+            HolderEffect::Serve { reads, object, content, .. } => return self.serve(reads, &object, content),
+            HolderEffect::ServeCached { reads, object, stamp, .. } => {
+                let copy = self.cache.copies.get(&object).filter(|copy| copy.validity.stamp == stamp);
+                if let Some(content) = copy.map(|copy| Arc::clone(&copy.content)) {
+                    return self.serve(reads, &object, content);
+                }
+                inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
+                inputs.extend(reads.into_iter().map(|read| HolderInput::Read { read, object: object.clone() }));
+                return ClientEvent::Done;
+            }
+            HolderEffect::WriteDone { write, result } => {
+                return ClientEvent::WriteDone(write, self.writes.remove(&write), result);
+            }
+            HolderEffect::ReadFailed { ref reads, .. } => self.reads.retain(|read, _| !reads.contains(read)),
+            HolderEffect::Connection(news) if self.reported.replace(news) == Some(news) => {
+                return ClientEvent::Wrong(format!("the report {news:?} came twice"));
+            }
+            // The latest promise counts, whichever answer brought it.
+            HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
+                let known = self.key_leases.until.entry(id).or_insert((incarnation, until));
+                *known = (incarnation, until).max(*known);
+            }
+            HolderEffect::KeyLeaseLost { id } => {
+                self.key_leases.until.remove(&id);
+                if !self.key_leases.renewed.remove(&id) {
+                    return ClientEvent::Wrong(format!("key lease {id} is reported lost: it does not renew that"));
+                }
+            }
+            HolderEffect::FindLeader { .. } => inputs.push_back(HolderInput::Disconnected),
+            HolderEffect::Closed => self.is_open = false,
+            _ => {}
         }
+        ClientEvent::Effect(effect)
     }
 
     fn serve(&mut self, reads: Vec<ReadId>, object: &Object, content: Arc<Content>) -> ClientEvent {

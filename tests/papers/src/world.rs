@@ -13,7 +13,7 @@ use leasehold_model::{
 };
 use leasehold_protocol::{
     command::{Proposal, Write},
-    holder::{ConnectionNews, HolderConfig, HolderInput, SendId},
+    holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, SendId},
     id::RequestId,
     lessor::LessorInput,
     message::{Consent, Request},
@@ -192,15 +192,15 @@ impl<O> World<O> {
         while let Some(input) = inputs.pop_front() {
             for effect in self.clients[place].shell.holder.step(input, self.now) {
                 match self.clients[place].shell.carry_out(effect, &mut inputs) {
-                    ClientEvent::Send(send_id, request) => {
-                        self.later(DELAY, Event::Request { client: place, send_id, request });
-                    }
-                    ClientEvent::Consent(consent) => self.later(DELAY, Event::Consent(consent)),
-                    ClientEvent::WriteDone(_, _, result) => drop(result.expect("nothing refuses it")),
                     // A volume without reads lapses.
                     ClientEvent::Done | ClientEvent::Served(..) => {}
-                    ClientEvent::Connection(news) => {
-                        assert!(!matches!(news, ConnectionNews::Expired { .. }), "{news:?}")
+                    ClientEvent::WriteDone(_, _, result) => drop(result.expect("nothing refuses it")),
+                    ClientEvent::Effect(HolderEffect::Send { send_id, request }) => {
+                        self.later(DELAY, Event::Request { client: place, send_id, request });
+                    }
+                    ClientEvent::Effect(HolderEffect::Consent(consent)) => self.later(DELAY, Event::Consent(consent)),
+                    ClientEvent::Effect(HolderEffect::Connection(news)) => {
+                        assert!(!matches!(news, ConnectionNews::Expired { .. }), "{news:?}");
                     }
                     other => panic!("nothing fails here: {other:?}"),
                 }

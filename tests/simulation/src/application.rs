@@ -32,14 +32,14 @@ impl World {
         let next = self.rng.wait(self.profile.act_every);
         self.after(next, Event::Act { client: place });
         let client = &self.clients[place];
-        if !client.is_open {
+        if !client.shell.is_open {
             return;
         }
         if self.act_widely(place) {
             return;
         }
         let client = &self.clients[place];
-        if client.reads.len() + client.writes.len() > OPEN_MAX {
+        if client.shell.reads.len() + client.shell.writes.len() > OPEN_MAX {
             return;
         }
         if self.rng.chance(20) {
@@ -64,10 +64,10 @@ impl World {
     pub(crate) fn write(&mut self, place: usize, change: Write) {
         let client = &mut self.clients[place];
         // The log could not tell two equal writes of one client apart.
-        if client.open_write(&change).is_some() {
+        if client.shell.open_write(&change).is_some() {
             return;
         }
-        let (_, input) = client.begin_write(change, self.steps);
+        let (_, input) = client.shell.begin_write(change, self.steps);
         self.step_holder(place, input);
     }
 
@@ -101,7 +101,7 @@ impl World {
         if !path.is_root() && self.rng.chance(250) {
             return Write::Delete { path, recursive: self.rng.chance(400), condition };
         }
-        let value = format!("{}.{}", client.life, client.numbers).into_bytes();
+        let value = format!("{}.{}", client.life, client.shell.numbers).into_bytes();
         let attach = self.attach(&path);
         Write::Put { path, value: value.into(), condition, attach }
     }
@@ -148,8 +148,8 @@ impl World {
     pub(crate) fn let_go(&mut self, place: usize, id: LeaseId) {
         self.step_holder(place, HolderInput::StopKeepAlive(id));
         let client = &mut self.clients[place];
-        client.key_leases.renewed.remove(&id);
-        client.key_leases.until.remove(&id);
+        client.shell.key_leases.renewed.remove(&id);
+        client.shell.key_leases.until.remove(&id);
     }
 
     fn change_of_volume(&mut self) -> Write {
@@ -211,12 +211,12 @@ impl World {
 
     fn give_up(&mut self, place: usize) {
         let client = &mut self.clients[place];
-        let read = client.reads.keys().next().copied();
+        let read = client.shell.reads.keys().next().copied();
         // Never cancel a write about locks: nobody would release the lock that it may grant.
-        let mut writes = client.writes.iter().filter(|(_, open)| !locks::is_about_locks(&open.change));
+        let mut writes = client.shell.writes.iter().filter(|(_, open)| !locks::is_about_locks(&open.change));
         let write = writes.next().map(|(write, _)| *write);
         if let Some(read) = read {
-            client.reads.remove(&read);
+            client.shell.reads.remove(&read);
             self.tally.add("reads given up");
             self.step_holder(place, HolderInput::CancelRead(read));
         } else if let Some(write) = write {
@@ -228,9 +228,9 @@ impl World {
     /// The cache drops a copy, as if it lacked room.
     pub(crate) fn evict(&mut self, place: usize) {
         let client = &mut self.clients[place];
-        let at = self.rng.index(client.cache.copies.len());
-        let object = client.cache.copies.keys().nth(at).cloned();
-        if let Some(input) = object.and_then(|object| client.evict(object)) {
+        let at = self.rng.index(client.shell.cache.copies.len());
+        let object = client.shell.cache.copies.keys().nth(at).cloned();
+        if let Some(input) = object.and_then(|object| client.shell.evict(object)) {
             self.step_holder(place, input);
         }
     }
@@ -241,7 +241,7 @@ impl World {
 
     /// The client abandons its writes. Each may have taken effect, or may still do so.
     pub(crate) fn forget_writes(&mut self, place: usize) {
-        for open in std::mem::take(&mut self.clients[place].writes).into_values() {
+        for open in std::mem::take(&mut self.clients[place].shell.writes).into_values() {
             invariants::linearizability::wrote(&mut self.told, &open.change, (open.since, self.steps), None);
         }
     }
@@ -251,7 +251,7 @@ impl World {
         self.forget_write_leases(place);
         self.forget_writes(place);
         let client = &mut self.clients[place];
-        client.end();
+        client.shell.end();
         client.registrations = Registrations::default();
         client.locks.clear();
         client.watches = Default::default();

@@ -1,10 +1,7 @@
 //! A client: a holder, a cache, and a connection to the presumed leader. It is the shell around the
 //! rules.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    ops::{Deref, DerefMut},
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use leasehold_model::client::{ClientEvent, ClientShell};
 use leasehold_protocol::{
@@ -32,7 +29,7 @@ use crate::{
 pub(crate) struct Client {
     pub(crate) place: usize,
     pub(crate) machine: Machine,
-    shell: ClientShell,
+    pub(crate) shell: ClientShell,
     pub(crate) connection: Option<usize>,
     /// The number of this process, unique over all processes of all clients.
     pub(crate) life: u64,
@@ -76,20 +73,6 @@ impl Client {
             timer: 0,
             spins: 0,
         }
-    }
-}
-
-impl Deref for Client {
-    type Target = ClientShell;
-
-    fn deref(&self) -> &ClientShell {
-        &self.shell
-    }
-}
-
-impl DerefMut for Client {
-    fn deref_mut(&mut self) -> &mut ClientShell {
-        &mut self.shell
     }
 }
 
@@ -143,7 +126,7 @@ impl World {
 
     pub(crate) fn connect(&mut self, place: usize, life: u64, server: usize) {
         let client = &mut self.clients[place];
-        if client.life != life || !client.is_connecting || !client.is_open {
+        if client.life != life || !client.is_connecting || !client.shell.is_open {
             return;
         }
         client.is_connecting = false;
@@ -188,17 +171,15 @@ impl World {
 
     pub(crate) fn client_timer(&mut self, place: usize, life: u64, at: u64) {
         let client = &mut self.clients[place];
-        if client.life == life && client.timer == at && client.is_open {
-            let input = client.timeout();
+        if client.life == life && client.timer == at && client.shell.is_open {
+            let input = client.shell.timeout();
             self.step_holder(place, input);
             let clock = self.client_clock(place);
             let client = &mut self.clients[place];
-            let spins = client.holder.next_deadline().is_some_and(|deadline| deadline <= clock);
+            let spins = client.shell.holder.next_deadline().is_some_and(|deadline| deadline <= clock);
             client.spins = if spins { client.spins + 1 } else { 0 };
             if client.spins > 3 {
-                self.demand(Err(format!(
-                    "client {place} requests a deadline at {clock} that has passed, again and again"
-                )));
+                self.complain(place, format!("it requests a deadline at {clock} that has passed, again and again"));
             }
         }
     }
@@ -212,13 +193,13 @@ impl World {
             let client = &mut self.clients[place];
             client.registrations.step();
             let clock = client.machine.clock.read(self.now);
-            let effects = client.holder.step(input, clock);
+            let effects = client.shell.holder.step(input, clock);
             self.freeze(Host::Client(place));
             for effect in effects {
                 self.trace.say(self.now, || format!("client {place} -> {effect:?}"));
                 self.carry_out_at_client(place, effect, &mut inputs);
             }
-            let held = self.clients[place].check(clock);
+            let held = self.clients[place].shell.check(clock);
             self.demand_at(place, held);
             self.check_copies(place);
             self.check_locks();
@@ -233,7 +214,7 @@ impl World {
     fn look_after_holder(&mut self, place: usize) {
         let late = self.rng.below(MS);
         let client = &mut self.clients[place];
-        if let Some(deadline) = client.holder.next_deadline().filter(|_| client.is_open) {
+        if let Some(deadline) = client.shell.holder.next_deadline().filter(|_| client.shell.is_open) {
             let at = client.machine.clock.when(deadline).max(self.now) + late;
             client.timer = at;
             let life = client.life;
@@ -242,35 +223,37 @@ impl World {
     }
 
     fn carry_out_at_client(&mut self, place: usize, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
-        match self.clients[place].carry_out(effect, inputs) {
-            ClientEvent::Done | ClientEvent::KeyLeaseRenewed(..) => {}
-            ClientEvent::Send(send_id, request) => self.send_request(place, send_id, request),
-            ClientEvent::Consent(consent) => {
-                if let Some(connection) = self.clients[place].connection {
-                    self.send_up(connection, Up::Consent(consent));
-                }
-            }
+        match self.clients[place].shell.carry_out(effect, inputs) {
+            ClientEvent::Done => {}
             ClientEvent::Served(reads, content) => {
                 for (_, open) in reads {
                     self.tally.add("reads from a server");
                     self.judge_read(place, &open.object, &content, (open.begun, open.since));
                 }
             }
-            ClientEvent::ReadsFailed(_, error) => self.reads_failed(place, &error),
             ClientEvent::WriteDone(write, open, result) => self.write_done(place, write, open, &result),
-            ClientEvent::Connection(news) => self.connection_changed(place, news),
-            ClientEvent::KeyLeaseLost(_) => self.tally.add("key leases reported lost"),
-            ClientEvent::FindLeader(hint) => {
-                self.look_for_leader(place, hint.and_then(|hint| hint.parse().ok()));
-            }
-            ClientEvent::Closed => self.closed(place),
-            ClientEvent::Report(report) => self.carry_out_report(place, report, inputs),
-            ClientEvent::Wrong(what) => self.demand_at(place, Err(what)),
+            ClientEvent::Effect(effect) => self.carry_out_for_shell(place, effect, inputs),
+            ClientEvent::Wrong(what) => self.complain(place, what),
         }
     }
 
-    fn carry_out_report(&mut self, place: usize, report: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
-        match report {
+    /// Carries out an effect that the client's shell has left.
+    fn carry_out_for_shell(&mut self, place: usize, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
+        match effect {
+            HolderEffect::Send { send_id, request } => self.send_request(place, send_id, request),
+            HolderEffect::Consent(consent) => {
+                if let Some(connection) = self.clients[place].connection {
+                    self.send_up(connection, Up::Consent(consent));
+                }
+            }
+            HolderEffect::ReadFailed { error, .. } => self.reads_failed(place, &error),
+            HolderEffect::Connection(news) => self.connection_changed(place, news),
+            HolderEffect::KeyLeaseRenewed { .. } => {}
+            HolderEffect::KeyLeaseLost { .. } => self.tally.add("key leases reported lost"),
+            HolderEffect::FindLeader { hint } => {
+                self.look_for_leader(place, hint.and_then(|hint| hint.parse().ok()));
+            }
+            HolderEffect::Closed => self.closed(place),
             HolderEffect::ClockExcessChanged { excess } => self.clock_changed(place, excess),
             HolderEffect::AttachedNodesLost { nodes } => {
                 self.clients[place].registrations.lost(&nodes);
@@ -288,7 +271,7 @@ impl World {
                 }
             }
             HolderEffect::WatchLost { watch, error } => self.watch_lost(place, watch, &error),
-            other => unreachable!("the shell carries it out: {other:?}"),
+            done => unreachable!("the shell has done it: {done:?}"),
         }
     }
 
@@ -306,7 +289,7 @@ impl World {
         let client = &self.clients[place];
         if let Body::Write { write, .. } = &request.body {
             let key = (request.header.session, request.header.sequence);
-            let held = match client.open_write(write) {
+            let held = match client.shell.open_write(write) {
                 // A flush is the holder's own write. Its number identifies it when it is sent
                 // again.
                 None if matches!(write, Write::Flush { .. }) => {
@@ -328,7 +311,7 @@ impl World {
         if is_long && self.has_short_contents() {
             self.tally.add("reads of contents that are too long");
         } else if *error != ReadFailure::Closed {
-            self.demand_at(place, Err(format!("a read failed: {error}")));
+            self.complain(place, format!("a read failed: {error}"));
         }
     }
 
@@ -347,11 +330,11 @@ impl World {
     pub(crate) fn read(&mut self, place: usize, object: Object) {
         let begun = self.oracle.versions.begin_read(&object);
         let (clock, since) = (self.client_clock(place), self.steps);
-        if let Some(content) = self.clients[place].hit(&object, clock) {
+        if let Some(content) = self.clients[place].shell.hit(&object, clock) {
             self.tally.add("reads from a cache");
             return self.judge_read(place, &object, &content, (begun, since));
         }
-        let (_, input) = self.clients[place].begin_read(object, begun, since);
+        let (_, input) = self.clients[place].shell.begin_read(object, begun, since);
         self.step_holder(place, input);
     }
 
@@ -361,7 +344,7 @@ impl World {
         let held = self.oracle.versions.end_read(object, begun, content);
         self.demand_of(place, held);
         // A client that knows of the wrong clock reads nothing from memory, so nothing stale.
-        if !self.is_put_down_to_clocks(place) || self.clients[place].holder.clock_excess().is_some() {
+        if !self.is_put_down_to_clocks(place) || self.clients[place].shell.holder.clock_excess().is_some() {
             invariants::linearizability::read(&mut self.told, &object.path, content, (since, self.steps));
         }
         self.clients[place].last_read.insert(object.clone(), content.clone());

@@ -25,6 +25,7 @@ mod invariants;
 mod judges;
 mod judging;
 mod locks;
+mod names;
 mod network;
 mod oracle;
 mod profile;

@@ -63,7 +63,7 @@ impl World {
             // A lock that is a write lease, or that is becoming one, stays as it is. The holder
             // would refuse to send the change.
             let client = &self.clients[place];
-            if !client.writes.values().any(is_converting) && !client.holder.has_write_lease(lock) {
+            if !client.shell.writes.values().any(is_converting) && !client.shell.holder.has_write_lease(lock) {
                 if self.rng.chance(300) {
                     let successor = self.successor(&path);
                     return self.write(place, Write::HandOver { path, lock, successor });
@@ -74,7 +74,7 @@ impl World {
             return;
         }
         // The application stops using the lock when it sends the release.
-        let (_, input) = self.clients[place].begin_write(Write::Unlock { path, lock }, self.steps);
+        let (_, input) = self.clients[place].shell.begin_write(Write::Unlock { path, lock }, self.steps);
         self.step_holder(place, input);
         self.clients[place].locks.remove(&lock);
         self.end_write_lease(place, lock);
@@ -132,7 +132,7 @@ impl World {
         });
         match self.clients[place].locks.get_mut(&lock) {
             Some((_, known)) => *known = status,
-            None => self.demand(Err(format!("client {place} got a status of lock {lock}, which it does not have"))),
+            None => self.complain(place, format!("it got a status of lock {lock}, which it does not have")),
         }
     }
 
@@ -143,12 +143,11 @@ impl World {
             self.end_write_lease(place, *lock);
             let client = &mut self.clients[place];
             let Some((path, _)) = client.locks.remove(lock) else {
-                return self.demand(Err(format!(
-                    "client {place} got a report that lock {lock} is lost, which it does not have"
-                )));
+                return self
+                    .complain(place, format!("it got a report that lock {lock} is lost, which it does not have"));
             };
-            if client.is_open {
-                let (_, input) = client.begin_write(Write::Unlock { path, lock: *lock }, self.steps);
+            if client.shell.is_open {
+                let (_, input) = client.shell.begin_write(Write::Unlock { path, lock: *lock }, self.steps);
                 inputs.push_back(input);
             }
         }

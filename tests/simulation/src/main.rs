@@ -33,10 +33,10 @@ struct Options {
     #[arg(long, requires = "seed")]
     steps: Option<u64>,
     /// Leave these faults out, by name: see --faults (with --seed).
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = fault, requires = "seed")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Fault::of_name, requires = "seed")]
     without: Vec<Fault>,
     /// Leave these judges out, by name: see --judges.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = judge)]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Judge::of_name)]
     unjudged: Vec<Judge>,
     /// Print one line for each broken seed of a search, instead of stopping at the first.
     #[arg(long, conflicts_with_all = ["seed", "json"])]
@@ -64,16 +64,6 @@ struct Options {
     /// Put a known mistake back, to see it found (only in a build with the feature planted-bugs).
     #[arg(long, value_name = "NAME", value_parser = bug_named)]
     plant: Option<Bug>,
-}
-
-/// Parses the name of a judge.
-fn judge(name: &str) -> Result<Judge, String> {
-    Judge::of_name(name).ok_or_else(|| format!("expected one of {}", Judge::ALL.map(Judge::name).join(", ")))
-}
-
-/// Parses the name of a fault.
-fn fault(name: &str) -> Result<Fault, String> {
-    Fault::of_name(name).ok_or_else(|| format!("expected one of {}", Fault::ALL.map(Fault::name).join(", ")))
 }
 
 fn main() -> ExitCode {

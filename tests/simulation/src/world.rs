@@ -297,6 +297,11 @@ impl World {
         }
     }
 
+    /// Records a violation by a client.
+    pub(crate) fn complain(&mut self, client: usize, what: String) {
+        self.demand_at(client, Err(what));
+    }
+
     /// Records the violation if an invariant about a client does not hold.
     pub(crate) fn demand_at(&mut self, client: usize, held: Result<(), String>) {
         self.demand(held.map_err(|what| format!("client {client}: {what}")));
@@ -318,7 +323,7 @@ impl World {
         let Some(excess) = beyond else { return self.tally.add("clocks found within the allowance again") };
         self.tally.add("clocks found beyond the allowance");
         if !self.is_put_down_to_clocks(client) {
-            self.demand(Err(format!("client {client} takes a clock within the allowance for wrong: {excess}")));
+            self.complain(client, format!("it takes a clock within the allowance for wrong: {excess}"));
         }
     }
 
@@ -473,7 +478,7 @@ impl World {
         }
         for (lease, incarnation) in committed::expired(proposal, outcomes) {
             for client in 0..self.clients.len() {
-                let held = self.clients[client].check_ended(lease, incarnation, self.client_clock(client));
+                let held = self.clients[client].shell.check_ended(lease, incarnation, self.client_clock(client));
                 self.demand_of(client, held);
             }
         }
@@ -482,7 +487,7 @@ impl World {
         for (_, write, outcome) in committed::writes(proposal, outcomes) {
             if let (Write::RevokeLease { id }, Outcome::Written(Ok(_))) = (write, outcome) {
                 for client in &mut self.clients {
-                    client.key_leases.until.remove(id);
+                    client.shell.key_leases.until.remove(id);
                 }
             }
         }
@@ -494,7 +499,7 @@ impl World {
 
     /// No usable copy of the client is old (S2).
     pub(crate) fn check_copies(&mut self, client: usize) {
-        let held = self.clients[client].check_copies(&self.oracle.truth, self.client_clock(client));
+        let held = self.clients[client].shell.check_copies(&self.oracle.truth, self.client_clock(client));
         self.demand_of(client, held);
     }
 
@@ -518,7 +523,7 @@ impl World {
             self.resume(Host::Client(client));
             self.all_watch_on(client);
             // From now on only leases that no client renews end by themselves, and they do so soon.
-            let kept = self.clients[client].key_leases.renewed.clone();
+            let kept = self.clients[client].shell.key_leases.renewed.clone();
             // Where few leases are granted, unneeded ones take the room of sessions.
             let lets_go = self.swarm().is_none_or(Swarm::has_few_leases);
             for id in kept.into_iter().filter(|_| lets_go) {
@@ -553,7 +558,7 @@ impl World {
         // Beyond the bound of results, each session has one transaction at a time.
         let remembered = results_max / usize::try_from(MANY).expect("small");
         let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(remembered).max(1) as u64;
-        let open: u64 = self.clients.iter().map(|client| client.writes.len() as u64).sum();
+        let open: u64 = self.clients.iter().map(|client| client.shell.writes.len() as u64).sum();
         if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }
 

@@ -13,12 +13,12 @@ use crate::{client::Client, oracle::Oracle};
 /// (wide seed 313).
 pub(crate) fn check_nothing_waits(client: &Client, healed_in: u64, are_few: bool) -> Result<(), String> {
     let has_no_room = |open: &OpenWrite| are_few && matches!(open.change, Write::GrantLease { .. });
-    let mut writes = client.writes.values().filter(|open| !has_no_room(open));
-    let waits = writes.any(|open| open.since <= healed_in) || !client.reads.is_empty();
-    if client.is_open && waits {
+    let mut writes = client.shell.writes.values().filter(|open| !has_no_room(open));
+    let waits = writes.any(|open| open.since <= healed_in) || !client.shell.reads.is_empty();
+    if client.shell.is_open && waits {
         return Err(format!(
             "client {} still waits for reads {:?} and writes {:?}, long after the last fault",
-            client.place, client.reads, client.writes
+            client.place, client.shell.reads, client.shell.writes
         ));
     }
     Ok(())
