@@ -58,7 +58,8 @@ impl Cache {
         }
     }
 
-    /// Carries out an effect about copies. Returns the holder's input that follows.
+    /// Carries out an effect about copies; other effects change nothing. Returns the holder's input
+    /// that follows.
     pub fn carry_out(&mut self, effect: HolderEffect) -> Option<HolderInput> {
         match effect {
             HolderEffect::Install { object, content, validity } => {

@@ -20,7 +20,7 @@ impl WriteFates {
         self.effects.get(&key).copied()
     }
 
-    /// A write took effect: it has not before, and was not refused.
+    /// A write took effect. It must not have done so before, nor have been refused.
     pub fn took_effect(&mut self, key: WriteKey, revision: Revision) -> Result<(), String> {
         if let Some(other) = self.effects.insert(key, revision) {
             return Err(format!("write {key:?} took effect at {other} and again at {revision}"));
@@ -41,8 +41,9 @@ impl WriteFates {
         self.never.insert(key);
     }
 
-    /// The application received the true outcome of a write. `key` is its name in the log, if it was
-    /// ever sent. `is_sent` says whether the client must know that.
+    /// The application received an outcome of a write, which must be the true one. `key` is the
+    /// write's name in the log, if it was ever sent. `is_sent` says whether the client must know
+    /// that.
     pub fn ended(
         &mut self,
         key: Option<WriteKey>,

@@ -29,8 +29,9 @@
 //! embeds the shell in its own client or server, passes the clock's reading to each call, and
 //! carries out the events that the call returns, in their order.
 //!
-//! *What it guarantees.* The same calls return the same events. All tables can be cloned and hashed, so
-//! that a world can be a value. A broken invariant is a sentence: an `Err`, or an event `Wrong`.
+//! *What it guarantees.* The same calls return the same events. All tables can be cloned and
+//! hashed, so that a world can be a value. A broken invariant is a sentence: an `Err`, or an event
+//! `Wrong`.
 //!
 //! *What it does not know.* The network, Raft, faults, and what applications do. Entries are
 //! committed and applied by the world, which has one replicated state or several.

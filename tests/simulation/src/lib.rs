@@ -1,10 +1,11 @@
 //! The simulator: the shipped rules run in virtual time, under faults.
 //!
 //! [`State`](leasehold_protocol::state::State), [`Lessor`](leasehold_protocol::lessor::Lessor) and
-//! [`Holder`](leasehold_protocol::holder::Holder) are the shipped code. Raft (`raft`), the network,
-//! clocks, disks and applications are minimal stand-ins. A seed decides everything, also which
-//! faults occur and how often. The same seed is the same run. Faults come first; then they stop,
-//! and everything must heal.
+//! [`Holder`](leasehold_protocol::holder::Holder) are the shipped code. The shells around them, and
+//! the judge of reads, are those of `leasehold-model`. Raft (`raft`), the network, disks and
+//! applications are minimal stand-ins. A seed decides everything, also which faults occur and how
+//! often. The same seed is the same run. Faults come first; then they stop, and everything must
+//! heal.
 //!
 //! `cargo run --release -p leasehold-simulation -- --seed 7` runs one seed; `--seeds 100000`
 //! searches. Module `invariants` has one file for each invariant and runs after every step. A
