@@ -27,7 +27,8 @@ named! {
         PauseClient = "pause-client",
         /// A server's process is paused.
         PauseServer = "pause-server",
-        /// The leader is paused long enough for another to be elected. It resumes without knowing that.
+        /// The leader is paused long enough for another to be elected. It resumes without knowing
+        /// that.
         PauseLeader = "pause-leader",
         /// A connection ends. Its messages in flight are lost or late.
         BreakConnection = "break-connection",
@@ -39,8 +40,8 @@ named! {
         IsolateClient = "isolate-client",
         /// A follower stands for election although there is a leader.
         Election = "election",
-        /// The leader stands for election again. Proposals that its shell has not handed to Raft may
-        /// follow later.
+        /// The leader stands for election again. Proposals that its shell has not handed to Raft
+        /// may follow later.
         Reelection = "reelection",
         /// The leader's shell gives its lessor up and starts a new one, in the same Raft term.
         GiveUpLessor = "give-up-lessor",
