@@ -26,7 +26,6 @@ const LONGER: &[(&str, &str)] = &[
     ("client-cache/tests/swarm/caller.rs", "an arm for each function of the public API"),
     ("protocol/src/lessor/object_leases.rs", "tables that every method keeps in step; to be cut by table"),
     ("protocol/src/lessor/writes/mod.rs", "queues that every method keeps in step; to be cut by queue"),
-    ("tests/simulation/src/server.rs", "a server's shell; to be cut where entries are judged"),
     ("tests/simulation/src/world.rs", "the events of a world; to be cut where its end is judged"),
 ];
 

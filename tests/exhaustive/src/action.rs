@@ -8,83 +8,44 @@ use crate::situation::LinkId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// A thread of an application starts its next operation.
-    Begin {
-        client: usize,
-        thread: usize,
-    },
+    Begin { client: usize, thread: usize },
     /// A thread that has looked up a copy reads the clock, and uses the copy if it may.
-    Finish {
-        client: usize,
-        thread: usize,
-    },
+    Finish { client: usize, thread: usize },
     /// The holder's deadline has come.
-    ClientTimer {
-        client: usize,
-    },
+    ClientTimer { client: usize },
     /// The client notices that its connection is broken.
-    Notice {
-        client: usize,
-    },
+    Notice { client: usize },
     /// The client connects to a server that claims to lead.
-    Connect {
-        client: usize,
-        server: usize,
-    },
+    Connect { client: usize, server: usize },
     /// A request reaches the server: the first in flight, or the one behind it.
-    Up {
-        link: LinkId,
-        place: usize,
-    },
-    UpConsent {
-        link: LinkId,
-    },
+    Up { link: LinkId, place: usize },
+    /// A consent reaches the server.
+    UpConsent { link: LinkId },
     /// An answer reaches the client: the first in flight, or the one behind it.
-    Down {
-        link: LinkId,
-        place: usize,
-    },
-    DownRecall {
-        link: LinkId,
-    },
+    Down { link: LinkId, place: usize },
+    /// A recall reaches the client.
+    DownRecall { link: LinkId },
     /// A quorum has the oldest entry that the leader appended, and the leader applies it.
     Commit,
     /// The other servers say whether a server leads.
-    Ask {
-        server: usize,
-    },
+    Ask { server: usize },
     /// The server receives that verdict.
-    Verdict {
-        server: usize,
-    },
+    Verdict { server: usize },
     /// The lessor's deadline has come.
-    ServerTimer {
-        server: usize,
-    },
+    ServerTimer { server: usize },
     /// A deposed leader learns of it.
-    Learn {
-        server: usize,
-    },
+    Learn { server: usize },
     /// A server is elected. The first few entries that the last leader appended are kept. The
     /// others are lost, or come late if the same server leads again and its shell still has them.
-    Elect {
-        server: usize,
-        kept: usize,
-        is_late: bool,
-    },
+    Elect { server: usize, kept: usize, is_late: bool },
     /// Time jumps to the next moment.
     Advance,
     /// A client's connection breaks.
-    Break {
-        client: usize,
-    },
+    Break { client: usize },
     /// A client's connection goes dead, and neither side notices.
-    Cut {
-        client: usize,
-    },
+    Cut { client: usize },
     /// A recall is lost.
-    LoseRecall {
-        client: usize,
-    },
+    LoseRecall { client: usize },
 }
 
 impl fmt::Display for Action {

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::planting::{plant, planted};
 use leasehold_protocol::{
     command::{Command, IntendedLeases, Proposal, Write},
     holder::HolderConfig,
@@ -21,7 +22,6 @@ use crate::{
     client::Client,
     oracle::Oracle,
     part::Part,
-    planting::{plant, planted},
     run::Run,
     situation::{Server, Situation},
     world::{World, settings},
@@ -63,7 +63,7 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
         for change in &member.first {
             run.write(place, None, change.clone());
             run.settle(|_| false)?;
-            if !run.at.clients[place].writes.is_empty() {
+            if !run.at.clients[place].shell.writes.is_empty() {
                 return Err(format!("client {place} has not written {change:?} in the beginning"));
             }
         }
@@ -73,7 +73,7 @@ pub(crate) fn begin(world: &World, bug: Option<Bug>) -> Result<Situation, String
         for object in &member.warm {
             run.read(place, None, object.clone());
             run.settle(|_| false)?;
-            if !run.at.clients[place].cache.holds(object, world.client_clock(place, run.at.now)) {
+            if !run.at.clients[place].shell.cache.holds(object, world.client_clock(place, run.at.now)) {
                 return Err(format!("client {place} has no usable copy of {object} in the beginning"));
             }
         }
@@ -91,7 +91,7 @@ fn client(world: &World, bug: Option<Bug>, place: usize) -> Client {
         planted: planted(bug),
         ..HolderConfig::new(format!("client {place}"))
     };
-    Client::new(config, world.members[place].threads.len())
+    Client::new(config, bug.is_some(), world.members[place].threads.len())
 }
 
 /// The state with the world's nodes and volumes, written by a session that was closed.

@@ -2,17 +2,21 @@
 //! library's driver does.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
+use leasehold_model::{
+    client::{ClientEvent, ClientShell, OpenWrite},
+    committed::WriteKey,
+};
 use leasehold_protocol::{
-    command::{Write, Written},
+    command::{GrantedKeyLease, Write, Written},
     holder::{
-        ConnectionNews as Told, Holder, HolderConfig, HolderEffect, HolderInput, ReadFailure, ReadId, WriteFailure,
-        WriteId,
-        validity::{CopyLease, CopyValidity, VolumeValidity, may_use},
+        HolderConfig, HolderEffect, HolderInput, ReadFailure, WriteFailure, WriteId,
+        validity::{CopyLease, VolumeValidity, may_use},
     },
+    id::{Incarnation, LeaseId},
     lease_policy::LeaseRequest,
     message::{Body, Request},
     object::{Content, Object},
@@ -21,8 +25,7 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    keeping::Keeping,
-    oracle::WriteKey,
+    part::Part,
     run::Run,
     situation::{Link, LinkId},
     world::Op,
@@ -36,10 +39,8 @@ pub(crate) enum Thread {
     /// It has looked up a copy, and has not read the clock yet. Its next operation is the one at
     /// `next`.
     Looked { next: usize, object: Object, begun: usize, content: Arc<Content>, copy: CopyLease, volume: Looked },
-    /// It waits for a read.
-    Reads(usize, ReadId),
-    /// It waits for a write.
-    Writes(usize, WriteId),
+    /// It waits for the read or the write of this number.
+    Waits(usize, u64),
 }
 
 /// A volume's validity when a copy was looked up.
@@ -49,97 +50,34 @@ pub(crate) struct Looked {
     validity: VolumeValidity,
 }
 
-/// A read that the application waits for.
-#[derive(Debug, Clone, Hash)]
-pub(crate) struct OpenRead {
-    object: Object,
-    /// The place of the oldest version that it may return.
-    begun: usize,
-}
-
-/// A write that the application waits for.
-#[derive(Debug, Clone, Hash)]
-pub(crate) struct OpenWrite {
-    change: Write,
-    /// Its name in the log, once it was sent.
-    key: Option<WriteKey>,
-}
-
-/// One cached copy.
-#[derive(Debug, Clone, Hash)]
-pub(crate) struct Copy {
-    pub(crate) content: Arc<Content>,
-    pub(crate) validity: CopyValidity,
-}
-
-/// A client's copies, and the validity by which it may use them.
-#[derive(Debug, Clone, Default, Hash)]
-pub(crate) struct Cache {
-    pub(crate) copies: BTreeMap<Object, Copy>,
-    pub(crate) volumes: BTreeMap<NodePath, VolumeValidity>,
-    used: BTreeSet<NodePath>,
-}
-
 /// One client.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Client {
-    pub(crate) holder: Holder,
-    pub(crate) cache: Cache,
+    pub(crate) shell: ClientShell,
     pub(crate) link: Option<LinkId>,
     pub(crate) links: u32,
     /// It looks for the leader.
     pub(crate) seeks: bool,
-    /// Its process runs, and was not closed.
-    pub(crate) is_open: bool,
     pub(crate) threads: Vec<Thread>,
-    pub(crate) reads: BTreeMap<ReadId, OpenRead>,
-    pub(crate) writes: BTreeMap<WriteId, OpenWrite>,
-    numbers: u64,
-    told: Option<Told>,
-    pub(crate) keeping: Keeping,
-}
-
-impl Cache {
-    /// Whether the copy's leases hold (S1).
-    pub(crate) fn holds(&self, object: &Object, now: Instant) -> bool {
-        self.copies.get(object).is_some_and(|copy| {
-            let volume = self.volumes.get(&copy.validity.volume).copied().unwrap_or_default();
-            may_use(copy.validity.lease(), &volume, now)
-        })
-    }
+    /// The names in the log of open writes that were sent.
+    keys: BTreeMap<WriteId, WriteKey>,
 }
 
 impl Client {
-    pub(crate) fn new(config: HolderConfig, threads: usize) -> Self {
+    pub(crate) fn new(config: HolderConfig, is_planted: bool, threads: usize) -> Self {
         Self {
-            holder: Holder::new(config),
-            cache: Cache::default(),
+            shell: ClientShell::new(config, is_planted),
             link: None,
             links: 0,
             seeks: false,
-            is_open: true,
             threads: vec![Thread::Idle(0); threads],
-            reads: BTreeMap::new(),
-            writes: BTreeMap::new(),
-            numbers: 0,
-            told: None,
-            keeping: Keeping::default(),
+            keys: BTreeMap::new(),
         }
     }
 
     /// Whether a thread holds the mutex of a copy.
     pub(crate) fn is_locked(&self) -> bool {
         self.threads.iter().any(|thread| matches!(thread, Thread::Looked { .. }))
-    }
-
-    /// Whether a read of the object would be served from memory. With a planted mistake, the holder
-    /// itself decides.
-    pub(crate) fn may_use(&self, object: &Object, now: Instant, is_planted: bool) -> bool {
-        if is_planted {
-            self.cache.copies.contains_key(object) && self.holder.may_serve(object, now)
-        } else {
-            self.cache.holds(object, now)
-        }
     }
 }
 
@@ -154,11 +92,13 @@ impl Run<'_> {
             Op::Read(object) => self.read(place, Some((thread, next + 1)), object),
             Op::Write(change) => self.write(place, Some((thread, next + 1)), change),
             Op::Evict(object) => {
-                if let Some(copy) = self.at.clients[place].change().cache.copies.remove(&object) {
-                    self.step_holder(place, HolderInput::Evicted { object, stamp: copy.validity.stamp });
-                }
+                let evicted = self.at.clients[place].change().shell.evict(object);
+                evicted.into_iter().for_each(|input| self.step_holder(place, input));
             }
-            Op::Keep(id) => self.keep(place, id),
+            Op::Keep(id) => {
+                self.at.clients[place].change().shell.key_leases.renewed.insert(id);
+                self.step_holder(place, HolderInput::KeepAlive(id));
+            }
             Op::Close => self.step_holder(place, HolderInput::Close),
             Op::Vanish => self.vanish(place),
         }
@@ -170,46 +110,41 @@ impl Run<'_> {
             link.is_broken = true;
         }
         let client = self.at.clients[place].change();
-        (client.is_open, client.link, client.seeks) = (false, None, false);
-        (client.cache, client.keeping) = (Cache::default(), Keeping::default());
-        client.reads.clear();
-        client.writes.clear();
+        client.shell.end();
+        (client.link, client.seeks) = (None, false);
+        client.keys.clear();
         client.threads.iter_mut().for_each(|thread| *thread = Thread::Idle(usize::MAX));
     }
 
     /// The application writes: in a thread, or in the beginning of the world.
     pub(crate) fn write(&mut self, place: usize, thread: Option<(usize, usize)>, change: Write) {
         let client = self.at.clients[place].change();
-        client.numbers += 1;
-        let write = WriteId(client.numbers);
-        client.writes.insert(write, OpenWrite { change: change.clone(), key: None });
+        let (write, input) = client.shell.begin_write(change, 0);
         if let Some((thread, next)) = thread {
-            client.threads[thread] = Thread::Writes(next, write);
+            client.threads[thread] = Thread::Waits(next, write.0);
         }
-        self.step_holder(place, HolderInput::Write { write, change });
+        self.step_holder(place, input);
     }
 
     /// The application reads: in a thread, or in the beginning of the world.
     pub(crate) fn read(&mut self, place: usize, thread: Option<(usize, usize)>, object: Object) {
-        let begun = self.at.oracle.begin_read(&object);
-        let clock = self.world.client_clock(place, self.at.now);
+        let begun = self.at.oracle.versions.begin_read(&object);
+        let clock = self.client_clock(place);
         let client = &self.at.clients[place];
         if let (Some((thread, next)), true) = (thread, self.world.splits_hits)
-            && let Some(copy) = client.cache.copies.get(&object)
+            && let Some(copy) = client.shell.cache.copies.get(&object)
         {
             let path = copy.validity.volume.clone();
-            let validity = client.cache.volumes.get(&path).copied().unwrap_or_default();
-            let volume = Looked { path, validity };
+            let volume = Looked { validity: client.shell.cache.volume(&path), path };
             let (content, copy) = (Arc::clone(&copy.content), copy.validity.lease());
             let looked = Thread::Looked { next, object, begun, content, copy, volume };
             self.at.clients[place].change().threads[thread] = looked;
             return;
         }
-        if client.may_use(&object, clock, self.is_planted) {
-            let copy = client.cache.copies.get(&object).cloned();
-            return copy.into_iter().for_each(|copy| self.hit(place, &object, begun, &copy));
+        match self.at.clients[place].change().shell.hit(&object, clock) {
+            Some(content) => self.returns(place, &object, begun, &content),
+            None => self.miss(place, thread, object, begun),
         }
-        self.miss(place, thread, object, begun);
     }
 
     /// A thread that has looked up a copy reads the clock, and uses the copy if it may (S1).
@@ -217,51 +152,44 @@ impl Run<'_> {
         let looked = self.at.clients[place].threads[thread].clone();
         let Thread::Looked { next, object, begun, content, copy, volume } = looked else { return };
         self.at.clients[place].change().threads[thread] = Thread::Idle(next);
-        let clock = self.world.client_clock(place, self.at.now);
-        let may_use = if self.is_planted {
-            self.at.clients[place].holder.may_serve(&object, clock)
+        let (clock, client) = (self.client_clock(place), &self.at.clients[place]);
+        let may_use = if client.shell.cache.asks_holder {
+            client.shell.holder.may_serve(&object, clock)
         } else {
             may_use(copy, &volume.validity, clock)
         };
         if may_use {
-            self.at.clients[place].change().cache.used.insert(volume.path);
+            self.at.clients[place].change().shell.cache.used.insert(volume.path);
             self.returns(place, &object, begun, &content);
         } else {
             self.miss(place, Some((thread, next)), object, begun);
         }
     }
 
-    fn hit(&mut self, place: usize, object: &Object, begun: usize, copy: &Copy) {
-        self.at.clients[place].change().cache.used.insert(copy.validity.volume.clone());
-        self.returns(place, object, begun, &copy.content);
-    }
-
     fn miss(&mut self, place: usize, thread: Option<(usize, usize)>, object: Object, begun: usize) {
         let client = self.at.clients[place].change();
-        client.numbers += 1;
-        let read = ReadId(client.numbers);
-        client.reads.insert(read, OpenRead { object: object.clone(), begun });
+        let (read, input) = client.shell.begin_read(object, LeaseRequest::Implicit, (begun, 0));
         if let Some((thread, next)) = thread {
-            client.threads[thread] = Thread::Reads(next, read);
+            client.threads[thread] = Thread::Waits(next, read.0);
         }
-        self.step_holder(place, HolderInput::Read { read, object, lease: LeaseRequest::Implicit });
+        self.step_holder(place, input);
     }
 
     /// A read returns.
     fn returns(&mut self, place: usize, object: &Object, begun: usize, content: &Content) {
         self.say(|| format!("    client {place} reads {object}: {content:?}"));
-        let held = self.at.oracle.change().end_read(object, begun, content);
-        self.demand(held.map_err(|what| format!("client {place}: {what}")));
+        let held = self.at.oracle.change().versions.end_read(object, begun, content);
+        self.demand_of(place, held);
     }
 
     pub(crate) fn client_timer(&mut self, place: usize) {
-        let used = std::mem::take(&mut self.at.clients[place].change().cache.used);
-        self.step_holder(place, HolderInput::Timeout { used });
-        let clock = self.world.client_clock(place, self.at.now);
-        if self.at.clients[place].holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
+        let input = self.at.clients[place].change().shell.timeout();
+        self.step_holder(place, input);
+        let clock = self.client_clock(place);
+        if self.at.clients[place].shell.holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
             self.demand(Err(format!("client {place} requests a deadline at {clock} that has passed")));
         }
-        self.ends_were_told(place, clock);
+        self.ends_were_reported(place, clock);
     }
 
     /// The client notices that its connection is broken.
@@ -286,29 +214,44 @@ impl Run<'_> {
         client.links += 1;
         let id = LinkId { client: place, number: client.links };
         (client.link, client.seeks) = (Some(id), false);
-        self.at.links.push(crate::part::Part::new(Link::new(id, server)));
+        self.at.links.push(Part::new(Link::new(id, server)));
         self.step_holder(place, HolderInput::Connected);
     }
 
     /// One step of a client's holder. Carries out its effects in order, and the steps that they
     /// cause.
     pub(crate) fn step_holder(&mut self, place: usize, input: HolderInput) {
-        let clock = self.world.client_clock(place, self.at.now);
+        let clock = self.client_clock(place);
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             self.say(|| format!("    client {place} <- {input:?}"));
-            let effects = self.at.clients[place].change().holder.step(input, clock);
+            let effects = self.at.clients[place].change().shell.holder.step(input, clock);
             for effect in effects {
                 self.say(|| format!("    client {place} -> {effect:?}"));
                 self.carry_out_at_client(place, effect, &mut inputs);
             }
-            self.client_is_sound(place);
+            self.demand_of(place, self.at.clients[place].shell.check(clock));
             self.copies_are_true(place);
         }
     }
 
     fn carry_out_at_client(&mut self, place: usize, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) {
-        let client = self.at.clients[place].change();
+        match self.at.clients[place].change().shell.carry_out(effect, inputs) {
+            ClientEvent::Done => {}
+            ClientEvent::Served(reads, content) => {
+                for (read, open) in reads {
+                    self.returns(place, &open.object, open.begun, &content);
+                    self.go_on(place, read.0);
+                }
+            }
+            ClientEvent::WriteDone(write, open, result) => self.write_done(place, write, open, &result),
+            ClientEvent::Effect(effect) => self.carry_out_for_shell(place, effect),
+            ClientEvent::Wrong(what) => self.complain(place, what),
+        }
+    }
+
+    /// Carries out an effect that the client's shell has left.
+    fn carry_out_for_shell(&mut self, place: usize, effect: HolderEffect) {
         match effect {
             HolderEffect::Send { send_id, request } => {
                 self.note_sent(place, &request);
@@ -321,67 +264,42 @@ impl Run<'_> {
                     link.consents.push_back(consent);
                 }
             }
-            HolderEffect::Install { object, content, validity } => {
-                client.cache.copies.insert(object, Copy { content, validity });
-            }
-            HolderEffect::Revalidate { object, validity } => match client.cache.copies.get_mut(&object) {
-                Some(copy) => copy.validity = validity,
-                None => inputs.push_back(HolderInput::Evicted { object, stamp: validity.stamp }),
-            },
-            HolderEffect::Drop(objects) => client.cache.copies.retain(|object, _| !objects.contains(object)),
-            HolderEffect::DropAll => client.cache = Cache::default(),
-            HolderEffect::VolumeValidityChanged { volume, validity } => {
-                client.cache.volumes.insert(volume, validity);
-            }
-            HolderEffect::Serve { reads, object, content, .. } => self.serve(place, &reads, &object, &content),
-            HolderEffect::ServeCached { reads, object, stamp, .. } => {
-                let copy = client.cache.copies.get(&object).filter(|copy| copy.validity.stamp == stamp).cloned();
-                match copy {
-                    Some(copy) => self.serve(place, &reads, &object, &copy.content),
-                    None => {
-                        inputs.push_back(HolderInput::Evicted { object: object.clone(), stamp });
-                        let again =
-                            |read| HolderInput::Read { read, object: object.clone(), lease: LeaseRequest::Implicit };
-                        inputs.extend(reads.into_iter().map(again));
-                    }
+            HolderEffect::ReadFailed { reads, error } => {
+                reads.iter().for_each(|read| self.go_on(place, read.0));
+                if error != ReadFailure::Closed {
+                    self.complain(place, format!("a read failed: {error}"));
                 }
             }
-            HolderEffect::ReadFailed { reads, error } => self.reads_failed(place, &reads, &error),
-            HolderEffect::WriteDone { write, result } => self.write_done(place, write, &result),
-            HolderEffect::Connection(told) => {
-                if client.told.replace(told) == Some(told) {
-                    self.demand(Err(format!("client {place} got the report {told:?} twice")));
-                }
-            }
-            HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
-                self.lease_kept(place, id, (incarnation, until))
-            }
-            HolderEffect::KeyLeaseLost { id } => self.lease_over(place, id),
-            // No world attaches nodes to sessions.
-            HolderEffect::AttachedNodesLost { .. } => {
-                self.demand(Err(format!("client {place} got a report of lost nodes, but attached none")));
-            }
-            // No world has locks.
-            HolderEffect::LockChanged { .. }
-            | HolderEffect::LocksLost { .. }
-            | HolderEffect::WriteLeaseChanged { .. }
-            | HolderEffect::FlushLost { .. } => {
-                self.demand(Err(format!("client {place} got a report about a lock, but requested none")));
-            }
-            // No world has watches.
-            HolderEffect::Changes { .. } | HolderEffect::WatchLost { .. } => {
-                self.demand(Err(format!("client {place} got a report about a watch, but began none")));
-            }
-            HolderEffect::ClockExcessChanged { .. } => {}
-            HolderEffect::FindLeader { .. } => {
-                self.look_for_leader(place);
-                inputs.push_back(HolderInput::Disconnected);
-            }
+            HolderEffect::KeyLeaseRenewed { id, incarnation, .. } => self.key_lease_renewed(place, id, incarnation),
+            HolderEffect::FindLeader { .. } => self.look_for_leader(place),
             HolderEffect::Closed => {
                 self.look_for_leader(place);
-                let client = self.at.clients[place].change();
-                (client.is_open, client.seeks) = (false, false);
+                self.at.clients[place].change().seeks = false;
             }
+            HolderEffect::Connection(_)
+            | HolderEffect::KeyLeaseLost { .. }
+            | HolderEffect::ClockExcessChanged { .. } => {}
+            // No world attaches nodes to sessions, and none has locks or watches.
+            report => self.complain(place, format!("it got the report {report:?}, but requested none")),
+        }
+    }
+
+    /// A client hears only of key leases that it has granted or renews (S7b).
+    fn key_lease_renewed(&mut self, place: usize, id: LeaseId, incarnation: Incarnation) {
+        let (client, granted) = (&self.at.clients[place], GrantedKeyLease { id, incarnation });
+        let is_known = client.shell.key_leases.renewed.contains(&id);
+        if !is_known && !self.at.oracle.has_granted(client.shell.holder.session(), granted) {
+            self.complain(place, format!("it got a report of {granted:?}, which it did not grant"));
+        }
+    }
+
+    /// After a step at its deadline, the client has reported each key lease that has ended by its
+    /// clock.
+    fn ends_were_reported(&mut self, place: usize, clock: Instant) {
+        let leases = &self.at.clients[place].shell.key_leases;
+        let is_over = |id: &&LeaseId| leases.until.get(id).is_some_and(|(_, until)| *until <= clock);
+        if let Some(id) = leases.renewed.iter().find(is_over).copied() {
+            self.complain(place, format!("it got no report that key lease {id} is lost"));
         }
     }
 
@@ -395,54 +313,37 @@ impl Run<'_> {
         let Body::Write { write, .. } = &request.body else { return };
         let key = (request.header.session, request.header.sequence);
         // No two writes of a world are equal.
-        let open = self.at.clients[place].change().writes.values_mut().find(|open| open.change == *write);
-        let held = match open {
-            Some(OpenWrite { key: Some(old), .. }) if *old != key => {
-                Err(format!("client {place} sends {write:?} as {old:?} and then as {key:?}"))
-            }
-            Some(open) => {
-                open.key = Some(key);
-                Ok(())
-            }
-            None => Err(format!("client {place} sends {write:?}, for which no call waits")),
+        let client = self.at.clients[place].change();
+        let named = client.shell.open_write(write).map(|open| *client.keys.entry(open).or_insert(key));
+        let held = match named {
+            Some(named) if named == key => Ok(()),
+            Some(named) => Err(format!("it sends {write:?} as {named:?} and then as {key:?}")),
+            None => Err(format!("it sends {write:?}, for which no call waits")),
         };
-        self.demand(held);
+        self.demand_of(place, held);
     }
 
-    fn serve(&mut self, place: usize, reads: &[ReadId], object: &Object, content: &Content) {
-        for read in reads {
-            match self.at.clients[place].change().reads.remove(read) {
-                Some(open) if open.object == *object => self.returns(place, object, open.begun, content),
-                other => self.demand(Err(format!("client {place} serves {read:?} with {object}: {other:?}"))),
-            }
-            self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if other == read));
-        }
-    }
-
-    fn reads_failed(&mut self, place: usize, reads: &[ReadId], error: &ReadFailure) {
-        for read in reads {
-            self.at.clients[place].change().reads.remove(read);
-            self.go_on(place, |thread| matches!(thread, Thread::Reads(_, other) if other == read));
-        }
-        if *error != ReadFailure::Closed {
-            self.demand(Err(format!("client {place}: a read failed: {error}")));
-        }
-    }
-
-    fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteFailure>) {
-        let held = match self.at.clients[place].change().writes.remove(&write) {
-            Some(open) => self.at.oracle.change().end_write(open.key, result),
+    fn write_done(
+        &mut self,
+        place: usize,
+        write: WriteId,
+        open: Option<OpenWrite>,
+        result: &Result<Written, WriteFailure>,
+    ) {
+        let key = self.at.clients[place].change().keys.remove(&write);
+        let held = match open {
+            Some(_) => self.at.oracle.change().end_write(key, result),
             None => Err(format!("write {write:?} ended twice: {result:?}")),
         };
-        self.demand(held.map_err(|what| format!("client {place}: {what}")));
-        self.go_on(place, |thread| matches!(thread, Thread::Writes(_, other) if *other == write));
+        self.demand_of(place, held);
+        self.go_on(place, write.0);
     }
 
     /// The request that a thread waited for has ended.
-    fn go_on(&mut self, place: usize, waited: impl Fn(&Thread) -> bool) {
+    fn go_on(&mut self, place: usize, number: u64) {
         for thread in &mut self.at.clients[place].change().threads {
-            if waited(thread)
-                && let Thread::Reads(next, _) | Thread::Writes(next, _) = *thread
+            if let Thread::Waits(next, waited) = *thread
+                && waited == number
             {
                 *thread = Thread::Idle(next);
             }

@@ -24,12 +24,16 @@ pub(crate) fn end(world: &World, bug: Option<Bug>, situation: &Situation) -> Res
 /// No client waits for a request, and no departed client has left a lease.
 fn is_quiet(situation: &Situation) -> bool {
     let is_owned = |key: &LeaseKey| {
-        let open =
-            |session| situation.clients.iter().any(|client| client.is_open && client.holder.session() == Some(session));
+        let open = |session| {
+            situation
+                .clients
+                .iter()
+                .any(|client| client.shell.is_open && client.shell.holder.session() == Some(session))
+        };
         !matches!(key, LeaseKey::Volume(session, _) if !open(*session))
     };
     let waits = |situation: &Situation| {
-        situation.clients.iter().any(|client| !client.reads.is_empty() || !client.writes.is_empty())
+        situation.clients.iter().any(|client| !client.shell.reads.is_empty() || !client.shell.writes.is_empty())
     };
     !waits(situation) && situation.truth.leases().all(|(key, _)| is_owned(key))
 }
@@ -49,7 +53,7 @@ impl Run<'_> {
             self.verdict()?;
         }
         let waiting: Vec<_> =
-            self.at.clients.iter().map(|client| (client.reads.keys(), client.writes.keys())).collect();
+            self.at.clients.iter().map(|client| (client.shell.reads.keys(), client.shell.writes.keys())).collect();
         let leases: Vec<_> = self.at.truth.leases().map(|(key, _)| key).collect();
         Err(format!("in the end these operations still wait: {waiting:?}; and these leases still exist: {leases:?}"))
     }

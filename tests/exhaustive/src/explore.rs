@@ -8,13 +8,11 @@ use std::{
     collections::HashSet,
     fmt,
     hash::{BuildHasherDefault, Hasher},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
+use leasehold_model::threads::spread;
 use leasehold_protocol::planted::Bug;
 
 use crate::{beginning, ending, part::fingerprint, run::Run, situation::Situation, world::World};
@@ -195,28 +193,14 @@ impl Explorer<'_> {
 
     /// Expands all situations of one depth.
     fn level(&self, level: &[Situation], offset: usize) -> Vec<Haul> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut haul = Haul::default();
-            loop {
-                let begin = next.fetch_add(PORTION, Ordering::Relaxed);
-                if begin >= level.len() {
-                    return haul;
-                }
-                let end = (begin + PORTION).min(level.len());
-                for (place, situation) in level[begin..end].iter().enumerate() {
-                    let at = u32::try_from(offset + begin + place).unwrap_or(u32::MAX);
-                    self.expand(situation, at, &mut haul);
-                }
+        let portions = level.len().div_ceil(PORTION) as u64;
+        spread(self.search.threads, 0..portions, |haul: &mut Haul, portion| {
+            let begin = portion as usize * PORTION;
+            for (place, situation) in level.iter().enumerate().skip(begin).take(PORTION) {
+                let at = u32::try_from(offset + place).unwrap_or(u32::MAX);
+                self.expand(situation, at, haul);
             }
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.search.threads.max(1)).map(|_| scope.spawn(work)).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Haul>| match thread.join() {
-                Ok(haul) => haul,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            threads.into_iter().map(join).collect()
+            true
         })
     }
 

@@ -9,8 +9,9 @@
 //! most three clients, a few objects, faults and moments. It visits every situation that any order
 //! of steps leads to. Its result covers that world only, but completely.
 //!
-//! `judge` and `oracle` check every situation, and the rules check their own invariants. `ending`
-//! checks where nothing more can happen by itself. To test the harness, known mistakes are put back
+//! The clients and servers are those of `leasehold-model`, and so are the checks of each client's
+//! copies and leases. They run in every situation, like `oracle` and the invariants of the rules.
+//! `ending` checks where nothing more can happen by itself. To test the harness, known mistakes are put back
 //! (`protocol/src/planted.rs`).
 //!
 //! Not modelled: Raft itself and disks; more steps, faults and moments than a world declares;
@@ -26,11 +27,8 @@ mod beginning;
 mod client;
 mod ending;
 mod explore;
-mod judge;
-mod keeping;
 mod oracle;
 mod part;
-mod planting;
 mod run;
 mod server;
 mod situation;
@@ -38,6 +36,5 @@ pub mod world;
 mod worlds;
 
 pub use explore::{Report, Search, Violation, explore, walk};
-pub use planting::CAN_PLANT;
 pub use world::World;
 pub use worlds::{all, named};

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use leasehold_exhaustive::{CAN_PLANT, Search, World, all, explore, named, walk};
+use leasehold_exhaustive::{Search, World, all, explore, named, walk};
+use leasehold_model::planting::{CAN_PLANT, bug_named};
 use leasehold_protocol::planted::Bug;
 
 /// Visits every situation that any order of steps leads to in a small world, and checks each.
@@ -84,12 +85,6 @@ fn look_for_all(arguments: &Arguments, mut worlds: Vec<World>) {
         });
         println!("{bug:?} | {}", found.unwrap_or_else(|| "not found".to_owned()));
     }
-}
-
-fn bug_named(name: &str) -> Result<Bug, String> {
-    let found = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
-    let names = || Bug::ALL.map(|bug| format!("{bug:?}")).join(", ");
-    found.ok_or_else(|| format!("there is no mistake {name}: expected one of {}", names()))
 }
 
 fn refuse(what: &str) -> ExitCode {

@@ -5,30 +5,26 @@
 //! to a write shows a version, and so does a value read. Writes take effect once, and clients hear
 //! the true outcome (S9).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use leasehold_model::{
+    committed::{self, WriteKey},
+    fates::WriteFates,
+    versions::Versions,
+};
 use leasehold_protocol::{
-    command::{Command, GrantedKeyLease, LeaseKey, Outcome, Proposal, Write, Written},
+    command::{GrantedKeyLease, Outcome, Proposal, Write, Written},
     holder::WriteFailure,
-    id::{Incarnation, LeaseId, Revision, Sequence, SessionId},
-    object::{Content, Object},
+    id::SessionId,
+    object::Object,
     state::State,
 };
-
-/// Names a write in the log.
-pub(crate) type WriteKey = (SessionId, Sequence);
 
 /// The records of commits and answers.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Oracle {
-    /// All contents that each object has had.
-    versions: BTreeMap<Object, Vec<Content>>,
-    /// For each object, the place of the latest version that a client has seen.
-    told: BTreeMap<Object, usize>,
-    /// The places of the versions after each change.
-    after: BTreeMap<Revision, BTreeMap<Object, usize>>,
-    effects: BTreeMap<WriteKey, Revision>,
-    never: BTreeSet<WriteKey>,
+    pub(crate) versions: Versions,
+    fates: WriteFates,
     /// The key leases that were granted, by write.
     granted: BTreeMap<WriteKey, GrantedKeyLease>,
     /// How often each revocation lacked consents.
@@ -41,17 +37,8 @@ const UNCOVERED_MAX: u32 = 2;
 
 impl Oracle {
     pub(crate) fn new(truth: &State, objects: &[Object]) -> Self {
-        let versions = objects.iter().map(|object| (object.clone(), vec![truth.content(object)])).collect();
-        let told = objects.iter().map(|object| (object.clone(), 0)).collect();
-        Self {
-            versions,
-            told,
-            after: BTreeMap::new(),
-            effects: BTreeMap::new(),
-            never: BTreeSet::new(),
-            granted: BTreeMap::new(),
-            uncovered: BTreeMap::new(),
-        }
+        let (fates, granted, uncovered) = Default::default();
+        Self { versions: Versions::new(truth, objects), fates, granted, uncovered }
     }
 
     /// An entry was committed: `before` became `truth`. Returns what is wrong with that.
@@ -63,25 +50,16 @@ impl Oracle {
     ) -> Result<(), String> {
         truth.check()?;
         horizons_move_forward(before, truth)?;
-        for (object, versions) in &mut self.versions {
-            let content = truth.content(object);
-            if versions.last() != Some(&content) {
-                versions.push(content);
-            }
-        }
-        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            let Command::Write { session, sequence, write, .. } = command else { continue };
-            let key = (*session, *sequence);
+        self.versions.commit(truth);
+        for (key, write, outcome) in committed::writes(proposal, outcomes) {
             match (write, outcome) {
                 (Write::GrantLease { .. }, Outcome::Written(Ok(written))) => self.was_granted(key, written)?,
                 (Write::RevokeLease { .. }, Outcome::MissingConsents) => self.was_uncovered(key)?,
                 (_, Outcome::Written(Ok(written))) if written.revision > before.revision() => {
-                    self.took_effect(key, written.revision)?;
+                    self.versions.changed(written.revision);
+                    self.fates.took_effect(key, written.revision)?;
                 }
-                // The write changed no node, or its outcome is repeated.
-                (_, Outcome::Written(Ok(written))) => {
-                    self.effects.entry(key).or_insert(written.revision);
-                }
+                (_, Outcome::Written(Ok(written))) => self.fates.changed_nothing(key, written.revision),
                 _ => {}
             }
         }
@@ -111,36 +89,6 @@ impl Oracle {
         self.granted.iter().any(|((by, _), granted)| Some(*by) == session && *granted == lease)
     }
 
-    fn took_effect(&mut self, key: WriteKey, revision: Revision) -> Result<(), String> {
-        let places = self.versions.iter().map(|(object, versions)| (object.clone(), versions.len() - 1)).collect();
-        self.after.insert(revision, places);
-        if let Some(other) = self.effects.insert(key, revision) {
-            return Err(format!("write {key:?} took effect at {other} and again at {revision}"));
-        }
-        if self.never.contains(&key) {
-            return Err(format!("write {key:?} took effect at {revision} after it was refused"));
-        }
-        Ok(())
-    }
-
-    /// The place of the oldest version that a read beginning now may return.
-    pub(crate) fn begin_read(&self, object: &Object) -> usize {
-        self.told.get(object).copied().unwrap_or_default()
-    }
-
-    /// Judges a read that must return the version at place `begun` or a later one.
-    pub(crate) fn end_read(&mut self, object: &Object, begun: usize, content: &Content) -> Result<(), String> {
-        let Some(versions) = self.versions.get(object) else { return Ok(()) };
-        // Of versions with equal contents, the oldest that fits counts.
-        let Some(found) = versions.iter().skip(begun).position(|version| version == content) else {
-            let expected = &versions[begun..];
-            return Err(format!("stale read of {object}: {content:?}, expected one of {expected:?}"));
-        };
-        let told = self.told.entry(object.clone()).or_default();
-        *told = (*told).max(begun + found);
-        Ok(())
-    }
-
     /// The application received a write's outcome. `key` is its name in the log, if it was ever
     /// sent.
     pub(crate) fn end_write(
@@ -148,32 +96,15 @@ impl Oracle {
         key: Option<WriteKey>,
         result: &Result<Written, WriteFailure>,
     ) -> Result<(), String> {
-        let effect = key.and_then(|key| self.effects.get(&key)).copied();
-        let granted = key.and_then(|key| self.granted.get(&key)).copied();
-        let fits = match result {
-            Ok(written) if written.lease.is_some() => granted == written.lease,
-            Ok(written) => effect == Some(written.revision),
-            Err(WriteFailure::Refused(_)) => effect.is_none(),
-            Err(WriteFailure::NotSent) => key.is_none(),
-            Err(WriteFailure::OutcomeUnknown) => key.is_some(),
-        };
-        match (result, key) {
-            (Ok(written), _) => self.acknowledged(written.revision),
-            (Err(WriteFailure::Refused(_)), Some(key)) => {
-                self.never.insert(key);
+        if let Ok(written) = result {
+            self.versions.acknowledged(written.revision);
+            if written.lease.is_some() {
+                let granted = key.and_then(|key| self.granted.get(&key)).copied();
+                let wrong = || Err(format!("write {key:?} granted {granted:?}, but its answer was {written:?}"));
+                return if granted == written.lease { Ok(()) } else { wrong() };
             }
-            _ => {}
         }
-        if fits { Ok(()) } else { Err(format!("write {key:?} took effect at {effect:?}, told was {result:?}")) }
-    }
-
-    /// A client heard that this change, and so every earlier one, was made.
-    fn acknowledged(&mut self, revision: Revision) {
-        let Some(places) = self.after.get(&revision) else { return };
-        for (object, place) in places {
-            let told = self.told.entry(object.clone()).or_default();
-            *told = (*told).max(*place);
-        }
+        self.fates.ended(key, key.is_some(), result)
     }
 }
 
@@ -190,26 +121,4 @@ fn horizons_move_forward(before: &State, after: &State) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// The key leases that expired with an entry.
-pub(crate) fn expired<'a>(
-    proposal: &'a Proposal,
-    outcomes: &'a [Outcome],
-) -> impl Iterator<Item = (LeaseId, Incarnation)> {
-    proposal.commands.iter().zip(outcomes).filter_map(|(command, outcome)| match (command, outcome) {
-        (Command::Expire { lease: LeaseKey::Key(id), incarnation, .. }, Outcome::Expired) => Some((*id, *incarnation)),
-        _ => None,
-    })
-}
-
-/// The volume leases that ended with an entry.
-pub(crate) fn ended<'a>(
-    proposal: &'a Proposal,
-    outcomes: &'a [Outcome],
-) -> impl Iterator<Item = (&'a SessionId, &'a leasehold_protocol::path::NodePath)> {
-    proposal.commands.iter().zip(outcomes).filter_map(|(command, outcome)| match (command, outcome) {
-        (Command::Expire { lease: LeaseKey::Volume(session, volume), .. }, Outcome::Expired) => Some((session, volume)),
-        _ => None,
-    })
 }

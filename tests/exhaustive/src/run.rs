@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
+use leasehold_model::committed;
 use leasehold_protocol::{
-    command::Proposal,
-    lessor,
-    planted::{Bug, Planted},
+    command::Proposal, holder::HolderInput, lessor::LessorInput, planted::Bug, state::Applied, time::Instant,
 };
 
 use crate::{
     action::Action,
-    oracle::ended,
-    planting::planted,
     situation::{Link, LinkId, Situation},
     world::World,
 };
@@ -19,8 +16,7 @@ use crate::{
 /// A situation that an action is changing.
 pub(crate) struct Run<'a> {
     pub(crate) world: &'a World,
-    pub(crate) planted: Planted,
-    pub(crate) is_planted: bool,
+    pub(crate) bug: Option<Bug>,
     pub(crate) at: Situation,
     violation: Option<String>,
     /// What happened, as text, if it is recorded.
@@ -30,7 +26,7 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     pub(crate) fn new(world: &'a World, bug: Option<Bug>, at: Situation, keeps_lines: bool) -> Self {
         let lines = keeps_lines.then(Vec::new);
-        Self { world, planted: planted(bug), is_planted: bug.is_some(), at, violation: None, lines }
+        Self { world, bug, at, violation: None, lines }
     }
 
     /// Records a line of text, if text is recorded.
@@ -49,6 +45,20 @@ impl<'a> Run<'a> {
         if let Err(what) = held {
             self.violation.get_or_insert(what);
         }
+    }
+
+    /// Records a violation by a client.
+    pub(crate) fn complain(&mut self, client: usize, what: String) {
+        self.demand_of(client, Err(what));
+    }
+
+    /// Like [`demand`](Self::demand), for an invariant about a client.
+    pub(crate) fn demand_of(&mut self, client: usize, held: Result<(), String>) {
+        self.demand(held.map_err(|what| format!("client {client}: {what}")));
+    }
+
+    pub(crate) fn client_clock(&self, client: usize) -> Instant {
+        self.world.client_clock(client, self.at.now)
     }
 
     pub(crate) fn verdict(&mut self) -> Result<(), String> {
@@ -72,7 +82,7 @@ impl<'a> Run<'a> {
             Action::Commit => self.commit_oldest(),
             Action::Ask { server } => self.ask(server),
             Action::Verdict { server } => self.hear_verdict(server),
-            Action::ServerTimer { server } => self.step_lessor(server, lessor::LessorInput::Timeout),
+            Action::ServerTimer { server } => self.step_lessor(server, LessorInput::Timeout),
             Action::Learn { server } => self.step_down(server),
             Action::Elect { server, kept, is_late } => self.elect(server, kept, is_late),
             Action::Advance => self.advance(),
@@ -114,7 +124,7 @@ impl<'a> Run<'a> {
         let Some(link) = self.at.link_mut(id) else { return };
         let server = link.server;
         if let Some((send_id, request)) = link.requests.remove(place) {
-            self.server_is_asked(server, id, send_id, &request);
+            self.server_is_asked(server, id, send_id, Arc::unwrap_or_clone(request));
         }
     }
 
@@ -122,7 +132,7 @@ impl<'a> Run<'a> {
         let Some(link) = self.at.link_mut(id) else { return };
         let server = link.server;
         if let Some(consent) = link.consents.pop_front() {
-            self.step_lessor(server, lessor::LessorInput::Consent(consent));
+            self.step_lessor(server, LessorInput::Consent(consent));
         }
     }
 
@@ -132,19 +142,19 @@ impl<'a> Run<'a> {
         }
         if let Some((send_id, response)) = self.at.link_mut(id).and_then(|link| link.responses.remove(place)) {
             let response = Arc::unwrap_or_clone(response);
-            self.step_holder(id.client, leasehold_protocol::holder::HolderInput::Answered { send_id, response });
+            self.step_holder(id.client, HolderInput::Answered { send_id, response });
         }
     }
 
     fn down_recall(&mut self, id: LinkId) {
         if let Some(recall) = self.at.link_mut(id).and_then(|link| link.recalls.pop_front()) {
-            self.step_holder(id.client, leasehold_protocol::holder::HolderInput::Recalled(recall));
+            self.step_holder(id.client, HolderInput::Recalled(recall));
         }
     }
 
     /// A quorum has an entry, so its position in the order is final. Every usable copy must equal
     /// the new state.
-    pub(crate) fn commit(&mut self, proposal: &Proposal) -> leasehold_protocol::state::Applied {
+    pub(crate) fn commit(&mut self, proposal: &Proposal) -> Applied {
         let before = self.at.truth.clone();
         let index = before.applied_index() + 1;
         let applied = self.at.truth.change().apply(index, proposal);
@@ -154,13 +164,22 @@ impl<'a> Run<'a> {
         self.say(|| format!("    outcomes: {outcomes:?}"));
         let held = self.at.oracle.change().committed(&before, &self.at.truth, (proposal, outcomes));
         self.demand(held);
-        for (session, volume) in ended(proposal, outcomes) {
-            self.nobody_counts_on(*session, volume);
+        for (lease, incarnation) in committed::expired(proposal, outcomes) {
+            for client in 0..self.at.clients.len() {
+                let held = self.at.clients[client].shell.check_ended(lease, incarnation, self.client_clock(client));
+                self.demand_of(client, held);
+            }
         }
-        self.nobody_counts_on_expired(proposal, outcomes);
         for client in 0..self.at.clients.len() {
             self.copies_are_true(client);
         }
         applied
+    }
+
+    /// No client may use an old copy. The end of a lease cannot make a usable copy old. So this
+    /// check runs when a client or the true state has changed.
+    pub(crate) fn copies_are_true(&mut self, client: usize) {
+        let held = self.at.clients[client].shell.check_copies(&self.at.truth, self.client_clock(client));
+        self.demand_of(client, held);
     }
 }

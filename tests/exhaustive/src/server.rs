@@ -7,18 +7,21 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use leasehold_model::{
+    planting::planted,
+    server::{ServerEvent, lessor_config, not_leader},
+};
 use leasehold_protocol::{
     command::{Command, Proposal},
     holder::SendId,
-    id::{Epoch, RequestId},
-    lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
-    limits::Limits,
-    message::{Body, Refusal, Request, Response},
+    id::Epoch,
+    lessor::LessorInput,
+    message::{Request, Response},
 };
 
 use crate::{
     run::Run,
-    situation::{LinkId, Proof, Server},
+    situation::{LinkId, Proof},
 };
 
 impl Run<'_> {
@@ -30,33 +33,30 @@ impl Run<'_> {
         self.say(|| format!("    server {place} <- {input:?}"));
         let server = self.at.servers[place].change();
         server.stepped = now;
-        let Server { lessor: Some(lessor), state, .. } = server else { return };
-        let effects = lessor.step(input, state, clock);
-        let held = lessor.check(state);
+        if server.shell.lessor.is_none() {
+            return;
+        }
+        let events = server.shell.step(input, &server.state, clock);
+        let held = server.shell.check(&server.state);
         self.demand(held.map_err(|what| format!("server {place}: {what}")));
-        self.carry_out(place, effects);
+        self.carry_out(place, events);
         self.propose(place);
     }
 
-    fn carry_out(&mut self, place: usize, effects: Vec<LessorEffect>) {
-        for effect in effects {
-            self.say(|| format!("    server {place} -> {effect:?}"));
-            match effect {
-                LessorEffect::Reply { id, response } => {
-                    if let Some((link, send_id)) = self.at.servers[place].change().asked.remove(&id) {
-                        self.send_down(link, send_id, response);
-                    }
-                }
-                LessorEffect::Recall(recall) => {
-                    let route = self.at.servers[place].routes.get(&recall.session).map(|(_, link)| *link);
-                    if let Some(link) = route.and_then(|link| self.at.link_mut(link)).filter(|link| link.carries()) {
+    fn carry_out(&mut self, place: usize, events: Vec<ServerEvent<(LinkId, SendId), LinkId>>) {
+        for event in events {
+            self.say(|| format!("    server {place} -> {event:?}"));
+            match event {
+                ServerEvent::Answer(_, (link, send_id), response) => self.send_down(link, send_id, *response),
+                ServerEvent::Recall(to, recall) => {
+                    if let Some(link) = self.at.link_mut(to).filter(|link| link.carries()) {
                         link.recalls.push_back(recall);
                     }
                 }
-                LessorEffect::ClockChanged { .. } => {}
-                LessorEffect::Prove { round } => {
+                ServerEvent::Prove(round) => {
                     self.at.servers[place].change().proof = Some(Proof { round, verdict: None });
                 }
+                ServerEvent::Wrong(what) => self.demand(Err(format!("server {place}: {what}"))),
             }
         }
     }
@@ -67,23 +67,13 @@ impl Run<'_> {
         }
     }
 
-    pub(crate) fn server_is_asked(&mut self, place: usize, link: LinkId, send_id: SendId, request: &Request) {
-        if self.at.servers[place].lessor.is_none() {
-            let leader = Some(self.at.leader.to_string());
-            let result = Err(Refusal::NotLeader { leader });
-            let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
-            return self.send_down(link, send_id, response);
+    pub(crate) fn server_is_asked(&mut self, place: usize, link: LinkId, send_id: SendId, request: Request) {
+        if self.at.servers[place].shell.lessor.is_none() {
+            return self.send_down(link, send_id, not_leader(Some(self.at.leader.to_string())));
         }
-        let server = self.at.servers[place].change();
-        if let Body::Register = request.body {
-            let route = (request.header.registration, link);
-            let last = server.routes.entry(request.header.session).or_insert(route);
-            *last = route.max(*last);
-        }
-        let free = (1..).map(RequestId).find(|id| !server.asked.contains_key(id));
-        let id = free.unwrap_or_default();
-        server.asked.insert(id, (link, send_id));
-        self.step_lessor(place, LessorInput::Request { id, request: request.clone() });
+        let shell = &mut self.at.servers[place].change().shell;
+        let input = shell.receive(shell.free_id(), (link, send_id), link, request);
+        self.step_lessor(place, input);
     }
 
     /// The server appends its lessor's proposals. Those of a server that no longer leads are lost.
@@ -91,7 +81,7 @@ impl Run<'_> {
         let clock = self.world.server_clock(place, self.at.now);
         let leads = self.at.leads(place);
         let server = self.at.servers[place].change();
-        while let Some(proposal) = server.lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock)) {
+        while let Some(proposal) = server.shell.take_proposal(clock) {
             if leads {
                 server.tail.push_back(Arc::new(proposal));
             }
@@ -110,7 +100,7 @@ impl Run<'_> {
         let truth = self.at.truth.clone();
         let server = self.at.servers[leader].change();
         server.state = truth;
-        if server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal)) {
+        if server.shell.is_mine(&proposal) {
             self.step_lessor(leader, LessorInput::committed(proposal.number, applied));
         }
     }
@@ -157,18 +147,11 @@ impl Run<'_> {
         self.at.term += 1;
         self.at.leader = place;
         let (now, term) = (self.at.now, self.at.term);
-        let config = LessorConfig {
-            replica: place as u64,
-            attempt: term,
-            drift: self.world.drift(),
-            limits: Limits::default(),
-            bounds: LessorBounds::DEFAULT,
-            planted: self.planted,
-        };
+        let config = lessor_config(place as u64, term, self.world.drift(), planted(self.bug));
         let clock = self.world.server_clock(place, now);
         let state = self.at.truth.clone();
         let server = self.at.servers[place].change();
-        server.lessor = Some(Lessor::new(config, &state, Duration::ZERO, clock));
+        server.shell.lead(config, &state, Duration::ZERO, clock);
         (server.state, server.term, server.stepped) = (state, term, now);
         self.propose(place);
     }
@@ -178,15 +161,7 @@ impl Run<'_> {
         let clock = self.world.server_clock(place, self.at.now);
         let server = self.at.servers[place].change();
         (server.tail, server.proof) = (VecDeque::new(), None);
-        if let Some(lessor) = server.lessor.take() {
-            let effects = lessor.step_down(&server.state, clock);
-            self.carry_out(place, effects);
-        }
-        let server = self.at.servers[place].change();
-        server.routes.clear();
-        let left = std::mem::take(&mut server.asked);
-        if !left.is_empty() {
-            self.demand(Err(format!("server {place} stepped down and left requests unanswered: {left:?}")));
-        }
+        let events = server.shell.step_down(&server.state, clock);
+        self.carry_out(place, events);
     }
 }

@@ -8,14 +8,12 @@
 //! Only numbers that no rule reads are normalized: a request waits at the server under the lowest
 //! free number.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
+use leasehold_model::server::ServerShell;
 use leasehold_protocol::{
     command::Proposal,
     holder::SendId,
-    id::{RequestId, SessionId},
-    lessor::Lessor,
     message::{Consent, Recall, Request, Response},
     state::State,
 };
@@ -29,14 +27,14 @@ use crate::{
 };
 
 /// Names a connection: the client, and the number of the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LinkId {
     pub(crate) client: usize,
     pub(crate) number: u32,
 }
 
 /// A connection with its messages, in four streams. Each keeps its order.
-#[derive(Debug, Clone, Hash)]
+#[derive(Debug, Clone, Default, Hash)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) server: usize,
@@ -58,18 +56,16 @@ pub(crate) struct Proof {
     pub(crate) verdict: Option<bool>,
 }
 
-/// A server, and its lessor while it leads or believes so.
+/// A server. The address of an answer is the connection and the sending.
 #[derive(Debug, Clone, Hash)]
 pub(crate) struct Server {
     /// The applied state: that of an earlier commit, sealed then.
     pub(crate) state: Part<State>,
-    pub(crate) lessor: Option<Lessor>,
+    pub(crate) shell: ServerShell<(LinkId, SendId), LinkId>,
     /// The leadership of the lessor.
     pub(crate) term: u64,
     /// Its appended entries that no quorum has. Empty on a deposed server: its entries are lost.
     pub(crate) tail: VecDeque<Arc<Proposal>>,
-    pub(crate) routes: BTreeMap<SessionId, (u64, LinkId)>,
-    pub(crate) asked: BTreeMap<RequestId, (LinkId, SendId)>,
     pub(crate) proof: Option<Proof>,
     /// The true time of its last step.
     pub(crate) stepped: u64,
@@ -146,7 +142,7 @@ impl Situation {
             // has used it.
             return actions.push(Action::Finish { client: place, thread });
         }
-        if !client.is_open {
+        if !client.shell.is_open {
             return;
         }
         for (thread, at) in client.threads.iter().enumerate() {
@@ -157,7 +153,7 @@ impl Situation {
             }
         }
         let clock = world.client_clock(place, self.now);
-        if client.holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
+        if client.shell.holder.next_deadline().is_some_and(|deadline| deadline <= clock) {
             actions.push(Action::ClientTimer { client: place });
         }
         let is_broken = |id| self.link(id).is_some_and(|link| link.is_broken);
@@ -167,7 +163,7 @@ impl Situation {
         if client.seeks {
             for server in 0..self.servers.len() {
                 let is_allowed = self.leads(server) || self.left.misdirections > 0;
-                if self.servers[server].lessor.is_some() && is_allowed {
+                if self.servers[server].shell.lessor.is_some() && is_allowed {
                     actions.push(Action::Connect { client: place, server });
                 }
             }
@@ -197,7 +193,7 @@ impl Situation {
         if link.requests.len() > 1 && self.left.overtakings > 0 {
             actions.push(Action::Up { link: id, place: 1 });
         }
-        if client.link != Some(id) || !client.is_open || client.is_locked() {
+        if client.link != Some(id) || !client.shell.is_open || client.is_locked() {
             return;
         }
         if !link.responses.is_empty() {
@@ -213,7 +209,7 @@ impl Situation {
 
     fn actions_of_server(&self, world: &World, place: usize, actions: &mut Vec<Action>) {
         let server = &self.servers[place];
-        if server.lessor.is_none() {
+        if server.shell.lessor.is_none() {
             return;
         }
         if self.leads(place) && !server.tail.is_empty() {
@@ -254,16 +250,7 @@ impl Situation {
 
 impl Link {
     pub(crate) fn new(id: LinkId, server: usize) -> Self {
-        Self {
-            id,
-            server,
-            is_broken: false,
-            is_cut: false,
-            requests: VecDeque::new(),
-            consents: VecDeque::new(),
-            responses: VecDeque::new(),
-            recalls: VecDeque::new(),
-        }
+        Self { id, server, ..Self::default() }
     }
 
     /// Whether a message on it may still reach a server.
@@ -279,15 +266,6 @@ impl Link {
 
 impl Server {
     pub(crate) fn new(state: Part<State>) -> Self {
-        Self {
-            state,
-            lessor: None,
-            term: 0,
-            tail: VecDeque::new(),
-            routes: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            proof: None,
-            stepped: 0,
-        }
+        Self { state, shell: ServerShell::default(), term: 0, tail: VecDeque::new(), proof: None, stepped: 0 }
     }
 }

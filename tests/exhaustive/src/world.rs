@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::clock::Clock;
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::LeaseId,
@@ -135,105 +136,90 @@ impl World {
     }
 
     /// Adds a node.
-    #[must_use]
     pub fn node(mut self, at: &str, value: &'static str) -> Self {
         self.nodes.push((path(at), value));
         self
     }
 
     /// Adds a volume.
-    #[must_use]
     pub fn volume(mut self, at: &str) -> Self {
         self.volumes.push(path(at));
         self
     }
 
     /// Adds a client.
-    #[must_use]
     pub fn member(mut self, member: Member) -> Self {
         self.members.push(member);
         self
     }
 
     /// Sets the servers, by how many parts per million each one's clock is fast.
-    #[must_use]
     pub fn servers(mut self, fast: &[i64]) -> Self {
         self.servers = fast.to_vec();
         self
     }
 
     /// Adds moments to which time may jump, in milliseconds.
-    #[must_use]
     pub fn moments(mut self, moments: &[u64]) -> Self {
         self.moments.extend(moments);
         self
     }
 
     /// Sets the first moment, in milliseconds: no process has run since time jumped there.
-    #[must_use]
     pub fn first_moment(mut self, moment: u64) -> Self {
         self.moments[0] = moment;
         self
     }
 
     /// Sets the possible faults.
-    #[must_use]
     pub fn faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self
     }
 
     /// Sets the term of object leases, in milliseconds.
-    #[must_use]
     pub fn object_term(mut self, millis: u64) -> Self {
         self.settings = settings(millis, self.settings.tracking());
         self
     }
 
     /// Makes every session covering: the lessor does not track objects one by one.
-    #[must_use]
     pub fn covering(mut self) -> Self {
         self.settings = settings(TERM * 10, Tracking::Covering);
         self
     }
 
     /// Sets the age of the first writes when clients begin to read.
-    #[must_use]
     pub fn age(mut self, age: Duration) -> Self {
         self.age = age;
         self
     }
 
     /// Sets how long no client sends anything at first.
-    #[must_use]
     pub fn silence(mut self, silence: Duration) -> Self {
         self.silence = silence;
         self
     }
 
     /// Makes a hit take two steps.
-    #[must_use]
     pub fn splits_hits(mut self) -> Self {
         self.splits_hits = true;
         self
     }
 
     /// Makes ticks wait for their commit like other entries.
-    #[must_use]
     pub fn slow_ticks(mut self) -> Self {
         self.commits_ticks = false;
         self
     }
 
     /// Sets the least number of situations.
-    #[must_use]
     pub fn least(mut self, situations: usize) -> Self {
         self.least = situations;
         self
     }
 
     /// Marks the world as one that takes minutes.
-    #[must_use]
     pub fn large(mut self) -> Self {
         self.is_large = true;
         self
@@ -250,12 +236,12 @@ impl World {
 
     /// The reading of a server's clock at a true time in microseconds.
     pub(crate) fn server_clock(&self, server: usize, now: u64) -> Instant {
-        reading(self.servers[server], now)
+        Clock::new(ORIGIN, self.servers[server]).read(now)
     }
 
     /// The reading of a client's clock at a true time in microseconds.
     pub(crate) fn client_clock(&self, client: usize, now: u64) -> Instant {
-        reading(self.members[client].fast, now)
+        Clock::new(ORIGIN, self.members[client].fast).read(now)
     }
 
     /// Every object that the world is about.
@@ -285,31 +271,22 @@ impl Member {
     }
 
     /// Sets its writes before all reads.
-    #[must_use]
     pub fn first(mut self, writes: &[Write]) -> Self {
         self.first = writes.to_vec();
         self
     }
 
     /// Sets the objects that it reads before the exploration begins.
-    #[must_use]
     pub fn holds(mut self, objects: &[Object]) -> Self {
         self.warm = objects.to_vec();
         self
     }
 
     /// Adds a thread that does these operations in order, beside its other threads.
-    #[must_use]
     pub fn does(mut self, ops: &[Op]) -> Self {
         self.threads.push(ops.to_vec());
         self
     }
-}
-
-fn reading(fast: i64, now: u64) -> Instant {
-    let ahead = i128::from(now) * i128::from(fast) / 1_000_000;
-    let micros = i128::from(ORIGIN) + i128::from(now) + ahead;
-    Instant::from_micros(u64::try_from(micros).unwrap_or_default())
 }
 
 pub(crate) fn settings(object_term: u64, tracking: Tracking) -> VolumeSettings {

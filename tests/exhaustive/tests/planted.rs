@@ -5,9 +5,8 @@
 //! `cargo run --release -p leasehold-exhaustive --features planted-bugs -- WORLD --plant NAME`
 //! shows the path.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use leasehold_exhaustive::{Search, all, explore, named};
+use leasehold_model::threads::{processors, spread};
 use leasehold_protocol::planted::Bug;
 
 /// Each mistake, a world that finds it, and the length of the shortest path.
@@ -72,16 +71,11 @@ fn complaint((bug, name, depth): (Bug, &str, usize)) -> Option<String> {
 
 #[test]
 fn every_mistake_of_the_table_is_found_by_a_shortest_path() {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let rows = || FOUND.get(next.fetch_add(1, Ordering::Relaxed));
-        std::iter::from_fn(rows).filter_map(|row| complaint(*row)).collect::<Vec<_>>()
-    };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let complaints: Vec<String> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    let complaints = spread(processors(), 0..FOUND.len() as u64, |own: &mut Vec<String>, row| {
+        own.extend(complaint(FOUND[row as usize]));
+        true
     });
+    let complaints = complaints.concat();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 

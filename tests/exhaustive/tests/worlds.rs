@@ -5,14 +5,14 @@
 //! path to a violation.
 
 use leasehold_exhaustive::{Search, all, explore, named};
+use leasehold_model::threads::processors;
 
 /// No world of a test has more situations.
 const MOST: usize = 2_000_000;
 
 fn explored(name: &str) {
     let world = named(name).unwrap_or_else(|| panic!("there is no world {name}"));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = explore(&world, Search { bug: None, threads, most: MOST });
+    let report = explore(&world, Search { bug: None, threads: processors(), most: MOST });
     println!("{name}: {report}");
     if let Some(violation) = report.violation {
         panic!("{}\n\nrepeat: cargo run --release -p leasehold-exhaustive -- {name}", violation.path);

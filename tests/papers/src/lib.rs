@@ -2,11 +2,15 @@
 //! Leasehold.
 //!
 //! The rules are the shipped holders, lessor and state. They run in virtual time, on a network that
-//! only delays. A seed decides everything: the same seed is the same run.
+//! only delays (`world`). A workload says what the applications do, and when (`workload`). A seed
+//! decides everything: the same seed is the same run.
 //! `cargo run --release -p leasehold-papers` prints the curves.
 
 pub mod gray_cheriton;
 
+mod counts;
+mod workload;
 mod world;
 
-pub use world::{Counts, Workload, run};
+pub use counts::Counts;
+pub use workload::{Workload, run};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::client::OpenWrite;
 use leasehold_protocol::{
     command::{Attach, Condition, Write, Written},
     holder::{HolderInput, WriteFailure, WriteId},
@@ -12,7 +13,6 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    client::OpenWrite,
     event::Event,
     invariants::{self, registrations::Registrations},
     locks,
@@ -32,14 +32,14 @@ impl World {
         let next = self.rng.wait(self.profile.act_every);
         self.after(next, Event::Act { client: place });
         let client = &self.clients[place];
-        if !client.is_open {
+        if !client.shell.is_open {
             return;
         }
         if self.act_widely(place) {
             return;
         }
         let client = &self.clients[place];
-        if client.reads.len() + client.writes.len() > OPEN_MAX {
+        if client.shell.reads.len() + client.shell.writes.len() > OPEN_MAX {
             return;
         }
         if self.rng.chance(20) {
@@ -64,20 +64,11 @@ impl World {
     pub(crate) fn write(&mut self, place: usize, change: Write) {
         let client = &mut self.clients[place];
         // The log could not tell two equal writes of one client apart.
-        if client.writes.values().any(|open| open.change == change) {
+        if client.shell.open_write(&change).is_some() {
             return;
         }
-        let write = self.begin_write(place, &change);
-        self.step_holder(place, HolderInput::Write { write, change });
-    }
-
-    /// Records a write that the application waits for from now on.
-    pub(crate) fn begin_write(&mut self, place: usize, change: &Write) -> WriteId {
-        let client = &mut self.clients[place];
-        client.numbers += 1;
-        let write = WriteId(client.numbers);
-        client.writes.insert(write, OpenWrite { change: change.clone(), since: self.steps });
-        write
+        let (_, input) = client.shell.begin_write(change, self.steps);
+        self.step_holder(place, input);
     }
 
     /// A random write. Every value is unique.
@@ -110,7 +101,7 @@ impl World {
         if !path.is_root() && self.rng.chance(250) {
             return Write::Delete { path, recursive: self.rng.chance(400), condition };
         }
-        let value = format!("{}.{}", client.life, client.numbers).into_bytes();
+        let value = format!("{}.{}", client.life, client.shell.numbers).into_bytes();
         let attach = self.attach(&path);
         Write::Put { path, value: value.into(), condition, attach }
     }
@@ -157,8 +148,8 @@ impl World {
     pub(crate) fn let_go(&mut self, place: usize, id: LeaseId) {
         self.step_holder(place, HolderInput::StopKeepAlive(id));
         let client = &mut self.clients[place];
-        client.keeps.remove(&id);
-        client.key_leases.remove(&id);
+        client.shell.key_leases.renewed.remove(&id);
+        client.shell.key_leases.until.remove(&id);
     }
 
     fn change_of_volume(&mut self) -> Write {
@@ -177,13 +168,17 @@ impl World {
         }
     }
 
-    pub(crate) fn write_done(&mut self, place: usize, write: WriteId, result: &Result<Written, WriteFailure>) {
+    pub(crate) fn write_done(
+        &mut self,
+        place: usize,
+        write: WriteId,
+        open: Option<OpenWrite>,
+        result: &Result<Written, WriteFailure>,
+    ) {
         if let Err(WriteFailure::OutcomeUnknown) = result {
             self.tally.add("writes of unknown outcome");
         }
-        let client = &mut self.clients[place];
-        let name = (client.life, write);
-        let open = client.writes.remove(&write);
+        let name = (self.clients[place].life, write);
         let change = open.as_ref().map(|open| open.change.clone());
         let held = match open {
             Some(open) => {
@@ -206,19 +201,19 @@ impl World {
         invariants::registrations::wrote(&mut self.clients[place], change.as_ref(), result);
         if let Ok(written) = result {
             self.handed_over(place, change.as_ref());
-            self.oracle.acknowledged(written.revision);
+            self.oracle.acknowledge(written.revision);
         }
         self.demand(held.map_err(|what| format!("client {place}: {what}")));
     }
 
     fn give_up(&mut self, place: usize) {
         let client = &mut self.clients[place];
-        let read = client.reads.keys().next().copied();
+        let read = client.shell.reads.keys().next().copied();
         // Never cancel a write about locks: nobody would release the lock that it may grant.
-        let mut writes = client.writes.iter().filter(|(_, open)| !locks::is_about_locks(&open.change));
+        let mut writes = client.shell.writes.iter().filter(|(_, open)| !locks::is_about_locks(&open.change));
         let write = writes.next().map(|(write, _)| *write);
         if let Some(read) = read {
-            client.reads.remove(&read);
+            client.shell.reads.remove(&read);
             self.tally.add("reads given up");
             self.step_holder(place, HolderInput::CancelRead(read));
         } else if let Some(write) = write {
@@ -230,11 +225,11 @@ impl World {
     /// The cache drops a copy, as if it lacked room.
     pub(crate) fn evict(&mut self, place: usize) {
         let client = &mut self.clients[place];
-        let at = self.rng.index(client.cache.copies.len());
-        let Some((object, copy)) = client.cache.copies.iter().nth(at) else { return };
-        let (object, stamp) = (object.clone(), copy.validity.stamp);
-        client.cache.copies.remove(&object);
-        self.step_holder(place, HolderInput::Evicted { object, stamp });
+        let at = self.rng.index(client.shell.cache.copies.len());
+        let object = client.shell.cache.copies.keys().nth(at).cloned();
+        if let Some(input) = object.and_then(|object| client.shell.evict(object)) {
+            self.step_holder(place, input);
+        }
     }
 
     pub(crate) fn close_client(&mut self, place: usize) {
@@ -243,28 +238,24 @@ impl World {
 
     /// The client abandons its writes. Each may have taken effect, or may still do so.
     pub(crate) fn forget_writes(&mut self, place: usize) {
-        for open in std::mem::take(&mut self.clients[place].writes).into_values() {
+        for open in std::mem::take(&mut self.clients[place].shell.writes).into_values() {
             invariants::linearizability::wrote(&mut self.told, &open.change, (open.since, self.steps), None);
         }
     }
 
     /// The client's process ends, and another one starts. Nobody waits for the old one's requests.
     pub(crate) fn restart_client(&mut self, place: usize) {
+        self.forget_write_leases(place);
+        self.forget_writes(place);
         let client = &mut self.clients[place];
-        client.is_open = false;
-        client.cache = Default::default();
-        client.keeps.clear();
-        client.key_leases.clear();
+        client.shell.end();
         client.registrations = Registrations::default();
         client.locks.clear();
         client.watches = Default::default();
-        self.forget_write_leases(place);
-        let client = &mut self.clients[place];
         let life = client.life;
         if let Some(connection) = client.connection.take() {
             self.connections[connection].is_broken = true;
         }
-        self.forget_writes(place);
         // The connection belongs to the old process: the new one must not receive what is in flight
         // on it.
         let after = self.rng.between(10 * MS, 500 * MS);

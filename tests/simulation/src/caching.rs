@@ -46,7 +46,7 @@ impl World {
         let client = &self.clients[place];
         let status = client.locks.get(&lock).map(|(_, status)| *status);
         let is_exclusive = matches!(status, Some(LockStatus::Granted { mode: LockMode::Exclusive, .. }));
-        let mut changes = client.writes.values().map(|open| &open.change);
+        let mut changes = client.shell.writes.values().map(|open| &open.change);
         let is_changing = changes.any(|change| match change {
             Write::TakeWriteLease { lock: other, .. }
             | Write::ChangeLockMode { lock: other, .. }
@@ -57,13 +57,13 @@ impl World {
             return false;
         }
         let clock = client.machine.clock.read(self.now);
-        let found = client.holder.write_lease_value(lock, clock).cloned();
+        let found = client.shell.holder.write_lease_value(lock, clock).cloned();
         match found {
             Some(found) => self.use_write_lease(place, lock, &found),
             None if self.clients[place].write_leased.contains_key(&lock) => return false,
             None if self.oracle.truth.node(path).is_none() => {
                 let client = &self.clients[place];
-                let value = format!("{}.{}", client.life, client.numbers).into_bytes();
+                let value = format!("{}.{}", client.life, client.shell.numbers).into_bytes();
                 self.write(place, Write::put(path.clone(), value.into()));
             }
             None => self.write(place, Write::TakeWriteLease { path: path.clone(), lock }),
@@ -84,20 +84,19 @@ impl World {
 
     fn use_write_lease(&mut self, place: usize, lock: LockId, found: &Value) {
         let Some(write_lease) = self.clients[place].write_leased.get_mut(&lock) else {
-            return self
-                .demand(Err(format!("client {place} has a write lease under lock {lock} that was not reported")));
+            return self.complain(place, format!("it has a write lease under lock {lock} that was not reported"));
         };
         let last = write_lease.last().unwrap_or(found).clone();
         write_lease.first.get_or_insert_with(|| found.clone());
         if last != *found {
-            self.demand(Err(format!("client {place} set {last:?} under lock {lock}, and reads {found:?}")));
+            self.complain(place, format!("it set {last:?} under lock {lock}, and reads {found:?}"));
         }
         self.tally.add("reads under a write lease");
         match self.rng.below(10) {
             0..=5 => {
                 let client = &mut self.clients[place];
-                client.numbers += 1;
-                let value: Value = format!("{}.{}k", client.life, client.numbers).into_bytes().into();
+                let number = client.shell.next_number();
+                let value: Value = format!("{}.{number}k", client.life).into_bytes().into();
                 if let Some(write_lease) = client.write_leased.get_mut(&lock) {
                     write_lease.changes.push((value.clone(), self.steps));
                 }
@@ -115,14 +114,13 @@ impl World {
         let client = &mut self.clients[place];
         let clock = client.machine.clock.read(self.now);
         let Some((path, _)) = client.locks.get(&lock) else {
-            return self.demand(Err(format!(
-                "client {place} got a report of a write lease under lock {lock}, which it does not own"
-            )));
+            return self
+                .complain(place, format!("it got a report of a write lease under lock {lock}, which it does not own"));
         };
         let path = path.clone();
         if status.is_open && status.set_count == 0 {
             self.tally.add("write leases");
-            let first = client.holder.write_lease_value(lock, clock).cloned();
+            let first = client.shell.holder.write_lease_value(lock, clock).cloned();
             let write_lease = WriteLeased { path, first, changes: Vec::new(), flushed: 0, status };
             client.write_leased.insert(lock, write_lease);
             return;
@@ -135,11 +133,11 @@ impl World {
             let (value, since) = write_lease.changes[flushed - 1].clone();
             write_lease.flushed = flushed;
             self.tally.add("flushes");
-            self.oracle.acknowledged(revision);
+            self.oracle.acknowledge(revision);
             self.record_set(place, &path, &value, since, Outcome::Done { revision: revision.0 });
         }
         let client = &mut self.clients[place];
-        let has_write_lease = client.holder.has_write_lease(lock);
+        let has_write_lease = client.shell.holder.has_write_lease(lock);
         if !has_write_lease && client.write_leased.get(&lock).is_some_and(|write_lease| !write_lease.is_dirty()) {
             client.write_leased.remove(&lock);
         }
@@ -149,16 +147,16 @@ impl World {
     pub(crate) fn flush_lost(&mut self, place: usize, lock: LockId, value: &Value, may_be_there: bool) {
         self.tally.add("changes lost");
         let Some(write_lease) = self.clients[place].write_leased.get_mut(&lock) else {
-            return self
-                .demand(Err(format!("client {place} got a report of the lost value {value:?}, which it did not set")));
+            return self.complain(place, format!("it got a report of the lost value {value:?}, which it did not set"));
         };
         let (path, is_last) = (write_lease.path.clone(), write_lease.last() == Some(value));
         let lost = write_lease.changes.split_off(write_lease.flushed);
         write_lease.first = Some(value.clone());
         if !is_last || lost.is_empty() {
-            self.demand(Err(format!(
-                "client {place} got a report of the lost value {value:?}; the unflushed values are {lost:?}"
-            )));
+            self.complain(
+                place,
+                format!("it got a report of the lost value {value:?}; the unflushed values are {lost:?}"),
+            );
         }
         for (value, since) in lost {
             let outcome = if may_be_there { Outcome::Unknown } else { Outcome::Refused };
@@ -173,10 +171,7 @@ impl World {
         if let Some(write_lease) = self.clients[place].write_leased.remove(&lock)
             && write_lease.is_dirty()
         {
-            self.demand(Err(format!(
-                "client {place} got no report of the lost value {:?}",
-                write_lease.changes.last()
-            )));
+            self.complain(place, format!("it got no report of the lost value {:?}", write_lease.changes.last()));
         }
     }
 
@@ -219,12 +214,11 @@ impl World {
                         .write_leased
                         .iter()
                         .filter(|(_, write_lease)| write_lease.path == *path && write_lease.is_dirty());
-                    client.is_open
-                        && write_leases.any(|(lock, _)| client.holder.write_lease_value(*lock, clock).is_some())
+                    client.shell.is_open
+                        && write_leases.any(|(lock, _)| client.shell.holder.write_lease_value(*lock, clock).is_some())
                 });
                 if let Some(place) = keeps.map(|client| client.place) {
-                    let what =
-                        format!("a transaction compared {path} while client {place} had a dirty write lease on it");
+                    let what = format!("a transaction compared {path} while it had a dirty write lease there");
                     self.demand_of(place, Err(what));
                 }
             }

@@ -55,7 +55,7 @@ impl World {
         let operation = Operation::ALL[self.rng.weighted(&weights)];
         for _ in 0..=self.rng.below(burst) {
             let client = &self.clients[place];
-            if client.is_open && client.reads.len() + client.writes.len() <= open_max {
+            if client.shell.is_open && client.shell.reads.len() + client.shell.writes.len() <= open_max {
                 self.operate(place, operation);
             }
         }
@@ -83,7 +83,7 @@ impl World {
                 self.keep(place, id);
             }
             Operation::LetGo => {
-                let kept: Vec<LeaseId> = self.clients[place].keeps.iter().copied().collect();
+                let kept: Vec<LeaseId> = self.clients[place].shell.key_leases.renewed.iter().copied().collect();
                 if !kept.is_empty() {
                     let id = *self.rng.pick(&kept);
                     self.let_go(place, id);
@@ -126,7 +126,7 @@ impl World {
             }
             Operation::AskTooMuch => self.ask_too_much(place),
             Operation::EvictAll => {
-                while !self.clients[place].cache.copies.is_empty() {
+                while !self.clients[place].shell.cache.copies.is_empty() {
                     self.evict(place);
                 }
             }
@@ -146,20 +146,20 @@ impl World {
         // Events of an earlier keep-alive of this lease come in this step, before the new one
         // begins.
         self.step_holder(place, HolderInput::KeepAlive(id));
-        self.clients[place].keeps.insert(id);
+        self.clients[place].shell.key_leases.renewed.insert(id);
     }
 
     /// The application was granted a lease. It may start keep-alives.
     pub(crate) fn granted(&mut self, place: usize, id: LeaseId) {
         let keeps = self.swarm().map_or(0, |swarm| swarm.keeps);
-        if !self.is_healing && self.clients[place].is_open && keeps > 0 && self.rng.chance(keeps) {
+        if !self.is_healing && self.clients[place].shell.is_open && keeps > 0 && self.rng.chance(keeps) {
             self.clients[place].keeps_next.push(id);
         }
     }
 
     fn value(&self, place: usize) -> Vec<u8> {
         let client = &self.clients[place];
-        format!("{}.{}", client.life, client.numbers).into_bytes()
+        format!("{}.{}", client.life, client.shell.numbers).into_bytes()
     }
 
     fn put(&mut self, place: usize, path: NodePath, attach: Attach) {
@@ -184,7 +184,7 @@ impl World {
     /// A transaction with as many comparisons and operations as allowed, all of short paths. Its
     /// content is small, and its encoding is long.
     fn compare_many(&mut self, place: usize) {
-        let number = self.clients[place].numbers;
+        let number = self.clients[place].shell.numbers;
         let most = Transaction::COMPARES_MAX as u64;
         let count = if self.rng.chance(700) { most } else { self.rng.between(1, most) };
         let count = usize::try_from(count).expect("small");
@@ -223,7 +223,7 @@ impl World {
         let path = NodePath::parse(&format!("/r/{place}")).expect("a path");
         let is_open = |write: &Write| matches!(write, Write::Put { path: other, .. } if *other == path);
         // One put at a time, so that the test knows which of them is in effect.
-        if !self.clients[place].writes.values().any(|open| is_open(&open.change)) {
+        if !self.clients[place].shell.writes.values().any(|open| is_open(&open.change)) {
             self.put(place, path, Attach::Session);
         }
     }
@@ -285,8 +285,7 @@ impl World {
 
     fn send_unheard(&mut self, place: usize, request: Request) {
         let client = &mut self.clients[place];
-        client.numbers += 1;
-        let (send_id, connection) = (SendId(UNHEARD_SEND_IDS + client.numbers), client.connection);
+        let (send_id, connection) = (SendId(UNHEARD_SEND_IDS + client.shell.next_number()), client.connection);
         if let Some(connection) = connection {
             self.send_up(connection, Up::Request(send_id, Box::new(request)));
         }
@@ -321,7 +320,11 @@ impl World {
                 self.tally.add("drawn: revocations of nodes");
             }
             (Write::GrantLease { id: Some(id), .. }, Outcome::Written(result)) => {
-                if self.clients.iter().any(|client| client.is_open && client.keeps.contains(id)) {
+                if self
+                    .clients
+                    .iter()
+                    .any(|client| client.shell.is_open && client.shell.key_leases.renewed.contains(id))
+                {
                     self.tally.add("drawn: grants of a name that a client keeps");
                 }
                 if result.is_ok() {

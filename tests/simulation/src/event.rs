@@ -34,114 +34,52 @@ pub(crate) enum Down {
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// The lessor's deadline has come.
-    Step {
-        server: usize,
-        boot: u64,
-        at: u64,
-    },
+    Step { server: usize, boot: u64, at: u64 },
     /// The shell takes proposals from its lessor.
-    Propose {
-        server: usize,
-        boot: u64,
-    },
+    Propose { server: usize, boot: u64 },
     /// A proposal reaches Raft from the shell.
-    Hand {
-        server: usize,
-        boot: u64,
-        proposal: Box<Proposal>,
-    },
+    Hand { server: usize, boot: u64, proposal: Box<Proposal> },
     /// The server applies the next entry.
-    Apply {
-        server: usize,
-        boot: u64,
-    },
+    Apply { server: usize, boot: u64 },
     /// A message from one process of another server.
-    Peer {
-        from: usize,
-        boot: u64,
-        to: usize,
-        message: Box<Peer>,
-    },
+    Peer { from: usize, boot: u64, to: usize, message: Box<Peer> },
     /// The log is on disk up to an entry (its index and Raft term). `answer` names the leader and
     /// the heartbeat that asked.
-    Synced {
-        server: usize,
-        boot: u64,
-        upto: (u64, u64),
-        answer: Option<Asked>,
-    },
+    Synced { server: usize, boot: u64, upto: (u64, u64), answer: Option<Asked> },
     /// The server checks whether it hears from a leader.
-    Campaign {
-        server: usize,
-        boot: u64,
-    },
+    Campaign { server: usize, boot: u64 },
     /// The leader of a Raft term sends a heartbeat.
-    Beat {
-        server: usize,
-        boot: u64,
-        term: u64,
-    },
+    Beat { server: usize, boot: u64, term: u64 },
     /// The shell learns that its Raft leads.
-    Lead {
-        server: usize,
-        boot: u64,
-        term: u64,
-    },
+    Lead { server: usize, boot: u64, term: u64 },
     /// A quorum round has run out of time.
-    Unproven {
-        server: usize,
-        boot: u64,
-        round: u64,
-    },
+    Unproven { server: usize, boot: u64, round: u64 },
     /// A server without a disk asks to rejoin.
-    Readmission {
-        server: usize,
-        boot: u64,
-    },
+    Readmission { server: usize, boot: u64 },
     /// The shell of a deposed leader learns that it no longer leads.
-    Learn {
-        server: usize,
-        boot: u64,
-    },
-    Boot {
-        server: usize,
-    },
+    Learn { server: usize, boot: u64 },
+    /// A server's process starts.
+    Boot { server: usize },
 
-    Up {
-        connection: usize,
-        message: Up,
-    },
-    Down {
-        connection: usize,
-        message: Down,
-    },
+    /// A message arrives at a server.
+    Up { connection: usize, message: Up },
+    /// A message arrives at a client.
+    Down { connection: usize, message: Down },
 
-    Connect {
-        client: usize,
-        life: u64,
-        server: usize,
-    },
-    Disconnect {
-        client: usize,
-        life: u64,
-        connection: usize,
-    },
-    Timer {
-        client: usize,
-        life: u64,
-        at: u64,
-    },
+    /// A client connects to a server.
+    Connect { client: usize, life: u64, server: usize },
+    /// A client notices that its connection has ended.
+    Disconnect { client: usize, life: u64, connection: usize },
+    /// The holder's deadline has come.
+    Timer { client: usize, life: u64, at: u64 },
     /// The application does something.
-    Act {
-        client: usize,
-    },
+    Act { client: usize },
     /// The client's process starts, with a new session.
-    Open {
-        client: usize,
-        life: u64,
-    },
+    Open { client: usize, life: u64 },
 
+    /// A paused machine goes on.
     Resume(Host),
+    /// A fault happens.
     Fault,
     /// A leader is cut off from the other servers.
     LeaderAlone,
@@ -149,6 +87,7 @@ pub(crate) enum Event {
     Heal,
     /// Everything has had time to heal. The clients read all objects.
     Ask,
+    /// The histories are judged.
     Judge,
     /// Leases that outlived their owners have had time to end.
     JudgeLeft,

@@ -50,14 +50,14 @@ impl World {
     }
 
     fn client_fault(&mut self, fault: Fault) -> bool {
-        let is_there = |client: &usize| self.clients[*client].is_open && !self.clients[*client].machine.is_paused;
+        let is_there = |client: &usize| self.clients[*client].shell.is_open && !self.clients[*client].machine.is_paused;
         let possible = |client: &usize| {
             is_there(client)
                 && match fault {
                     Fault::BreakConnection | Fault::CutConnection | Fault::DeafenConnection => {
                         self.clients[*client].connection.is_some()
                     }
-                    Fault::Evict => !self.clients[*client].cache.copies.is_empty(),
+                    Fault::Evict => !self.clients[*client].shell.cache.copies.is_empty(),
                     _ => true,
                 }
         };

@@ -30,7 +30,7 @@ impl World {
         for client in 0..self.clients.len() {
             if !self.is_put_down_to_clocks(client) {
                 let held = invariants::registrations::check(&self.clients[client], &self.oracle.truth);
-                self.demand_by(Judge::Lives, held);
+                self.demand_by(Judge::Registrations, held);
             }
         }
         self.demand(invariants::locks::check_owners(&self.clients, &self.oracle.truth));

@@ -1,10 +1,11 @@
 //! The simulator: the shipped rules run in virtual time, under faults.
 //!
 //! [`State`](leasehold_protocol::state::State), [`Lessor`](leasehold_protocol::lessor::Lessor) and
-//! [`Holder`](leasehold_protocol::holder::Holder) are the shipped code. Raft (`raft`), the network,
-//! clocks, disks and applications are minimal stand-ins. A seed decides everything, also which
-//! faults occur and how often. The same seed is the same run. Faults come first; then they stop,
-//! and everything must heal.
+//! [`Holder`](leasehold_protocol::holder::Holder) are the shipped code. The shells around them, and
+//! the judge of reads, are those of `leasehold-model`. Raft (`raft`), the network, disks and
+//! applications are minimal stand-ins. A seed decides everything, also which faults occur and how
+//! often. The same seed is the same run. Faults come first; then they stop, and everything must
+//! heal.
 //!
 //! `cargo run --release -p leasehold-simulation -- --seed 7` runs one seed; `--seeds 100000`
 //! searches. Module `invariants` has one file for each invariant and runs after every step. A
@@ -15,11 +16,9 @@
 //! Not modelled: Raft snapshots, truncated logs, disks that fail or lie, more than one Raft group.
 
 mod application;
-mod cache;
 mod caching;
 mod churn;
 mod client;
-mod clock;
 mod event;
 mod faults;
 pub mod history;
@@ -27,12 +26,12 @@ mod invariants;
 mod judges;
 mod judging;
 mod locks;
+mod names;
 mod network;
 mod oracle;
 mod profile;
 mod raft;
 mod reached;
-pub mod rng;
 mod search;
 mod server;
 mod swarm;

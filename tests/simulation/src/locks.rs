@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use leasehold_model::client::OpenWrite;
 use leasehold_protocol::{
     command::Write,
     holder::HolderInput,
@@ -11,7 +12,6 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    client::OpenWrite,
     invariants::locks::{self, Counted},
     profile::MS,
     world::World,
@@ -63,7 +63,7 @@ impl World {
             // A lock that is a write lease, or that is becoming one, stays as it is. The holder
             // would refuse to send the change.
             let client = &self.clients[place];
-            if !client.writes.values().any(is_converting) && !client.holder.has_write_lease(lock) {
+            if !client.shell.writes.values().any(is_converting) && !client.shell.holder.has_write_lease(lock) {
                 if self.rng.chance(300) {
                     let successor = self.successor(&path);
                     return self.write(place, Write::HandOver { path, lock, successor });
@@ -74,9 +74,8 @@ impl World {
             return;
         }
         // The application stops using the lock when it sends the release.
-        let change = Write::Unlock { path, lock };
-        let write = self.begin_write(place, &change);
-        self.step_holder(place, HolderInput::Write { write, change });
+        let (_, input) = self.clients[place].shell.begin_write(Write::Unlock { path, lock }, self.steps);
+        self.step_holder(place, input);
         self.clients[place].locks.remove(&lock);
         self.end_write_lease(place, lock);
     }
@@ -133,7 +132,7 @@ impl World {
         });
         match self.clients[place].locks.get_mut(&lock) {
             Some((_, known)) => *known = status,
-            None => self.demand(Err(format!("client {place} got a status of lock {lock}, which it does not have"))),
+            None => self.complain(place, format!("it got a status of lock {lock}, which it does not have")),
         }
     }
 
@@ -144,13 +143,12 @@ impl World {
             self.end_write_lease(place, *lock);
             let client = &mut self.clients[place];
             let Some((path, _)) = client.locks.remove(lock) else {
-                return self.demand(Err(format!(
-                    "client {place} got a report that lock {lock} is lost, which it does not have"
-                )));
+                return self
+                    .complain(place, format!("it got a report that lock {lock} is lost, which it does not have"));
             };
-            if client.is_open {
-                let change = Write::Unlock { path, lock: *lock };
-                inputs.push_back(HolderInput::Write { write: self.begin_write(place, &change), change });
+            if client.shell.is_open {
+                let (_, input) = client.shell.begin_write(Write::Unlock { path, lock: *lock }, self.steps);
+                inputs.push_back(input);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
+use leasehold_model::planting::bug_named;
 use leasehold_protocol::planted::Bug;
 use leasehold_simulation::{
     Bound, Fault, Findings, Judge, Plan, Report, repeat_command, run, search_as, search_on, shrink, tail, tally_of,
@@ -32,10 +33,10 @@ struct Options {
     #[arg(long, requires = "seed")]
     steps: Option<u64>,
     /// Leave these faults out, by name: see --faults (with --seed).
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = fault, requires = "seed")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Fault::of_name, requires = "seed")]
     without: Vec<Fault>,
     /// Leave these judges out, by name: see --judges.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = judge)]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Judge::of_name)]
     unjudged: Vec<Judge>,
     /// Print one line for each broken seed of a search, instead of stopping at the first.
     #[arg(long, conflicts_with_all = ["seed", "json"])]
@@ -61,27 +62,8 @@ struct Options {
     #[arg(long)]
     faults: bool,
     /// Put a known mistake back, to see it found (only in a build with the feature planted-bugs).
-    #[arg(long, value_name = "NAME", value_parser = bug)]
+    #[arg(long, value_name = "NAME", value_parser = bug_named)]
     plant: Option<Bug>,
-}
-
-/// Parses the name of a mistake.
-fn bug(name: &str) -> Result<Bug, String> {
-    if !cfg!(feature = "planted-bugs") {
-        return Err("this build has the shipped rules only; build with --features planted-bugs".to_owned());
-    }
-    let names = || Bug::ALL.map(|bug| format!("{bug:?}")).join(", ");
-    Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).ok_or_else(|| format!("expected one of {}", names()))
-}
-
-/// Parses the name of a judge.
-fn judge(name: &str) -> Result<Judge, String> {
-    Judge::of_name(name).ok_or_else(|| format!("expected one of {}", Judge::ALL.map(Judge::name).join(", ")))
-}
-
-/// Parses the name of a fault.
-fn fault(name: &str) -> Result<Fault, String> {
-    Fault::of_name(name).ok_or_else(|| format!("expected one of {}", Fault::ALL.map(Fault::name).join(", ")))
 }
 
 fn main() -> ExitCode {

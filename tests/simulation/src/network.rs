@@ -30,7 +30,7 @@ const STREAMS: usize = 4;
 const RECALLS: usize = 3;
 
 /// One connection of a client to a server.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) client: usize,
     pub(crate) life: u64,
@@ -49,9 +49,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(client: usize, life: u64, server: usize) -> Self {
-        let (is_broken, is_cut_up, is_cut_down, is_deaf) = (false, false, false, false);
-        let refused = BTreeSet::new();
-        Self { client, life, server, is_broken, is_cut_up, is_cut_down, is_deaf, refused, last: [0; STREAMS] }
+        Self { client, life, server, ..Self::default() }
     }
 }
 

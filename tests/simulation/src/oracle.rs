@@ -1,18 +1,18 @@
 //! The oracle knows the true state and the answers to clients, and judges only by these.
 //!
-//! It applies every entry in its own state at the moment of the commit, and records the versions of
-//! each object. An answer, or a value read, shows that everything up to some version was seen. A
-//! read that begins later must see that version or a later one.
+//! It applies every entry in its own state at the moment of the commit. [`Versions`] judges reads,
+//! and the invariants judge the rest.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
+use leasehold_model::{committed, versions::Versions};
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, WriteRefusal},
-    id::{LockId, Revision, Sequence, SessionId},
-    object::{Content, Object},
+    id::{LockId, Revision},
+    object::Object,
     state::{RequestStatus, State},
 };
 
@@ -24,27 +24,15 @@ use crate::{
     raft::Entry,
 };
 
-/// One version of an object.
-#[derive(Debug, Clone)]
-pub(crate) struct Version {
-    /// The index of the entry that made it.
-    pub(crate) since: u64,
-    pub(crate) content: Content,
-}
-
 /// The true state, and the records for the checks.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     /// The committed entries, each with the Raft term of its commit.
     pub(crate) log: Vec<(u64, Arc<Entry>)>,
     pub(crate) truth: State,
-    pub(crate) versions: BTreeMap<Object, Vec<Version>>,
-    /// For each object, the place of the latest version that a client has seen.
-    pub(crate) reported: BTreeMap<Object, usize>,
-    /// For each object, the place of its version when the final reads began.
+    pub(crate) versions: Versions,
+    /// The version of each object when the final reads began.
     pub(crate) asked: BTreeMap<Object, usize>,
-    /// The entry that made each change.
-    entry_of: BTreeMap<Revision, u64>,
     pub(crate) once: Once,
     horizons: Horizons,
     tokens: Tokens,
@@ -59,27 +47,19 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(truth: State, objects: &[Object]) -> Self {
-        let first = |object: &Object| (object.clone(), vec![Version { since: 0, content: truth.content(object) }]);
-        let versions = objects.iter().map(first).collect();
-        let reported = objects.iter().map(|object| (object.clone(), 0)).collect();
-        let (log, asked, entry_of, once, horizons) = Default::default();
-        let (tokens, granted, have_holds_changed) = Default::default();
-        let happened = Happened::new(&truth);
-        let acknowledged = truth.revision();
+        let (log, asked, once, horizons, tokens, granted, have_holds_changed) = Default::default();
         Self {
             log,
-            truth,
-            versions,
-            reported,
+            versions: Versions::new(&truth, objects),
             asked,
-            entry_of,
             once,
             horizons,
             tokens,
             granted,
             have_holds_changed,
-            happened,
-            acknowledged,
+            happened: Happened::new(&truth),
+            acknowledged: truth.revision(),
+            truth,
         }
     }
 
@@ -106,6 +86,7 @@ impl Oracle {
         self.happened.learn(&self.truth)?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;
+        self.versions.commit(&self.truth);
         for ((command, outcome), is_new) in proposal.commands.iter().zip(&outcomes).zip(are_new) {
             if is_new {
                 attachments::check(&self.truth, command, outcome)?;
@@ -114,19 +95,15 @@ impl Oracle {
                 && is_new
             {
                 // A write that changes no node has the revision of the last change.
-                self.entry_of.entry(written.revision).or_insert(index);
+                self.versions.changed(written.revision);
                 self.once.took_effect((*session, *sequence), written.revision)?;
             }
-            if let (Command::Write { session, sequence, .. }, Outcome::Written(Err(refusal))) = (command, outcome)
+        }
+        for (key, _, outcome) in committed::writes(proposal, &outcomes) {
+            if let Outcome::Written(Err(refusal)) = outcome
                 && let WriteRefusal::NoVolumeLease { .. } = innermost(refusal)
             {
-                self.once.was_misplaced((*session, *sequence));
-            }
-        }
-        for (object, versions) in &mut self.versions {
-            let content = self.truth.content(object);
-            if versions.last().is_none_or(|last| last.content != content) {
-                versions.push(Version { since: index, content });
+                self.once.was_misplaced(key);
             }
         }
         Ok(outcomes)
@@ -146,29 +123,15 @@ impl Oracle {
     /// Every object is about to be read after all faults: the reads must find the current versions,
     /// or later ones.
     pub(crate) fn ask_for_all(&mut self) {
-        let last = |(object, versions): (&Object, &Vec<Version>)| (object.clone(), versions.len().saturating_sub(1));
-        self.asked = self.versions.iter().map(last).collect();
-    }
-
-    /// The place of the oldest version that a read beginning now may return.
-    pub(crate) fn begin_read(&self, object: &Object) -> usize {
-        self.reported.get(object).copied().unwrap_or_default()
+        self.asked = self.versions.latest();
     }
 
     /// A client got a report that the change of this revision, and so every earlier one, was made.
-    pub(crate) fn acknowledged(&mut self, revision: Revision) {
+    pub(crate) fn acknowledge(&mut self, revision: Revision) {
         self.acknowledged = self.acknowledged.max(revision);
-        let Some(entry) = self.entry_of.get(&revision) else { return };
-        for (object, versions) in &self.versions {
-            let seen = versions.partition_point(|version| version.since <= *entry).saturating_sub(1);
-            let latest = self.reported.entry(object.clone()).or_default();
-            *latest = (*latest).max(seen);
-        }
+        self.versions.acknowledged(revision);
     }
 }
-
-/// Names a write in the log.
-pub(crate) type WriteKey = (SessionId, Sequence);
 
 /// The refusal of a transaction's operation, or the refusal itself.
 pub(crate) fn innermost(refusal: &WriteRefusal) -> &WriteRefusal {

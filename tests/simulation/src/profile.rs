@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::rng::Rng;
 use leasehold_protocol::{
     lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     limits::Limits,
@@ -17,108 +18,54 @@ use leasehold_protocol::{
     volume::{Tracking, VolumeSettings},
 };
 
-use crate::{event::Host, rng::Rng, swarm::Swarm};
+use crate::{event::Host, names::named, swarm::Swarm};
 
-/// A kind of fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// A client's process is paused, between two steps or in the middle of one.
-    PauseClient,
-    /// A server's process is paused.
-    PauseServer,
-    /// The leader is paused long enough for another to be elected. It resumes without knowing that.
-    PauseLeader,
-    /// A connection ends. Its messages in flight are lost or late.
-    BreakConnection,
-    /// A connection loses everything, in one direction or both, and neither side notices.
-    CutConnection,
-    /// A connection loses recalls, and nothing else.
-    DeafenConnection,
-    /// A client reaches no server for a while.
-    IsolateClient,
-    /// A follower stands for election although there is a leader.
-    Election,
-    /// The leader stands for election again. Proposals that its shell has not handed to Raft may
-    /// follow later.
-    Reelection,
-    /// The leader's shell gives its lessor up and starts a new one, in the same Raft term.
-    GiveUpLessor,
-    /// Messages between one server and others are lost for a while, in one direction or both.
-    CutServers,
-    /// Messages from the other servers to one server are late for a while.
-    SlowServer,
-    /// A server's disk stalls for a while, and so does the handing over of proposals.
-    StallDisk,
-    /// A server's process ends. Unsynced entries are lost.
-    RestartServer,
-    /// Two servers of three are down for a while.
-    LoseMajority,
-    /// A server's disk is lost.
-    WipeServer,
-    /// A client's process ends without notice, and another starts.
-    RestartClient,
-    /// A client closes its session, and another starts.
-    CloseClient,
-    /// A cache drops a copy, as if it lacked room.
-    Evict,
-    /// A machine's wall clock is set. Nothing may notice.
-    StepWallClock,
-}
-
-impl Fault {
-    /// All faults.
-    pub const ALL: [Fault; 20] = [
-        Fault::PauseClient,
-        Fault::PauseServer,
-        Fault::PauseLeader,
-        Fault::BreakConnection,
-        Fault::CutConnection,
-        Fault::DeafenConnection,
-        Fault::IsolateClient,
-        Fault::Election,
-        Fault::Reelection,
-        Fault::GiveUpLessor,
-        Fault::CutServers,
-        Fault::SlowServer,
-        Fault::StallDisk,
-        Fault::RestartServer,
-        Fault::LoseMajority,
-        Fault::WipeServer,
-        Fault::RestartClient,
-        Fault::CloseClient,
-        Fault::Evict,
-        Fault::StepWallClock,
-    ];
-
-    /// The fault with this name; none if there is no such fault.
-    pub fn of_name(name: &str) -> Option<Fault> {
-        Self::ALL.into_iter().find(|fault| fault.name() == name)
-    }
-
-    /// The name in tallies and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PauseClient => "pause-client",
-            Self::PauseServer => "pause-server",
-            Self::PauseLeader => "pause-leader",
-            Self::BreakConnection => "break-connection",
-            Self::CutConnection => "cut-connection",
-            Self::DeafenConnection => "deafen-connection",
-            Self::IsolateClient => "isolate-client",
-            Self::Election => "election",
-            Self::Reelection => "reelection",
-            Self::GiveUpLessor => "give-up-lessor",
-            Self::CutServers => "cut-servers",
-            Self::SlowServer => "slow-server",
-            Self::StallDisk => "stall-disk",
-            Self::RestartServer => "restart-server",
-            Self::LoseMajority => "lose-majority",
-            Self::WipeServer => "wipe-server",
-            Self::RestartClient => "restart-client",
-            Self::CloseClient => "close-client",
-            Self::Evict => "evict",
-            Self::StepWallClock => "step-wall-clock",
-        }
+named! {
+    /// A kind of fault.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Fault {
+        /// A client's process is paused, between two steps or in the middle of one.
+        PauseClient = "pause-client",
+        /// A server's process is paused.
+        PauseServer = "pause-server",
+        /// The leader is paused long enough for another to be elected. It resumes without knowing
+        /// that.
+        PauseLeader = "pause-leader",
+        /// A connection ends. Its messages in flight are lost or late.
+        BreakConnection = "break-connection",
+        /// A connection loses everything, in one direction or both, and neither side notices.
+        CutConnection = "cut-connection",
+        /// A connection loses recalls, and nothing else.
+        DeafenConnection = "deafen-connection",
+        /// A client reaches no server for a while.
+        IsolateClient = "isolate-client",
+        /// A follower stands for election although there is a leader.
+        Election = "election",
+        /// The leader stands for election again. Proposals that its shell has not handed to Raft
+        /// may follow later.
+        Reelection = "reelection",
+        /// The leader's shell gives its lessor up and starts a new one, in the same Raft term.
+        GiveUpLessor = "give-up-lessor",
+        /// Messages between one server and others are lost for a while, in one direction or both.
+        CutServers = "cut-servers",
+        /// Messages from the other servers to one server are late for a while.
+        SlowServer = "slow-server",
+        /// A server's disk stalls for a while, and so does the handing over of proposals.
+        StallDisk = "stall-disk",
+        /// A server's process ends. Unsynced entries are lost.
+        RestartServer = "restart-server",
+        /// Two servers of three are down for a while.
+        LoseMajority = "lose-majority",
+        /// A server's disk is lost.
+        WipeServer = "wipe-server",
+        /// A client's process ends without notice, and another starts.
+        RestartClient = "restart-client",
+        /// A client closes its session, and another starts.
+        CloseClient = "close-client",
+        /// A cache drops a copy, as if it lacked room.
+        Evict = "evict",
+        /// A machine's wall clock is set. Nothing may notice.
+        StepWallClock = "step-wall-clock",
     }
 }
 

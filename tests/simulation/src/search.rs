@@ -2,12 +2,10 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
+use leasehold_model::threads::{processors, spread};
 use leasehold_protocol::planted::Bug;
 
 use crate::{Fault, Plan, Report, Tally, run};
@@ -62,30 +60,20 @@ pub fn search(seeds: Range<u64>, bug: Option<Bug>) -> Findings {
 /// Like [`search`], with a plan in which only the seed changes.
 pub fn search_as(seeds: Range<u64>, plan: &Plan) -> Findings {
     let of = |seed| Plan { seed, keeps_trace: false, ..plan.clone() };
-    let next = AtomicU64::new(seeds.start);
     let lowest = AtomicU64::new(u64::MAX);
-    let all = Mutex::new(Findings::default());
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                let mut mine = Findings::default();
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end.min(lowest.load(Ordering::Relaxed)) {
-                        break;
-                    }
-                    let report = run(&of(seed));
-                    mine.add(&report);
-                    if report.violation.is_some() {
-                        lowest.fetch_min(seed, Ordering::Relaxed);
-                    }
-                }
-                all.lock().expect("no worker panics while it holds it").merge(&mine);
-            });
+    let all = spread(processors(), seeds.clone(), |mine: &mut Findings, seed| {
+        if seed >= lowest.load(Ordering::Relaxed) {
+            return false;
         }
+        let report = run(&of(seed));
+        mine.add(&report);
+        if report.violation.is_some() {
+            lowest.fetch_min(seed, Ordering::Relaxed);
+        }
+        true
     });
-    let mut findings = all.into_inner().expect("no worker panics while it holds it");
+    let mut findings = Findings::default();
+    all.iter().for_each(|mine| findings.merge(mine));
     let seed = lowest.into_inner();
     findings.broken = (seed < seeds.end).then(|| (seed, run(&Plan { keeps_trace: true, ..of(seed) })));
     findings
@@ -94,48 +82,25 @@ pub fn search_as(seeds: Range<u64>, plan: &Plan) -> Findings {
 /// Runs the worlds of all these seeds, and calls `tell` for each broken one at once. Returns how
 /// many are broken.
 pub fn search_on(seeds: Range<u64>, plan: &Plan, tell: impl Fn(u64, &str) + Sync) -> u64 {
-    let (next, broken) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        break;
-                    }
-                    if let Some(violation) = run(&Plan { seed, keeps_trace: false, ..plan.clone() }).violation {
-                        broken.fetch_add(1, Ordering::Relaxed);
-                        tell(seed, &violation);
-                    }
-                }
-            });
+    let broken = spread(processors(), seeds, |broken: &mut u64, seed| {
+        if let Some(violation) = run(&Plan { seed, keeps_trace: false, ..plan.clone() }).violation {
+            *broken += 1;
+            tell(seed, &violation);
         }
+        true
     });
-    broken.into_inner()
+    broken.iter().sum()
 }
 
 /// Counts what happens in the worlds of these seeds, in each up to its first violation.
 pub fn tally_of(seeds: Range<u64>, plan: &Plan) -> Tally {
-    let next = AtomicU64::new(seeds.start);
-    let all = Mutex::new(Tally::default());
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                let mut mine = Tally::default();
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        break;
-                    }
-                    mine.merge(&run(&Plan { seed, keeps_trace: false, ..plan.clone() }).tally);
-                }
-                all.lock().expect("no worker panics while it holds it").merge(&mine);
-            });
-        }
+    let all = spread(processors(), seeds, |mine: &mut Tally, seed| {
+        mine.merge(&run(&Plan { seed, keeps_trace: false, ..plan.clone() }).tally);
+        true
     });
-    all.into_inner().expect("no worker panics while it holds it")
+    let mut tally = Tally::default();
+    all.iter().for_each(|mine| tally.merge(mine));
+    tally
 }
 
 /// The last lines of a trace, which led to the violation.

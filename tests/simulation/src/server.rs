@@ -1,13 +1,17 @@
 //! A server: a replica of the state and, while it leads or believes so, a lessor. It is the shell
 //! around the rules, as thin as the real one is meant to be.
 
-use std::{collections::BTreeMap, mem, time::Duration};
+use std::{mem, time::Duration};
 
+use leasehold_model::{
+    committed::{self, WriteKey},
+    server::{ServerEvent, ServerShell, lessor_config, not_leader},
+};
 use leasehold_protocol::{
-    command::{Command, Outcome, Proposal, WriteRefusal},
+    command::{Outcome, Proposal, WriteRefusal},
     holder::SendId,
-    id::{Epoch, RequestId, SessionId},
-    lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
+    id::{Epoch, RequestId},
+    lessor::{LessorBounds, LessorConfig, LessorInput},
     message::{Answer, Body, Refusal, Request, Response},
     state::State,
     time::{ClusterTime, Instant},
@@ -17,11 +21,14 @@ use crate::{
     event::{Down, Event, Host, Up},
     invariants::{self, renewed_key_leases::RenewedKeyLeases, waits::Waits},
     judges::Judge,
-    oracle::{WriteKey, innermost},
+    oracle::innermost,
     profile::{MS, WAIT_MOST},
     raft::{Payload, Raft},
     world::{Machine, World},
 };
+
+/// The address of an answer: the connection, the sending, and the name that a write has.
+type Address = (usize, SendId, WriteKey);
 
 /// In a wide world, a lessor's tables are checked only in one event of this many.
 const CHECKED_EVERY: u64 = 4;
@@ -38,7 +45,7 @@ pub(crate) struct Server {
     pub(crate) stored: (State, u64),
     /// Up to this index, its committed entries were checked.
     pub(crate) agreed: u64,
-    pub(crate) lessor: Option<Lessor>,
+    pub(crate) shell: ServerShell<Address, usize>,
     /// The lessor's Raft term.
     pub(crate) term: u64,
     /// The number of the server's process, and the number of the first since its disk was lost.
@@ -52,9 +59,6 @@ pub(crate) struct Server {
     hand_at: u64,
     is_proposing: bool,
     timer: u64,
-    /// The latest registration of each session and its connection, which gets the recalls.
-    routes: BTreeMap<SessionId, (u64, usize)>,
-    asked: BTreeMap<RequestId, (usize, SendId, WriteKey)>,
     /// Quorum rounds that succeeded, and wait for entries to be applied.
     pub(crate) proofs: Vec<(u64, u64)>,
     pub(crate) waits: Waits,
@@ -75,7 +79,7 @@ impl Server {
             state,
             applied: 0,
             agreed: 0,
-            lessor: None,
+            shell: ServerShell::default(),
             term: 0,
             boot: 0,
             born: 0,
@@ -85,8 +89,6 @@ impl Server {
             hand_at: 0,
             is_proposing: false,
             timer: 0,
-            routes: BTreeMap::new(),
-            asked: BTreeMap::new(),
             proofs: Vec::new(),
             waits: Waits::default(),
             renewed_key_leases: RenewedKeyLeases::default(),
@@ -116,17 +118,19 @@ impl World {
     /// One step of a server's lessor. Carries out its effects in order.
     pub(crate) fn step_lessor(&mut self, place: usize, input: LessorInput) {
         let server = &mut self.servers[place];
-        let Some(lessor) = &mut server.lessor else { return };
+        if server.shell.lessor.is_none() {
+            return;
+        }
         let clock = server.machine.clock.read(self.now);
         self.trace.say(self.now, || format!("server {place} <- {input:?}"));
-        let effects = lessor.step(input, &server.state, clock);
+        let events = server.shell.step(input, &server.state, clock);
         // Wide worlds have large tables, so the check is rarer there. A later check finds the same
         // fault: tables that differ stay so.
         let is_checked = self.profile.swarm.is_none() || self.steps.is_multiple_of(CHECKED_EVERY);
-        let held = if is_checked { lessor.check(&server.state) } else { Ok(()) };
+        let held = if is_checked { server.shell.check(&server.state) } else { Ok(()) };
         self.demand(held.map_err(|what| format!("server {place}: {what}")));
         self.freeze(Host::Server(place));
-        self.carry_out(place, effects);
+        self.carry_out(place, events);
         self.watch_waits(place);
         self.look_after_lessor(place);
     }
@@ -166,7 +170,7 @@ impl World {
         let late = self.rng.below(MS);
         let wait = self.rng.below(self.profile.sync / 2 + 1);
         let server = &mut self.servers[place];
-        let Some(lessor) = &server.lessor else { return };
+        let Some(lessor) = &server.shell.lessor else { return };
         let clock = server.machine.clock.read(self.now);
         let at = server.machine.clock.when(lessor.next_deadline(clock)).max(self.now) + late;
         server.timer = at;
@@ -187,25 +191,21 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, place: usize, effects: Vec<LessorEffect>) {
-        for effect in effects {
-            self.trace.say(self.now, || format!("server {place} -> {effect:?}"));
-            match effect {
-                LessorEffect::Reply { id, response } => {
+    fn carry_out(&mut self, place: usize, events: Vec<ServerEvent<Address, usize>>) {
+        for event in events {
+            self.trace.say(self.now, || format!("server {place} -> {event:?}"));
+            match event {
+                ServerEvent::Answer(id, (connection, send_id, key), response) => {
                     self.servers[place].waits.end(id);
-                    if let Some((connection, send_id, key)) = self.servers[place].asked.remove(&id) {
-                        self.look_at_answer(place, key, &response);
-                        self.send_down(connection, Down::Response(send_id, Box::new(response)));
-                    }
+                    self.look_at_answer(place, key, &response);
+                    self.send_down(connection, Down::Response(send_id, response));
                 }
-                LessorEffect::Recall(recall) => {
-                    if let Some(&(_, connection)) = self.servers[place].routes.get(&recall.session) {
-                        self.tally.add("recalls sent");
-                        self.send_down(connection, Down::Recall(recall));
-                    }
+                ServerEvent::Recall(to, recall) => {
+                    self.tally.add("recalls sent");
+                    self.send_down(to, Down::Recall(recall));
                 }
-                LessorEffect::ClockChanged { .. } => {}
-                LessorEffect::Prove { round } => self.prove(place, round),
+                ServerEvent::Prove(round) => self.prove(place, round),
+                ServerEvent::Wrong(what) => self.demand(Err(format!("server {place}: {what}"))),
             }
         }
     }
@@ -251,33 +251,21 @@ impl World {
 
     fn server_is_asked(&mut self, place: usize, connection: usize, send_id: SendId, request: Request) {
         let server = &mut self.servers[place];
-        let session = request.header.session;
-        let Some(lessor) = &server.lessor else {
+        let Some(lessor) = &server.shell.lessor else {
             let leader = server.raft.leader.filter(|leader| *leader != place).map(|leader| leader.to_string());
-            return self.refuse(connection, send_id, Refusal::NotLeader { leader });
+            self.tally.add("requests to servers that do not lead");
+            return self.send_down(connection, Down::Response(send_id, Box::new(not_leader(leader))));
         };
-        let epoch = lessor.epoch();
-        if let Body::Register = request.body {
-            let route = (request.header.registration, connection);
-            let last = server.routes.entry(session).or_insert(route);
-            *last = route.max(*last);
-        }
+        let has_begun = lessor.epoch().is_some();
         self.requests += 1;
         let id = RequestId(self.requests);
-        let key = (session, request.header.sequence);
-        server.asked.insert(id, (connection, send_id, key));
-        if let (Body::Write { write, .. }, Some(_)) = (&request.body, epoch) {
+        let key = (request.header.session, request.header.sequence);
+        if let (Body::Write { write, .. }, true) = (&request.body, has_begun) {
             let clock = server.machine.clock.read(self.now);
             server.waits.begin(id, key, write, clock);
         }
-        self.step_lessor(place, LessorInput::Request { id, request });
-    }
-
-    fn refuse(&mut self, connection: usize, send_id: SendId, refusal: Refusal) {
-        self.tally.add("requests to servers that do not lead");
-        let result: Result<Answer, Refusal> = Err(refusal);
-        let response = Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result };
-        self.send_down(connection, Down::Response(send_id, Box::new(response)));
+        let input = server.shell.receive(id, (connection, send_id, key), connection, request);
+        self.step_lessor(place, input);
     }
 
     /// The shell takes the lessor's proposals. Each reaches Raft a moment later, or after a stall.
@@ -287,7 +275,7 @@ impl World {
         }
         self.servers[place].is_proposing = false;
         let clock = self.servers[place].machine.clock.read(self.now);
-        while let Some(proposal) = self.servers[place].lessor.as_mut().and_then(|lessor| lessor.take_proposal(clock)) {
+        while let Some(proposal) = self.servers[place].shell.take_proposal(clock) {
             let after = self.rng.below(MS / 2) + self.first_late(&proposal);
             let held = invariants::proposals::check(&proposal, self.swarm().map(|swarm| swarm.proposal_max_bytes));
             self.demand_by(Judge::Proposals, held);
@@ -306,7 +294,7 @@ impl World {
         if !server.is(boot) {
             return;
         }
-        let is_its_own = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(&proposal));
+        let is_its_own = server.shell.is_mine(&proposal);
         // An epoch's first entry never follows that of a later epoch. The real shell hands it over
         // only when all earlier proposals are settled, and no lessor would remain to lead by it.
         if proposal.epoch == Epoch(0) && !is_its_own {
@@ -365,13 +353,13 @@ impl World {
 
     fn apply_proposal(&mut self, place: usize, index: u64, proposal: &Proposal) {
         let server = &mut self.servers[place];
-        let is_mine = server.lessor.as_ref().is_some_and(|lessor| lessor.is_mine(proposal));
+        let is_mine = server.shell.is_mine(proposal);
         let applied = server.state.apply(index, proposal);
         let held = self.oracle.check_replica(place, &server.state, self.profile.swarm.is_some());
         let clock = server.machine.clock.read(self.now);
-        for (command, outcome) in proposal.commands.iter().zip(&applied.outcomes) {
-            if let (Command::Write { session, sequence, .. }, Outcome::MissingConsents) = (command, outcome) {
-                server.waits.again((*session, *sequence), clock);
+        for (key, _, outcome) in committed::writes(proposal, &applied.outcomes) {
+            if *outcome == Outcome::MissingConsents {
+                server.waits.again(key, clock);
             }
         }
         self.demand(held);
@@ -382,7 +370,7 @@ impl World {
             }
             let server = &mut self.servers[place];
             let held = server.renewed_key_leases.check(proposal, &applied.outcomes, clock);
-            self.demand_by(Judge::Kept, held);
+            self.demand_by(Judge::RenewedKeyLeases, held);
             self.step_lessor(place, LessorInput::committed(proposal.number, applied));
         }
     }
@@ -394,7 +382,7 @@ impl World {
             return;
         }
         let was_waiting = server.raft.leading_mut().is_none_or(|leading| leading.proofs.remove(&round).is_some());
-        if was_waiting && server.lessor.is_some() {
+        if was_waiting && server.shell.lessor.is_some() {
             self.tally.add("leaderships not proven");
             self.step_lessor(place, LessorInput::NotProven { round });
         }
@@ -420,12 +408,9 @@ impl World {
         }
         self.step_down(place);
         let config = LessorConfig {
-            replica: place as u64,
-            attempt: self.rng.next(),
-            drift: self.profile.drift,
             limits: self.profile.limits,
             bounds: self.swarm().map_or(LessorBounds::DEFAULT, |swarm| swarm.bounds),
-            planted: self.planted,
+            ..lessor_config(place as u64, self.rng.bits(), self.profile.drift, self.planted)
         };
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
@@ -437,7 +422,7 @@ impl World {
             self.tally.add("leaders that heard the last one beyond its last entry");
         }
         server.heard = heard;
-        server.lessor = Some(Lessor::new(config, &server.state, heard, clock));
+        server.shell.lead(config, &server.state, heard, clock);
         self.go_on_applying(place);
         self.look_after_lessor(place);
     }
@@ -449,27 +434,20 @@ impl World {
         server.waits.clear();
         server.renewed_key_leases.clear();
         server.begun = None;
-        if let Some(lessor) = server.lessor.take() {
-            let clock = server.machine.clock.read(self.now);
-            let effects = lessor.step_down(&server.state, clock);
+        if server.shell.lessor.is_some() {
             self.trace.say(self.now, || format!("server {place} steps down"));
             self.tally.add("lessors that stepped down");
-            self.carry_out(place, effects);
         }
-        // Every request gets one answer, at the latest when the lessor ends.
-        let server = &mut self.servers[place];
-        let left = std::mem::take(&mut server.asked);
-        server.routes.clear();
-        if !left.is_empty() {
-            self.demand(Err(format!("server {place} stepped down and left requests unanswered: {left:?}")));
-        }
+        let clock = server.machine.clock.read(self.now);
+        let events = server.shell.step_down(&server.state, clock);
+        self.carry_out(place, events);
     }
 
     /// The shell of a deposed leader learns of it.
     pub(crate) fn learn(&mut self, place: usize, boot: u64) {
         let server = &self.servers[place];
         let leads = server.raft.is_leader() && server.raft.term == server.term;
-        if server.is(boot) && server.lessor.is_some() && !leads {
+        if server.is(boot) && server.shell.lessor.is_some() && !leads {
             self.step_down(place);
         }
     }
@@ -489,12 +467,10 @@ impl World {
         let unsynced = server.raft.last() - server.raft.synced;
         server.is_up = false;
         server.boot += 1;
-        server.lessor = None;
+        server.shell.crash();
         (server.is_applying, server.is_proposing, server.stalled_until) = (false, false, 0);
         server.raft.crash();
         server.proofs.clear();
-        server.asked.clear();
-        server.routes.clear();
         server.waits.clear();
         server.renewed_key_leases.clear();
         server.begun = None;

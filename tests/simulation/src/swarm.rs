@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use leasehold_model::rng::Rng;
 use leasehold_protocol::{holder, id::LeaseId, lessor::LessorBounds, object::Object, path::NodePath};
 
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
     event::Host,
     locks::NODES,
     profile::{MS, Profile, SECOND},
-    rng::Rng,
 };
 
 /// An operation of an application.

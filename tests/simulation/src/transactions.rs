@@ -48,7 +48,7 @@ impl World {
             return Operation::Delete { path, recursive: self.rng.chance(400) };
         }
         let client = &self.clients[place];
-        let value = format!("{}.{}.{part}", client.life, client.numbers).into_bytes();
+        let value = format!("{}.{}.{part}", client.life, client.shell.numbers).into_bytes();
         let attach = self.attach(&path);
         Operation::Put { path, value: value.into(), attach }
     }

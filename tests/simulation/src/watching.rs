@@ -13,7 +13,6 @@ use leasehold_protocol::{
 };
 
 use crate::{
-    client::Client,
     event::Up,
     invariants::watches::{Tree, happen},
     profile::SECOND,
@@ -147,8 +146,7 @@ impl World {
         let bytes_max = *self.rng.pick(&[1, 200, CHANGES_BYTES_MAX]);
         let (acknowledged, looks_are_few) = (self.oracle.acknowledged, self.looks_are_few());
         let client = &mut self.clients[place];
-        client.numbers += 1;
-        let watch = WatchId(client.numbers);
+        let watch = WatchId(client.shell.next_number());
         let open = OpenWatch {
             watched: watched.clone(),
             reported: after,
@@ -190,7 +188,7 @@ impl World {
             self.tally.add("progress marks");
         }
         let Some(open) = self.clients[place].watches.open.get_mut(&watch) else {
-            self.demand(Err(format!("client {place} got changes of {watch:?}, which it does not watch")));
+            self.complain(place, format!("it got changes of {watch:?}, which it does not watch"));
             return false;
         };
         let happened = &self.oracle.happened;
@@ -217,7 +215,7 @@ impl World {
     /// A watch of the application has ended.
     pub(crate) fn watch_lost(&mut self, place: usize, watch: WatchId, error: &WatchFailure) {
         let Some(open) = self.clients[place].watches.open.remove(&watch) else {
-            return self.demand(Err(format!("client {place} loses {watch:?}, which it does not watch")));
+            return self.complain(place, format!("it loses {watch:?}, which it does not watch"));
         };
         let start = self.oracle.truth.history_start();
         match error {
@@ -226,9 +224,7 @@ impl World {
                 self.clients[place].watches.bookmarks.retain(|revision| *revision >= start);
             }
             WatchFailure::Closed => {}
-            error => {
-                self.demand(Err(format!("client {place} loses {open:?}: {error}, and all is known after {start}")))
-            }
+            error => self.complain(place, format!("it loses {open:?}: {error}, and all is known after {start}")),
         }
     }
 
@@ -272,7 +268,7 @@ impl World {
         mirror.pages.push((page.through.clone(), page.revision));
         if page.through.is_some() {
             self.list_page(place, mirror);
-        } else if self.clients[place].is_open && !self.is_healing {
+        } else if self.clients[place].shell.is_open && !self.is_healing {
             self.tally.add("mirrors");
             self.watch(place, Watched::Subtree(mirror.top.clone()), Some(mirror.first()), Some(mirror));
         }
@@ -307,15 +303,15 @@ impl World {
         let late = |watch: &OpenWatch| {
             watch.reported.is_none_or(|reported| reported < asked) && !moves_on(watch) && !is_asked_anew
         };
-        let Client { is_open, watches, .. } = &self.clients[place];
+        let client = &self.clients[place];
         // With low bounds a leader refuses some watches, whichever come first: those of ended
         // connections count for a while.
         let LessorBounds { session_watches_max, watches_max, .. } =
             self.swarm().map(|swarm| swarm.bounds).unwrap_or_default();
         let are_taken = session_watches_max == LessorBounds::DEFAULT.session_watches_max
             && watches_max == LessorBounds::DEFAULT.watches_max;
-        let is_asked = *is_open && are_taken;
-        let behind: Vec<&OpenWatch> = watches.open.values().filter(|watch| is_asked && late(watch)).collect();
+        let is_asked = client.shell.is_open && are_taken;
+        let behind: Vec<&OpenWatch> = client.watches.open.values().filter(|watch| is_asked && late(watch)).collect();
         let held = match behind.first() {
             Some(watch) => Err(format!("client {place} has no report of revision {asked} in the end: {watch:?}")),
             None => Ok(()),

@@ -1,21 +1,28 @@
 //! The world: virtual time, and everything in it. Events happen one by one, in the order of time
 //! and a tie number.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
+use leasehold_model::{
+    clock::Clock,
+    committed,
+    planting::{plant, planted},
+    queue::EventQueue,
+    rng::Rng,
+};
 use leasehold_protocol::{
-    command::{Command, Outcome, Proposal, Write},
+    command::{Outcome, Proposal, Write},
     drift::Excess,
     id::{LeaseId, Revision},
     lessor::LessorBounds,
     planted::{Bug, Planted},
     state::State,
+    time::Instant,
 };
 
 use crate::{
     churn::MANY,
     client::Client,
-    clock::Clock,
     event::{Event, Host},
     invariants::{self, elections::Elected, grants::Grants, linearizability::Told, uncovered::Uncovered},
     judges::Judge,
@@ -24,7 +31,6 @@ use crate::{
     profile::{Fault, MS, Profile, SECOND},
     raft::{Payload, SERVERS, peers::Links},
     reached,
-    rng::Rng,
     server::Server,
     swarm::Swarm,
     tally::{self, Tally},
@@ -73,8 +79,7 @@ pub(crate) struct World {
     /// True time, in microseconds, and the number of the event.
     pub(crate) now: u64,
     pub(crate) steps: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    ties: u64,
+    queue: EventQueue<u64, Event>,
     pub(crate) links: Links,
     pub(crate) elected: Elected,
     pub(crate) servers: Vec<Server>,
@@ -163,7 +168,7 @@ pub fn run(plan: &Plan) -> Report {
     reached::begin();
     let mut world = World::new(plan);
     while world.violation.is_none() && !world.is_over && plan.steps.is_none_or(|most| world.steps < most) {
-        let Some(((at, _), event)) = world.queue.pop_first() else { break };
+        let Some((at, event)) = world.queue.pop() else { break };
         world.now = at;
         world.steps += 1;
         world.trace.mark(&[at, event.code()]);
@@ -188,20 +193,6 @@ pub fn run(plan: &Plan) -> Report {
     }
 }
 
-/// The mistake, and the state that has it.
-#[cfg(feature = "planted-bugs")]
-fn plant(bug: Option<Bug>, mut state: State) -> (Planted, State) {
-    let planted = bug.map_or_else(Planted::default, Planted::one);
-    state.plant(planted);
-    (planted, state)
-}
-
-/// This build has no mistakes.
-#[cfg(not(feature = "planted-bugs"))]
-fn plant(_bug: Option<Bug>, state: State) -> (Planted, State) {
-    (Planted::default(), state)
-}
-
 impl World {
     fn new(plan: &Plan) -> Self {
         let mut rng = Rng::new(plan.seed);
@@ -209,13 +200,14 @@ impl World {
         if plan.is_wide {
             profile.widen(&mut Rng::new(plan.seed ^ WIDE));
         }
-        let (planted, first) = plant(plan.bug, State::new(profile.volume).with_history(profile.history));
+        let mut first = State::new(profile.volume).with_history(profile.history);
+        plant(&mut first, plan.bug);
         let mut machine = |host: Host| {
             let clock = match (profile.rogue, host) {
                 // Only a slow client's clock and a fast server's clock can do harm.
-                (Some(rogue), Host::Client(_)) if rogue == host => Clock::rogue(-400_000, &mut rng),
-                (Some(rogue), Host::Server(_)) if rogue == host => Clock::rogue(800_000, &mut rng),
-                _ => Clock::random(profile.drift.ppm(), &mut rng),
+                (Some(rogue), Host::Client(_)) if rogue == host => Clock::with_random_origin(-400_000, &mut rng),
+                (Some(rogue), Host::Server(_)) if rogue == host => Clock::with_random_origin(800_000, &mut rng),
+                _ => Clock::random(profile.drift, &mut rng),
             };
             Machine::new(clock)
         };
@@ -229,13 +221,12 @@ impl World {
             unjudged: plan.unjudged.clone(),
             stops_never: plan.stops_never,
             rng,
-            planted,
+            planted: planted(plan.bug),
             is_planted: plan.bug.is_some(),
             first,
             now: 0,
             steps: 0,
-            queue: BTreeMap::new(),
-            ties: 0,
+            queue: EventQueue::default(),
             links: Links::default(),
             elected: Elected::default(),
             servers,
@@ -284,8 +275,7 @@ impl World {
 
     /// Schedules an event at a true time.
     pub(crate) fn at(&mut self, at: u64, event: Event) {
-        self.ties += 1;
-        self.queue.insert((at.max(self.now), self.ties), event);
+        self.queue.add(at.max(self.now), event);
     }
 
     /// Schedules an event after a span of true time.
@@ -307,13 +297,23 @@ impl World {
         }
     }
 
+    /// Records a violation by a client.
+    pub(crate) fn complain(&mut self, client: usize, what: String) {
+        self.demand_at(client, Err(what));
+    }
+
+    /// Records the violation if an invariant about a client does not hold.
+    pub(crate) fn demand_at(&mut self, client: usize, held: Result<(), String>) {
+        self.demand(held.map_err(|what| format!("client {client}: {what}")));
+    }
+
     /// Records the violation if an invariant about a client's copies does not hold. A clock beyond
     /// the allowance excuses it.
     pub(crate) fn demand_of(&mut self, client: usize, held: Result<(), String>) {
         if held.is_err() && self.is_put_down_to_clocks(client) {
             self.tally.add("stale reads put down to a clock beyond the allowance");
         } else {
-            self.demand(held);
+            self.demand_at(client, held);
         }
     }
 
@@ -323,7 +323,7 @@ impl World {
         let Some(excess) = beyond else { return self.tally.add("clocks found within the allowance again") };
         self.tally.add("clocks found beyond the allowance");
         if !self.is_put_down_to_clocks(client) {
-            self.demand(Err(format!("client {client} takes a clock within the allowance for wrong: {excess}")));
+            self.complain(client, format!("it takes a clock within the allowance for wrong: {excess}"));
         }
     }
 
@@ -464,8 +464,7 @@ impl World {
         }
         self.trace.mark(&[index, self.oracle.truth.revision().0, self.oracle.truth.cluster_time().as_micros()]);
         for client in 0..self.clients.len() {
-            let held = invariants::consents::check(&self.clients[client], &self.oracle.truth, self.now);
-            self.demand_of(client, held);
+            self.check_copies(client);
         }
         self.check_write_leases();
         self.check_compared(proposal, &outcomes);
@@ -476,23 +475,32 @@ impl World {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
             self.tally.add(tally::outcome_name(command, outcome));
             self.count_wide(command, outcome);
-            // A revocation does not ask the clients that renew the lease, and a later lease of that
-            // name is another one.
-            if let (Command::Write { write: Write::RevokeLease { id }, .. }, Outcome::Written(Ok(_))) =
-                (command, outcome)
-            {
-                for client in &mut self.clients {
-                    client.key_leases.remove(id);
-                }
+        }
+        for (lease, incarnation) in committed::expired(proposal, outcomes) {
+            for client in 0..self.clients.len() {
+                let held = self.clients[client].shell.check_ended(lease, incarnation, self.client_clock(client));
+                self.demand_of(client, held);
             }
-            if let (Command::Expire { lease, incarnation, .. }, Outcome::Expired) = (command, outcome) {
-                for client in 0..self.clients.len() {
-                    let clock = self.clients[client].machine.clock.read(self.now);
-                    let held = invariants::expiry::check(&self.clients[client], (lease, *incarnation), clock);
-                    self.demand_of(client, held);
+        }
+        // A revocation does not ask the clients that renew the lease, and a later lease of that
+        // name is another one.
+        for (_, write, outcome) in committed::writes(proposal, outcomes) {
+            if let (Write::RevokeLease { id }, Outcome::Written(Ok(_))) = (write, outcome) {
+                for client in &mut self.clients {
+                    client.shell.key_leases.until.remove(id);
                 }
             }
         }
+    }
+
+    pub(crate) fn client_clock(&self, client: usize) -> Instant {
+        self.clients[client].machine.clock.read(self.now)
+    }
+
+    /// No usable copy of the client is old (S2).
+    pub(crate) fn check_copies(&mut self, client: usize) {
+        let held = self.clients[client].shell.check_copies(&self.oracle.truth, self.client_clock(client));
+        self.demand_of(client, held);
     }
 
     /// Faults stop. Every machine runs again, and applications begin nothing new.
@@ -515,7 +523,7 @@ impl World {
             self.resume(Host::Client(client));
             self.all_watch_on(client);
             // From now on only leases that no client renews end by themselves, and they do so soon.
-            let kept = self.clients[client].keeps.clone();
+            let kept = self.clients[client].shell.key_leases.renewed.clone();
             // Where few leases are granted, unneeded ones take the room of sessions.
             let lets_go = self.swarm().is_none_or(Swarm::has_few_leases);
             for id in kept.into_iter().filter(|_| lets_go) {
@@ -534,7 +542,7 @@ impl World {
     /// (seed 45691).
     fn rereads(&self) -> u64 {
         let Some(LessorBounds { reads_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else { return 0 };
-        let (objects, taken) = (self.oracle.versions.len() as u64, reads_max.max(1) as u64);
+        let (objects, taken) = (self.oracle.versions.all().len() as u64, reads_max.max(1) as u64);
         let all = objects * self.clients.len() as u64;
         if all <= taken { 0 } else { 4 * SECOND + objects.div_ceil(taken) * 2 * SECOND }
     }
@@ -550,7 +558,7 @@ impl World {
         // Beyond the bound of results, each session has one transaction at a time.
         let remembered = results_max / usize::try_from(MANY).expect("small");
         let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(remembered).max(1) as u64;
-        let open: u64 = self.clients.iter().map(|client| client.writes.len() as u64).sum();
+        let open: u64 = self.clients.iter().map(|client| client.shell.writes.len() as u64).sum();
         if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
     }
 

@@ -7,12 +7,9 @@
 //! Each key is its own register: an object is linearizable if each of its keys is (Herlihy and Wing
 //! 1990, locality). Only the oracle judges lists of children, and comparisons of transactions.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicU64, Ordering},
-    thread,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_model::threads::{processors, spread};
 use leasehold_protocol::planted::Bug;
 use leasehold_simulation::{
     Plan,
@@ -137,13 +134,11 @@ impl OfKey {
 
 /// Runs `work` for each of these seeds, on all processors.
 fn each<T: Send>(seeds: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    let next = AtomicU64::new(0);
-    let workers = thread::available_parallelism().map_or(1, usize::from);
-    let own = || std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds));
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(|| own().map(&work).collect::<Vec<_>>())).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
-    })
+    let add = |own: &mut Vec<T>, seed| {
+        own.push(work(seed));
+        true
+    };
+    spread(processors(), 0..seeds, add).into_iter().flatten().collect()
 }
 
 /// The histories of a world with sound rules.

@@ -217,11 +217,11 @@ mod twin {
 
     #[test]
     fn the_quick_check_agrees_with_trying_all_orders() {
-        let mut rng = crate::rng::Rng::new(7);
+        let mut rng = leasehold_model::rng::Rng::new(7);
         let (mut good, mut bad) = (0, 0);
         for _ in 0..20_000 {
             let mut ops = Vec::new();
-            let span = |rng: &mut crate::rng::Rng| {
+            let span = |rng: &mut leasehold_model::rng::Rng| {
                 let begun = rng.below(12);
                 (begun, begun + rng.below(6))
             };

@@ -4,14 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_model::committed::{self, WriteKey};
 use leasehold_protocol::{
-    command::{Command, LeaseKey, Outcome, Proposal, Write},
+    command::{LeaseKey, Outcome, Proposal, Write},
     id::Incarnation,
     message::{KeepAliveResult, KeyLeasePromise},
     state::State,
 };
-
-use crate::oracle::WriteKey;
 
 /// The incarnation that each grant granted.
 #[derive(Debug, Default)]
@@ -22,13 +21,10 @@ impl Grants {
     /// replaced.
     pub(crate) fn commit(&mut self, proposal: &Proposal, outcomes: &[Outcome], truth: &State) {
         let mut last = BTreeMap::new();
-        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            let (Command::Write { session, sequence, write, .. }, Outcome::Written(Ok(written))) = (command, outcome)
-            else {
-                continue;
-            };
+        for (key, write, outcome) in committed::writes(proposal, outcomes) {
+            let Outcome::Written(Ok(written)) = outcome else { continue };
             match (write, written.lease) {
-                (Write::GrantLease { .. }, Some(granted)) => last.insert(granted.id, (*session, *sequence)),
+                (Write::GrantLease { .. }, Some(granted)) => last.insert(granted.id, key),
                 (Write::RevokeLease { id }, _) => last.remove(id),
                 _ => None,
             };

@@ -26,9 +26,9 @@ pub(crate) struct Counted<'a> {
 /// The locks that the client counts on at this true time, whether it runs or is paused.
 pub(crate) fn counted(client: &Client, now: u64) -> impl Iterator<Item = Counted<'_>> {
     let clock = client.machine.clock.read(now);
-    let open = client.locks.iter().filter(|_| client.is_open);
+    let open = client.locks.iter().filter(|_| client.shell.is_open);
     open.filter_map(move |(lock, (path, status))| match status {
-        LockStatus::Granted { mode, .. } if !client.holder.lock_remaining(*lock, clock).is_zero() => {
+        LockStatus::Granted { mode, .. } if !client.shell.holder.lock_remaining(*lock, clock).is_zero() => {
             Some(Counted { client: client.place, path, lock: *lock, mode: *mode })
         }
         _ => None,
@@ -85,7 +85,7 @@ impl Tokens {
 
 /// In the end each client knows the status of all its locks, and has no unknown lock.
 pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> {
-    if !client.is_open {
+    if !client.shell.is_open {
         return Ok(());
     }
     for (id, (path, known)) in &client.locks {
@@ -94,10 +94,10 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
             return Err(format!("client {} knows lock {id} on {path} as {known:?}: expected {is:?}", client.place));
         }
     }
-    let session = client.holder.session();
+    let session = client.shell.holder.session();
     let own = truth.locks().filter(|(_, _, lock)| Some(lock.session) == session && lock.lease.session() == session);
     let is_releasing = |id: &LockId| {
-        let mut writes = client.writes.values().map(|open| &open.change);
+        let mut writes = client.shell.writes.values().map(|open| &open.change);
         writes.any(|write| matches!(write, Write::Unlock { lock, .. } if lock == id))
     };
     match own.map(|(id, ..)| id).find(|id| !client.locks.contains_key(id) && !is_releasing(id)) {
@@ -108,7 +108,8 @@ pub(crate) fn check_known(client: &Client, truth: &State) -> Result<(), String> 
 
 /// The locks of departed clients have ended.
 pub(crate) fn check_owners(clients: &[Client], truth: &State) -> Result<(), String> {
-    let is_owned = |session| clients.iter().any(|client| client.is_open && client.holder.session() == Some(session));
+    let is_owned =
+        |session| clients.iter().any(|client| client.shell.is_open && client.shell.holder.session() == Some(session));
     match truth.locks().find(|(_, _, lock)| !is_owned(lock.session)) {
         Some((id, path, lock)) => Err(format!("lock {id} on {path} outlives its owner, session {}", lock.session)),
         None => Ok(()),

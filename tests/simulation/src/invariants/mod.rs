@@ -3,21 +3,17 @@
 
 pub(crate) mod agreement;
 pub(crate) mod attachments;
-pub(crate) mod consents;
 pub(crate) mod elections;
 pub(crate) mod epochs;
-pub(crate) mod expiry;
 pub(crate) mod grants;
 pub(crate) mod healing;
 pub(crate) mod horizons;
-pub(crate) mod lapses;
 pub(crate) mod linearizability;
 pub(crate) mod locks;
 pub(crate) mod once;
 pub(crate) mod owners;
 pub(crate) mod prolonging;
 pub(crate) mod proposals;
-pub(crate) mod reads;
 pub(crate) mod registrations;
 pub(crate) mod renewed_key_leases;
 pub(crate) mod replicas;

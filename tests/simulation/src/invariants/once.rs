@@ -1,15 +1,15 @@
 //! *A write takes effect at most once, however often it is sent. A refused write never does. The
-//! client hears the true outcome* (S9).
+//! client hears the true outcome* (S9). [`WriteFates`] judges that for each name in the log. A
+//! client's write can have several names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_model::{committed::WriteKey, fates::WriteFates};
 use leasehold_protocol::{
     command::{Write, Written},
     holder::{WriteFailure, WriteId},
     id::Revision,
 };
-
-use crate::oracle::WriteKey;
 
 /// A write from its client's side: the number of the client's process, which is unique, and the
 /// client's own write id.
@@ -20,8 +20,7 @@ pub(crate) type Name = (u64, WriteId);
 pub(crate) struct Once {
     sent: BTreeMap<WriteKey, Write>,
     keys: BTreeMap<Name, WriteKey>,
-    effects: BTreeMap<WriteKey, Revision>,
-    never: BTreeSet<WriteKey>,
+    fates: WriteFates,
     /// Refused because the session had no lease on the volume. The client may send it under a new
     /// number.
     misplaced: BTreeSet<WriteKey>,
@@ -37,9 +36,9 @@ impl Once {
         match self.keys.insert(name, key) {
             // The first number was refused for lack of a volume lease, in the log or by a leader
             // before. So it must never take effect.
-            Some(other) if other != key && !self.effects.contains_key(&other) => {
+            Some(other) if other != key && self.fates.effect(other).is_none() => {
                 self.misplaced.remove(&other);
-                self.never.insert(other);
+                self.fates.refused(other);
                 Ok(())
             }
             Some(other) if other != key => Err(format!("write {name:?} was sent as {other:?} and then as {key:?}")),
@@ -49,13 +48,7 @@ impl Once {
 
     /// A write took effect.
     pub(crate) fn took_effect(&mut self, key: WriteKey, revision: Revision) -> Result<(), String> {
-        if let Some(other) = self.effects.insert(key, revision) {
-            return Err(format!("{key:?} took effect at {other} and again at {revision}"));
-        }
-        if self.never.contains(&key) {
-            return Err(format!("{key:?} took effect at {revision} after it was refused"));
-        }
-        Ok(())
+        self.fates.took_effect(key, revision)
     }
 
     /// A write was refused for lack of a lease on its node's volume.
@@ -65,21 +58,8 @@ impl Once {
 
     /// The application received the outcome of a write.
     pub(crate) fn ended(&mut self, name: Name, result: &Result<Written, WriteFailure>) -> Result<(), String> {
-        let key = self.keys.get(&name);
-        let effect = key.and_then(|key| self.effects.get(key)).copied();
-        let fits = match result {
-            Ok(written) => effect == Some(written.revision),
-            Err(WriteFailure::Refused(_)) => effect.is_none(),
-            Err(WriteFailure::NotSent) => key.is_none_or(|key| self.misplaced.contains(key)),
-            Err(WriteFailure::OutcomeUnknown) => key.is_some(),
-        };
-        if let (Err(WriteFailure::Refused(_)), Some(key)) = (result, key) {
-            self.never.insert(*key);
-        }
-        if fits {
-            Ok(())
-        } else {
-            Err(format!("{name:?}, {key:?} took effect at {effect:?}, but its answer was {result:?}"))
-        }
+        let key = self.keys.get(&name).copied();
+        let is_sent = key.is_some_and(|key| !self.misplaced.contains(&key));
+        self.fates.ended(key, is_sent, result).map_err(|what| format!("{name:?}: {what}"))
     }
 }

@@ -13,7 +13,7 @@ use leasehold_protocol::{
 use crate::client::Client;
 
 fn owners<'a>(clients: impl Iterator<Item = &'a Client>) -> BTreeSet<SessionId> {
-    clients.filter(|client| client.is_open).filter_map(|client| client.holder.session()).collect()
+    clients.filter(|client| client.shell.is_open).filter_map(|client| client.shell.holder.session()).collect()
 }
 
 /// Everything that has outlived its owner: volume leases of departed clients, key leases that no
@@ -27,7 +27,9 @@ pub(crate) fn left(clients: &[Client], truth: &State) -> BTreeSet<String> {
     let volumes = truth.leases().map(|(key, _)| key).filter(is_left);
     let volumes = volumes.map(|key| format!("volume lease {key:?} outlives its owner"));
     let orphans = truth.orphans().map(|lease| format!("the nodes attached to lease {lease} outlive the lease"));
-    let is_kept = |id: &LeaseId| clients.iter().any(|client| client.is_open && client.keeps.contains(id));
+    let is_kept = |id: &LeaseId| {
+        clients.iter().any(|client| client.shell.is_open && client.shell.key_leases.renewed.contains(id))
+    };
     let keys = truth.key_leases_after(None).filter(|(id, _)| !is_kept(id));
     let keys = keys.map(|(id, lease)| {
         format!("key lease {id} of incarnation {} exists, but no client renews it", lease.incarnation)

@@ -77,10 +77,10 @@ fn is_registration(write: &Write) -> bool {
 /// Checks one client after everything has had time to heal.
 pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
     let is_open = |path: &NodePath| {
-        let mut writes = client.writes.values().map(|open| &open.change);
+        let mut writes = client.shell.writes.values().map(|open| &open.change);
         writes.any(|write| matches!(write, Write::Put { path: other, .. } if other == path))
     };
-    if !client.is_open {
+    if !client.shell.is_open {
         return Ok(());
     }
     let revision = |path: &NodePath| truth.node(path).map(|node| node.modify_revision);
@@ -98,9 +98,9 @@ pub(crate) fn check(client: &Client, truth: &State) -> Result<(), String> {
             "client {place}: registration node {path} of revision {put} was not reported lost, but the node has revision {is:?}"
         ));
     }
-    for id in &client.keeps {
+    for id in &client.shell.key_leases.renewed {
         let lease = truth.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation);
-        let known = client.key_leases.get(id).map(|(incarnation, _)| *incarnation);
+        let known = client.shell.key_leases.until.get(id).map(|(incarnation, _)| *incarnation);
         if lease.is_none() || known.is_some_and(|known| Some(known) != lease) {
             return Err(format!(
                 "client {place} renews key lease {id} of incarnation {known:?}, which was not reported lost: the servers have {lease:?}"

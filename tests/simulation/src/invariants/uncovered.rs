@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_protocol::command::{Command, Outcome, Proposal};
-
-use crate::oracle::WriteKey;
+use leasehold_model::committed::{self, WriteKey};
+use leasehold_protocol::command::{Outcome, Proposal};
 
 /// How often one write may lack consents.
 const UNCOVERED_MAX: u64 = 12;
@@ -17,9 +16,7 @@ pub(crate) struct Uncovered(BTreeMap<WriteKey, u64>);
 impl Uncovered {
     /// An entry was committed, with these outcomes.
     pub(crate) fn check(&mut self, proposal: &Proposal, outcomes: &[Outcome]) -> Result<(), String> {
-        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            let Command::Write { session, sequence, write, .. } = command else { continue };
-            let key = (*session, *sequence);
+        for (key, write, outcome) in committed::writes(proposal, outcomes) {
             if *outcome != Outcome::MissingConsents {
                 self.0.remove(&key);
                 continue;

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use leasehold_model::committed::WriteKey;
 use leasehold_protocol::{
     command::{Attach, Write},
     id::RequestId,
@@ -22,10 +23,7 @@ use leasehold_protocol::{
     volume::{TICK_MAX, TICKS_PER_TERM},
 };
 
-use crate::{
-    oracle::WriteKey,
-    profile::{Policies, Profile, WAIT_MOST},
-};
+use crate::profile::{Policies, Profile, WAIT_MOST};
 
 /// Writes that a leader has received and not answered.
 #[derive(Debug, Default)]

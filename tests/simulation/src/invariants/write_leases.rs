@@ -15,27 +15,27 @@ pub(crate) fn check<'a>(
     now: u64,
 ) -> Result<(), String> {
     let clock = client.machine.clock.read(now);
-    for (lock, write_lease) in client.write_leased.iter().filter(|_| client.is_open) {
-        let Some(value) = client.holder.write_lease_value(*lock, clock) else { continue };
+    for (lock, write_lease) in client.write_leased.iter().filter(|_| client.shell.is_open) {
+        let Some(value) = client.shell.holder.write_lease_value(*lock, clock) else { continue };
         let first = write_lease.first.as_ref().unwrap_or(value);
         let found = truth.node(&write_lease.path).map(|node| &node.value);
         let is_own =
             found.is_some_and(|found| found == first || write_lease.changes.iter().any(|(value, _)| value == found));
         if !is_own {
             return Err(format!(
-                "client {} has a write lease on {} under lock {lock}, but the node has the value {found:?} of another client",
-                client.place, write_lease.path
+                "it has a write lease on {} under lock {lock}, but the node has the value {found:?} of another client",
+                write_lease.path
             ));
         }
         let object = Object::data(write_lease.path.clone());
         let may_use = |other: &&Client| {
             let clock = other.machine.clock.read(now);
-            other.is_open && other.cache.may_use(&object, clock, &other.holder)
+            other.shell.is_open && other.shell.cache.may_use(&object, clock, &other.shell.holder)
         };
         if let Some(other) = others.clone().find(may_use) {
             return Err(format!(
-                "client {} has a write lease on {} under lock {lock}, but client {} could use a copy",
-                client.place, write_lease.path, other.place
+                "it has a write lease on {} under lock {lock}, but client {} could use a copy",
+                write_lease.path, other.place
             ));
         }
     }

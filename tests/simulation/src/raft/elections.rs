@@ -114,7 +114,7 @@ impl World {
 
     /// Raft no longer leads. The shell around the lessor learns of it soon.
     fn lost_leadership(&mut self, server: usize) {
-        if self.servers[server].lessor.is_some() {
+        if self.servers[server].shell.lessor.is_some() {
             let boot = self.servers[server].boot;
             let after = self.rng.wait(self.profile.learn);
             self.after(after, Event::Learn { server, boot });

@@ -35,7 +35,7 @@ impl World {
         if self.servers[from].raft.empty != Some(life) {
             return self.tally.add("requests to be let in that came late");
         }
-        let leads = self.servers[server].lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some());
+        let leads = self.servers[server].shell.lessor.as_ref().is_some_and(|lessor| lessor.epoch().is_some());
         let raft = &self.servers[server].raft;
         let (members, since) = raft.members();
         if !leads || !raft.is_leader() || since > raft.commit {

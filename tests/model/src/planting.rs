@@ -10,22 +10,32 @@ pub const CAN_PLANT: bool = cfg!(feature = "planted-bugs");
 
 /// The mistake, for the rules of clients and leaders.
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn planted(bug: Option<Bug>) -> Planted {
+pub fn planted(bug: Option<Bug>) -> Planted {
     bug.map_or_else(Planted::default, Planted::one)
 }
 
 /// This build has no mistakes.
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) fn planted(_bug: Option<Bug>) -> Planted {
+pub fn planted(_bug: Option<Bug>) -> Planted {
     Planted::default()
 }
 
 /// Puts a mistake into a state.
 #[cfg(feature = "planted-bugs")]
-pub(crate) fn plant(state: &mut State, bug: Option<Bug>) {
+pub fn plant(state: &mut State, bug: Option<Bug>) {
     state.plant(planted(bug));
 }
 
 /// Does nothing in this build.
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) fn plant(_state: &mut State, _bug: Option<Bug>) {}
+pub fn plant(_state: &mut State, _bug: Option<Bug>) {}
+
+/// The mistake of this name, for an option of a program.
+pub fn bug_named(name: &str) -> Result<Bug, String> {
+    if !CAN_PLANT {
+        return Err("this build has the shipped rules only; build with --features planted-bugs".to_owned());
+    }
+    let names = || Bug::ALL.map(|bug| format!("{bug:?}")).join(", ");
+    let found = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    found.ok_or_else(|| format!("{name}: no such mistake; expected one of {}", names()))
+}

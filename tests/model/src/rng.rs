@@ -9,11 +9,12 @@ impl Rng {
     /// The stream of this seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d);
-        rng.next();
+        rng.bits();
         rng
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next 64 random bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,31 +24,32 @@ impl Rng {
 
     /// A number below `most`, which is not 0.
     pub fn below(&mut self, most: u64) -> u64 {
-        self.next() % most
+        self.bits() % most
     }
 
     /// A number from `first` to `last`, both included.
-    pub(crate) fn between(&mut self, first: u64, last: u64) -> u64 {
+    pub fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
 
     /// True with a probability of `permille` in a thousand.
-    pub(crate) fn chance(&mut self, permille: u64) -> bool {
+    pub fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }
 
-    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    /// One of these elements; there is at least one.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.index(from.len())]
     }
 
     /// An index below `len`, which is not 0.
-    pub(crate) fn index(&mut self, len: usize) -> usize {
+    pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).expect("below a length")
     }
 
     /// A time around `mean`: mostly shorter, rarely several times as long.
-    pub(crate) fn wait(&mut self, mean: u64) -> u64 {
-        let doublings = (self.next() | 1 << 8).trailing_zeros();
+    pub fn wait(&mut self, mean: u64) -> u64 {
+        let doublings = (self.bits() | 1 << 8).trailing_zeros();
         1 + self.below(mean / 2 + 1) + u64::from(doublings) * mean / 2
     }
 
@@ -55,12 +57,12 @@ impl Rng {
     /// if the rate is 0.
     pub fn poisson_wait(&mut self, rate: f64) -> Option<u64> {
         // From just above 0 to 1.
-        let share = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        let share = ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         (rate > 0.0).then(|| (-share.ln() / rate * 1e6) as u64 + 1)
     }
 
     /// An index, drawn by weight.
-    pub(crate) fn weighted(&mut self, weights: &[u64]) -> usize {
+    pub fn weighted(&mut self, weights: &[u64]) -> usize {
         let mut at = self.below(weights.iter().sum::<u64>().max(1));
         for (index, weight) in weights.iter().enumerate() {
             if at < *weight {

@@ -1,0 +1,83 @@
+//! The messages that are counted, by their purpose.
+
+use leasehold_protocol::message::Body;
+
+/// The messages that the server sent and received while they were counted, and the applications'
+/// reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that only renew, and their answers.
+    pub renewals: u64,
+    /// Requests for a new volume lease, and their answers.
+    pub acquisitions: u64,
+    /// Parts of holder reports, which a leader wants after a revival, and their answers.
+    pub lists: u64,
+    /// Reads that validate a copy, and their answers.
+    pub validations: u64,
+    /// Recalls, and consents to them.
+    pub recalls: u64,
+    /// Reads of data that was recalled, and their answers. Any cache has to fetch that.
+    pub fetches: u64,
+    /// Writes, and their answers: the same with any term.
+    pub writes: u64,
+    /// Reads of the applications.
+    pub reads: u64,
+    /// Reads that were answered from memory, without a message.
+    pub hits: u64,
+}
+
+impl Counts {
+    /// The messages for consistency: all except fetches and writes.
+    pub fn consistency(&self) -> u64 {
+        self.renewals + self.acquisitions + self.lists + self.validations + self.recalls
+    }
+
+    pub(crate) fn message(&mut self, purpose: Purpose) {
+        let count = match purpose {
+            Purpose::Renewal => &mut self.renewals,
+            Purpose::Acquisition => &mut self.acquisitions,
+            Purpose::List => &mut self.lists,
+            Purpose::Validation => &mut self.validations,
+            Purpose::Recall => &mut self.recalls,
+            Purpose::Fetch => &mut self.fetches,
+            Purpose::Write => &mut self.writes,
+            Purpose::Opening => return,
+        };
+        *count += 1;
+    }
+
+    pub(crate) fn read(&mut self, is_hit: bool) {
+        self.reads += 1;
+        self.hits += u64::from(is_hit);
+    }
+}
+
+/// The purpose of a message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose {
+    Renewal,
+    Acquisition,
+    List,
+    Validation,
+    Recall,
+    Fetch,
+    Write,
+    /// A session begins.
+    Opening,
+}
+
+impl Purpose {
+    /// The purpose of a request, and of its answer.
+    pub(crate) fn of(body: &Body) -> Self {
+        match body {
+            Body::Heartbeat(_) => Self::Renewal,
+            Body::Acquire { .. } => Self::Acquisition,
+            Body::HolderReport(_) => Self::List,
+            Body::Read { known: Some(_), .. } => Self::Validation,
+            Body::Read { known: None, .. } => Self::Fetch,
+            Body::Write { .. } => Self::Write,
+            Body::Open { .. } | Body::Register => Self::Opening,
+            other => panic!("the model sends no such request: {other:?}"),
+        }
+    }
+}

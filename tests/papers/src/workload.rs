@@ -1,0 +1,142 @@
+//! Applications that read and write as Poisson processes, in groups that share files.
+
+use std::time::Duration;
+
+use leasehold_model::rng::Rng;
+use leasehold_protocol::{
+    command::Write,
+    object::Object,
+    path::NodePath,
+    time::DriftAllowance,
+    volume::{Tracking, VolumeSettings},
+};
+
+use crate::{
+    counts::Counts,
+    gray_cheriton::{Load, client_term},
+    world::{Applications, DELAY, World},
+};
+
+/// The rates of reads and writes, the sharing of files, and the volume term.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Workload {
+    /// Decides the times of all reads and writes.
+    pub seed: u64,
+    /// The number of clients.
+    pub clients: usize,
+    /// How many of them read and write the same files.
+    pub sharing: usize,
+    /// Files of each such group, all in one volume. Each read and each write picks one of them.
+    pub files: u64,
+    /// Reads per second by each client.
+    pub reads: f64,
+    /// Writes per second by each client.
+    pub writes: f64,
+    /// The volume term. Object leases last for a day.
+    pub term: Duration,
+    /// For how long messages are counted.
+    pub measured: Duration,
+}
+
+impl Workload {
+    /// The V system's rates: 20 clients, counted for 3,000 s.
+    pub fn v_system(seed: u64, sharing: usize, files: u64, term: Duration) -> Self {
+        let measured = Duration::from_secs(3000);
+        Self { seed, clients: 20, sharing, files, reads: 0.864, writes: 0.040, term, measured }
+    }
+
+    /// The paper's formula for this workload, in messages per second, with one lease for each file.
+    /// A client of Leasehold counts a term from its request, and shortens it by the drift
+    /// allowance. The server waits for the margin.
+    pub fn formula(&self) -> f64 {
+        let files = self.files as f64;
+        let (clients, sharing) = (self.clients as f64, self.sharing as f64);
+        let of_each = Load { clients, reads: self.reads / files, writes: self.writes / files, sharing };
+        let allowance = DriftAllowance::DEFAULT.over(self.term).as_secs_f64();
+        files * of_each.messages(client_term(self.term.as_secs_f64(), 2.0 * DELAY.as_secs_f64(), allowance))
+    }
+
+    /// A number of counted messages, per second.
+    pub fn per_second(&self, messages: u64) -> f64 {
+        messages as f64 / self.measured.as_secs_f64()
+    }
+}
+
+/// The margin: the paper's ε.
+const MARGIN: Duration = Duration::from_millis(100);
+/// Object leases outlast every run.
+const OBJECT_TERM: Duration = Duration::from_secs(24 * 3600);
+/// The time before messages are counted: clients make the files, and all clients read some.
+const WARM_UP: Duration = Duration::from_secs(60);
+
+/// An operation of one client.
+enum Operation {
+    Read(usize),
+    Write(usize),
+    /// Makes the file of this number.
+    Make(usize, u64),
+}
+
+struct Poisson {
+    load: Workload,
+    rng: Rng,
+}
+
+/// Runs the workload, and returns the counts.
+///
+/// # Panics
+///
+/// If the term is out of bounds, or if something happens that is impossible without a fault.
+pub fn run(load: Workload) -> Counts {
+    let settings = VolumeSettings::new(load.term, OBJECT_TERM, MARGIN, Tracking::Objects, DriftAllowance::DEFAULT);
+    let mut world = World::new(settings.expect("a term within bounds"), load.clients, WARM_UP);
+    // All clients connect. The first of each group makes its files. Then all read and write.
+    for client in 0..load.clients {
+        world.connect(client, Duration::from_millis(10));
+        if client % load.sharing == 0 {
+            (0..load.files).for_each(|file| world.plan(Duration::from_millis(100), Operation::Make(client, file)));
+        }
+        world.plan(WARM_UP / 20, Operation::Read(client));
+        world.plan(WARM_UP / 20, Operation::Write(client));
+    }
+    world.run(&mut Poisson { load, rng: Rng::new(load.seed) }, WARM_UP + load.measured)
+}
+
+impl Poisson {
+    /// A file of the client's group.
+    fn file(&self, client: usize, file: u64) -> NodePath {
+        let text = format!("/group-{}/file-{file}", client / self.load.sharing);
+        NodePath::parse(&text).expect("made of valid components")
+    }
+
+    fn any_file(&mut self, client: usize) -> NodePath {
+        let file = self.rng.below(self.load.files);
+        self.file(client, file)
+    }
+
+    fn again(&mut self, rate: f64, operation: Operation, world: &mut World<Operation>) {
+        if let Some(wait) = self.rng.poisson_wait(rate) {
+            world.plan(Duration::from_micros(wait), operation);
+        }
+    }
+}
+
+impl Applications for Poisson {
+    type Operation = Operation;
+
+    fn act(&mut self, operation: Operation, world: &mut World<Operation>) {
+        match operation {
+            Operation::Read(client) => {
+                world.read(client, Object::data(self.any_file(client)));
+                self.again(self.load.reads, operation, world);
+            }
+            Operation::Write(client) => {
+                world.write(client, Write::put(self.any_file(client), "content".into()));
+                self.again(self.load.writes, operation, world);
+            }
+            Operation::Make(client, file) => {
+                world.write(client, Write::put(self.file(client, file), "content".into()));
+            }
+        }
+    }
+}
