@@ -2,7 +2,10 @@
 //! ([`GrantPolicy`]), and what a write does about them ([`OnWrite`]).
 //!
 //! No policy makes a read stale. A policy chooses between messages, the delay of writes, and the
-//! leader's memory. `docs/guide.md` says which to choose.
+//! leader's memory. `docs/guide.md` says which policy to choose, and S2, S3 and S7 in
+//! `docs/PROTOCOL.md` say why each is safe.
+//!
+//! This module does not know which leases exist. The lessor grants and ends them.
 
 use std::{fmt, time::Duration};
 
@@ -16,11 +19,11 @@ pub enum ObjectTerm {
     Zero,
     /// Each lease lasts this long.
     Fixed(Duration),
-    /// Leases end only by recall, return, or with their volume lease (callbacks, as in AFS). A dead
-    /// client still delays a write by no more than a volume term and the margin.
+    /// A lease ends only by a recall, by a return, or with its volume lease (callbacks, as in AFS).
+    /// A dead client still delays a write by no more than a volume term and the margin.
     Infinite,
     /// A lease lasts for a share of the time since the object last changed (Alex, Cate 1992). Data
-    /// that has not changed for long is likely to stay as it is.
+    /// that has not changed for long will probably not change soon.
     Adaptive {
         /// The share, in percent; 1 to 100.
         percent: u32,
@@ -35,8 +38,8 @@ impl ObjectTerm {
     /// The share that Alex uses, in percent.
     pub const ADAPTIVE_PERCENT: u32 = 20;
 
-    /// The term of a lease on an object that last changed `age` ago; `None` for an object without a
-    /// time of its last change. No lease is granted if the result is `None`.
+    /// The term of a lease on an object that last changed `age` ago. `age` is `None` if the node
+    /// does not exist. The result is `None` if there are no leases.
     ///
     /// ```
     /// use std::time::Duration;
@@ -91,13 +94,13 @@ impl fmt::Display for ObjectTerm {
 /// Which reads are answered with an object lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GrantPolicy {
-    /// All.
+    /// All reads.
     All,
-    /// Those that ask for one (Cao and Liu 1998: the explicit request for a lease).
+    /// Reads that ask for one (Cao and Liu 1998: the explicit request for a lease).
     OnRequest,
-    /// All, but a client's first read of an object gets only a short lease. If the client comes
-    /// back and validates its copy, it gets the object term (Cao and Liu's two tiers). So clients
-    /// that read once do not fill the leader's memory, and do not delay writes for long.
+    /// All reads. But a client's first lease on an object is short. When the client validates its
+    /// copy later, it gets a lease of the object term (Cao and Liu's two tiers). So clients that
+    /// read only once do not fill the leader's memory, and do not delay writes for long.
     Returning {
         /// The term of the first lease.
         first: Duration,
@@ -107,15 +110,19 @@ pub enum GrantPolicy {
 /// What a write does about the object leases on what it changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OnWrite {
-    /// The leader recalls them. The write goes on as soon as all holders have consented.
+    /// The leader recalls them. The write goes on when all holders have consented, or can no longer
+    /// use their copies.
     Recall,
-    /// The leader sends nothing. The write waits until the object leases have ended. So the object
-    /// term may be no longer than the volume term, which bounds the wait. A write that has waited,
-    /// and then would change more than it did on arrival, recalls the leases on all of it.
+    /// The leader sends nothing. The write waits until the object leases have ended. The object
+    /// term must be no longer than the volume term. So the wait is no longer than a volume term and
+    /// the margin.
+    ///
+    /// When the write is applied, it may have to change more objects than on its arrival. Then the
+    /// leader recalls the leases on all of them, and does not let the write wait a second time.
     Wait,
 }
 
-/// What a read asks for.
+/// What a read asks for: whether it wants an object lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LeaseRequest {
     /// No lease: the reader will not read the object again soon.
@@ -123,19 +130,19 @@ pub enum LeaseRequest {
     /// A lease, if the volume grants one to all readers.
     #[default]
     Implicit,
-    /// A lease of the full object term, in a volume that grants leases at all.
+    /// A lease of the full object term, if the volume grants any leases.
     Explicit,
 }
 
-/// Which reads of a volume get an object lease. A client that knows it need not acquire a volume
-/// lease for other reads.
+/// Which reads of a volume get an object lease, as the answer to a read says it. The client
+/// acquires no volume lease for other reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LeaseOffer {
-    /// None: its object term is zero.
+    /// None, because the object term of the volume is zero.
     Nobody,
-    /// Those that ask for one.
+    /// Reads that ask for one.
     OnRequest,
-    /// All that want one.
+    /// All reads that want one.
     #[default]
     Everybody,
 }
