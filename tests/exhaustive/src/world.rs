@@ -12,6 +12,7 @@ use leasehold_model::clock::Clock;
 use leasehold_protocol::{
     command::{Attach, Condition, Write},
     id::LeaseId,
+    lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     object::Object,
     path::NodePath,
     time::{DriftAllowance, Instant},
@@ -186,6 +187,13 @@ impl World {
     /// Makes every session covering: the lessor does not track objects one by one.
     pub fn covering(mut self) -> Self {
         self.settings = settings(TERM * 10, Tracking::Covering);
+        self
+    }
+
+    /// Sets how long object leases last, and what a write does about them.
+    pub fn policy(mut self, object_term: ObjectTerm, on_write: OnWrite) -> Self {
+        let settings = self.settings.with_policy(object_term, on_write, GrantPolicy::All);
+        self.settings = settings.unwrap_or(VolumeSettings::DEFAULT);
         self
     }
 

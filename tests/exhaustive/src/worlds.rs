@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use leasehold_protocol::lease_policy::{ObjectTerm, OnWrite};
+
 use crate::world::{
     Faults, LEASE, Member, Op, TERM, World, attach, children, create, data, delete, delete_all, either, grant, list,
     make_volume, put, read, remove_volume, revoke,
@@ -12,6 +14,7 @@ pub fn all() -> Vec<World> {
     let mut worlds = races();
     worlds.extend(elections());
     worlds.extend(lapses());
+    worlds.extend(policies());
     worlds.extend(trees());
     worlds.extend(leases());
     worlds.extend(connections());
@@ -25,6 +28,34 @@ pub fn named(name: &str) -> Option<World> {
 
 const NONE: Faults =
     Faults { elections: 0, reelections: 0, breaks: 0, cuts: 0, lost_recalls: 0, overtakings: 0, misdirections: 0 };
+
+/// Volumes with other lease policies than the usual one.
+fn policies() -> Vec<World> {
+    let world = |name, about| World::new(name, about).node("/a", "0");
+    let term = ObjectTerm::Fixed(Duration::from_millis(TERM));
+    let holder = || Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]);
+    vec![
+        world("polled", "one client writes an object that another reads, and nobody gets a lease on it")
+            .least(100)
+            .policy(ObjectTerm::Zero, OnWrite::Recall)
+            .member(Member::slow().does(&[put("/a", "1"), read("/a")]))
+            .member(Member::slow().does(&[read("/a"), read("/a")]).does(&[read("/a")])),
+        world("waited-out", "a write sends no recall, and waits for the object lease of a live client")
+            .least(1000)
+            .policy(term, OnWrite::Wait)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(holder())
+            .moments(&[120, 199, 206]),
+        world("waited-out-covering", "a write waits for all that a covering holder may have, also after an election")
+            .least(1000)
+            .covering()
+            .policy(term, OnWrite::Wait)
+            .member(Member::slow().does(&[put("/a", "1")]))
+            .member(holder())
+            .moments(&[120, 199, 206])
+            .faults(Faults { elections: 1, ..NONE }),
+    ]
+}
 
 /// Reads and writes that overtake each other under one leader.
 fn races() -> Vec<World> {
