@@ -174,7 +174,8 @@ impl Cache {
         // The copy was current as long as both leases held (S1), and it has not been recalled.
         let last_valid = copy.until.min(copy.volume.last_valid());
         let age = clock::now().since(last_valid);
-        (age <= max_age && copy.content.is_of(path)).then(|| RecentCopy { content: copy.content.clone(), age })
+        (last_valid != Instant::ZERO && age <= max_age && copy.content.is_of(path))
+            .then(|| RecentCopy { content: copy.content.clone(), age })
     }
 
     /// When the copy's leases end. `None` if it may not be used now. Does not count as a use.

@@ -412,6 +412,7 @@ impl Driver {
         // are removed.
         core.leases.end_all();
         self.cache.clear();
+        self.recent.clear();
         core.forgotten.clear();
     }
 

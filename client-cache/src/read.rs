@@ -171,8 +171,8 @@ impl<T> ReadBuilder<'_, T> {
     /// answer, a server is asked as usual.
     ///
     /// This is the weak end of the scale: *a fixed time to live*, as in most caches. The client
-    /// still sees its own writes. A copy that was recalled is gone, so in a volume with leases the
-    /// answer is rarely older than an outage.
+    /// still sees its own writes. If the volume's writes recall copies, a changed copy is gone, and
+    /// the answer is rarely older than an outage.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -320,16 +320,30 @@ impl Drop for ReadWait<'_> {
 impl Driver {
     /// Reads an object from memory, or else from a server within `after`.
     pub(crate) async fn get(&self, kind: ObjectKind, path: &NodePath, after: Duration) -> Result<Read, ReadError> {
+        self.get_with(kind, path, LeaseRequest::Implicit, after).await
+    }
+
+    /// As `get`, with a request for a lease.
+    pub(crate) async fn get_with(
+        &self,
+        kind: ObjectKind,
+        path: &NodePath,
+        lease: LeaseRequest,
+        after: Duration,
+    ) -> Result<Read, ReadError> {
         match self.cache.hit(kind, path) {
             Some(hit) => Ok(Read::from_memory(hit)),
-            None => self.miss(Object { path: path.clone(), kind }, LeaseRequest::Implicit, after).await,
+            None => self.miss(Object { path: path.clone(), kind }, lease, after).await,
         }
     }
 
     /// The newest content of an object that was current at most `max_age` ago.
     fn recent_copy(&self, object: &Object, max_age: Duration) -> Option<RecentCopy> {
+        let now = clock::now();
         let copy = self.cache.recent(object.kind, &object.path, max_age);
-        let answer = self.recent.get(object, max_age, clock::now());
+        // A write of this client may have changed the object since, without a recall of the copy.
+        let copy = copy.filter(|copy| self.recent.is_after_writes(now.before(copy.age)));
+        let answer = self.recent.get(object, max_age, now);
         let recent = [copy, answer].into_iter().flatten().min_by_key(|recent| recent.age);
         if recent.is_some() {
             count(&self.cache.counters.stale_hits);
@@ -339,18 +353,15 @@ impl Driver {
 
     /// As `miss`. Remembers an answer without a lease for later reads that accept an old one.
     async fn miss_remembered(&self, object: Object, lease: LeaseRequest, after: Duration) -> Result<Read, ReadError> {
-        let sent = clock::now();
-        let read = self.miss(object.clone(), lease, after).await?;
-        if read.valid_for.is_none() {
-            self.recent.remember(object, read.content.clone(), sent);
-        }
-        Ok(read)
+        self.recent.expect(&object);
+        self.miss(object, lease, after).await
     }
 
     async fn miss(&self, object: Object, lease: LeaseRequest, after: Duration) -> Result<Read, ReadError> {
         count(&self.cache.counters.misses);
-        match tokio::time::timeout(after, self.fetch(object, lease)).await {
-            Ok(outcome) => outcome,
+        let sent = clock::now();
+        match tokio::time::timeout(after, self.fetch(object.clone(), lease)).await {
+            Ok(outcome) => outcome.inspect(|read| self.recent.learn(&object, read, sent)),
             Err(_) => Err(match self.status.unavailable() {
                 Some(source) => ReadError::Unavailable { after, source },
                 None => ReadError::TimedOut { after },

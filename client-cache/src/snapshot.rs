@@ -15,6 +15,8 @@
 //!   installation has a new number, so the copy was not dropped in between. A copy is dropped
 //!   before a write that makes it stale takes effect (see `cache`). If its leases lapsed in
 //!   between, a server revived the copy because nothing in it had changed (S7 in docs/PROTOCOL.md).
+//! - Without a lease there is no copy. Then a transaction compares all nodes with what both collects
+//!   found. If all are equal, they are so at the moment of the transaction.
 //!
 //! If all nodes are cached, both collects read from memory and send nothing. Otherwise all missing
 //! nodes are requested at once. If a node has changed, the second collect becomes the first one of
@@ -25,8 +27,10 @@ use std::time::Duration;
 use futures::future::{BoxFuture, try_join_all};
 use leasehold_protocol::{
     id::Revision,
+    lease_policy::LeaseRequest,
     object::ObjectKind,
     path::{NodePath, PathError},
+    transaction::{Compare, Relation, Transaction},
 };
 
 use crate::{
@@ -111,7 +115,11 @@ impl Client {
                 return Err(SnapshotError::Contended { after, tries });
             }
             let second = self.collect(paths, left).await?;
-            if first.iter().zip(&second).all(|(one, other)| stood_still(one, other)) {
+            let pairs = || first.iter().zip(&second);
+            let is_still = pairs().all(|(one, other)| stood_still(one, other))
+                || (pairs().all(|(one, other)| one.revision == other.revision)
+                    && self.are_as_read(paths, &second, after.saturating_sub(clock::now().since(began))).await);
+            if is_still {
                 let revision = second.iter().filter_map(|read| read.revision).max().unwrap_or_default();
                 let entries = second.into_iter().map(|read| NodeData::of(read.content)).collect();
                 return Ok(Snapshot { entries, revision, tries });
@@ -120,10 +128,28 @@ impl Client {
         }
     }
 
-    /// Reads each node once.
+    /// Reads each node once. Asks for leases, so that the next time only changed nodes are read.
     async fn collect(&self, paths: &[NodePath], after: Duration) -> Result<Vec<Read>, SnapshotError> {
-        let reads = paths.iter().map(|path| self.driver().get(ObjectKind::Data, path, after));
-        Ok(try_join_all(reads).await?)
+        let read = |path| self.driver().get_with(ObjectKind::Data, path, LeaseRequest::Explicit, after);
+        Ok(try_join_all(paths.iter().map(read)).await?)
+    }
+
+    /// Whether all nodes are as they were read, at one moment during the call: a transaction
+    /// compares them, and changes nothing. This decides about nodes that do not exist, in a volume
+    /// that grants no leases. Their absence has no revision, and no copy shows that nobody has made
+    /// and removed them meanwhile.
+    async fn are_as_read(&self, paths: &[NodePath], reads: &[Read], after: Duration) -> bool {
+        if paths.len() > Transaction::COMPARES_MAX {
+            return false;
+        }
+        let compares = paths.iter().zip(reads).map(|(path, read)| match read.revision {
+            Some(revision) => Compare::modify_revision(path.clone(), Relation::Equal, revision),
+            None => Compare::absent(path.clone()),
+        });
+        let transaction = compares.fold(Transaction::new(), Transaction::when);
+        let outcome = self.transaction(transaction).timeout(after).await;
+        // A failed transaction decides nothing. The caller tries again, within its time.
+        outcome.is_ok_and(|outcome| outcome.failed.is_none())
     }
 }
 

@@ -152,7 +152,10 @@ impl Driver {
     pub(crate) async fn execute_write(&self, write: Write, timeout: Duration) -> Result<Written, WriteError> {
         check(&write)?;
         let result = self.outcome_within(write, timeout).await;
-        self.recent.note_write(clock::now());
+        // A refused write has changed nothing.
+        if !matches!(result, Err(WriteError::Refused(_))) {
+            self.recent.note_write(clock::now());
+        }
         result
     }
 

@@ -16,8 +16,8 @@ use std::{
 use common::{Server, path, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Branch, Client, Compare, NodeData, NodeOwner, NodePath, Operation, OperationResult, ReadSource, Refusal, Relation,
-    SnapshotError, Transaction, Value, WriteError, WriteRefusal,
+    Branch, Client, Compare, GrantPolicy, NodeData, NodeOwner, NodePath, Operation, OperationResult, ReadSource,
+    Refusal, Relation, SnapshotError, Transaction, Value, WriteError, WriteRefusal,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -131,6 +131,21 @@ async fn snapshot_read_of_cached_nodes_is_local_and_never_torn() {
     }
     write.await.unwrap();
     assert!(snapshots > 10 && seen > 0, "{snapshots} snapshots, up to {seen}");
+}
+
+/// Without leases there are no copies, and the absence of a node has no revision.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshot_of_absent_nodes_needs_no_object_leases() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    writer.admin().create_volume("/polled").object_term(Duration::ZERO).await.unwrap();
+    writer.put("/polled/a", "1").await.unwrap();
+    let snapshot = reader.snapshot(["/polled/a", "/polled/none"]).await.unwrap();
+    let found: Vec<bool> = snapshot.entries.iter().map(Option::is_some).collect();
+    assert_eq!((found, snapshot.tries), (vec![true, false], 1));
+    writer.admin().create_volume("/asked").grants(GrantPolicy::OnRequest).await.unwrap();
+    assert_eq!(reader.snapshot(["/asked/none"]).await.unwrap().tries, 1);
+    assert!(reader.cached(&path("/asked/none")).is_some(), "a snapshot read asks for leases");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -130,6 +130,9 @@ pub enum LeaseRequest {
     /// A lease, if the volume grants one to all readers.
     #[default]
     Implicit,
+    /// The same, by a reader that has a copy whose lease has ended. A client chooses this by itself
+    /// for an implicit request.
+    Returning,
     /// A lease of the full object term, if the volume grants any leases.
     Explicit,
 }

@@ -71,15 +71,15 @@ pub enum VolumeError {
     },
     /// Writes wait for the end of object leases, and these could outlast a volume lease.
     #[error(
-        "object term {got}: out of range for writes that send no recall; expected {least:?} to the \
-         volume term, {most:?}"
+        "object term {got}: out of range for writes that send no recall; expected {least:?} to {most:?}, \
+         and no more than the volume term"
     )]
     WaitTooLong {
         /// The requested term.
         got: ObjectTerm,
         /// The lower bound.
         least: Duration,
-        /// The volume term.
+        /// The upper bound: the volume term, or less.
         most: Duration,
     },
     /// The share of an adaptive object term is out of bounds.
@@ -133,6 +133,9 @@ impl VolumeSettings {
     pub const TERM_MAX: Duration = Duration::from_secs(24 * 3600);
     /// The longest object term.
     pub const OBJECT_TERM_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+    /// The longest object term if writes wait for the end of object leases. Writes that wait take
+    /// room in the leader's memory (S10b).
+    pub const WAITED_TERM_MAX: Duration = Duration::from_secs(60);
     /// The largest margin.
     pub const SKEW_MARGIN_MAX: Duration = Duration::from_secs(3600);
 
@@ -260,11 +263,10 @@ impl VolumeSettings {
             }
         };
         if self.on_write == OnWrite::Wait {
-            return match least >= Self::TERM_MIN && most <= self.term {
+            let longest = self.term.min(Self::WAITED_TERM_MAX);
+            return match least >= Self::TERM_MIN && most <= longest {
                 true => Ok(()),
-                false => {
-                    Err(VolumeError::WaitTooLong { got: self.object_term, least: Self::TERM_MIN, most: self.term })
-                }
+                false => Err(VolumeError::WaitTooLong { got: self.object_term, least: Self::TERM_MIN, most: longest }),
             };
         }
         if most > Self::OBJECT_TERM_MAX {
@@ -279,11 +281,8 @@ impl VolumeSettings {
 
     fn check_grants(&self) -> Result<(), VolumeError> {
         let GrantPolicy::Returning { first } = self.grants else { return Ok(()) };
-        let most = match self.on_write {
-            OnWrite::Recall => Self::OBJECT_TERM_MAX,
-            OnWrite::Wait => self.term,
-        };
-        if first < Self::TERM_MIN || first > most {
+        let most = self.object_term.longest();
+        if self.has_object_leases() && (first < Self::TERM_MIN || first > most) {
             return Err(VolumeError::FirstTerm { got: first, least: Self::TERM_MIN, most });
         }
         Ok(())
@@ -323,15 +322,14 @@ impl VolumeSettings {
         }
     }
 
-    /// The term of the object lease that a read gets; `None` if it gets none. `validates` says
-    /// whether the reader has a copy already, whose lease has ended. `age` is the time since the
-    /// object last changed, if it exists.
-    pub fn granted_term(&self, request: LeaseRequest, validates: bool, age: Option<Duration>) -> Option<Duration> {
+    /// The term of the object lease that a read gets; `None` if it gets none. `age` is the time since
+    /// the object last changed, if it exists.
+    pub fn granted_term(&self, request: LeaseRequest, age: Option<Duration>) -> Option<Duration> {
         if !self.offer().is_open_to(request) {
             return None;
         }
-        match self.grants {
-            GrantPolicy::Returning { first } if !validates && request != LeaseRequest::Explicit => Some(first),
+        match (self.grants, request) {
+            (GrantPolicy::Returning { first }, LeaseRequest::Implicit) => Some(first),
             _ => self.object_term.after(age),
         }
     }
@@ -351,17 +349,15 @@ impl VolumeSettings {
     /// It is the sum of the term, the margin, and the drift of two clocks over the time by which the
     /// term exceeds a volume term. The margin exceeds their drift over a volume term.
     pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
+        // The allowance may have been raised since the volume got its margin.
+        let margin = self.skew_margin.max(drift.over(self.term + self.tick()) * 2);
         let drift = drift.over(term.saturating_sub(self.term)).saturating_mul(2);
-        term.saturating_add(drift).saturating_add(self.skew_margin)
+        term.saturating_add(drift).saturating_add(margin)
     }
 
     /// As [`VolumeSettings::object_wait`], for a lease whose term is unknown: the longest one.
     pub fn longest_object_wait(&self, drift: DriftAllowance) -> Duration {
-        let first = match self.grants {
-            GrantPolicy::Returning { first } => first,
-            GrantPolicy::All | GrantPolicy::OnRequest => Duration::ZERO,
-        };
-        self.object_wait(self.object_term.longest().max(first), drift)
+        self.object_wait(self.object_term.longest(), drift)
     }
 
     /// The interval at which ticks move the horizons of leases with this term.

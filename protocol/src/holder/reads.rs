@@ -209,8 +209,12 @@ impl Holder {
             fetch.stage = FetchStage::Waiting;
             return self.acquire(volume, object);
         }
-        let (waits_for_flush, lease) = (fetch.waits_for_flush, fetch.lease);
         let copy = self.copies.get(object);
+        let lease = match fetch.lease {
+            LeaseRequest::Implicit if copy.is_some() => LeaseRequest::Returning,
+            lease => lease,
+        };
+        let waits_for_flush = fetch.waits_for_flush;
         let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
         let known = named.map(|(revision, _)| revision);
         let (body, reason) = match waits_for_flush {

@@ -33,14 +33,6 @@ pub(super) struct PromiseReach {
     pub(super) span_uncapped: Duration,
 }
 
-/// What the policy needs to know of a reader.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LeaseReader {
-    pub(super) request: LeaseRequest,
-    /// Whether the reader has a copy whose lease has ended.
-    pub(super) validates: bool,
-}
-
 impl Lessor {
     /// Renews in memory the volume leases that a request names, when it arrives.
     pub(super) fn renew_all(
@@ -143,12 +135,12 @@ impl Lessor {
         &mut self,
         session: SessionId,
         object: &Object,
-        reader: LeaseReader,
+        request: LeaseRequest,
         cx: &StepContext<'_>,
     ) -> Option<Grant> {
         let (volume, settings) = cx.state.volume_of(&object.path);
         let age = cx.state.age(object, self.clock.expiry_time());
-        let term = settings.settings.granted_term(reader.request, reader.validates, age)?;
+        let term = settings.settings.granted_term(request, age)?;
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
         let is_changing = self.writes.changes_object(object) || self.is_removed(&object.path, cx.state);

@@ -10,7 +10,7 @@ use crate::{
     state::State,
 };
 
-use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead, promises::LeaseReader};
+use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead};
 
 impl Lessor {
     /// Lets a read wait for a quorum round that begins after its arrival. If a round is in flight,
@@ -117,8 +117,7 @@ impl Lessor {
             }
         };
         cx.read_bytes += content.as_ref().map_or(0, Content::weight);
-        let reader = LeaseReader { request, validates: known.is_some() };
-        let grant = self.grant(requester.session, object, reader, cx);
+        let grant = self.grant(requester.session, object, request, cx);
         let (volume, settings) = cx.state.volume_of(&object.path);
         let (volume, offer) = (volume.clone(), settings.settings.offer());
         let answer = ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() };

@@ -89,7 +89,7 @@ impl DurableIndex {
     pub fn record(&mut self, last: Option<LogId>, vote: Option<Vote>, durably: bool) -> io::Result<()> {
         let next = DurableRecord { counter: self.current.counter + 1, last, vote };
         if next.counter >= COUNTER_END {
-            let message = format!("file witness: counter {}; expected less than {COUNTER_END}", next.counter);
+            let message = format!("file durable-index: counter {}; expected less than {COUNTER_END}", next.counter);
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         let slot = slot(&next)?;
@@ -115,7 +115,7 @@ fn read_slot(file: &File, slot: u64) -> io::Result<Option<DurableRecord>> {
     }
     let [format, record @ ..] = record else { return Ok(None) };
     if *format != DURABLE_INDEX_FORMAT {
-        let message = format!("file witness: format {format}; expected {DURABLE_INDEX_FORMAT}");
+        let message = format!("file durable-index: format {format}; expected {DURABLE_INDEX_FORMAT}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(postcard::from_bytes(record).ok().filter(|slot: &DurableRecord| slot.counter < COUNTER_END))

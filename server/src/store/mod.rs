@@ -1,13 +1,13 @@
 //! The files of a replica on disk.
 //!
 //! ```text
-//! DIR/lock         locked by the process that uses the rest                       directory
-//! DIR/identity     the store identity: which replica of which cluster this is     store_identity
-//! DIR/log/         Raft's log and vote, fsynced before anything is acknowledged   log
-//! DIR/witness      the durable index: an independent record of the log's end      durable_index
-//! DIR/state/       the replicated state as rows; behind the log by design         state
-//! DIR/incoming-N   a snapshot that is being received                              snapshot
-//! DIR/*.cut        the end of a database's journal that the last repair removed
+//! DIR/lock            locked by the process that uses the rest                       directory
+//! DIR/store-identity  the store identity: which replica of which cluster this is    store_identity
+//! DIR/log/            Raft's log and vote, fsynced before anything is acknowledged  log
+//! DIR/durable-index   the durable index: an independent record of the log's end     durable_index
+//! DIR/state/          the replicated state as rows; behind the log by design        state
+//! DIR/incoming-N      a snapshot that is being received                             snapshot
+//! DIR/*.cut           the end of a database's journal that the last repair removed
 //! ```
 //!
 //! The last column names the module.

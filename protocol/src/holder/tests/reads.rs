@@ -158,7 +158,7 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let (read, request) = client.only(&effects);
     assert_eq!(
         request.body,
-        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Implicit }
+        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Returning }
     );
     let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
     let effects = client.answer(read, answer(None, Some(granted)));
@@ -173,7 +173,7 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let again = client.only(&effects).1.body;
     assert_eq!(
         again,
-        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Implicit },
+        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Returning },
         "the copy is validated again after that lease"
     );
 }
@@ -204,7 +204,7 @@ fn read_that_joined_does_not_use_a_not_modified_without_a_lease() {
     let again = client.only(&effects).1.body;
     assert_eq!(
         again,
-        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Implicit },
+        Body::Read { object: data("/a"), known: Some(Revision(10)), lease: LeaseRequest::Returning },
         "the read that joined is sent again"
     );
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::{
+    command::Attach,
+    id::LeaseId,
     lease_policy::{GrantPolicy, LeaseOffer, ObjectTerm, OnWrite},
     time::DriftAllowance,
     volume::Tracking,
@@ -142,8 +144,9 @@ fn returning_readers_get_longer_leases() {
     let revision = world.state.modify_revision(&data("/a"));
     let mut span = |known, lease| world.read_with(reader, "/a", known, lease).grant.map(|grant| grant.span);
     assert_eq!(span(None, LeaseRequest::Implicit), Some(first));
-    assert_eq!(span(revision, LeaseRequest::Implicit), Some(hours(1)));
+    assert_eq!(span(revision, LeaseRequest::Returning), Some(hours(1)));
     assert_eq!(span(None, LeaseRequest::Explicit), Some(hours(1)));
+    assert_eq!(span(None, LeaseRequest::Returning), Some(hours(1)), "a copy of the absence of a node has no revision");
     assert_eq!(span(revision, LeaseRequest::Unwanted), None);
 }
 
@@ -254,4 +257,72 @@ fn object_term_longer_than_volume_term_needs_recalls() {
     let drift = DriftAllowance::DEFAULT;
     let waits = policy(TERM, OnWrite::Wait, GrantPolicy::All);
     assert_eq!(waits.longest_object_wait(drift), TERM + MARGIN, "a write waits no longer than for a dead client");
+}
+
+/// A write of somebody else waits for leases, and not for the last writer.
+#[test]
+fn put_in_a_waiting_volume_grants_no_lease() {
+    let mut world = World::with_settings(policy(TERM, OnWrite::Wait, GrantPolicy::All));
+    let (one, other) = (world.session(), world.session());
+    world.acquire(one, None);
+    world.put_at_once(one);
+    world.put_at_once(other);
+}
+
+/// A leader that has been replaced, and does not know it, may still receive a retry, and then apply
+/// the write. Its successor has waited for all leases that it knew of (S7, S9).
+#[test]
+fn retry_of_a_proposed_put_gets_no_lease() {
+    for is_proposed in [false, true] {
+        let mut world = World::new();
+        let (writer, _) = world.holder(&data("/other"));
+        let (blocker, grant) = world.holder(&data("/a"));
+        world.write(writer, put("/a", b"1"));
+        let consent = |world: &mut World| {
+            let stamp = Stamp { sequence: grant.stamp.sequence + 1, ..grant.stamp };
+            world.step(LessorInput::Consent(Consent { session: blocker, stamp }));
+        };
+        let again = |world: &mut World| {
+            world.sequence -= 1;
+            world.write(writer, put("/a", b"1"));
+        };
+        if !is_proposed {
+            again(&mut world);
+        }
+        consent(&mut world);
+        let proposal = world.lessor.take_proposal(world.now).expect("all have consented");
+        if is_proposed {
+            again(&mut world);
+        }
+        let answers = replies(&world.apply(&proposal));
+        let grants: Vec<bool> =
+            answers.iter().map(|answer| matches!(&answer.result, Ok(Answer::Written { grant: Some(_), .. }))).collect();
+        // The first request was sent before the write was proposed, and so was a retry before that.
+        assert_eq!(grants, if is_proposed { [true, false] } else { [false, true] });
+    }
+}
+
+/// Nodes of ended leases are removed a few leases at a time, for all volumes. So that recalls.
+#[test]
+fn purge_in_a_waiting_volume_recalls() {
+    let mut world = World::with_settings(policy(TERM, OnWrite::Wait, GrantPolicy::All));
+    let owner = world.session();
+    let lease = Write::GrantLease { id: Some(LeaseId(1)), ttl: Duration::from_secs(1) };
+    world.write(owner, lease);
+    world.commit();
+    world.write(
+        owner,
+        Write::Put {
+            path: path("/a"),
+            value: Bytes::new(),
+            condition: Condition::Any,
+            attach: Attach::Lease(LeaseId(1)),
+        },
+    );
+    world.commit();
+    let (holder, _) = world.holder(&data("/a"));
+    let effects = world.pass(Duration::from_secs(2));
+    let [recall] = recalls(&effects).try_into().expect("the purge recalls");
+    let recall: Recall = recall;
+    assert_eq!(recall.session, holder);
 }

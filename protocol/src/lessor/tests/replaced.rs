@@ -269,6 +269,7 @@ fn attachment_waits_for_the_remaining_revocation() {
             write: attached("/a", Attach::Lease(ONE)),
             intended: IntendedLeases { leases: BTreeSet::from([lease]), ..IntendedLeases::default() },
             requesters: Vec::new(),
+            grants_to: RequestId(0),
             dropped: Vec::new(),
             seen: Stamp::default(),
             load: 0,

@@ -43,10 +43,20 @@ impl Lessor {
         }
         let intended = cx.state.intended(session, &write);
         let footprint = self.footprint(session, &write, &intended, cx.state);
-        let requesters = vec![requester];
+        let (grants_to, requesters) = (requester.id, vec![requester]);
         let load = self.load_of_write(&write, cx.state);
-        let request =
-            ClientWrite { session, sequence, unanswered_from, write, intended, requesters, dropped, seen, load };
+        let request = ClientWrite {
+            session,
+            sequence,
+            unanswered_from,
+            write,
+            intended,
+            requesters,
+            grants_to,
+            dropped,
+            seen,
+            load,
+        };
         self.load_to_come += load;
         self.results_to_come += results_of_write(&request.write);
         let write_id = self.writes.enter(PendingWrite::new(WriteKind::Client(request), footprint, cx.now));
@@ -101,8 +111,12 @@ impl Lessor {
         cx: &mut StepContext<'_>,
     ) {
         let requesters_max = self.config.bounds.write_requesters_max;
+        let is_proposed = self.writes.get_mut(write_id).is_some_and(|pending| pending.is_proposed);
         let Some(request) = self.writes.client_write_mut(write_id) else { return };
         (request.dropped, request.seen) = (dropped, seen);
+        if !is_proposed {
+            request.grants_to = requester.id;
+        }
         request.requesters.push(requester);
         if request.requesters.len() > requesters_max {
             reached(Bound::WriteRequesters);

@@ -113,7 +113,10 @@ impl Lessor {
         let Some(pending) = self.writes.get_mut(write_id) else { return };
         pending.gathered_at = cx.state.revision();
         let (footprint, leases) = (pending.footprint.clone(), pending.purged_leases().clone());
-        let was_uncovered = pending.was_uncovered;
+        // A purge recalls, because few purges gather at a time, for all volumes. So does a write that
+        // lacked consents: to wait twice would take longer than a volume term, also for the writes
+        // behind it.
+        let may_wait = pending.client_write().is_some() && !pending.was_uncovered;
         let writer = |request: &ClientWrite| WriterCopies {
             session: request.session,
             dropped: request.dropped.clone(),
@@ -131,8 +134,7 @@ impl Lessor {
             self.claim_write_leases(&write, &footprint, &mut plans, cx.state);
         }
         let changed = self.changed_with(footprint, &leases, cx.state);
-        // Waiting twice would take longer than a volume term, also for the writes behind this one.
-        if !was_uncovered {
+        if may_wait {
             plans.waited_out = self.waited_out(changed.by_volume.keys(), cx.state);
         }
         self.claim_from_known(&changed, &mut plans, cx.state);
@@ -304,7 +306,9 @@ impl Lessor {
         }
         let Some(track) = self.object_leases.track(volume, holder) else { return };
         let plan = plans.by_session.entry(holder).or_default();
-        match plans.waited_out.get(volume) {
+        // The writer waits for its own answer, and would wait for itself.
+        let is_writer = plans.writer.as_ref().is_some_and(|writer| writer.session == holder);
+        match plans.waited_out.get(volume).filter(|_| !is_writer) {
             None => plan.add(volume.clone(), track.incarnation, expires_at),
             Some(end) => {
                 let expires_at = expires_at.map_or(*end, |expires_at| expires_at.min(*end));

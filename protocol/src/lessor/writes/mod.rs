@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     command::{IntendedLeases, Write},
-    id::{Incarnation, Revision, Sequence, SessionId, Stamp},
+    id::{Incarnation, RequestId, Revision, Sequence, SessionId, Stamp},
     object::{Object, ObjectSet},
     path::NodePath,
     time::{ClusterTime, Instant},
@@ -82,6 +82,9 @@ pub(super) struct ClientWrite {
     pub(super) intended: IntendedLeases,
     /// The requests that wait for the answer: more than one if it was sent again.
     pub(super) requesters: Vec<Requester>,
+    /// The last of them that arrived before the write was proposed. Only that one may get a lease
+    /// with the answer. A later one may have come to a leader that has been replaced (S7, S9).
+    pub(super) grants_to: RequestId,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that
     /// it had seen (S2w).
     pub(super) dropped: Vec<ObjectSet>,

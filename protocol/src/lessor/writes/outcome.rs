@@ -4,14 +4,16 @@
 use crate::{
     command::{GrantedKeyLease, LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::SessionId,
+    lease_policy::{LeaseRequest, OnWrite},
     message::{Answer, KeyLeaseRenewal, Refusal},
     object::Object,
     path::NodePath,
     planted::Bug,
+    state::State,
 };
 
 use super::{
-    super::{Lessor, Requester, StepContext, load::results_of_write, promises::LeaseReader},
+    super::{Lessor, Requester, StepContext, load::results_of_write},
     ClientWrite, PendingWrite, PendingWriteId, WriteKind,
 };
 
@@ -101,21 +103,28 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Answers all requesters. After a put, the last requester gets a lease on the node's data, so
-    /// that its next read is a hit. After a transaction it gets none, because the lessor does not
-    /// know which objects the writer will read.
+    /// Answers all requesters. After a put, one of them gets a lease on the node's data, so that its
+    /// next read is a hit. It sent its request before any later epoch began, because the write was
+    /// proposed after that, and is committed. So a later leader counts no lease as ended that this
+    /// one grants. After a transaction there is no lease, because the lessor does not know which
+    /// objects the writer will read.
     pub(in crate::lessor) fn answer_write(
         &mut self,
         request: ClientWrite,
         result: &Result<Written, WriteRefusal>,
         cx: &mut StepContext<'_>,
     ) {
-        let ClientWrite { requesters, write, .. } = request;
-        let last = requesters.len().saturating_sub(1);
-        for (index, requester) in requesters.iter().enumerate() {
+        let ClientWrite { requesters, write, grants_to, .. } = request;
+        let granted = match write {
+            Write::Put { .. } => Some(grants_to),
+            _ => requesters.last().map(|requester| requester.id),
+        };
+        for requester in &requesters {
             let answer = match result {
                 Err(refusal) => Err(Refusal::Write(refusal.clone())),
-                Ok(written) => Ok(self.written_answer(requester.session, &write, written, index == last, cx)),
+                Ok(written) => {
+                    Ok(self.written_answer(requester.session, &write, written, Some(requester.id) == granted, cx))
+                }
             };
             self.reply(requester, answer, cx);
         }
@@ -155,8 +164,9 @@ impl Lessor {
         let is_still_there =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let grant = match write {
-            Write::Put { path, .. } if grants && is_still_there(path) => {
-                self.grant(session, &Object::data(path.clone()), LeaseReader::default(), cx)
+            // Where writes only wait, a lease for the writer would delay the next write for its term.
+            Write::Put { path, .. } if grants && is_still_there(path) && recalls(path, cx.state) => {
+                self.grant(session, &Object::data(path.clone()), LeaseRequest::Implicit, cx)
             }
             _ => None,
         };
@@ -182,4 +192,9 @@ impl Lessor {
             write_lease_data,
         }
     }
+}
+
+/// Whether writes of the node recall its leases.
+fn recalls(path: &NodePath, state: &State) -> bool {
+    state.volume_of(path).1.settings.on_write() == OnWrite::Recall
 }

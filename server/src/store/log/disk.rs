@@ -46,7 +46,7 @@ pub enum OpenLogError {
     #[error("log: cannot be read: {0}")]
     Database(#[from] fjall::Error),
     /// The file of the durable index cannot be opened or read.
-    #[error("file witness: cannot be read: {0}")]
+    #[error("file durable-index: cannot be read: {0}")]
     DurableIndex(io::Error),
     /// This program does not read the log's format.
     #[error("log: format {got}; expected format {expected}")]
