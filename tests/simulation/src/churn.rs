@@ -68,11 +68,11 @@ impl World {
             Operation::GrantNamed => {
                 let id = Some(*self.rng.pick(&swarm.names));
                 let ttl = swarm.ttl(&mut self.rng);
-                self.write(place, Write::GrantLease { id, ttl });
+                self.write(place, Write::GrantLease { id, name: None, ttl });
             }
             Operation::GrantAutomatic => {
                 let ttl = swarm.ttl(&mut self.rng);
-                self.write(place, Write::GrantLease { id: None, ttl });
+                self.write(place, Write::GrantLease { id: None, name: None, ttl });
             }
             Operation::Revoke => {
                 let id = self.some_lease();
@@ -175,7 +175,7 @@ impl World {
         let part = |number: u64| Part::Put {
             path: NodePath::parse(&format!("/m{}/{number}", number % lists)).expect("a path"),
             value: value.clone().into(),
-            attach,
+            attach: attach.clone(),
         };
         let transaction = Transaction { then: (0..count).map(part).collect(), ..Transaction::new() };
         self.write(place, Write::Transaction(transaction));
