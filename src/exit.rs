@@ -10,7 +10,8 @@
 //!
 //! A wrong condition, length or volume setting is *refused*: only the server can check it.
 
-use leasehold_protocol::{command::WriteRefusal, id::LeaseId, message::Refusal};
+use leasehold_client_cache::LeaseRef;
+use leasehold_protocol::{command::WriteRefusal, message::Refusal};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CliStatus {
@@ -76,8 +77,8 @@ impl CommandFailure {
     }
 
     /// The key lease does not exist: it was never granted, has expired, or was revoked.
-    pub(crate) fn lease_not_found(id: LeaseId) -> Self {
-        Self::refused("lease_not_found", "not found").with_subject(&format!("lease {id:016x}"))
+    pub(crate) fn lease_not_found(lease: impl Into<LeaseRef>) -> Self {
+        Self::refused("lease_not_found", "not found").with_subject(&format!("lease {}", lease.into()))
     }
 
     /// The arguments are wrong.
@@ -144,6 +145,7 @@ impl CommandFailure {
         match refusal {
             Refusal::Write(WriteRefusal::NotFound { path }) => Self::not_found().with_subject(path.as_str()),
             Refusal::Write(WriteRefusal::LeaseNotFound { id }) => Self::lease_not_found(*id),
+            Refusal::Write(WriteRefusal::LeaseNameNotFound { name }) => Self::lease_not_found(name),
             Refusal::Write(refusal) => Self::refused(kind_of(refusal), refusal),
             Refusal::Limit(error) => Self::refused("limit", error),
             Refusal::Volume(error) => Self::refused("volume_settings", error),
@@ -170,8 +172,8 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::ContainsVolume { .. } => "contains_volume",
         WriteRefusal::TooManyNodes { .. } => "too_many_nodes",
         WriteRefusal::LeaseFull { .. } => "lease_full",
-        WriteRefusal::LeaseNotFound { .. } => "lease_not_found",
-        WriteRefusal::LeaseExists { .. } => "lease_exists",
+        WriteRefusal::LeaseNotFound { .. } | WriteRefusal::LeaseNameNotFound { .. } => "lease_not_found",
+        WriteRefusal::LeaseExists { .. } | WriteRefusal::LeaseNameExists { .. } => "lease_exists",
         WriteRefusal::NoVolumeLease { .. } => "no_volume_lease",
         WriteRefusal::Attached { .. } => "attached",
         WriteRefusal::NotALeaf { .. } => "not_a_leaf",

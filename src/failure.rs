@@ -19,6 +19,7 @@ pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
 pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
     match error {
         WriteError::Path(error) => CommandFailure::usage(error),
+        WriteError::LeaseName(error) => CommandFailure::usage(error),
         WriteError::Refused(refusal) => CommandFailure::from_refusal(refusal),
         WriteError::Limit(_) => CommandFailure::refused("limit", error),
         WriteError::Unavailable { .. } | WriteError::NotSent { .. } => CommandFailure::unavailable(causes(error)),
@@ -32,6 +33,7 @@ pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
 pub(crate) fn inspect_failure(error: &InspectError) -> CommandFailure {
     match error {
         InspectError::Path(error) => CommandFailure::usage(error),
+        InspectError::LeaseName(error) => CommandFailure::usage(error),
         InspectError::Refused(refusal) => CommandFailure::from_refusal(refusal),
         InspectError::Unavailable { .. } | InspectError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
         InspectError::UnexpectedAnswer => CommandFailure::refused("unexpected_answer", error),
@@ -57,6 +59,9 @@ pub(crate) fn watch_failure(error: &WatchError) -> CommandFailure {
 pub(crate) fn lease_failure(error: &LeaseError) -> CommandFailure {
     match error {
         LeaseError::NotFound { id } => CommandFailure::lease_not_found(*id),
+        LeaseError::NameNotFound { name } => CommandFailure::lease_not_found(name),
+        LeaseError::LeaseName(error) => CommandFailure::usage(error),
+        LeaseError::Lookup(error) => inspect_failure(error),
         LeaseError::Unavailable { .. } | LeaseError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
         LeaseError::Closed => CommandFailure::refused("session_not_found", error),
         _ => CommandFailure::other(error),

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use leasehold_client_cache::LeaseId;
+use leasehold_client_cache::{Attach, LeaseId, LeaseName};
 
 /// The error of a text that is not a lease id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +16,12 @@ pub(crate) fn parse(text: &str) -> Result<LeaseId, IdError> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u64::from_str_radix(text, 16).ok().filter(|_| is_digits).and_then(NonZeroU64::new);
     number.map(|number| LeaseId(number.get())).ok_or_else(|| IdError { got: text.to_owned() })
+}
+
+/// The lease of a put: that of `--lease` or that of `--lease-name`. By default none.
+pub(crate) fn attach(id: Option<LeaseId>, name: Option<LeaseName>) -> Attach {
+    let by_name = name.map_or(Attach::Nothing, Attach::LeaseNamed);
+    id.map_or(by_name, Attach::Lease)
 }
 
 /// Formats a lease id as etcdctl does.

@@ -362,9 +362,9 @@ impl Driver {
                 drop(pending_release);
                 core.waiting.finish_write(write, result);
             }
-            HolderEffect::KeyLeaseRenewed { id, until, .. } => {
+            HolderEffect::KeyLeaseRenewed { id, incarnation, until, .. } => {
                 if let Some(keeper) = core.key_leases.get(&id) {
-                    keeper.state.send_replace(KeyLeaseState::Until(until));
+                    keeper.state.send_replace(KeyLeaseState::Until { until, incarnation });
                 }
             }
             HolderEffect::KeyLeaseLost { id } => core.lose_key_lease(id),

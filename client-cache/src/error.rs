@@ -12,6 +12,7 @@ use leasehold_protocol::{
     command::WriteRefusal,
     holder,
     id::{LeaseId, Revision},
+    lease_name::{LeaseName, LeaseNameError},
     limits::LimitError,
     message::Refusal,
     path::{NodePath, PathError},
@@ -204,6 +205,9 @@ pub enum WriteError {
     /// The path is bad. Nothing was sent.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// The name of the lease is bad. Nothing was sent.
+    #[error(transparent)]
+    LeaseName(#[from] LeaseNameError),
     /// The server refused the write for good: the write changed nothing and never will.
     #[error(transparent)]
     Refused(Refusal),
@@ -259,8 +263,9 @@ impl WriteError {
 
     /// Whether the write was refused because the node, the volume or the lease exists.
     pub fn is_exists(&self) -> bool {
-        use WriteRefusal::{Exists, LeaseExists, VolumeExists};
-        matches!(self.refusal(), Some(Exists { .. } | VolumeExists { .. } | LeaseExists { .. }))
+        use WriteRefusal::{Exists, LeaseExists, LeaseNameExists, VolumeExists};
+        let refusal = self.refusal();
+        matches!(refusal, Some(Exists { .. } | VolumeExists { .. } | LeaseExists { .. } | LeaseNameExists { .. }))
     }
 
     /// Whether the write was refused because the node does not exist.
@@ -289,6 +294,18 @@ pub enum LeaseError {
         /// The lease.
         id: LeaseId,
     },
+    /// No lease has this name.
+    #[error("lease {name:?}: not found")]
+    NameNotFound {
+        /// The name.
+        name: LeaseName,
+    },
+    /// The name of the lease is bad. Nothing was sent.
+    #[error(transparent)]
+    LeaseName(#[from] LeaseNameError),
+    /// It could not be found out which lease has the name.
+    #[error(transparent)]
+    Lookup(InspectError),
     /// No server that could answer was found in time.
     #[error("lease: not renewed after {after:?}")]
     Unavailable {
@@ -363,6 +380,8 @@ impl From<InspectError> for WatchError {
     fn from(error: InspectError) -> Self {
         match error {
             InspectError::Path(error) => Self::Path(error),
+            // A watch names no lease.
+            InspectError::LeaseName(_) => Self::UnexpectedAnswer,
             InspectError::Refused(refusal) => Self::Refused(refusal),
             InspectError::Unavailable { after, source } => Self::Unavailable { after, source },
             InspectError::TimedOut { after } => Self::TimedOut { after },
@@ -379,6 +398,9 @@ pub enum InspectError {
     /// The path is bad. Nothing was sent.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// The name of the lease is bad. Nothing was sent.
+    #[error(transparent)]
+    LeaseName(#[from] LeaseNameError),
     /// The server refused.
     #[error(transparent)]
     Refused(Refusal),

@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use leasehold_protocol::{
     command::{Write, Written},
-    id::LeaseId,
+    id::{Incarnation, LeaseId},
+    lease_name::{LeaseName, LeaseNameError},
     message::{Answer, Inspect, LeaseInfo, NodesAfter},
 };
 use tokio::sync::watch;
@@ -18,6 +19,7 @@ use crate::{
     clock,
     driver::KeyLeaseState,
     error::{InspectError, LeaseError, WriteError},
+    lease_ref::{GivenLease, LeaseRef, given_lease},
 };
 
 /// A grant of a key lease that is about to be requested: see [`Client::grant_lease`].
@@ -27,6 +29,7 @@ pub struct GrantLeaseBuilder<'a> {
     client: &'a Client,
     ttl: Duration,
     id: Option<LeaseId>,
+    name: Option<Result<LeaseName, LeaseNameError>>,
     timeout: Option<Duration>,
 }
 
@@ -34,6 +37,27 @@ impl GrantLeaseBuilder<'_> {
     /// The id of the lease. By default, the servers choose a new one.
     pub fn id(mut self, id: LeaseId) -> Self {
         self.id = Some(id);
+        self
+    }
+
+    /// A name for the lease: 1 to 256 bytes of UTF-8 without control characters. The grant is
+    /// refused if another lease has the name, so exactly one of several clients gets it. The name
+    /// is free again when the lease ends. Later calls may [refer](LeaseRef) to the lease by it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// match client.grant_lease(Duration::from_secs(60)).name("server1Lease").await {
+    ///     Ok(id) => println!("this client has it: {id:016x}"),
+    ///     Err(error) if error.is_exists() => println!("another client was faster"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn name(mut self, name: impl TryInto<LeaseName, Error: Into<LeaseNameError>>) -> Self {
+        self.name = Some(name.try_into().map_err(Into::into));
         self
     }
 
@@ -49,9 +73,10 @@ impl<'a> IntoFuture for GrantLeaseBuilder<'a> {
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { client, ttl, id, timeout } = self;
+        let Self { client, ttl, id, name, timeout } = self;
         Box::pin(async move {
-            let written = client.write(Write::GrantLease { id, ttl }, timeout).await?;
+            let name = name.transpose()?;
+            let written = client.write(Write::GrantLease { id, name, ttl }, timeout).await?;
             written.lease.map(|granted| granted.id).ok_or(WriteError::OutcomeUnknown)
         })
     }
@@ -62,7 +87,7 @@ impl<'a> IntoFuture for GrantLeaseBuilder<'a> {
 #[must_use = "nothing is read until this is awaited"]
 pub struct LeaseInfoBuilder<'a> {
     client: &'a Client,
-    id: LeaseId,
+    lease: GivenLease,
     with_keys: bool,
 }
 
@@ -74,18 +99,16 @@ impl LeaseInfoBuilder<'_> {
         self
     }
 
-    async fn page(&self, keys_after: Option<NodesAfter>) -> Result<Option<LeaseInfo>, InspectError> {
-        match self.client.inspect(Inspect::Lease { id: self.id, keys_after }).await? {
-            Answer::Lease(lease) => Ok(lease),
-            _ => Err(InspectError::UnexpectedAnswer),
-        }
-    }
-
     async fn pages(self) -> Result<Option<LeaseInfo>, InspectError> {
-        let Some(mut whole) = self.page(self.with_keys.then_some(NodesAfter::Nothing)).await? else { return Ok(None) };
+        let (client, lease) = (self.client, self.lease?);
+        let first = self.with_keys.then_some(NodesAfter::Nothing);
+        let Some(mut whole) = client.inspect_lease(lease, first).await? else { return Ok(None) };
         while let Some(last) = whole.keys.last() {
-            match self.page(Some(NodesAfter::Path(last.clone()))).await? {
-                Some(page) if !page.keys.is_empty() => whole.keys.extend(page.keys),
+            // Another lease may have the name or the id by now.
+            match client.inspect_lease(whole.id.into(), Some(NodesAfter::Path(last.clone()))).await? {
+                Some(page) if page.incarnation == whole.incarnation && !page.keys.is_empty() => {
+                    whole.keys.extend(page.keys);
+                }
                 _ => break,
             }
         }
@@ -128,7 +151,7 @@ impl KeyLease {
     /// For how long the lease certainly lasts, even if no server answers. Zero if it has ended.
     pub fn remaining(&self) -> Duration {
         match *self.state.borrow() {
-            KeyLeaseState::Until(until) => until.since(clock::now()),
+            KeyLeaseState::Until { until, .. } => until.since(clock::now()),
             KeyLeaseState::Asked | KeyLeaseState::Lost => Duration::ZERO,
         }
     }
@@ -137,7 +160,7 @@ impl KeyLease {
     /// the lease has ended. Nothing is lost if the future is dropped.
     pub async fn renewed(&mut self) -> Option<Duration> {
         if self.state.changed().await.is_ok()
-            && let KeyLeaseState::Until(until) = *self.state.borrow_and_update()
+            && let KeyLeaseState::Until { until, .. } = *self.state.borrow_and_update()
         {
             return Some(until.since(clock::now()));
         }
@@ -188,11 +211,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if the id is taken, or if the TTL is out of bounds (200 ms to 366
-    /// days). Refused as [busy](leasehold_protocol::message::Refusal::Busy), with the limit, if the
-    /// servers could not renew one more lease in time.
+    /// [`WriteError`]. Refused if the id or the name is taken, or if the TTL is out of bounds (200
+    /// ms to 366 days). Refused as [busy](leasehold_protocol::message::Refusal::Busy), with the
+    /// limit, if the servers could not renew one more lease in time.
     pub fn grant_lease(&self, ttl: Duration) -> GrantLeaseBuilder<'_> {
-        GrantLeaseBuilder { client: self, ttl, id: None, timeout: None }
+        GrantLeaseBuilder { client: self, ttl, id: None, name: None, timeout: None }
     }
 
     /// Renews a key lease from now on, for as long as the handle lives. All leases that one client
@@ -211,16 +234,38 @@ impl Client {
     /// # Errors
     ///
     /// [`LeaseError`] if the lease has ended, or was not confirmed in time.
-    pub async fn keep_lease_alive(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
+    pub async fn keep_lease_alive(
+        &self,
+        lease: impl TryInto<LeaseRef, Error: Into<LeaseNameError>>,
+    ) -> Result<KeyLease, LeaseError> {
+        match given_lease(lease)? {
+            LeaseRef::Id(id) => self.keep_id_alive(id).await.map(|(lease, _)| lease),
+            LeaseRef::Name(name) => {
+                let info = self.inspect_lease(name.clone().into(), None).await.map_err(LeaseError::Lookup)?;
+                let Some(LeaseInfo { id, incarnation, .. }) = info else {
+                    return Err(LeaseError::NameNotFound { name });
+                };
+                match self.keep_id_alive(id).await {
+                    Ok((lease, kept)) if kept == incarnation => Ok(lease),
+                    // The lease has ended since. Another may have the id by now.
+                    Ok(_) | Err(LeaseError::NotFound { .. }) => Err(LeaseError::NameNotFound { name }),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Renews the lease that has this id. Returns its incarnation too.
+    async fn keep_id_alive(&self, id: LeaseId) -> Result<(KeyLease, Incarnation), LeaseError> {
         let after = self.driver().options.timeout;
         let (number, mut held, lost) = self.driver().start_keep_alive(id);
         let mut lease = KeyLease { client: self.clone(), id, number, state: held.clone(), lost };
         let answered = tokio::time::timeout(after, held.wait_for(|held| *held != KeyLeaseState::Asked)).await;
         let is_closed = self.driver().closed.is_cancelled();
         match answered.map(|held| held.map(|held| *held)) {
-            Ok(Ok(KeyLeaseState::Until(_))) => {
+            Ok(Ok(KeyLeaseState::Until { incarnation, .. })) => {
                 lease.state.mark_unchanged();
-                Ok(lease)
+                Ok((lease, incarnation))
             }
             _ if is_closed => Err(LeaseError::Closed),
             Ok(_) => Err(LeaseError::NotFound { id }),
@@ -244,8 +289,15 @@ impl Client {
     /// # Errors
     ///
     /// [`WriteError`]. Refused if there is no such lease.
-    pub async fn revoke_lease(&self, id: LeaseId) -> Result<Written, WriteError> {
-        self.write(Write::RevokeLease { id }, None).await
+    pub async fn revoke_lease(
+        &self,
+        lease: impl TryInto<LeaseRef, Error: Into<LeaseNameError>>,
+    ) -> Result<Written, WriteError> {
+        let revocation = match given_lease(lease)? {
+            LeaseRef::Id(id) => Write::RevokeLease { id },
+            LeaseRef::Name(name) => Write::RevokeLeaseNamed { name },
+        };
+        self.write(revocation, None).await
     }
 
     /// A key lease, with its remaining time by the leader's clock. `None` if there is no such
@@ -264,7 +316,24 @@ impl Client {
     /// # Errors
     ///
     /// [`InspectError`].
-    pub fn lease(&self, id: LeaseId) -> LeaseInfoBuilder<'_> {
-        LeaseInfoBuilder { client: self, id, with_keys: false }
+    pub fn lease(&self, lease: impl TryInto<LeaseRef, Error: Into<LeaseNameError>>) -> LeaseInfoBuilder<'_> {
+        LeaseInfoBuilder { client: self, lease: given_lease(lease), with_keys: false }
+    }
+
+    /// Asks the leader for a key lease. `keys_after`: where the list of its nodes begins, or `None`
+    /// without nodes.
+    async fn inspect_lease(
+        &self,
+        lease: LeaseRef,
+        keys_after: Option<NodesAfter>,
+    ) -> Result<Option<LeaseInfo>, InspectError> {
+        let inspect = match lease {
+            LeaseRef::Id(id) => Inspect::Lease { id, keys_after },
+            LeaseRef::Name(name) => Inspect::LeaseNamed { name, keys_after },
+        };
+        match self.inspect(inspect).await? {
+            Answer::Lease(lease) => Ok(lease),
+            _ => Err(InspectError::UnexpectedAnswer),
+        }
     }
 }

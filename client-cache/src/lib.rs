@@ -96,6 +96,7 @@ mod election;
 mod error;
 mod inspect;
 mod key_lease;
+mod lease_ref;
 mod list;
 mod lock;
 mod lost_change;
@@ -129,6 +130,7 @@ pub use error::{
 };
 pub use inspect::{ServerStatus, server_status};
 pub use key_lease::{GrantLeaseBuilder, KeyLease, LeaseInfoBuilder};
+pub use lease_ref::LeaseRef;
 pub use leasehold_wire::ClusterId;
 pub use list::Subtree;
 pub use lock::{HandOverError, LockBuilder, LockGuard, LockWait};
@@ -151,6 +153,7 @@ pub use leasehold_protocol::{
     command::{Attach, Condition, WriteRefusal, Written},
     drift::Excess as ClockExcess,
     id::{LeaseId, LockId, Revision, SessionId, Token},
+    lease_name::{LEASE_NAME_MAX_BYTES, LeaseName, LeaseNameError},
     lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
     lock::{LockGrant, LockMode, LockStatus},
     message::{

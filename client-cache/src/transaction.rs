@@ -216,7 +216,7 @@ impl Client {
             let entry = self.get(path).timeout(left()).await.map_err(|source| UpdateError::Read { tries, source })?;
             let Some(value) = change(entry.as_ref()) else { return Ok(Updated { written: None, tries }) };
             let condition = entry.map_or(Condition::Absent, |entry| Condition::Revision(entry.stat.modify_revision));
-            let put = Write::Put { path: path.clone(), value, condition, attach };
+            let put = Write::Put { path: path.clone(), value, condition, attach: attach.clone() };
             match self.write(put, Some(left())).await {
                 Ok(written) => return Ok(Updated { written: Some(written), tries }),
                 Err(WriteError::Refused(Refusal::Write(refusal))) if came_between(&refusal, path) => {}

@@ -6,7 +6,8 @@ use futures::future::BoxFuture;
 use leasehold_protocol::{
     command::{Attach, Condition, Write, Written},
     holder::{self, WriteId},
-    id::{LeaseId, Revision},
+    id::Revision,
+    lease_name::LeaseNameError,
     limits::Limits,
     object::Value,
     path::{NodePath, PathError},
@@ -18,6 +19,7 @@ use crate::{
     clock,
     driver::Driver,
     error::WriteError,
+    lease_ref::{LeaseRef, given_lease},
 };
 
 /// A put that is about to be made: see [`Client::put`].
@@ -28,13 +30,13 @@ pub struct PutBuilder<'a> {
     path: GivenPath,
     value: Value,
     condition: Condition,
-    attach: Attach,
+    attach: Result<Attach, LeaseNameError>,
     timeout: Option<Duration>,
 }
 
 impl<'a> PutBuilder<'a> {
     pub(crate) fn new(client: &'a Client, path: GivenPath, value: Value) -> Self {
-        Self { client, path, value, condition: Condition::Any, attach: Attach::Nothing, timeout: None }
+        Self { client, path, value, condition: Condition::Any, attach: Ok(Attach::Nothing), timeout: None }
     }
 
     /// Only if the node does not exist.
@@ -53,14 +55,16 @@ impl<'a> PutBuilder<'a> {
         self
     }
 
-    /// Attaches the node to this key lease: the node is removed when the lease ends.
-    pub fn lease(self, id: LeaseId) -> Self {
-        self.attach(Attach::Lease(id))
+    /// Attaches the node to this key lease, which may be given by id or by [name](LeaseRef): the
+    /// node is removed when the lease ends.
+    pub fn lease(mut self, lease: impl TryInto<LeaseRef, Error: Into<LeaseNameError>>) -> Self {
+        self.attach = given_lease(lease).map(Attach::from);
+        self
     }
 
     /// The lease to attach the node to. By default none, even if the node was attached to one.
     pub fn attach(mut self, attach: Attach) -> Self {
-        self.attach = attach;
+        self.attach = Ok(attach);
         self
     }
 
@@ -78,7 +82,7 @@ impl<'a> IntoFuture for PutBuilder<'a> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { client, path, value, condition, attach, timeout } = self;
         Box::pin(async move {
-            let write = Write::Put { path: path?, value, condition, attach };
+            let write = Write::Put { path: path?, value, condition, attach: attach? };
             client.write(write, timeout).await
         })
     }

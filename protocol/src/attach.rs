@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::LeaseId;
+use crate::{id::LeaseId, lease_name::LeaseName};
 
 /// The lease to which a put attaches its node. A node is attached to one lease at most. A lease has
 /// at most [`REMOVED_NODES_MAX`](crate::state::State::REMOVED_NODES_MAX) nodes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Attach {
     /// No lease: the node exists until a write removes it. This is the default, as in etcd.
     #[default]
@@ -15,6 +15,8 @@ pub enum Attach {
     Unchanged,
     /// This key lease.
     Lease(LeaseId),
+    /// The key lease that has this name when the request arrives at the leader (S7b).
+    LeaseNamed(LeaseName),
     /// The writer's lease on the node's volume: the node shows that its session is alive.
     Session,
 }

@@ -15,6 +15,7 @@ pub(crate) use size::encoded_bytes_of_sets;
 pub use crate::attach::Attach;
 use crate::{
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Token, VolumeGeneration},
+    lease_name::LeaseName,
     lock::{LockGrant, LockMode},
     object::{ObjectSet, Stat, Value},
     path::NodePath,
@@ -224,6 +225,8 @@ pub enum Write {
     GrantLease {
         /// The id. With `None`, the state assigns one.
         id: Option<LeaseId>,
+        /// The name. The grant is refused while another lease has it.
+        name: Option<LeaseName>,
         /// How long the lease lasts from its grant, and from each renewal.
         ttl: Duration,
     },
@@ -231,6 +234,12 @@ pub enum Write {
     RevokeLease {
         /// The lease.
         id: LeaseId,
+    },
+    /// Like [`RevokeLease`](Write::RevokeLease), for the key lease that has this name when the
+    /// request arrives at the leader (S7b).
+    RevokeLeaseNamed {
+        /// The name of the lease.
+        name: LeaseName,
     },
     /// Requests a lock on a node, under the writer's lease on the node's volume. The node need not
     /// exist. Changes no node.
@@ -322,8 +331,16 @@ impl Write {
             | Self::TakeWriteLease { path, .. }
             | Self::Flush { path, .. }
             | Self::HandOver { path, .. } => Some(path),
-            Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::Transaction(_) => None,
+            Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::RevokeLeaseNamed { .. }
+            | Self::Transaction(_) => None,
         }
+    }
+
+    /// Whether the write ends a key lease and removes its nodes.
+    pub fn is_revocation(&self) -> bool {
+        matches!(self, Self::RevokeLease { .. } | Self::RevokeLeaseNamed { .. })
     }
 }
 

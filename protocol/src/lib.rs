@@ -21,6 +21,7 @@ pub mod command;
 pub mod drift;
 pub mod holder;
 pub mod id;
+pub mod lease_name;
 pub mod lease_policy;
 pub mod lessor;
 pub mod limits;

@@ -156,6 +156,8 @@ bounds! {
     ComponentMax: "COMPONENT_MAX_BYTES",
     /// As above.
     PathMax: "PATH_MAX_BYTES",
+    /// The bound of [`LeaseName`](crate::lease_name::LeaseName).
+    LeaseNameMax: "LEASE_NAME_MAX_BYTES",
     /// Of [`VolumeSettings`](crate::volume::VolumeSettings), like all up to [`Bound::TickMax`].
     TermMax: "TERM_MAX",
     /// As above.
@@ -237,6 +239,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::DelayMax, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
     (Bound::ComponentMax, "path::tests::malformed_paths_are_refused_with_what_was_expected"),
     (Bound::PathMax, "path::tests::malformed_paths_are_refused_with_what_was_expected"),
+    (Bound::LeaseNameMax, "lease_name::tests::malformed_names_are_refused_with_what_was_expected"),
     (Bound::TermMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
     (Bound::ObjectTermMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
     (Bound::SkewMarginMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),

@@ -296,7 +296,7 @@ impl Operation {
     fn excludes(&self, other: &Self) -> bool {
         let takes_all_below = match self {
             Self::Delete { .. } => true,
-            Self::Put { attach, .. } => matches!(attach, Attach::Lease(_) | Attach::Session),
+            Self::Put { attach, .. } => matches!(attach, Attach::Lease(_) | Attach::LeaseNamed(_) | Attach::Session),
         };
         self.path() == other.path() || (takes_all_below && self.path().contains(other.path()))
     }

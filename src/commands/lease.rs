@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use leasehold_client_cache::{Client, LeaseId, LeaseInfo, NodePath};
+use leasehold_client_cache::{Client, LeaseId, LeaseInfo, LeaseName, LeaseRef, NodePath};
 use serde::Serialize;
 
 use super::boxed;
@@ -45,14 +45,16 @@ pub(crate) struct GrantArgs {
     /// Id in hexadecimal [default: an unused id]
     #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
     id: Option<LeaseId>,
+    /// Name, of 1 to 256 bytes without control characters; refused while another lease has it
+    #[arg(long)]
+    name: Option<LeaseName>,
 }
 
 /// `lease keep-alive ID`
 #[derive(Debug, Args)]
 pub(crate) struct KeepAliveArgs {
-    /// The lease, in hexadecimal
-    #[arg(value_parser = lease_id::parse)]
-    id: LeaseId,
+    #[command(flatten)]
+    lease: LeaseArgs,
     /// Renew it once and exit
     #[arg(long)]
     once: bool,
@@ -61,20 +63,34 @@ pub(crate) struct KeepAliveArgs {
 /// `lease timetolive ID`
 #[derive(Debug, Args)]
 pub(crate) struct TimeToLiveArgs {
-    /// The lease, in hexadecimal
-    #[arg(value_parser = lease_id::parse)]
-    id: LeaseId,
+    #[command(flatten)]
+    lease: LeaseArgs,
     /// Also show the attached nodes
     #[arg(long)]
     keys: bool,
 }
 
-/// A lease.
+/// A lease: by its id, or by its name.
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
 pub(crate) struct LeaseArgs {
     /// The lease, in hexadecimal
     #[arg(value_parser = lease_id::parse)]
-    id: LeaseId,
+    id: Option<LeaseId>,
+    /// The lease that has this name
+    #[arg(long)]
+    name: Option<LeaseName>,
+}
+
+impl LeaseArgs {
+    /// The lease. The parser has checked that one of the two is given.
+    fn reference(&self) -> Option<LeaseRef> {
+        self.id.map(LeaseRef::Id).or_else(|| self.name.clone().map(LeaseRef::Name))
+    }
+
+    fn required(&self) -> Result<LeaseRef, CommandFailure> {
+        self.reference().ok_or_else(|| CommandFailure::usage("neither the id nor the name of a lease is given"))
+    }
 }
 
 /// Like [`seconds`], but always with the unit.
@@ -86,6 +102,7 @@ fn with_unit(span: Duration) -> String {
 #[derive(Debug, Serialize)]
 struct GrantAnswer {
     id: String,
+    name: Option<LeaseName>,
     ttl_ms: u64,
     #[serde(skip)]
     ttl: Duration,
@@ -101,6 +118,7 @@ impl Text for GrantAnswer {
 #[derive(Debug, Serialize)]
 struct LeaseAnswer {
     id: String,
+    name: Option<LeaseName>,
     ttl_ms: u64,
     remaining_ms: u64,
     /// `None` without `--keys`.
@@ -115,6 +133,7 @@ impl LeaseAnswer {
     fn new(info: LeaseInfo, with_keys: bool) -> Self {
         Self {
             id: hex(info.id),
+            name: info.name,
             ttl_ms: duration::millis(info.ttl),
             remaining_ms: duration::millis(info.remaining),
             keys: with_keys.then_some(info.keys),
@@ -148,14 +167,29 @@ impl Text for LeaseAnswer {
 /// A revoked lease.
 #[derive(Debug, Serialize)]
 struct RevokeAnswer {
-    id: String,
+    /// `None` if the lease was given by its name.
+    id: Option<String>,
+    /// `None` if the lease was given by its id.
+    name: Option<LeaseName>,
     revision: u64,
     removed: u64,
+    #[serde(skip)]
+    lease: LeaseRef,
+}
+
+impl RevokeAnswer {
+    fn new(lease: LeaseRef, revision: u64, removed: u64) -> Self {
+        let (id, name) = match &lease {
+            LeaseRef::Id(id) => (Some(hex(*id)), None),
+            LeaseRef::Name(name) => (None, Some(name.clone())),
+        };
+        Self { id, name, revision, removed, lease }
+    }
 }
 
 impl Text for RevokeAnswer {
     fn text(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(format!("lease {} revoked\n", self.id).as_bytes());
+        out.extend_from_slice(format!("lease {} revoked\n", self.lease).as_bytes());
     }
 }
 
@@ -167,6 +201,7 @@ struct LeaseListAnswer {
 #[derive(Debug, Serialize)]
 struct ListedLease {
     id: String,
+    name: Option<LeaseName>,
     ttl_ms: u64,
     remaining_ms: u64,
 }
@@ -175,7 +210,8 @@ impl Text for LeaseListAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("found {} leases\n", self.leases.len()).as_bytes());
         for lease in &self.leases {
-            out.extend_from_slice(format!("{}\n", lease.id).as_bytes());
+            let name = lease.name.as_ref().map(|name| format!(" {}", visible(name.as_str()))).unwrap_or_default();
+            out.extend_from_slice(format!("{}{name}\n", lease.id).as_bytes());
         }
     }
 }
@@ -183,33 +219,42 @@ impl Text for LeaseListAnswer {
 impl LeaseCommand {
     /// The subject of this command's errors.
     pub(crate) fn subject(&self) -> String {
-        match self {
-            Self::Grant(GrantArgs { id: None, .. }) | Self::List => "lease".to_owned(),
-            Self::Grant(GrantArgs { id: Some(id), .. })
-            | Self::KeepAlive(KeepAliveArgs { id, .. })
-            | Self::Timetolive(TimeToLiveArgs { id, .. })
-            | Self::Revoke(LeaseArgs { id }) => format!("lease {}", hex(*id)),
-        }
+        let lease = match self {
+            Self::List => None,
+            Self::Grant(GrantArgs { id, name, .. }) => {
+                id.map(LeaseRef::Id).or_else(|| name.clone().map(LeaseRef::Name))
+            }
+            Self::KeepAlive(KeepAliveArgs { lease, .. })
+            | Self::Timetolive(TimeToLiveArgs { lease, .. })
+            | Self::Revoke(lease) => lease.reference(),
+        };
+        lease.map_or_else(|| "lease".to_owned(), |lease| format!("lease {lease}"))
     }
 
     pub(crate) async fn run(self, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
         let client = context.client().await?;
         match self {
-            Self::Grant(GrantArgs { ttl, id }) => boxed(grant(client, ttl, id).await),
-            Self::KeepAlive(KeepAliveArgs { id, once }) => boxed(keep_alive(context, id, once).await),
-            Self::Timetolive(TimeToLiveArgs { id, keys }) => {
-                let info = if keys { client.lease(id).with_keys().await } else { client.lease(id).await };
+            Self::Grant(GrantArgs { ttl, id, name }) => boxed(grant(client, ttl, id, name).await),
+            Self::KeepAlive(KeepAliveArgs { lease, once }) => boxed(keep_alive(context, lease.required()?, once).await),
+            Self::Timetolive(TimeToLiveArgs { lease, keys }) => {
+                let lease = lease.required()?;
+                let info = client.lease(lease.clone());
+                let info = if keys { info.with_keys().await } else { info.await };
                 let info = info.map_err(|error| inspect_failure(&error))?;
-                boxed(info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| CommandFailure::lease_not_found(id)))
+                boxed(
+                    info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| CommandFailure::lease_not_found(lease)),
+                )
             }
-            Self::Revoke(LeaseArgs { id }) => {
-                let written = client.revoke_lease(id).await.map_err(|error| write_failure(&error))?;
-                boxed(Ok(RevokeAnswer { id: hex(id), revision: written.revision.0, removed: written.removed }))
+            Self::Revoke(lease) => {
+                let lease = lease.required()?;
+                let written = client.revoke_lease(lease.clone()).await.map_err(|error| write_failure(&error))?;
+                boxed(Ok(RevokeAnswer::new(lease, written.revision.0, written.removed)))
             }
             Self::List => {
                 let leases = client.admin().leases().await.map_err(|error| inspect_failure(&error))?;
                 let leases = leases.into_iter().map(|info| ListedLease {
                     id: hex(info.id),
+                    name: info.name,
                     ttl_ms: duration::millis(info.ttl),
                     remaining_ms: duration::millis(info.remaining),
                 });
@@ -219,24 +264,31 @@ impl LeaseCommand {
     }
 }
 
-async fn grant(client: &Client, ttl: Duration, id: Option<LeaseId>) -> Result<GrantAnswer, CommandFailure> {
-    let grant = client.grant_lease(ttl);
-    let grant = match id {
-        Some(id) => grant.id(id),
-        None => grant,
-    };
+async fn grant(
+    client: &Client,
+    ttl: Duration,
+    id: Option<LeaseId>,
+    name: Option<LeaseName>,
+) -> Result<GrantAnswer, CommandFailure> {
+    let mut grant = client.grant_lease(ttl);
+    if let Some(id) = id {
+        grant = grant.id(id);
+    }
+    if let Some(name) = &name {
+        grant = grant.name(name);
+    }
     let id = grant.await.map_err(|error| write_failure(&error))?;
-    Ok(GrantAnswer { id: hex(id), ttl_ms: duration::millis(ttl), ttl })
+    Ok(GrantAnswer { id: hex(id), name, ttl_ms: duration::millis(ttl), ttl })
 }
 
-async fn keep_alive(context: &Context, id: LeaseId, once: bool) -> Result<KeepAliveAnswer, CommandFailure> {
+async fn keep_alive(context: &Context, lease: LeaseRef, once: bool) -> Result<KeepAliveAnswer, CommandFailure> {
     let client = context.client().await?;
-    let info = client.lease(id).await.map_err(|error| inspect_failure(&error))?;
-    let info = info.ok_or_else(|| CommandFailure::lease_not_found(id))?;
-    let lease = client.keep_lease_alive(id).await.map_err(|error| lease_failure(&error))?;
-    let renewal = KeepAliveAnswer::new(id, info.ttl, lease.remaining());
+    let info = client.lease(lease.clone()).await.map_err(|error| inspect_failure(&error))?;
+    let LeaseInfo { ttl, .. } = info.ok_or_else(|| CommandFailure::lease_not_found(lease.clone()))?;
+    let lease = client.keep_lease_alive(lease).await.map_err(|error| lease_failure(&error))?;
+    let renewal = KeepAliveAnswer::new(lease.id(), ttl, lease.remaining());
     if !once {
-        context.set_background_task(BackgroundTask::Lease { lease, ttl: info.ttl });
+        context.set_background_task(BackgroundTask::Lease { lease, ttl });
     }
     Ok(renewal)
 }
@@ -255,25 +307,29 @@ mod tests {
     fn lines_are_those_of_etcdctl() {
         let id = LeaseId(0x694d_8141_7acd_4754);
         let (ttl, remaining) = (Duration::from_secs(60), Duration::from_millis(58_900));
-        let granted = GrantAnswer { id: hex(id), ttl_ms: 60_000, ttl };
+        let granted = GrantAnswer { id: hex(id), name: None, ttl_ms: 60_000, ttl };
         assert_eq!(text(&granted), "lease 694d81417acd4754 granted with TTL(60s)\n");
         let renewed = KeepAliveAnswer::new(id, ttl, remaining);
         assert_eq!(text(&renewed), "lease 694d81417acd4754 keepalived with TTL(60)\n");
         let keys = ["/a", "/b"].map(|key| NodePath::parse(key).expect("a valid path")).to_vec();
-        let info = LeaseInfo { id, ttl, remaining, keys };
+        let (name, incarnation) = (Some(LeaseName::parse("server1Lease").expect("a name")), Default::default());
+        let info = LeaseInfo { id, name: name.clone(), incarnation, ttl, remaining, keys };
         let line = "lease 694d81417acd4754 granted with TTL(60s), remaining(58s)";
         assert_eq!(text(&LeaseAnswer::new(info.clone(), false)), format!("{line}\n"));
         assert_eq!(text(&LeaseAnswer::new(info, true)), format!("{line}, attached keys([/a /b])\n"));
-        let revoked = RevokeAnswer { id: hex(id), revision: 7, removed: 1 };
-        assert_eq!(text(&revoked), "lease 694d81417acd4754 revoked\n");
-        let listed = ListedLease { id: hex(id), ttl_ms: 60_000, remaining_ms: 58_900 };
-        assert_eq!(text(&LeaseListAnswer { leases: vec![listed] }), "found 1 leases\n694d81417acd4754\n");
+        assert_eq!(text(&RevokeAnswer::new(id.into(), 7, 1)), "lease 694d81417acd4754 revoked\n");
+        let by_name = RevokeAnswer::new(name.clone().expect("it has one").into(), 7, 1);
+        assert_eq!(text(&by_name), "lease \"server1Lease\" revoked\n");
+        let listed = |name| ListedLease { id: hex(id), name, ttl_ms: 60_000, remaining_ms: 58_900 };
+        let list = LeaseListAnswer { leases: vec![listed(None), listed(name)] };
+        assert_eq!(text(&list), "found 2 leases\n694d81417acd4754\n694d81417acd4754 server1Lease\n");
     }
 
     #[test]
     fn a_term_below_a_second_is_not_cut_to_nothing() {
         let (id, ttl) = (LeaseId(1), Duration::from_millis(1_500));
-        let info = LeaseInfo { id, ttl, remaining: Duration::from_millis(900), keys: Vec::new() };
+        let (remaining, incarnation) = (Duration::from_millis(900), Default::default());
+        let info = LeaseInfo { id, name: None, incarnation, ttl, remaining, keys: Vec::new() };
         let line = "lease 0000000000000001 granted with TTL(1500ms), remaining(900ms)\n";
         assert_eq!(text(&LeaseAnswer::new(info, false)), line);
         let renewed = KeepAliveAnswer::new(id, ttl, ttl);

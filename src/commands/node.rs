@@ -12,8 +12,8 @@ use bytes::Bytes;
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_client_cache::{
-    Attach, Client, Compare, Condition, Content, LeaseId, NodeOwner, NodePath, Operation, OperationResult, ReadSource,
-    Relation, Revision, Token, Transaction, WriteRefusal,
+    Attach, Client, Compare, Condition, Content, LeaseId, LeaseName, NodeOwner, NodePath, Operation, OperationResult,
+    ReadSource, Relation, Revision, Token, Transaction, WriteRefusal,
 };
 use serde::Serialize;
 
@@ -47,6 +47,9 @@ pub(crate) struct PutArgs {
     /// it is detached from any lease
     #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
     lease: Option<LeaseId>,
+    /// Attach the node to the lease that has this name
+    #[arg(long, value_name = "NAME", conflicts_with = "lease")]
+    lease_name: Option<LeaseName>,
     /// Only while a lock is owned under this fencing token
     #[arg(long, value_name = "T")]
     token: Option<u64>,
@@ -79,7 +82,7 @@ impl PutArgs {
             None if self.create => Condition::Absent,
             None => Condition::Any,
         };
-        let attach = self.lease.map_or(Attach::Nothing, Attach::Lease);
+        let attach = lease_id::attach(self.lease, self.lease_name);
         let client = context.client().await?;
         let (revision, stat) = match self.token {
             Some(token) => put_under(context, &self.path, value, (condition, attach), Token(token)).await?,

@@ -93,7 +93,7 @@ fn scripts_get_ids_and_milliseconds() {
     let cluster = Cluster::start(1);
     let cli = cluster.cli();
     let granted = cli.done(["lease", "grant", "1h", "--id", "694d81417acd4754"]);
-    assert_eq!(granted, json!({ "id": "694d81417acd4754", "ttl_ms": 3_600_000 }));
+    assert_eq!(granted, json!({ "id": "694d81417acd4754", "name": null, "ttl_ms": 3_600_000 }));
     let id = text(&granted, "id");
     for path in ["/b", "/a/x"] {
         cli.done(["put", path, "1", "--lease", id]);
@@ -102,7 +102,9 @@ fn scripts_get_ids_and_milliseconds() {
     let lives = cli.done(["lease", "timetolive", id, "--keys"]);
     let left = lives["remaining_ms"].as_u64().expect("a number");
     assert!(left > 3_000_000 && left <= 3_600_000, "{lives}");
-    let expected = json!({ "id": id, "ttl_ms": 3_600_000, "remaining_ms": left, "keys": ["/a/x", "/b"] });
+    let expected = json!({
+        "id": id, "name": null, "ttl_ms": 3_600_000, "remaining_ms": left, "keys": ["/a/x", "/b"]
+    });
     assert_eq!(lives, expected);
     assert_eq!(cli.done(["lease", "timetolive", id])["keys"], Value::Null, "nobody asked for them");
     let kept = cli.done(["lease", "keep-alive", id, "--once"]);
@@ -153,6 +155,81 @@ fn what_is_refused_changes_nothing_and_has_status_1() {
     assert_eq!(cli.fails(["put", "/dir", "1", "--lease", &id]).1, "not_a_leaf");
     cli.done(["put", "/leased", "1", "--lease", &id]);
     assert_eq!(cli.fails(["put", "/leased/below", "1"]).1, "attached");
+}
+
+#[test]
+fn lease_is_given_by_its_name_instead_of_its_id() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let granted = cli.done(["lease", "grant", "60", "--name", "server1Lease"]);
+    let id = text(&granted, "id");
+    assert_eq!(granted, json!({ "id": id, "name": "server1Lease", "ttl_ms": 60_000 }));
+    let (status, kind, message) = cli.fails(["lease", "grant", "90", "--name", "server1Lease"]);
+    assert_eq!((status, kind.as_str()), (1, "lease_exists"), "{message}");
+    assert_eq!(message, format!("lease \"server1Lease\": already exists, with id {id}"));
+    let by_name = ["--name", "server1Lease"];
+    let lives = cli.done(["lease", "timetolive", "--keys"].iter().chain(&by_name).copied());
+    assert_eq!((&lives["ttl_ms"], &lives["name"], &lives["id"]), (&json!(60_000), &json!("server1Lease"), &json!(id)));
+    cli.done(["put", "/a", "1", "--lease-name", "server1Lease"]);
+    assert_eq!(cli.done(["get", "/a"])["lease"], id);
+    cli.done(["put", "/a", "2"]);
+    assert_eq!(cli.done(["get", "/a"])["lease"], Value::Null, "a put without a lease detaches the node");
+    let txn = cli.run_with(["txn"], b"\nput /a 3 --lease-name server1Lease\n\n");
+    assert_eq!((txn.status, cli.done(["get", "/a"])["lease"].as_str()), (0, Some(id)), "{txn:?}");
+    let kept = cli.run(["lease", "keep-alive", "--once"].iter().chain(&by_name).copied());
+    assert_eq!((kept.status, kept.text()), (0, format!("lease {id} keepalived with TTL(60)\n").as_str()));
+
+    let other = grant(&cli, "60");
+    assert_eq!(cli.run(["lease", "list"]).text(), format!("found 2 leases\n{id} server1Lease\n{other}\n"));
+    let listed = cli.done(["lease", "list"]);
+    let names: Vec<&Value> = listed["leases"].as_array().expect("a list").iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, [&json!("server1Lease"), &Value::Null]);
+
+    let revoked = cli.run(["lease", "revoke", "--name", "server1Lease"]);
+    assert_eq!((revoked.status, revoked.text()), (0, "lease \"server1Lease\" revoked\n"));
+    assert!(is_absent(&cli, "/a"));
+    for command in [
+        &["lease", "timetolive", "--name", "server1Lease"][..],
+        &["lease", "keep-alive", "--name", "server1Lease"],
+        &["lease", "revoke", "--name", "server1Lease"],
+        &["put", "/a", "1", "--lease-name", "server1Lease"],
+    ] {
+        let (status, kind, message) = cli.fails(command);
+        assert_eq!((status, kind.as_str()), (1, "lease_not_found"), "{command:?}");
+        assert!(message.ends_with("lease \"server1Lease\": not found"), "{message}");
+    }
+    let again = cli.done(["lease", "grant", "60", "--name", "server1Lease", "--id", "7b"]);
+    assert_eq!((text(&again, "id"), text(&again, "name")), ("000000000000007b", "server1Lease"));
+    let revoked = cli.done(["lease", "revoke", "--name", "server1Lease"]);
+    assert_eq!((&revoked["id"], text(&revoked, "name")), (&Value::Null, "server1Lease"));
+}
+
+#[test]
+fn lease_without_a_good_name_or_with_id_and_name_is_wrong_usage() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let long = "x".repeat(257);
+    for (name, expected) in [("", "expected 1 to 256"), (&long, "expected 1 to 256"), ("a\tb", "without any")] {
+        for arguments in [
+            &["lease", "grant", "60", "--name", name][..],
+            &["lease", "revoke", "--name", name],
+            &["put", "/a", "1", "--lease-name", name],
+        ] {
+            let (status, kind, message) = cli.fails(arguments);
+            assert_eq!((status, kind.as_str()), (2, "usage"), "{arguments:?}");
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+    for arguments in [
+        &["lease", "revoke"][..],
+        &["lease", "revoke", "7b", "--name", "n"],
+        &["lease", "timetolive", "7b", "--name", "n"],
+        &["lease", "keep-alive"],
+        &["put", "/a", "1", "--lease", "7b", "--lease-name", "n"],
+    ] {
+        assert_eq!(cli.fails(arguments).0, 2, "{arguments:?}");
+    }
+    assert_eq!(cli.done(["lease", "list"])["leases"], json!([]));
 }
 
 #[test]

@@ -16,6 +16,7 @@ const PAGE: &str = "docs/operations.md";
 const SHIPPED: &[&str] = &[
     "client-cache/src/",
     "protocol/src/command/refusal.rs",
+    "protocol/src/lease_name.rs",
     "protocol/src/limits.rs",
     "protocol/src/message/refusal.rs",
     "protocol/src/path.rs",

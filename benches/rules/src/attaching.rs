@@ -32,7 +32,7 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
     leader.open();
     let leases = [(LeaseId(1), 1), (LeaseId(2), carried)];
     for (id, carried) in leases {
-        leader.write(Write::GrantLease { id: Some(id), ttl: TERM });
+        leader.write(Write::GrantLease { id: Some(id), name: None, ttl: TERM });
         for number in 0..carried {
             leader.write(put(&format!("/carried-{id}/{}/{}", number / 1000, number % 1000), Attach::Lease(id)));
         }

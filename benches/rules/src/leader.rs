@@ -63,7 +63,7 @@ pub(crate) fn state_with(leases: Leases) -> State {
             session: SessionId(1),
             sequence: Sequence(number + 1),
             unanswered_from: Sequence(number + 1),
-            write: Write::GrantLease { id: Some(LeaseId(number)), ttl: leases.term(number) },
+            write: Write::GrantLease { id: Some(LeaseId(number)), name: None, ttl: leases.term(number) },
             consented: Vec::new(),
             intended: IntendedLeases::default(),
             attached_through: Revision(0),

@@ -1,6 +1,11 @@
 //! Notifies the handles of key leases and of registrations when their leases are renewed or end.
 
-use leasehold_protocol::{holder::HolderInput, id::LeaseId, path::NodePath, time::Instant};
+use leasehold_protocol::{
+    holder::HolderInput,
+    id::{Incarnation, LeaseId},
+    path::NodePath,
+    time::Instant,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +17,12 @@ pub(crate) enum KeyLeaseState {
     /// No answer yet.
     Asked,
     /// The lease certainly lasts until then.
-    Until(Instant),
+    Until {
+        /// By this client's clock.
+        until: Instant,
+        /// Distinguishes the lease from other leases of the same id.
+        incarnation: Incarnation,
+    },
     /// The lease has ended, or is no longer certain.
     Lost,
 }

@@ -14,6 +14,7 @@ use crate::common::within;
 
 mod keeping;
 mod many;
+mod names;
 mod reading;
 mod registration;
 

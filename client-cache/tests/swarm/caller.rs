@@ -149,7 +149,7 @@ impl Caller {
             "Admin::cluster" => drop(client.admin().cluster().await),
             "Admin::services" => drop(client.admin().services(&path).await),
             "Client::lease" => {
-                let lease = client.lease(self.draw.lease_id());
+                let lease = client.lease(self.draw.lease_ref());
                 drop(if self.draw.rng_bool() { lease.with_keys().await } else { lease.await });
             }
             "Admin::leases" => drop(client.admin().leases().await),
@@ -207,9 +207,9 @@ impl Caller {
                 drop(self.draw.grant(client.grant_lease(ttl)).await);
             }
             "Client::keep_lease_alive" => {
-                keep(&mut self.held.key_leases, client.keep_lease_alive(self.draw.lease_id()).await.ok()?);
+                keep(&mut self.held.key_leases, client.keep_lease_alive(self.draw.lease_ref()).await.ok()?);
             }
-            "Client::revoke_lease" => drop(client.revoke_lease(self.draw.lease_id()).await),
+            "Client::revoke_lease" => drop(client.revoke_lease(self.draw.lease_ref()).await),
             "Client::register" => {
                 let register = client.register(&path, self.draw.value());
                 keep(&mut self.held.registrations, self.draw.register(register).await.ok()?);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leasehold_client_cache::{
     Attach, Compare, CompareTarget, Condition, DeleteBuilder, DriftAllowance, GrantLeaseBuilder, GrantPolicy, LeaseId,
-    LockBuilder, LockId, LockWait, NodePath, ObjectKind, ObjectTerm, OnWrite, Operation, PutBuilder, ReadBuilder,
-    RegisterBuilder, Relation, Revision, SnapshotReadBuilder, Token, Tracking, Transaction, TransactionBuilder,
-    UpdateBuilder, Value, VolumeSettings, WatchBuilder, WriteLeaseBuilder,
+    LeaseName, LeaseRef, LockBuilder, LockId, LockWait, NodePath, ObjectKind, ObjectTerm, OnWrite, Operation,
+    PutBuilder, ReadBuilder, RegisterBuilder, Relation, Revision, SnapshotReadBuilder, Token, Tracking, Transaction,
+    TransactionBuilder, UpdateBuilder, Value, VolumeSettings, WatchBuilder, WriteLeaseBuilder,
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
@@ -15,6 +15,8 @@ const PATHS: [&str; 12] =
     ["/", "/a", "/a/b", "/a/b/c", "/d", "/e/f", "/v", "/v/x", "/v/y", "/v/w", "/v/w/z", "/services"];
 /// The ids of key leases. Ids that the servers choose meet the first of them.
 const LEASE_IDS: u64 = 6;
+/// The number of names of key leases.
+const LEASE_NAMES: u64 = 3;
 
 /// The call with a timeout, or without one.
 macro_rules! timed {
@@ -102,6 +104,15 @@ impl Draw {
         LeaseId(if self.chance(20) { self.number() } else { self.rng.random_range(1..=LEASE_IDS) })
     }
 
+    /// One of a few names, so that several callers want the same.
+    pub fn lease_name(&mut self) -> LeaseName {
+        LeaseName::parse(&format!("lease-{}", self.rng.random_range(1..=LEASE_NAMES))).expect("a name")
+    }
+
+    pub fn lease_ref(&mut self) -> LeaseRef {
+        if self.chance(3) { self.lease_name().into() } else { self.lease_id().into() }
+    }
+
     pub fn token(&mut self, known: Option<Token>) -> Token {
         let number = self.number();
         known.filter(|_| self.rng.random_bool(0.7)).unwrap_or(Token(number))
@@ -125,10 +136,11 @@ impl Draw {
     }
 
     pub fn attach(&mut self) -> Attach {
-        match self.rng.random_range(0..6_u8) {
+        match self.rng.random_range(0..7_u8) {
             0 => Attach::Unchanged,
             1 | 2 => Attach::Lease(self.lease_id()),
             3 => Attach::Session,
+            4 => Attach::LeaseNamed(self.lease_name()),
             _ => Attach::Nothing,
         }
     }
@@ -159,6 +171,7 @@ impl Draw {
 
     pub fn grant<'a>(&mut self, call: GrantLeaseBuilder<'a>) -> GrantLeaseBuilder<'a> {
         let call = if self.rng.random() { call.id(self.lease_id()) } else { call };
+        let call = if self.rng.random() { call.name(self.lease_name()) } else { call };
         timed!(self, call)
     }
 

@@ -209,6 +209,7 @@ const NOT_DRAWN: &[&str] = &[
     "DeleteBuilder::timeout",
     "ElectedLeader::of",
     "GrantLeaseBuilder::id",
+    "GrantLeaseBuilder::name",
     "GrantLeaseBuilder::timeout",
     "LeaseInfoBuilder::with_keys",
     "LockBuilder::lock_delay",

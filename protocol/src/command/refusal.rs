@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{LeaseId, LockId, Revision, SessionId, Token},
+    lease_name::LeaseName,
     path::NodePath,
     transaction::{Branch, Overlap},
 };
@@ -107,6 +108,20 @@ pub enum WriteRefusal {
     #[error("lease {id:016x}: already exists")]
     LeaseExists {
         /// The lease.
+        id: LeaseId,
+    },
+    /// No key lease has this name, or the name now stands for another lease.
+    #[error("lease {name:?}: not found")]
+    LeaseNameNotFound {
+        /// The name.
+        name: LeaseName,
+    },
+    /// A key lease with this name exists.
+    #[error("lease {name:?}: already exists, with id {id:016x}")]
+    LeaseNameExists {
+        /// The name.
+        name: LeaseName,
+        /// The lease that has it.
         id: LeaseId,
     },
     /// The session has no lease on the node's volume, to which the node or lock could belong.

@@ -66,11 +66,36 @@ pub(crate) fn encoded_bytes_of_sets(sets: &[ObjectSet]) -> usize {
 mod tests {
     use super::*;
     use crate::{
-        command::Renewal,
+        command::{Attach, Renewal},
         id::{Incarnation, LeaseId, SessionId},
+        lease_name::{LEASE_NAME_MAX_BYTES, LeaseName},
         path::NodePath,
         time::ClusterTime,
+        transaction::{Operation, Transaction},
     };
+    use std::time::Duration;
+
+    /// The bounds on pending writes and on entries count encoded bytes (S10b).
+    #[test]
+    fn name_of_a_lease_counts_with_all_its_bytes() {
+        let name = |length: usize| LeaseName::parse(&"x".repeat(length)).expect("a name");
+        let writes: [fn(LeaseName) -> Write; 3] = [
+            |name| Write::GrantLease { id: None, name: Some(name), ttl: Duration::from_secs(60) },
+            |name| Write::RevokeLeaseNamed { name },
+            |name| {
+                Write::Transaction(Transaction::new().then(Operation::Put {
+                    path: NodePath::root(),
+                    value: Default::default(),
+                    attach: Attach::LeaseNamed(name),
+                }))
+            },
+        ];
+        for write in writes {
+            let (short, long) = (write(name(1)), write(name(LEASE_NAME_MAX_BYTES)));
+            // The length of the long name takes one byte more.
+            assert_eq!(long.encoded_bytes(), short.encoded_bytes() + LEASE_NAME_MAX_BYTES, "{short:?}");
+        }
+    }
 
     #[test]
     fn renewal_of_any_lease_is_within_its_bound() {

@@ -92,12 +92,12 @@ impl Holder {
     /// Records the nodes that a successful write attached, detached or removed.
     pub(super) fn note_attachments(&mut self, change: &Write, written: &Written) {
         match (change, &written.transaction) {
-            (Write::Put { path, attach, .. }, _) => self.note_put(path, *attach, written),
+            (Write::Put { path, attach, .. }, _) => self.note_put(path, attach, written),
             (Write::Delete { path, .. }, _) => self.note_removed(path, true, written.revision),
             (Write::Transaction(transaction), Some(transacted)) => {
                 for operation in transaction.branch(transacted.branch()) {
                     match operation {
-                        Operation::Put { path, attach, .. } => self.note_put(path, *attach, written),
+                        Operation::Put { path, attach, .. } => self.note_put(path, attach, written),
                         Operation::Delete { path, .. } => self.note_removed(path, true, written.revision),
                     }
                 }
@@ -110,11 +110,13 @@ impl Holder {
         }
     }
 
-    fn note_put(&mut self, path: &NodePath, attach: Attach, written: &Written) {
+    fn note_put(&mut self, path: &NodePath, attach: &Attach, written: &Written) {
         match attach {
             Attach::Session => self.note_attached(path, written),
             Attach::Unchanged => {}
-            Attach::Nothing | Attach::Lease(_) => self.note_removed(path, false, written.revision),
+            Attach::Nothing | Attach::Lease(_) | Attach::LeaseNamed(_) => {
+                self.note_removed(path, false, written.revision)
+            }
         }
     }
 

@@ -243,6 +243,7 @@ fn may_change(write: &Write, is_known_to_exist: bool) -> Vec<ObjectSet> {
         // The client does not know all nodes of a key lease.
         Write::GrantLease { .. }
         | Write::RevokeLease { .. }
+        | Write::RevokeLeaseNamed { .. }
         // A lock changes no data.
         | Write::Lock { .. }
         | Write::ChangeLockMode { .. }

@@ -29,6 +29,10 @@ impl Lessor {
             Inspect::BlockedReads { path } => Some(Answer::BlockedReads(self.blocked_read_infos(path, cx))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, cx))),
             Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), cx))),
+            Inspect::LeaseNamed { name, keys_after } => {
+                let info = |id| self.lease_info(id, keys_after.as_ref(), cx);
+                Some(Answer::Lease(cx.state.lease_named(name).and_then(info)))
+            }
             Inspect::Locks { path } => Some(Answer::LockInfos(self.lock_infos(path, cx))),
             Inspect::Leases { after } => Some(Answer::Leases(self.lease_infos(*after, cx))),
             Inspect::Services { path, after } => Some(Answer::Services(self.services(path, after.as_ref(), cx))),

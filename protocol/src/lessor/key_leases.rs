@@ -102,6 +102,7 @@ impl Lessor {
     fn info(&self, id: LeaseId, lease: &LeaseRecord) -> LeaseInfo {
         let end = self.lease_ends.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
         let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.expiry_time()));
-        LeaseInfo { id, ttl: lease.term(), remaining, keys: Vec::new() }
+        let (name, incarnation) = (lease.name.clone(), lease.incarnation);
+        LeaseInfo { id, name, incarnation, ttl: lease.term(), remaining, keys: Vec::new() }
     }
 }

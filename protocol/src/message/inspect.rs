@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     change::ChangeReason,
     drift::Excess,
-    id::{Epoch, LeaseId, LockId, Revision, SessionId, Token, VolumeGeneration},
+    id::{Epoch, Incarnation, LeaseId, LockId, Revision, SessionId, Token, VolumeGeneration},
+    lease_name::LeaseName,
     lock::LockMode,
     object::{NodeOwner, Object},
     path::NodePath,
@@ -43,6 +44,13 @@ pub enum Inspect {
     Lease {
         /// The lease.
         id: LeaseId,
+        /// Where the list of nodes begins. None: without nodes.
+        keys_after: Option<NodesAfter>,
+    },
+    /// Like [`Inspect::Lease`], for the key lease that has this name. From the leader.
+    LeaseNamed {
+        /// The name of the lease.
+        name: LeaseName,
         /// Where the list of nodes begins. None: without nodes.
         keys_after: Option<NodesAfter>,
     },
@@ -154,6 +162,10 @@ pub enum NodesAfter {
 pub struct LeaseInfo {
     /// The lease.
     pub id: LeaseId,
+    /// Its name, if it has one.
+    pub name: Option<LeaseName>,
+    /// Distinguishes it from other leases with the same id or name, earlier and later.
+    pub incarnation: Incarnation,
     /// Its TTL.
     pub ttl: Duration,
     /// Its remaining time. Zero after its end, until that end is applied.

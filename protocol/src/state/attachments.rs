@@ -29,7 +29,7 @@ use super::{Attachment, LeaseRecord, NodeRecord, RowKey, State, touched::Touched
 use crate::{
     change::{ChangeReason, EventKind},
     command::{Attach, LeaseKey, Outcome, VolumeLease, WriteRefusal},
-    id::{Incarnation, LeaseId, Revision, SessionId},
+    id::{Incarnation, Revision, SessionId},
     object::{Object, ObjectSet},
     path::NodePath,
     reached::{Bound, reached},
@@ -218,12 +218,12 @@ impl State {
         &self,
         session: SessionId,
         path: &NodePath,
-        attach: Attach,
+        attach: &Attach,
     ) -> Result<Option<Attachment>, WriteRefusal> {
         let lease = match attach {
             Attach::Nothing => return Ok(None),
             Attach::Unchanged => return Ok(self.node(path).and_then(|node| node.attachment.as_deref().cloned())),
-            Attach::Lease(_) | Attach::Session => self.named_lease(session, path, attach),
+            Attach::Lease(_) | Attach::LeaseNamed(_) | Attach::Session => self.named_lease(session, path, attach),
         };
         let found = lease.and_then(|key| self.leases.get(&key).map(|lease| (key, lease.incarnation)));
         let Some((lease, incarnation)) = found else { return Err(self.no_lease_refusal(path, attach)) };
@@ -238,10 +238,10 @@ impl State {
     pub(super) fn attached_by<'a>(
         &self,
         writer: SessionId,
-        puts: impl IntoIterator<Item = (&'a NodePath, Attach)>,
+        puts: impl IntoIterator<Item = (&'a NodePath, &'a Attach)>,
     ) -> Vec<VolumeLease> {
         let mut leases: Vec<VolumeLease> = Vec::new();
-        for (path, _) in puts.into_iter().filter(|(_, attach)| *attach == Attach::Session) {
+        for (path, _) in puts.into_iter().filter(|(_, attach)| **attach == Attach::Session) {
             let volume = self.volume_of(path).0;
             if leases.iter().any(|lease| lease.volume == *volume) {
                 continue;
@@ -293,10 +293,9 @@ impl State {
 
     /// Whether consents for the nodes attached up to revision `attached_through` cover all nodes of
     /// the key lease. The caller has checked that it is the [intended](Self::intended) lease.
-    pub(super) fn consents_cover_attached(&self, id: LeaseId, attached_through: Revision) -> bool {
-        let lease = LeaseKey::Key(id);
-        let is_complete = self.leases.get(&lease).is_none_or(|lease| lease.attached_at <= attached_through);
-        is_complete || !self.has_dependents(&lease)
+    pub(super) fn consents_cover_attached(&self, lease: &LeaseKey, attached_through: Revision) -> bool {
+        let is_complete = self.leases.get(lease).is_none_or(|lease| lease.attached_at <= attached_through);
+        is_complete || !self.has_dependents(lease)
     }
 
     /// The lists of children that contain the nodes of a lease, with the number of these nodes in
@@ -334,6 +333,9 @@ impl State {
         if let Some(lease) = self.leases.remove(key) {
             if let Some(on_volume) = volume_lease_holder(key) {
                 self.volume_lease_holders.remove(&on_volume);
+            }
+            if let Some(name) = &lease.name {
+                self.lease_names.remove(name);
             }
             touched.insert(RowKey::Lease(key.clone()));
             self.lose_locks(lease.incarnation, touched);

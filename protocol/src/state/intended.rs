@@ -1,9 +1,10 @@
 //! The leases and the volume that a write intends (S7b in docs/PROTOCOL.md).
 //!
-//! While a write waits for consents, a key lease can end, and a new one can be granted under its
-//! id. A session can get another lease on a volume. A volume can be removed and created again. The
-//! write intends the leases and the volume of its arrival, which [`State::intended`] finds at that
-//! time. When the write is applied, each name must still stand for the same lease or volume.
+//! While a write waits for consents, a key lease can end, and a new one can be granted under its id
+//! or its name. A session can get another lease on a volume. A volume can be removed and created
+//! again. The write intends the leases and the volume of its arrival, which [`State::intended`]
+//! finds at that time. When the write is applied, each name must still stand for the same lease or
+//! volume.
 //!
 //! Other names need no such check. Sessions, locks, tokens and revisions are never reused. A path
 //! stands for the node that exists when the write is applied, unless a condition says otherwise.
@@ -11,7 +12,8 @@
 use super::State;
 use crate::{
     command::{Attach, IntendedLeases, LeaseKey, Write, WriteRefusal},
-    id::SessionId,
+    id::{LeaseId, SessionId},
+    lease_name::LeaseName,
     path::NodePath,
     planted::Bug,
     transaction::Operation,
@@ -24,6 +26,7 @@ impl State {
         let leases = leases_named_by(write).into_iter().filter_map(|named| {
             let key = match named {
                 NamedLease::Revoked(key) => Some(key),
+                NamedLease::RevokedByName(name) => self.lease_named(name).map(LeaseKey::Key),
                 NamedLease::Attached(path, attach) => self.named_lease(writer, path, attach),
             };
             key.and_then(|key| self.lease(&key)).map(|lease| lease.incarnation)
@@ -36,21 +39,33 @@ impl State {
     }
 
     /// The key of the lease to which a put attaches its node. The lease need not exist.
-    pub(super) fn named_lease(&self, writer: SessionId, path: &NodePath, attach: Attach) -> Option<LeaseKey> {
+    pub(super) fn named_lease(&self, writer: SessionId, path: &NodePath, attach: &Attach) -> Option<LeaseKey> {
         match attach {
             Attach::Nothing | Attach::Unchanged => None,
-            Attach::Lease(id) => Some(LeaseKey::Key(id)),
+            Attach::Lease(id) => Some(LeaseKey::Key(*id)),
+            Attach::LeaseNamed(name) => self.lease_named(name).map(LeaseKey::Key),
             Attach::Session => Some(LeaseKey::Volume(writer, self.volume_of(path).0.clone())),
         }
     }
 
     /// The refusal of an attachment to a lease that does not exist.
-    pub(super) fn no_lease_refusal(&self, path: &NodePath, attach: Attach) -> WriteRefusal {
+    pub(super) fn no_lease_refusal(&self, path: &NodePath, attach: &Attach) -> WriteRefusal {
         match attach {
-            Attach::Lease(id) => WriteRefusal::LeaseNotFound { id },
+            Attach::Lease(id) => WriteRefusal::LeaseNotFound { id: *id },
+            Attach::LeaseNamed(name) => WriteRefusal::LeaseNameNotFound { name: name.clone() },
             Attach::Nothing | Attach::Unchanged | Attach::Session => {
                 WriteRefusal::NoVolumeLease { path: path.clone(), volume: self.volume_of(path).0.clone() }
             }
+        }
+    }
+
+    /// The key lease that the write revokes. It need not exist. `None` if the write is no
+    /// revocation, or names a lease by a name that no lease has.
+    pub fn revoked_lease(&self, write: &Write) -> Option<LeaseId> {
+        match write {
+            Write::RevokeLease { id } => Some(*id),
+            Write::RevokeLeaseNamed { name } => self.lease_named(name),
+            _ => None,
         }
     }
 
@@ -63,7 +78,7 @@ impl State {
         &self,
         writer: SessionId,
         path: &NodePath,
-        attach: Attach,
+        attach: &Attach,
         intended: &IntendedLeases,
     ) -> Result<(), WriteRefusal> {
         match self.named_lease(writer, path, attach) {
@@ -89,18 +104,20 @@ impl State {
 /// A lease that a write names.
 enum NamedLease<'a> {
     Revoked(LeaseKey),
+    RevokedByName(&'a LeaseName),
     /// Named by the node of a put or a lock request, and by the kind of attachment.
-    Attached(&'a NodePath, Attach),
+    Attached(&'a NodePath, &'a Attach),
 }
 
-fn leases_named_by(write: &Write) -> Vec<NamedLease<'_>> {
+fn leases_named_by<'a>(write: &'a Write) -> Vec<NamedLease<'a>> {
     match write {
         Write::RevokeLease { id } => vec![NamedLease::Revoked(LeaseKey::Key(*id))],
-        Write::Put { path, attach, .. } => vec![NamedLease::Attached(path, *attach)],
-        Write::Lock { path, .. } => vec![NamedLease::Attached(path, Attach::Session)],
+        Write::RevokeLeaseNamed { name } => vec![NamedLease::RevokedByName(name)],
+        Write::Put { path, attach, .. } => vec![NamedLease::Attached(path, attach)],
+        Write::Lock { path, .. } => vec![NamedLease::Attached(path, &Attach::Session)],
         Write::Transaction(transaction) => {
-            let put = |operation| match operation {
-                &Operation::Put { ref path, attach, .. } => Some(NamedLease::Attached(path, attach)),
+            let put = |operation: &'a Operation| match operation {
+                Operation::Put { path, attach, .. } => Some(NamedLease::Attached(path, attach)),
                 Operation::Delete { .. } => None,
             };
             transaction.operations().filter_map(put).collect()
@@ -139,7 +156,7 @@ mod tests {
     }
 
     fn grant() -> Write {
-        Write::GrantLease { id: Some(ONE), ttl: MINUTE }
+        Write::GrantLease { id: Some(ONE), name: None, ttl: MINUTE }
     }
 
     fn lock(at: &str) -> Write {

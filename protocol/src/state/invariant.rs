@@ -23,6 +23,7 @@ impl State {
         self.check_volumes()?;
         self.check_sessions()?;
         self.check_leases()?;
+        self.check_lease_names()?;
         self.check_attachments()?;
         self.check_locks()?;
         self.check_history()
@@ -39,6 +40,7 @@ impl State {
             ("sessions", self.sessions.len()),
             ("answers", self.sessions.values().map(|session| session.answers.len()).sum()),
             ("leases", self.leases.len()),
+            ("names of leases", self.lease_names.len()),
             ("leases on volumes", self.volume_lease_holders.len()),
             ("ticks", self.tick_counts.len()),
             ("locks", locks),

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{RowKey, State, touched::Touched, volumes::volume_lease_holder};
 use crate::{
-    command::{GrantedKeyLease, LeaseKey, Outcome, Renewal, Written},
+    command::{LeaseKey, Outcome, Renewal},
     id::{Incarnation, LeaseId, Revision, SessionId},
+    lease_name::LeaseName,
     path::NodePath,
     time::{ClusterTime, Span},
     work::CountVisits,
@@ -33,6 +34,8 @@ pub struct LeaseRecord {
     margin: Span,
     /// The last change that attached a node to the lease. 0 if there is none.
     pub attached_at: Revision,
+    /// The name of a key lease, if its client gave it one. It never changes.
+    pub name: Option<LeaseName>,
 }
 
 impl LeaseRecord {
@@ -111,18 +114,11 @@ impl State {
         };
         let horizon = self.horizon_from_now(term);
         let (term, margin) = (Span::from(term), Span::from(margin));
-        let lease = LeaseRecord { incarnation, term, horizon, margin, attached_at: Revision(0) };
+        let lease = LeaseRecord { incarnation, term, horizon, margin, attached_at: Revision(0), name: None };
         touched.insert(RowKey::Lease(key.clone()));
         self.volume_lease_holders.extend(volume_lease_holder(&key));
         self.leases.insert(key, lease.clone());
         lease
-    }
-
-    /// Grants a key lease. Without an id, the state assigns one.
-    pub(super) fn grant_key_lease(&mut self, id: Option<LeaseId>, ttl: Duration, touched: &mut Touched) -> Written {
-        let id = id.unwrap_or_else(|| self.free_lease_id());
-        let incarnation = self.grant_lease(LeaseKey::Key(id), ttl, touched).incarnation;
-        Written { revision: self.meta.revision, lease: Some(GrantedKeyLease { id, incarnation }), ..Written::default() }
     }
 
     fn horizon_from_now(&self, term: Duration) -> ClusterTime {
@@ -180,10 +176,9 @@ impl State {
             let Some(lease) = self.leases.get_mut(key).filter(|lease| lease.incarnation == *incarnation) else {
                 continue;
             };
-            let horizon = lease.horizon.max(bound);
-            let moved = LeaseRecord { term: term.into(), horizon, ..*lease };
-            if *lease != moved {
-                *lease = moved;
+            let (term, horizon) = (Span::from(term), lease.horizon.max(bound));
+            if (lease.term, lease.horizon) != (term, horizon) {
+                (lease.term, lease.horizon) = (term, horizon);
                 touched.insert(RowKey::Lease(key.clone()));
             }
         }
@@ -296,6 +291,7 @@ mod tests {
             horizon: millis(110_250),
             margin: VolumeSettings::DEFAULT.skew_margin().into(),
             attached_at: Revision(0),
+            name: None,
         };
         assert_eq!(fixture.state.lease(&key), Some(&lease));
         assert_eq!(
@@ -416,6 +412,7 @@ mod tests {
             horizon: millis(35_250),
             margin: Duration::from_secs(1).into(),
             attached_at: Revision(0),
+            name: None,
         };
         assert_eq!(fixture.state.lease(&key), Some(&expected));
         assert_eq!(horizon(&fixture, &LeaseKey::Session(session)), millis(605_250), "5 + 600 + 0.25");
@@ -459,7 +456,7 @@ mod tests {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         let put = fixture.put(session, "/a", "").revision;
-        let granted = fixture.write(session, Write::GrantLease { id: None, ttl: Duration::from_secs(5) });
+        let granted = fixture.write(session, Write::GrantLease { id: None, name: None, ttl: Duration::from_secs(5) });
         assert_eq!(
             (granted.expect("a free id").revision, fixture.state.revision()),
             (put, put),

@@ -117,7 +117,7 @@ impl State {
         (mode, wait): (LockMode, bool),
         intended: &IntendedLeases,
     ) -> Result<(), WriteRefusal> {
-        self.check_intended(session, path, Attach::Session, intended)?;
+        self.check_intended(session, path, &Attach::Session, intended)?;
         self.lease_for_lock(session, path)?;
         let count = self.locks.by_path.get(path).map_or(0, BTreeSet::len) as u64;
         if count >= LOCKS_PER_NODE_MAX {

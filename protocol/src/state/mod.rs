@@ -80,7 +80,8 @@ pub use self::{
 };
 use crate::{
     command::{Command, LeaseKey, Outcome, Proposal},
-    id::{Epoch, Incarnation, LockId, Revision, Sequence, SessionId, WriteLeaseId},
+    id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, WriteLeaseId},
+    lease_name::LeaseName,
     path::NodePath,
     planted::{Bug, Planted},
     time::ClusterTime,
@@ -97,6 +98,8 @@ pub struct State {
     /// The number of operation results in remembered outcomes. Derived from the sessions.
     result_count: usize,
     leases: BTreeMap<LeaseKey, LeaseRecord>,
+    /// The named key leases. Derived from the leases.
+    lease_names: BTreeMap<LeaseName, LeaseId>,
     /// The attached nodes by lease. Derived from the nodes and the leases, except for tombstones
     /// and the orphans of closed sessions.
     attachments: Attachments,
@@ -201,6 +204,7 @@ impl State {
             sessions: BTreeMap::new(),
             result_count: 0,
             leases: BTreeMap::new(),
+            lease_names: BTreeMap::new(),
             attachments: Attachments::default(),
             locks: LockTable::default(),
             history: History::default(),

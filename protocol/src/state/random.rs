@@ -18,6 +18,7 @@ use crate::{
     change::{Change, ChangeReason, Event, EventKind, Watched},
     command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Renewal, Write},
     id::{Epoch, LeaseId, Revision, Sequence, SessionId, VolumeGeneration},
+    lease_name::LeaseName,
     object::{Content, Data, Object, ObjectSet, Value},
     path::NodePath,
     time::ClusterTime,
@@ -243,8 +244,9 @@ fn a_footprint_is_exactly_what_a_write_changes() {
 
 /// The objects that change with the revoked lease's nodes.
 fn carried(state: &State, write: &Write) -> Vec<ObjectSet> {
-    let Write::RevokeLease { id } = write else { return Vec::new() };
-    let Some(lease) = state.lease(&LeaseKey::Key(*id)).map(|lease| lease.incarnation) else { return Vec::new() };
+    let revoked = state.revoked_lease(write).map(LeaseKey::Key);
+    let lease = revoked.and_then(|key| state.lease(&key)).map(|lease| lease.incarnation);
+    let Some(lease) = lease else { return Vec::new() };
     let nodes =
         state.attached_nodes(lease).flat_map(|path| [Object::data(path.clone()), Object::children(path.clone())]);
     let lists = state.attached_parent_counts(lease).into_keys().map(Object::children);

@@ -144,6 +144,7 @@ impl RowReader {
             volumes: self.volumes,
             result_count: self.sessions.values().map(super::SessionRecord::results).sum(),
             sessions: self.sessions,
+            lease_names: Default::default(),
             leases: self.leases,
             locks: super::LockTable::of(self.locks),
             history: History::of(self.changes.into_values()),
@@ -156,6 +157,7 @@ impl RowReader {
             return Err(RowError::Inconsistent { what: "the root is not a volume".to_owned() });
         }
         state.index_volumes();
+        state.index_lease_names()?;
         state.index_last_changes();
         state.check().map_err(|what| RowError::Inconsistent { what })?;
         Ok(state)

@@ -179,10 +179,8 @@ impl State {
             Some(RequestStatus::Unanswered) => {}
         }
         let is_covered = |set: &ObjectSet| consented.iter().any(|consent_set| consent_set.includes(set));
-        let are_covered = match write {
-            Write::RevokeLease { id } => self.consents_cover_attached(*id, attached_through),
-            _ => true,
-        };
+        let revoked = self.revoked_lease(write).map(LeaseKey::Key);
+        let are_covered = revoked.is_none_or(|lease| self.consents_cover_attached(&lease, attached_through));
         // The compared data decide which branch is applied. So the write first waits for write
         // leases on them.
         if !self.blocking_write_leases(write, &[]).is_empty() {

@@ -121,7 +121,7 @@ impl State {
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         let sets = match operation {
             Operation::Put { path, attach, .. } => {
-                self.put_footprint(writer, (path, *attach), Condition::Any, intended)?
+                self.put_footprint(writer, (path, attach), Condition::Any, intended)?
             }
             Operation::Delete { path, recursive } => self.delete_footprint(path, *recursive, Condition::Any)?,
         };
@@ -147,7 +147,7 @@ impl State {
         let results = self.apply_operations(writer, &operations, sets, touched);
         let transacted = Transacted { failed, results };
         let puts = operations.iter().filter_map(|operation| match operation {
-            Operation::Put { path, attach, .. } => Some((path, *attach)),
+            Operation::Put { path, attach, .. } => Some((path, attach)),
             Operation::Delete { .. } => None,
         });
         let attached = self.attached_by(writer, puts);
@@ -192,7 +192,7 @@ impl State {
     ) -> Option<OperationResult> {
         match operation {
             Operation::Put { path, value, attach } => {
-                self.put(writer, path, value, *attach, revision, touched).map(OperationResult::Put)
+                self.put(writer, path, value, attach, revision, touched).map(OperationResult::Put)
             }
             Operation::Delete { path, .. } => {
                 Some(OperationResult::Deleted(self.remove_nodes(path, revision, touched)))

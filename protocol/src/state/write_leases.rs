@@ -150,7 +150,7 @@ impl State {
         if let Some(value) = value {
             let revision = self.meta.revision.next();
             self.meta.revision = revision;
-            stat = self.put(writer, path, value, Attach::Unchanged, revision, touched);
+            stat = self.put(writer, path, value, &Attach::Unchanged, revision, touched);
             self.note_change(sets, touched);
         }
         if ends && self.locks.set_write_lease(id, None).is_some() {

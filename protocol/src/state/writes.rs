@@ -50,7 +50,7 @@ impl State {
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
         match write {
             Write::Put { path, condition, attach, .. } => {
-                self.put_footprint(writer, (path, *attach), *condition, intended)
+                self.put_footprint(writer, (path, attach), *condition, intended)
             }
             Write::Delete { path, recursive, condition } => self.delete_footprint(path, *recursive, *condition),
             Write::CreateVolume { path, .. } => self.create_volume_footprint(path),
@@ -66,12 +66,14 @@ impl State {
                 self.check_volume_unused(path)?;
                 Ok(vec![ObjectSet::Subtree(path.clone())])
             }
-            Write::GrantLease { id, .. } => match id.filter(|id| self.leases.contains_key(&LeaseKey::Key(*id))) {
-                Some(id) => Err(WriteRefusal::LeaseExists { id }),
-                None => Ok(Vec::new()),
-            },
-            Write::RevokeLease { id } if self.is_intended(&LeaseKey::Key(*id), intended) => Ok(Vec::new()),
+            Write::GrantLease { id, name, .. } => self.check_grant(*id, name.as_ref()).map(|()| Vec::new()),
+            Write::RevokeLease { .. } | Write::RevokeLeaseNamed { .. }
+                if self.revoked_lease(write).is_some_and(|id| self.is_intended(&LeaseKey::Key(id), intended)) =>
+            {
+                Ok(Vec::new())
+            }
             Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
+            Write::RevokeLeaseNamed { name } => Err(WriteRefusal::LeaseNameNotFound { name: name.clone() }),
             Write::Lock { path, mode, wait, .. } => {
                 self.check_lock_request(writer, path, (*mode, *wait), intended).map(|()| Vec::new())
             }
@@ -93,7 +95,7 @@ impl State {
     pub(super) fn put_footprint(
         &self,
         writer: SessionId,
-        (path, attach): (&NodePath, Attach),
+        (path, attach): (&NodePath, &Attach),
         condition: Condition,
         intended: &IntendedLeases,
     ) -> Result<Vec<ObjectSet>, WriteRefusal> {
@@ -213,11 +215,13 @@ impl State {
         touched: &mut Touched,
     ) -> Written {
         match write {
-            Write::GrantLease { id, ttl } => return self.grant_key_lease(*id, *ttl, touched),
-            Write::RevokeLease { id } => {
-                let key = LeaseKey::Key(*id);
-                let incarnation = self.leases.get(&key).map(|lease| lease.incarnation);
-                self.end_lease(&key, touched);
+            Write::GrantLease { id, name, ttl } => return self.grant_key_lease((*id, name.as_ref()), *ttl, touched),
+            Write::RevokeLease { .. } | Write::RevokeLeaseNamed { .. } => {
+                let key = self.revoked_lease(write).map(LeaseKey::Key);
+                let incarnation = key.as_ref().and_then(|key| self.leases.get(key)).map(|lease| lease.incarnation);
+                if let Some(key) = key {
+                    self.end_lease(&key, touched);
+                }
                 let removed = incarnation.map_or(0, |lease| self.purge_revoked(lease, touched));
                 return Written { revision: self.meta.revision, removed, ..Written::default() };
             }
@@ -239,8 +243,8 @@ impl State {
         let mut written = Written { revision, ..Written::default() };
         match write {
             Write::Put { path, value, attach, .. } => {
-                written.stat = self.put(writer, path, value, *attach, revision, touched);
-                written.attached = self.attached_by(writer, [(path, *attach)]);
+                written.stat = self.put(writer, path, value, attach, revision, touched);
+                written.attached = self.attached_by(writer, [(path, attach)]);
             }
             Write::Delete { path, .. } => written.removed = self.remove_nodes(path, revision, touched),
             Write::CreateVolume { path, settings } => {
@@ -261,6 +265,7 @@ impl State {
             // Handled above.
             Write::GrantLease { .. }
             | Write::RevokeLease { .. }
+            | Write::RevokeLeaseNamed { .. }
             | Write::Transaction(_)
             | Write::Lock { .. }
             | Write::ChangeLockMode { .. }
@@ -278,7 +283,7 @@ impl State {
         writer: SessionId,
         path: &NodePath,
         value: &Value,
-        attach: Attach,
+        attach: &Attach,
         revision: Revision,
         touched: &mut Touched,
     ) -> Option<Stat> {

@@ -14,6 +14,7 @@ use leasehold_protocol::{
     change::{ChangeReason, EventKind, Watched},
     command::{Attach, Command, Condition, IntendedLeases, LeaseKey, Outcome, Proposal, Write, WriteRefusal, Written},
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId},
+    lease_name::LeaseName,
     lease_policy::{GrantPolicy, LeaseOffer, LeaseRequest, ObjectTerm, OnWrite},
     limits::LimitError,
     lock::{LockMode, LockStatus},
@@ -56,10 +57,10 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (4, 0x4dbf_0b72_f606_9b90);
-const LOG: (u8, u64) = (3, 0x5117_bce3_9486_e728);
-const STATE: (u8, u64) = (3, 0x81ba_b7f5_e5e9_7d63);
-const SNAPSHOT: (u8, u64) = (2, 0x806e_10d5_061e_5817);
+const WIRE: (u16, u64) = (4, 0xd5bd_5db4_7547_8fee);
+const LOG: (u8, u64) = (3, 0x7579_ea3c_8dd1_e8a9);
+const STATE: (u8, u64) = (3, 0x1ee2_afd0_39dc_16ba);
+const SNAPSHOT: (u8, u64) = (2, 0x368e_df61_17fe_5fbb);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
 const STORE_IDENTITY: (u8, u64) = (2, 0xe49a_499e_8752_dc3a);
 
@@ -284,12 +285,13 @@ fn state() -> State {
         attached_through: Revision(0),
     };
     let delay = std::time::Duration::from_secs(1);
+    let name = LeaseName::parse("server1Lease").expect("a name");
     let commands = vec![
         Command::OpenSession { name: "one".to_owned() },
         write(1, Write::put(path("/a/b"), "value".into())),
         write(2, Write::CreateVolume { path: path("/v"), settings: VolumeSettings::DEFAULT }),
         Command::AcquireVolume { session, path: path("/a") },
-        write(3, Write::GrantLease { id: Some(LeaseId(7)), ttl: delay * 60 }),
+        write(3, Write::GrantLease { id: Some(LeaseId(7)), name: Some(name), ttl: delay * 60 }),
         write(4, Write::Delete { path: path("/none"), recursive: false, condition: Condition::Any }),
     ];
     let mut state = State::new(VolumeSettings::DEFAULT);

@@ -2,7 +2,7 @@
 
 use clap::{Parser, error::ErrorKind};
 use leasehold_client_cache::{
-    Attach, Compare, CompareTarget, LeaseId, NodePath, Operation, Relation, Revision, Token, Transaction,
+    Compare, CompareTarget, LeaseId, LeaseName, NodePath, Operation, Relation, Revision, Token, Transaction,
 };
 
 use crate::{arguments, lease_id, words, wrong_usage};
@@ -121,7 +121,11 @@ fn target(what: &str, relation: Relation, than: &str) -> Result<CompareTarget, S
 
 /// One operation of a transaction
 #[derive(Debug, Parser)]
-#[command(no_binary_name = true, name = "", override_usage = "put PATH VALUE [--lease ID], or del [-r] PATH")]
+#[command(
+    no_binary_name = true,
+    name = "",
+    override_usage = "put PATH VALUE [--lease ID | --lease-name NAME], or del [-r] PATH"
+)]
 #[command(disable_help_flag = true, disable_help_subcommand = true, disable_version_flag = true)]
 enum TxnLine {
     /// Set a node's value
@@ -132,6 +136,8 @@ enum TxnLine {
         value: String,
         #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
         lease: Option<LeaseId>,
+        #[arg(long, value_name = "NAME", conflicts_with = "lease")]
+        lease_name: Option<LeaseName>,
     },
     /// Remove a node
     #[command(alias = "rm")]
@@ -146,8 +152,8 @@ enum TxnLine {
 fn operation(text: &str) -> Result<Operation, String> {
     let words = words::split(text).map_err(|error| error.to_string())?;
     match TxnLine::try_parse_from(words) {
-        Ok(TxnLine::Put { path, value, lease }) => {
-            let attach = lease.map_or(Attach::Nothing, Attach::Lease);
+        Ok(TxnLine::Put { path, value, lease, lease_name }) => {
+            let attach = lease_id::attach(lease, lease_name);
             Ok(Operation::Put { path, value: value.into(), attach })
         }
         Ok(TxnLine::Del { path, recursive }) => Ok(Operation::Delete { path, recursive }),
@@ -160,6 +166,8 @@ fn operation(text: &str) -> Result<Operation, String> {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_client_cache::Attach;
+
     use super::*;
 
     fn path(text: &str) -> NodePath {
@@ -222,6 +230,10 @@ mod tests {
             ("put /a x", put("x", Attach::Nothing)),
             ("put a 'two words'", put("two words", Attach::Nothing)),
             ("put /a -1 --lease 7b", put("-1", Attach::Lease(LeaseId(0x7b)))),
+            (
+                "put /a x --lease-name server1Lease",
+                put("x", Attach::LeaseNamed("server1Lease".parse().expect("a name"))),
+            ),
             ("del /a # gone", del(false)),
             ("rm -r /a", del(true)),
         ];
@@ -234,6 +246,8 @@ mod tests {
             ("put /a//b x", "empty component"),
             ("del", "PATH"),
             ("put /a 'x", "not closed"),
+            ("put /a x --lease-name ''", "expected 1 to 256"),
+            ("put /a x --lease 7b --lease-name n", "cannot be used with"),
         ] {
             let error = operation(text).expect_err("it is none");
             assert!(error.contains(expected), "{text}: {error}");

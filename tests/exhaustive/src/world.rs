@@ -377,7 +377,7 @@ pub const LEASE: LeaseId = LeaseId(9);
 
 /// Grants [`LEASE`] with a TTL in milliseconds.
 pub fn grant(ttl: u64) -> Write {
-    Write::GrantLease { id: Some(LEASE), ttl: Duration::from_millis(ttl) }
+    Write::GrantLease { id: Some(LEASE), name: None, ttl: Duration::from_millis(ttl) }
 }
 
 /// Revokes [`LEASE`].

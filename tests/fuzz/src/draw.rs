@@ -14,6 +14,7 @@ use leasehold_protocol::{
         CoveringNumber, Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, Token,
         VolumeGeneration,
     },
+    lease_name::LeaseName,
     lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
     lock::{LockMode, LockStatus},
     message::{
@@ -190,8 +191,14 @@ impl<'a> Draw<'a> {
         match self.below(24) {
             18.. => self.write_of_hold(),
             15..=17 => Write::Transaction(self.transaction(revision)),
-            12 | 13 => Write::GrantLease { id: self.maybe(Self::lease_id), ttl: self.span() },
-            14 => Write::RevokeLease { id: self.lease_id() },
+            12 | 13 => {
+                let (id, name) = (self.maybe(Self::lease_id), self.maybe(Self::lease_name));
+                Write::GrantLease { id, name, ttl: self.span() }
+            }
+            14 => match self.maybe(Self::lease_name) {
+                Some(name) => Write::RevokeLeaseNamed { name },
+                None => Write::RevokeLease { id: self.lease_id() },
+            },
             0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition, attach: self.attach() },
             6 | 7 => Write::Delete { path: self.path(), recursive: self.below(2) == 1, condition },
             8 | 9 => Write::CreateVolume { path: self.top(), settings: self.settings() },
@@ -278,9 +285,15 @@ impl<'a> Draw<'a> {
         LeaseId(self.number(4))
     }
 
+    /// The name of a key lease.
+    pub fn lease_name(&mut self) -> LeaseName {
+        LeaseName::parse(&format!("lease-{}", self.below(3))).expect("a name")
+    }
+
     /// What a node is attached to.
     pub fn attach(&mut self) -> Attach {
-        match self.below(6) {
+        match self.below(7) {
+            6 => Attach::LeaseNamed(self.lease_name()),
             1 => Attach::Unchanged,
             2 | 3 => Attach::Lease(self.lease_id()),
             4 => Attach::Session,
@@ -430,12 +443,14 @@ impl<'a> Draw<'a> {
             17 | 18 => Body::HolderReport(self.held()),
             _ => Body::Inspect(match self.below(9) {
                 4 | 5 => {
-                    let id = self.lease_id();
                     let keys_after = self.maybe(|draw| match draw.below(2) {
                         0 => NodesAfter::Nothing,
                         _ => NodesAfter::Path(draw.path()),
                     });
-                    Inspect::Lease { id, keys_after }
+                    match self.maybe(Self::lease_name) {
+                        Some(name) => Inspect::LeaseNamed { name, keys_after },
+                        None => Inspect::Lease { id: self.lease_id(), keys_after },
+                    }
                 }
                 7 => Inspect::Locks { path: self.path() },
                 6 => Inspect::Leases { after: self.maybe(Self::lease_id) },

@@ -126,7 +126,7 @@ impl World {
         if self.leases.is_empty() || self.rng.chance(500) {
             let ttl = Duration::from_micros(self.rng.between(200 * MS, 3 * self.term()));
             let id = self.rng.chance(200).then(|| LeaseId(self.rng.below(8)));
-            return Write::GrantLease { id, ttl };
+            return Write::GrantLease { id, name: None, ttl };
         }
         Write::RevokeLease { id: *self.rng.pick(&self.leases) }
     }

@@ -5,6 +5,7 @@ use leasehold_protocol::{
     command::{Attach, Command, Condition, Outcome, Write},
     holder::{HolderInput, SendId},
     id::{CoveringNumber, Incarnation, LeaseId, LockId, Stamp, Token},
+    lease_name::LeaseName,
     lessor::LessorBounds,
     lock::LockStatus,
     message::{
@@ -38,6 +39,11 @@ pub(crate) const MANY: u64 = 24;
 /// A lease with more nodes ends with a recall of the subtree that contains them, not of each node.
 const MANY_NODES: u64 = 16;
 
+/// The text that names leases as this id does.
+fn text_name(id: LeaseId) -> LeaseName {
+    LeaseName::parse(&format!("lease-{id}")).expect("a name")
+}
+
 impl World {
     /// How the world is wide, if it is.
     pub(crate) fn swarm(&self) -> Option<&Swarm> {
@@ -68,11 +74,13 @@ impl World {
             Operation::GrantNamed => {
                 let id = Some(*self.rng.pick(&swarm.names));
                 let ttl = swarm.ttl(&mut self.rng);
-                self.write(place, Write::GrantLease { id, ttl });
+                self.write(place, Write::GrantLease { id, name: None, ttl });
             }
             Operation::GrantAutomatic => {
                 let ttl = swarm.ttl(&mut self.rng);
-                self.write(place, Write::GrantLease { id: None, ttl });
+                // The TTL decides whether the lease has a text as its name, which others use too.
+                let name = (ttl.subsec_micros() % 2 == 0).then(|| text_name(*self.rng.pick(&swarm.names)));
+                self.write(place, Write::GrantLease { id: None, name, ttl });
             }
             Operation::Revoke => {
                 let id = self.some_lease();
@@ -94,6 +102,7 @@ impl World {
                 let attach = match self.rng.below(8) {
                     0 => Attach::Session,
                     1 => Attach::Unchanged,
+                    2 => Attach::LeaseNamed(text_name(*self.rng.pick(&swarm.names))),
                     _ => Attach::Lease(self.some_lease()),
                 };
                 self.put(place, path, attach);
@@ -175,7 +184,7 @@ impl World {
         let part = |number: u64| Part::Put {
             path: NodePath::parse(&format!("/m{}/{number}", number % lists)).expect("a path"),
             value: value.clone().into(),
-            attach,
+            attach: attach.clone(),
         };
         let transaction = Transaction { then: (0..count).map(part).collect(), ..Transaction::new() };
         self.write(place, Write::Transaction(transaction));
@@ -330,6 +339,16 @@ impl World {
                 if result.is_ok() {
                     self.tally.add("drawn: grants of a name of choice");
                 }
+            }
+            (Write::GrantLease { name: Some(_), .. }, Outcome::Written(result)) => {
+                self.tally.add(if result.is_ok() {
+                    "drawn: leases with names"
+                } else {
+                    "drawn: names that were taken"
+                });
+            }
+            (Write::Put { attach: Attach::LeaseNamed(_), .. }, Outcome::Written(Ok(_))) => {
+                self.tally.add("drawn: puts by the name of a lease");
             }
             (Write::Transaction(transaction), Outcome::Written(Ok(_))) => {
                 let is_attached = |part: &Part| matches!(part, Part::Put { attach: Attach::Lease(_), .. });

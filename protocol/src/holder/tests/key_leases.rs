@@ -166,7 +166,7 @@ fn unconfirmed_key_lease_is_not_named_before_its_delay() {
 fn grant_answer_reports_end_of_key_lease() {
     let mut client = Client::registered();
     let grant = |client: &mut Client, write, result| {
-        let effects = client.write(write, Write::GrantLease { id: Some(ONE), ttl: TTL });
+        let effects = client.write(write, Write::GrantLease { id: Some(ONE), name: None, ttl: TTL });
         let (send_id, _) = client.only(&effects);
         let mut answer = written();
         if let Answer::Written { key_lease, .. } = &mut answer {
@@ -190,7 +190,7 @@ fn grant_answer_reports_end_of_key_lease() {
 fn repeated_grant_of_earlier_lease_spares_the_renewed_one() {
     let mut client = renewing();
     for (number, result) in [(5, KeepAliveResult::NotFound), (6, KeepAliveResult::Renewed(TTL))] {
-        let effects = client.write(number, Write::GrantLease { id: Some(ONE), ttl: TTL });
+        let effects = client.write(number, Write::GrantLease { id: Some(ONE), name: None, ttl: TTL });
         let (send_id, _) = client.only(&effects);
         let mut answer = written();
         if let Answer::Written { key_lease, .. } = &mut answer {

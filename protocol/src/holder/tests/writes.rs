@@ -186,7 +186,9 @@ fn refused_key_lease_is_reported_at_once() {
         done.next()
     };
     let settings = crate::volume::VolumeSettings::DEFAULT;
-    for change in [Write::GrantLease { id: None, ttl: TERM }, Write::SetVolume { path: NodePath::root(), settings }] {
+    for change in
+        [Write::GrantLease { id: None, name: None, ttl: TERM }, Write::SetVolume { path: NodePath::root(), settings }]
+    {
         let mut client = Client::registered();
         let effects = client.write(1, change);
         let send_id = client.only(&effects).0;

@@ -140,19 +140,19 @@ fn full_lease_refuses_one_more_node() {
     let mut world = World::new();
     let session = world.session();
     for id in [1, 2] {
-        world.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM });
+        world.write(session, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TERM });
         world.commit();
     }
     let most = State::REMOVED_NODES_MAX;
-    let attach = Attach::Lease(LeaseId(1));
-    world.fill(session, (0..most).map(|number| (path(&format!("/a/{number}")), attach)));
+    let attach = || Attach::Lease(LeaseId(1));
+    world.fill(session, (0..most).map(|number| (path(&format!("/a/{number}")), attach())));
     let put =
         |text: &str, attach| Write::Put { path: path(text), value: Bytes::new(), condition: Condition::Any, attach };
-    world.write(session, put("/a/more", attach));
+    world.write(session, put("/a/more", attach()));
     let refusal = result(&world.commit()).expect_err("it is full");
     let text = format!("/a/more: the lease has {most} attached nodes, the limit is {most}; use another lease");
     assert_eq!(refusal.to_string(), text);
-    for write in [put("/a/more", Attach::Lease(LeaseId(2))), put("/a/0", attach)] {
+    for write in [put("/a/more", Attach::Lease(LeaseId(2))), put("/a/0", attach())] {
         world.write(session, write);
         assert!(result(&world.commit()).is_ok());
     }
@@ -169,12 +169,12 @@ fn leases_too_large_for_one_command_go_one_by_one() {
         world.is_checked = false;
         let session = world.session();
         for id in [1, 2] {
-            world.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM });
+            world.write(session, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TERM });
         }
         world.commit();
         for (id, count) in (1..).zip(counts) {
-            let attach = Attach::Lease(LeaseId(id));
-            world.fill(session, (0..count).map(|number| (path(&format!("/{id}/{number}")), attach)));
+            let attach = || Attach::Lease(LeaseId(id));
+            world.fill(session, (0..count).map(|number| (path(&format!("/{id}/{number}")), attach())));
         }
         let mut removed = Vec::new();
         let until = world.now.after(TERM * 2);

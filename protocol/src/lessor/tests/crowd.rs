@@ -92,7 +92,7 @@ impl Crowd {
             Command::AcquireVolume { session: owner, path: path("/waits") },
             Command::AcquireVolume { session: owner, path: path("/orphans") },
         ]);
-        let grant = |id: u64| Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM };
+        let grant = |id: u64| Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TERM };
         let granted = (1..=2 * count).map(|id| self.command(owner, grant(id))).collect();
         self.apply(granted);
         let attached = |id: u64| Write::Put {
@@ -269,7 +269,7 @@ impl Crowd {
         let compares = vec![Compare::absent(path("/quiet/b"))];
         self.write("transaction", two, Write::Transaction(Transaction { compares, ..transaction }));
         self.probe("list", one, Body::List { path: top(), after: None, nodes_max: 10 });
-        self.write("grant", one, Write::GrantLease { id: Some(LeaseId(u64::MAX)), ttl: TERM });
+        self.write("grant", one, Write::GrantLease { id: Some(LeaseId(u64::MAX)), name: None, ttl: TERM });
         let attach = Attach::Lease(LeaseId(u64::MAX));
         let (value, condition) = (Bytes::new(), Condition::Any);
         self.write("attach", two, Write::Put { path: path("/quiet/c"), value, condition, attach });

@@ -192,7 +192,7 @@ impl Churn {
             (13, _) if self.draw.below(64) == 0 => Write::SetVolume { path: super::path("/v"), settings },
             (14 | 15, _) => {
                 let (id, ttl) = (self.lease(), Duration::from_secs(1 + self.draw.below(86_400)));
-                Write::GrantLease { id: Some(id).filter(|_| self.draw.below(2) == 0), ttl }
+                Write::GrantLease { id: Some(id).filter(|_| self.draw.below(2) == 0), name: None, ttl }
             }
             (16, _) => {
                 let all: Vec<LeaseId> = self.world.state.key_leases_after(None).map(|(id, _)| id).collect();

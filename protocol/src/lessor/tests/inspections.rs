@@ -74,7 +74,7 @@ fn at(number: u64) -> String {
 }
 
 fn grant(id: u64) -> Write {
-    Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM }
+    Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TERM }
 }
 
 /// The same work with few and with many, and as many rows as an answer has room for.

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     command::Attach,
     id::LeaseId,
+    lease_name::LeaseName,
     message::{LeaseInfo, NodesAfter},
 };
 
@@ -14,7 +15,7 @@ fn world() -> World {
     let mut world = World::new();
     let session = world.session();
     for id in [1, 2] {
-        world.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl: TTL });
+        world.write(session, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TTL });
         world.commit();
     }
     for node in ["/a", "/b", "/c"] {
@@ -58,6 +59,32 @@ fn key_lease_info_has_ttl_and_remaining_time() {
     let info = world.lease_info(1, None).expect("the lease exists");
     assert_eq!((info.id, info.ttl, &info.keys[..]), (LeaseId(1), TTL, &[][..]));
     assert!(info.remaining > Duration::ZERO && info.remaining <= TTL / 2 + TTL / 4, "{info:?}");
+}
+
+#[test]
+fn key_lease_info_by_name_is_that_of_its_present_lease() {
+    let mut world = world();
+    let session = world.session();
+    let name = || LeaseName::parse("server1Lease").expect("a name");
+    let by_name = |world: &mut World| match world
+        .inspect(Inspect::LeaseNamed { name: name(), keys_after: Some(NodesAfter::Nothing) })
+    {
+        Answer::Lease(info) => info,
+        other => panic!("a lease: {other:?}"),
+    };
+    assert_eq!(by_name(&mut world), None);
+    world.write(session, Write::GrantLease { id: Some(LeaseId(3)), name: Some(name()), ttl: TTL });
+    world.commit();
+    let (value, attach) = (Bytes::from_static(b"v"), Attach::LeaseNamed(name()));
+    world.write(session, Write::Put { path: path("/d"), value, condition: Condition::Any, attach });
+    world.commit();
+    let info = by_name(&mut world).expect("granted");
+    assert_eq!((info.id, &info.name, &info.keys[..]), (LeaseId(3), &Some(name()), &[path("/d")][..]));
+    assert_eq!(world.lease_info(3, Some(NodesAfter::Nothing)), Some(info), "by id it is the same");
+    assert_eq!(world.lease_info(1, None).expect("granted").name, None);
+    world.write(session, Write::RevokeLeaseNamed { name: name() });
+    world.commit();
+    assert_eq!(by_name(&mut world), None);
 }
 
 #[test]

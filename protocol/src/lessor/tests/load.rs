@@ -11,7 +11,7 @@ impl World {
     /// Grants leases of these names, in one entry.
     fn grant_leases(&mut self, session: SessionId, names: std::ops::Range<u64>, ttl: Duration) {
         for name in names {
-            self.write(session, Write::GrantLease { id: Some(LeaseId(name)), ttl });
+            self.write(session, Write::GrantLease { id: Some(LeaseId(name)), name: None, ttl });
         }
         self.commit();
     }
@@ -79,17 +79,20 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     // A session needs a six-hundredth: so nine leases of ten seconds fit, and ten do not. All are
     // in flight at once.
     for name in 1..=9 {
-        let effects = world.write(session, Write::GrantLease { id: Some(LeaseId(name)), ttl: TERM });
+        let effects = world.write(session, Write::GrantLease { id: Some(LeaseId(name)), name: None, ttl: TERM });
         assert_eq!(replies(&effects), [], "{name}");
     }
-    let tenth = Write::GrantLease { id: Some(LeaseId(10)), ttl: TERM };
+    let tenth = Write::GrantLease { id: Some(LeaseId(10)), name: None, ttl: TERM };
     assert_eq!(busy(&world.write(session, tenth.clone())), Some((2, 1)), "requests in flight count");
     world.commit();
     assert_eq!(busy(&world.write(session, tenth)), Some((2, 1)), "granted leases count");
     let acquire = Body::Acquire { path: NodePath::root(), last_valid: None };
     assert_eq!(busy(&world.request(session, acquire.clone())), Some((2, 1)));
     // A longer one needs less.
-    assert_eq!(replies(&world.write(session, Write::GrantLease { id: Some(LeaseId(10)), ttl: 20 * TERM })), []);
+    assert_eq!(
+        replies(&world.write(session, Write::GrantLease { id: Some(LeaseId(10)), name: None, ttl: 20 * TERM })),
+        []
+    );
     world.commit();
     // Each that ends makes room.
     world.write(session, Write::RevokeLease { id: LeaseId(1) });

@@ -37,7 +37,7 @@ impl World {
     }
 
     fn grant_one(&mut self, session: SessionId) {
-        self.write(session, Write::GrantLease { id: Some(ONE), ttl: TERM });
+        self.write(session, Write::GrantLease { id: Some(ONE), name: None, ttl: TERM });
         self.commit();
     }
 

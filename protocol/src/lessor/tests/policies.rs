@@ -307,7 +307,7 @@ fn retry_of_a_proposed_put_gets_no_lease() {
 fn purge_in_a_waiting_volume_recalls() {
     let mut world = World::with_settings(policy(TERM, OnWrite::Wait, GrantPolicy::All));
     let owner = world.session();
-    let lease = Write::GrantLease { id: Some(LeaseId(1)), ttl: Duration::from_secs(1) };
+    let lease = Write::GrantLease { id: Some(LeaseId(1)), name: None, ttl: Duration::from_secs(1) };
     world.write(owner, lease);
     world.commit();
     world.write(

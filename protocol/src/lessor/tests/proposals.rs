@@ -100,7 +100,7 @@ fn second_proposal_may_be_applied_without_the_first() {
 fn grant_is_acknowledged_only_when_it_is_committed() {
     let mut world = World::new();
     let session = world.session();
-    let grant = Write::GrantLease { id: Some(crate::id::LeaseId(1)), ttl: TERM };
+    let grant = Write::GrantLease { id: Some(crate::id::LeaseId(1)), name: None, ttl: TERM };
     assert_eq!(world.write(session, grant), []);
     let proposal = world.proposal();
     // The leader is cut off: nothing is committed, and no quorum round proves that it leads.

@@ -22,7 +22,7 @@ impl World {
     /// A key lease with these nodes, of a session that has no copies.
     pub(super) fn lease(&mut self, nodes: &[&str]) -> SessionId {
         let session = self.session();
-        self.write(session, Write::GrantLease { id: Some(ONE), ttl: TTL });
+        self.write(session, Write::GrantLease { id: Some(ONE), name: None, ttl: TTL });
         let Answer::Written { written: Written { lease, .. }, key_lease, .. } = answer(&self.commit()) else {
             panic!("granted")
         };
@@ -80,7 +80,7 @@ fn key_of_a_lease_of_60_s_is_gone_after_60_s_and_before_61_s() {
     let mut world = World::new();
     let (session, before) = (world.session(), world.now);
     let minute = Duration::from_secs(60);
-    world.write(session, Write::GrantLease { id: Some(ONE), ttl: minute });
+    world.write(session, Write::GrantLease { id: Some(ONE), name: None, ttl: minute });
     world.commit();
     world.write(session, attached("/a", Attach::Lease(ONE)));
     world.commit();
@@ -339,7 +339,7 @@ fn too_many_leases_in_one_request_are_refused() {
     let refused = result(&world.request(session, Body::KeepAlive { leases: vec![MEANT; most + 1] }));
     let error = crate::limits::LimitError::Leases { got: most + 1, expected: most };
     assert_eq!(refused, Err(error.into()));
-    let refused = result(&world.write(session, Write::GrantLease { id: None, ttl: MILLI }));
+    let refused = result(&world.write(session, Write::GrantLease { id: None, name: None, ttl: MILLI }));
     assert!(matches!(refused, Err(Refusal::Limit(crate::limits::LimitError::Ttl { got: MILLI, .. }))));
 }
 
@@ -365,7 +365,7 @@ fn leases_ending_together_do_not_delay_writes() {
     let session = world.session();
     let leases = LessorBounds::DEFAULT.expiries_waiting_max + 100;
     for _ in 0..leases {
-        world.write(session, Write::GrantLease { id: None, ttl: TTL });
+        world.write(session, Write::GrantLease { id: None, name: None, ttl: TTL });
         world.commit();
     }
     let key_leases = |world: &World| world.state.leases().filter(|(key, _)| matches!(key, LeaseKey::Key(_))).count();
@@ -403,7 +403,7 @@ fn leases_ending_together_are_examined_over_several_steps() {
             session,
             sequence,
             unanswered_from: sequence,
-            write: Write::GrantLease { id: None, ttl: TTL },
+            write: Write::GrantLease { id: None, name: None, ttl: TTL },
             consented: Vec::new(),
             intended: IntendedLeases::default(),
             attached_through: world.state.revision(),

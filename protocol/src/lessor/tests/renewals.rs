@@ -39,7 +39,7 @@ impl World {
         let mut world = World::new();
         let session = world.session();
         let incarnation = world.acquire(session, None).promise.incarnation;
-        world.write(session, Write::GrantLease { id: Some(ONE), ttl: TERM });
+        world.write(session, Write::GrantLease { id: Some(ONE), name: None, ttl: TERM });
         world.commit();
         world.pass(TERM / 2);
         (world, session, incarnation)
@@ -139,7 +139,7 @@ fn renewal_beside_a_short_remaining_lease_is_answered_at_once() {
     for ttl in [200, 400, 1_000] {
         let (mut world, session, incarnation) = World::half_a_term_old();
         let (short, ttl) = (LeaseId(2), Duration::from_millis(ttl));
-        world.write(session, Write::GrantLease { id: Some(short), ttl });
+        world.write(session, Write::GrantLease { id: Some(short), name: None, ttl });
         world.commit();
         world.pass(ttl / 2);
         let leases = vec![KeyLeaseRenewal { id: short, incarnation: None }];

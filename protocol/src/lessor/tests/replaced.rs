@@ -7,6 +7,7 @@ use crate::message::KeepAliveResult;
 use crate::{
     command::{Attach, Written},
     id::LeaseId,
+    lease_name::LeaseName,
     transaction::{Operation, Transaction},
 };
 
@@ -21,7 +22,7 @@ fn attached(text: &str, attach: Attach) -> Write {
 }
 
 fn grant(ttl: Duration) -> Write {
-    Write::GrantLease { id: Some(ONE), ttl }
+    Write::GrantLease { id: Some(ONE), name: None, ttl }
 }
 
 fn volume(text: &str) -> Write {
@@ -63,6 +64,92 @@ fn revocation_that_waits_spares_the_lease_granted_anew() {
     let effects = world.pass(TERM * 2);
     assert_eq!(refusals(&effects), [Refusal::Write(GONE)]);
     assert!(world.there("/list/b") && !world.there("/a"), "only nodes of the first lease are removed");
+}
+
+fn name() -> LeaseName {
+    LeaseName::parse("server1Lease").expect("a name")
+}
+
+fn grant_named(ttl: Duration) -> Write {
+    Write::GrantLease { id: None, name: Some(name()), ttl }
+}
+
+#[test]
+fn put_by_name_that_waits_spares_the_lease_granted_anew() {
+    let mut world = World::new();
+    let (first, second) = (world.session(), world.session());
+    world.done(first, grant_named(TTL));
+    world.done(first, put("/x", b"old"));
+    world.holder(&data("/x"));
+    let write = attached("/x", Attach::LeaseNamed(name()));
+    assert_eq!(replies(&world.write(second, write.clone())), [], "the put waits for the holder");
+    world.pass(TTL + Duration::from_secs(1));
+    let renewed = world.done(first, grant_named(LONG)).lease.expect("the lease has expired");
+    let effects = world.pass(TERM * 2);
+    assert_eq!(refusals(&effects), [Refusal::Write(WriteRefusal::LeaseNameNotFound { name: name() })]);
+    let node = world.state.node(&path("/x")).expect("it exists");
+    assert_eq!((node.value.as_ref(), &node.attachment), (&b"old"[..], &None), "the put changed nothing");
+    world.write(second, write);
+    world.pass(TERM);
+    let owner = world.state.node(&path("/x")).and_then(|node| node.attachment.as_deref());
+    assert_eq!(owner.map(|to| to.incarnation), Some(renewed.incarnation), "a new request means the new lease");
+}
+
+/// The revocation, the second grant and the put are in one entry of the log.
+#[test]
+fn put_by_name_behind_revocation_spares_lease_granted_anew() {
+    let mut world = World::new();
+    let (first, second) = (world.session(), world.session());
+    world.done(first, grant_named(LONG));
+    let put = || Operation::Put { path: path("/y"), value: Bytes::new(), attach: Attach::LeaseNamed(name()) };
+    world.write(first, Write::RevokeLeaseNamed { name: name() });
+    world.write(first, grant_named(LONG));
+    world.write(second, attached("/x", Attach::LeaseNamed(name())));
+    world.write(second, Write::Transaction(Transaction::new().then(put())));
+    world.write(first, Write::RevokeLeaseNamed { name: name() });
+    let refusals = refusals(&world.commit());
+    let none = || WriteRefusal::LeaseNameNotFound { name: name() };
+    assert!(
+        matches!(&refusals[..], [
+            Refusal::Write(first),
+            Refusal::Write(WriteRefusal::Operation { refusal, .. }),
+            Refusal::Write(last)
+        ] if [first, last, refusal] == [&none(), &none(), &none()]),
+        "{refusals:?}"
+    );
+    assert!(world.state.lease_named(&name()).is_some() && !world.there("/x") && !world.there("/y"));
+}
+
+#[test]
+fn revocation_by_name_that_waits_spares_the_lease_granted_anew() {
+    let mut world = World::new();
+    let (writer, revoker) = (world.session(), world.session());
+    let revoke = || Write::RevokeLeaseNamed { name: name() };
+    world.done(writer, grant_named(TTL));
+    world.done(writer, attached("/a", Attach::LeaseNamed(name())));
+    world.holder(&data("/a"));
+    assert_eq!(replies(&world.write(revoker, revoke())), [], "the write waits for the holder");
+    world.pass(TTL + Duration::from_secs(1));
+    let key = LeaseKey::Key(world.done(writer, grant_named(LONG)).lease.expect("the lease has expired").id);
+    let effects = world.pass(TERM * 2);
+    assert_eq!(refusals(&effects), [Refusal::Write(WriteRefusal::LeaseNameNotFound { name: name() })]);
+    assert!(world.state.lease(&key).is_some() && world.lessor.lease_ends.get(&key).is_some(), "it lives");
+    world.done(revoker, revoke());
+    assert!(world.state.lease(&key).is_none() && world.lessor.lease_ends.get(&key).is_none(), "it is forgotten");
+}
+
+#[test]
+fn put_by_name_of_lease_with_proposed_end_is_refused() {
+    let mut world = World::new();
+    let session = world.session();
+    world.done(session, grant_named(TTL));
+    let key = LeaseKey::Key(world.state.lease_named(&name()).expect("granted"));
+    while !world.lessor.lease_ends.get(&key).expect("it lives").is_end_proposed {
+        world.now = world.now.after(clock::STEP_EVERY);
+        world.step(LessorInput::Timeout);
+    }
+    let refused = world.write(session, attached("/x", Attach::LeaseNamed(name())));
+    assert_eq!(refusals(&refused), [Refusal::Write(WriteRefusal::LeaseNameNotFound { name: name() })]);
 }
 
 #[test]
@@ -116,15 +203,15 @@ fn revocation_passes_a_stream_of_attachments() {
         let (first, second) = (world.session(), world.session());
         world.done(first, grant(LONG));
         world.done(second, attached("/x", Attach::Lease(ONE)));
-        world.write(second, attached("/x", attach));
+        world.write(second, attached("/x", attach.clone()));
         let mut on_its_way = world.lessor.take_proposal(world.now).expect("a put");
         world.write(first, REVOKE);
         let mut entries = 0;
         while world.state.lease(&LeaseKey::Key(ONE)).is_some() {
             entries += 1;
             assert!(entries < 5, "{attach:?}: the revocation waits for one attachment after the other");
-            world.write(second, attached("/x", attach));
-            world.write(second, attached(&format!("/new-{entries}"), attach));
+            world.write(second, attached("/x", attach.clone()));
+            world.write(second, attached(&format!("/new-{entries}"), attach.clone()));
             let next = world.lessor.take_proposal(world.now);
             world.apply(&on_its_way);
             on_its_way = next.or_else(|| world.lessor.take_proposal(world.now)).expect("the revocation, or a put");
@@ -268,13 +355,15 @@ fn attachment_waits_for_the_remaining_revocation() {
             unanswered_from: Sequence(1),
             write: attached("/a", Attach::Lease(ONE)),
             intended: IntendedLeases { leases: BTreeSet::from([lease]), ..IntendedLeases::default() },
+            revoked: None,
             requesters: Vec::new(),
             grants_to: RequestId(0),
             dropped: Vec::new(),
             seen: Stamp::default(),
             load: 0,
         };
-        let attachment = writes.enter(PendingWrite::new(WriteKind::Client(attachment), Vec::new(), Instant::ZERO));
+        let attachment =
+            writes.enter(PendingWrite::new(WriteKind::Client(Box::new(attachment)), Vec::new(), Instant::ZERO));
         if is_last_found_first {
             assert_eq!(writes.proposed(second), [], "the revocation may be uncovered again");
             assert_eq!(writes.check(), Ok(()));

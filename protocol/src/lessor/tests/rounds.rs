@@ -26,7 +26,7 @@ impl World {
         let holders: Vec<SessionId> = (0..sessions).map(|_| world.holder(&data("/x")).0).collect();
         let owner = world.session();
         for id in 1..=leases {
-            world.write(owner, Write::GrantLease { id: Some(LeaseId(id)), ttl: TERM });
+            world.write(owner, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl: TERM });
         }
         world.commit();
         let place = &place;

@@ -142,7 +142,7 @@ fn services_list_has_removal_reasons_and_returned_services() {
     let mut world = World::new();
     // A session without copies, so that it need not consent.
     let session = world.session();
-    world.write(session, Write::GrantLease { id: Some(KEY), ttl: TTL });
+    world.write(session, Write::GrantLease { id: Some(KEY), name: None, ttl: TTL });
     world.commit();
     for node in ["/s/a", "/s/b", "/s/c"] {
         world.attaches(session, node, Attach::Lease(KEY));
@@ -186,7 +186,7 @@ fn services_of_a_new_leader_have_unknown_renewals() {
 pub(super) fn with_a_lease() -> (World, SessionId) {
     let mut world = World::new();
     let session = world.session();
-    world.write(session, Write::GrantLease { id: Some(KEY), ttl: TTL });
+    world.write(session, Write::GrantLease { id: Some(KEY), name: None, ttl: TTL });
     answer(&world.commit());
     (world, session)
 }

@@ -100,7 +100,7 @@ fn extreme(draw: &mut Draw) -> Write {
             then.push(large);
             Write::Transaction(Transaction { then, ..Transaction::new() })
         }
-        6 => Write::GrantLease { id: Some(LeaseId(u64::MAX - draw.below(1000))), ttl: TERM },
+        6 => Write::GrantLease { id: Some(LeaseId(u64::MAX - draw.below(1000))), name: None, ttl: TERM },
         _ => Write::Delete { path: long(from), recursive: true, condition: Condition::Any },
     }
 }
@@ -135,13 +135,13 @@ fn footprint_too_long_for_a_command_becomes_one_subtree() {
     let session = world.session();
     // A lease with nodes in as many lists as a revocation names one by one, each with the longest
     // path.
-    world.ask_unchecked(session, 2, write_body(Write::GrantLease { id: Some(LeaseId(9)), ttl: TERM }));
+    world.ask_unchecked(session, 2, write_body(Write::GrantLease { id: Some(LeaseId(9)), name: None, ttl: TERM }));
     world.longest_proposal();
-    let attach = Attach::Lease(LeaseId(9));
     for number in 0..512 {
         let at = long(number).parent().expect("a parent").parent().expect("another");
         let at = path(&format!("{at}/{number:0>255}/{}", "k".repeat(240)));
-        let put = Write::Put { path: at, value: Bytes::new(), attach, condition: Condition::Any };
+        let put =
+            Write::Put { path: at, value: Bytes::new(), attach: Attach::Lease(LeaseId(9)), condition: Condition::Any };
         world.ask_unchecked(session, 3 + number, write_body(put));
         world.longest_proposal();
     }

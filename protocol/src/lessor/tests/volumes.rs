@@ -193,7 +193,7 @@ fn removal_waits_for_lease_of_holder_in_covering_volume() {
         world.commit();
     }
     let lease = LeaseId(9);
-    world.write(writer, Write::GrantLease { id: Some(lease), ttl: TERM * 10 });
+    world.write(writer, Write::GrantLease { id: Some(lease), name: None, ttl: TERM * 10 });
     world.commit();
     for number in 0..=FEW_NODES {
         let volume = if number % 2 == 0 { "tracked" } else { "covered" };

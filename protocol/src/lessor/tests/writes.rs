@@ -5,6 +5,7 @@ use super::*;
 use crate::{
     command::Attach,
     id::LeaseId,
+    lease_name::LeaseName,
     message::CoveringInfo,
     transaction::{Operation, Transaction},
     volume::{Tracking, VolumeSettings},
@@ -316,6 +317,35 @@ fn small_parts_of_waiting_transactions_count_as_memory() {
 /// proposal.
 #[test]
 fn name_is_created_by_one_of_eight_across_failovers() {
+    one_of_eight_wins(|_, _, round| match round % 2 {
+        0 => Write::GrantLease { id: Some(LeaseId(round)), name: None, ttl: TERM },
+        _ => Write::Put {
+            path: path(&format!("/{round}")),
+            value: Bytes::new(),
+            condition: Condition::Absent,
+            attach: Attach::Nothing,
+        },
+    });
+}
+
+#[test]
+fn lease_name_is_granted_to_one_of_eight_across_failovers() {
+    let name = || LeaseName::parse("server1Lease").expect("a name");
+    one_of_eight_wins(|world, sessions, round| {
+        if round > 1 {
+            // Every racer of the last round has its answer. Now the name is free again.
+            world.write(sessions[0], Write::RevokeLeaseNamed { name: name() });
+            assert!(matches!(answer(&world.commit()), Answer::Written { .. }), "one of them has got it");
+        }
+        assert_eq!(world.state.lease_named(&name()), None);
+        Write::GrantLease { id: None, name: Some(name()), ttl: TERM * 100 }
+    });
+}
+
+/// In each of 1,000 rounds, eight sessions send the same write, again and again, to leaders that
+/// are replaced. Exactly one of them creates what the write names. The others are told that it
+/// exists.
+fn one_of_eight_wins(write_of_round: impl Fn(&mut World, &[SessionId], u64) -> Write) {
     let mut world = World::new();
     let sessions: Vec<SessionId> = (0..8).map(|_| world.session()).collect();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -327,17 +357,9 @@ fn name_is_created_by_one_of_eight_across_failovers() {
     };
     let (mut retried, mut created) = (0, [0; 8]);
     for round in 1..=1_000 {
+        let write = write_of_round(&mut world, &sessions, round);
         world.sequence += 1;
         let sequence = Sequence(world.sequence);
-        let write = match round % 2 {
-            0 => Write::GrantLease { id: Some(LeaseId(round)), ttl: TERM },
-            _ => Write::Put {
-                path: path(&format!("/{round}")),
-                value: Bytes::new(),
-                condition: Condition::Absent,
-                attach: Attach::Nothing,
-            },
-        };
         let mut open: Vec<usize> = (0..sessions.len()).collect();
         let mut attempts = BTreeMap::new();
         let mut answered = Vec::new();
@@ -382,7 +404,11 @@ fn name_is_created_by_one_of_eight_across_failovers() {
             let LessorEffect::Reply { id, response } = effect else { continue };
             let is_created = match response.result {
                 Ok(Answer::Written { .. }) => true,
-                Err(Refusal::Write(WriteRefusal::Exists { .. } | WriteRefusal::LeaseExists { .. })) => false,
+                Err(Refusal::Write(
+                    WriteRefusal::Exists { .. }
+                    | WriteRefusal::LeaseExists { .. }
+                    | WriteRefusal::LeaseNameExists { .. },
+                )) => false,
                 other => panic!("round {round}: {other:?}"),
             };
             results.entry(attempts[&id.0]).or_default().insert(is_created);
@@ -390,6 +416,7 @@ fn name_is_created_by_one_of_eight_across_failovers() {
         assert!(results.values().all(|answers| answers.len() == 1), "each attempt gets the same answer: {results:?}");
         let winners: Vec<_> =
             results.iter().filter(|(_, answers)| answers.contains(&true)).map(|(place, _)| *place).collect();
+        assert_eq!(results.len(), sessions.len(), "round {round}: each has an answer");
         let [winner] = winners.as_slice() else { panic!("round {round}: one of {results:?}") };
         created[*winner] += 1;
     }

@@ -43,7 +43,8 @@ impl Lessor {
         }
         let intended = cx.state.intended(session, &write);
         let footprint = self.footprint(session, &write, &intended, cx.state);
-        let (grants_to, requesters) = (requester.id, vec![requester]);
+        let (revoked, grants_to) = (cx.state.revoked_lease(&write), requester.id);
+        let requesters = vec![requester];
         let load = self.load_of_write(&write, cx.state);
         let request = ClientWrite {
             session,
@@ -51,6 +52,7 @@ impl Lessor {
             unanswered_from,
             write,
             intended,
+            revoked,
             requesters,
             grants_to,
             dropped,
@@ -59,7 +61,7 @@ impl Lessor {
         };
         self.load_to_come += load;
         self.results_to_come += results_of_write(&request.write);
-        let write_id = self.writes.enter(PendingWrite::new(WriteKind::Client(request), footprint, cx.now));
+        let write_id = self.writes.enter(PendingWrite::new(WriteKind::Client(Box::new(request)), footprint, cx.now));
         self.gather(write_id, cx);
     }
 
@@ -75,7 +77,7 @@ impl Lessor {
         intended: &IntendedLeases,
         state: &State,
     ) -> Vec<ObjectSet> {
-        if let Write::RevokeLease { .. } = write {
+        if write.is_revocation() {
             let sets_max = self.config.bounds.purge_sets_max;
             return intended.leases.iter().flat_map(|lease| lists_of(*lease, sets_max, state)).collect();
         }
@@ -175,7 +177,7 @@ impl Lessor {
         let limits = &self.config.limits;
         match write {
             Write::Put { path, value, attach, .. } => {
-                let ending = self.attaches_to_ending(session, path, *attach, cx.state);
+                let ending = self.attaches_to_ending(session, path, attach, cx.state);
                 limits.check_value(value).err().map(Refusal::from).or(ending.map(Refusal::Write))
             }
             Write::Transaction(transaction) => {
@@ -196,12 +198,13 @@ impl Lessor {
                 exceeded.or_else(|| self.beyond_load(self.load_of_write(write, cx.state)))
             }
             Write::Lock { path, delay, .. } => {
-                let ending = self.attaches_to_ending(session, path, Attach::Session, cx.state).map(Refusal::from);
+                let ending = self.attaches_to_ending(session, path, &Attach::Session, cx.state).map(Refusal::from);
                 limits.check_lock_delay(path, *delay).err().map(Refusal::from).or(ending)
             }
             Write::Delete { .. }
             | Write::RemoveVolume { .. }
             | Write::RevokeLease { .. }
+            | Write::RevokeLeaseNamed { .. }
             | Write::ChangeLockMode { .. }
             | Write::Unlock { .. }
             | Write::TakeWriteLease { .. }
@@ -216,12 +219,15 @@ impl Lessor {
         &self,
         writer: SessionId,
         path: &NodePath,
-        attach: Attach,
+        attach: &Attach,
         state: &State,
     ) -> Option<WriteRefusal> {
         let (lease, refusal) = match attach {
             Attach::Nothing | Attach::Unchanged => return None,
-            Attach::Lease(id) => (LeaseKey::Key(id), WriteRefusal::LeaseNotFound { id }),
+            Attach::Lease(id) => (LeaseKey::Key(*id), WriteRefusal::LeaseNotFound { id: *id }),
+            Attach::LeaseNamed(name) => {
+                (LeaseKey::Key(state.lease_named(name)?), WriteRefusal::LeaseNameNotFound { name: name.clone() })
+            }
             Attach::Session => {
                 let volume = state.volume_of(path).0.clone();
                 let refusal = WriteRefusal::NoVolumeLease { path: path.clone(), volume: volume.clone() };
@@ -243,7 +249,7 @@ impl Lessor {
         let branch = state.branch(transaction);
         let mut refusals = transaction.branch(branch).iter().enumerate().filter_map(|(index, operation)| {
             let Operation::Put { path, attach, .. } = operation else { return None };
-            let refusal = Box::new(self.attaches_to_ending(writer, path, *attach, state)?);
+            let refusal = Box::new(self.attaches_to_ending(writer, path, attach, state)?);
             Some(Refusal::Write(WriteRefusal::Operation { branch, index: index_of(index), refusal }))
         });
         refusals.next()

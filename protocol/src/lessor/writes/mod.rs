@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     command::{IntendedLeases, Write},
-    id::{Incarnation, RequestId, Revision, Sequence, SessionId, Stamp},
+    id::{Incarnation, LeaseId, RequestId, Revision, Sequence, SessionId, Stamp},
     object::{Object, ObjectSet},
     path::NodePath,
     time::{ClusterTime, Instant},
@@ -67,7 +67,7 @@ pub(super) struct PendingWrite {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum WriteKind {
-    Client(ClientWrite),
+    Client(Box<ClientWrite>),
     /// The purge of the nodes that were attached to these ended leases.
     Purge(BTreeSet<Incarnation>),
 }
@@ -80,6 +80,8 @@ pub(super) struct ClientWrite {
     pub(super) write: Write,
     /// The leases and volumes that its names stood for on arrival (S7b).
     pub(super) intended: IntendedLeases,
+    /// The key lease that a revocation ends.
+    pub(super) revoked: Option<LeaseId>,
     /// The requests that wait for the answer: more than one if it was sent again.
     pub(super) requesters: Vec<Requester>,
     /// The last of them that arrived before the write was proposed. Only that one may get a lease
@@ -158,7 +160,7 @@ impl PendingWrite {
     pub(super) fn purged_leases(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.kind {
-            WriteKind::Client(ClientWrite { write: Write::RevokeLease { .. }, intended, .. }) => &intended.leases,
+            WriteKind::Client(request) if request.write.is_revocation() => &request.intended.leases,
             WriteKind::Client(_) => &NONE,
             WriteKind::Purge(leases) => leases,
         }
@@ -168,8 +170,8 @@ impl PendingWrite {
     fn attaching_leases(&self) -> &BTreeSet<Incarnation> {
         static NONE: BTreeSet<Incarnation> = BTreeSet::new();
         match &self.kind {
-            WriteKind::Client(ClientWrite { write: Write::RevokeLease { .. }, .. }) | WriteKind::Purge(_) => &NONE,
-            WriteKind::Client(request) => &request.intended.leases,
+            WriteKind::Client(request) if !request.write.is_revocation() => &request.intended.leases,
+            WriteKind::Client(_) | WriteKind::Purge(_) => &NONE,
         }
     }
 

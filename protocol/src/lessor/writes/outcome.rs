@@ -56,7 +56,11 @@ impl Lessor {
                 | Write::HandOver { .. },
             ) => {}
             (Ok(written), Write::GrantLease { .. }) => self.key_lease_granted(written, cx),
-            (Ok(_), Write::RevokeLease { id }) => self.forget_lease(&LeaseKey::Key(*id)),
+            (Ok(_), Write::RevokeLease { .. } | Write::RevokeLeaseNamed { .. }) => {
+                if let Some(id) = request.revoked {
+                    self.forget_lease(&LeaseKey::Key(id));
+                }
+            }
             (
                 Ok(_),
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
@@ -74,7 +78,7 @@ impl Lessor {
             (PendingWrite { kind: WriteKind::Client(request), .. }, ready) => {
                 self.load_to_come -= request.load;
                 self.results_to_come -= results_of_write(&request.write);
-                Some((request, ready))
+                Some((*request, ready))
             }
             _ => None,
         }

@@ -26,7 +26,7 @@ fn to(at: &str, id: LeaseId) -> Write {
 }
 
 fn grant(id: LeaseId) -> Write {
-    Write::GrantLease { id: Some(id), ttl: MINUTE }
+    Write::GrantLease { id: Some(id), name: None, ttl: MINUTE }
 }
 
 fn revoke(id: LeaseId) -> Write {
@@ -84,7 +84,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
     let (mut fixture, session) = fixture();
     assert_eq!(fixture.state.revision(), Revision(0));
     assert_eq!(fixture.write(session, grant(ONE)), Err(WriteRefusal::LeaseExists { id: ONE }));
-    let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
+    let given = fixture.write(session, Write::GrantLease { id: None, name: None, ttl: MINUTE }).expect("a new one");
     let granted = given.lease.expect("a lease");
     let id = granted.id;
     assert_eq!(given, Written { lease: Some(granted), ..Written::default() });
@@ -93,7 +93,7 @@ fn a_grant_changes_no_node_and_its_name_is_its_own() {
     // The state does not assign an id that a client has chosen.
     let next = LeaseId(id.0 + 1);
     fixture.write(session, grant(LeaseId(next.0 + 1))).expect("free");
-    let given = fixture.write(session, Write::GrantLease { id: None, ttl: MINUTE }).expect("a new one");
+    let given = fixture.write(session, Write::GrantLease { id: None, name: None, ttl: MINUTE }).expect("a new one");
     assert!(given.lease.expect("a name").id > next, "{given:?}");
 }
 
@@ -433,15 +433,15 @@ fn outcome_names_the_volume_leases_that_carry_its_nodes() {
         VolumeLease { volume, incarnation }
     };
     let (root, inner) = (lease("/"), lease("/v"));
-    let attach = Attach::Session;
     let put = |at: &str, attach| Operation::Put { path: path(at), value: Value::from_static(b"v"), attach };
-    let transaction = Transaction::new().then(put("/v/a", attach)).then(put("/v/b", attach));
-    let transaction = transaction.then(put("/c", attach)).then(put("/d", Attach::Nothing));
+    let transaction = Transaction::new().then(put("/v/a", Attach::Session)).then(put("/v/b", Attach::Session));
+    let transaction = transaction.then(put("/c", Attach::Session)).then(put("/d", Attach::Nothing));
     let written = fixture.write(session, Write::Transaction(transaction)).expect("done");
     assert_eq!(written.attached, [inner.clone(), root.clone()]);
     assert_eq!(written.attached_to(&path("/v/b")), Some(&inner));
     assert_eq!(written.attached_to(&path("/c")), Some(&root));
-    let alone = Write::Put { path: path("/e"), value: Value::new(), condition: Condition::Any, attach };
+    let alone =
+        Write::Put { path: path("/e"), value: Value::new(), condition: Condition::Any, attach: Attach::Session };
     assert_eq!(fixture.write(session, alone).expect("done").attached, [root]);
     assert_eq!(fixture.put(session, "/f", "").attached, []);
 }

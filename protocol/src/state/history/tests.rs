@@ -55,7 +55,7 @@ fn subtree_change_is_found_in_inner_volumes() {
     let session = fixture.open();
     fixture.write(session, create_volume("/v", 5)).expect("new");
     let ttl = std::time::Duration::from_secs(5);
-    fixture.write(session, Write::GrantLease { id: Some(LeaseId(1)), ttl }).expect("new");
+    fixture.write(session, Write::GrantLease { id: Some(LeaseId(1)), name: None, ttl }).expect("new");
     for place in 0..=FEW_NODES {
         let list = if place % 2 == 0 { "/v" } else { "/w" };
         fixture.write(session, attached(&format!("{list}/{place}"), Attach::Lease(LeaseId(1)))).expect("granted");
@@ -173,7 +173,7 @@ fn attached_nodes_are_removed_by_one_change_with_reason() {
     for (id, at) in [(1, "/x"), (1, "/y"), (2, "/z")] {
         if fixture.state.lease(&LeaseKey::Key(LeaseId(id))).is_none() {
             let ttl = std::time::Duration::from_secs(5);
-            fixture.write(session, Write::GrantLease { id: Some(LeaseId(id)), ttl }).expect("new");
+            fixture.write(session, Write::GrantLease { id: Some(LeaseId(id)), name: None, ttl }).expect("new");
         }
         fixture.write(session, attached(at, Attach::Lease(LeaseId(id)))).expect("granted");
     }

@@ -37,6 +37,8 @@ fn the_random_runs_reach_every_outcome() {
         "refused: Exists",
         "refused: HasChildren",
         "refused: LeaseExists",
+        "refused: LeaseNameExists",
+        "refused: LeaseNameNotFound",
         "refused: LeaseNotFound",
         "refused: LockNotFound",
         "refused: LockNotGranted",

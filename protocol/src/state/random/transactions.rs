@@ -91,7 +91,9 @@ fn transaction_equals_its_operations_in_sequence() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
         fixture.acquire(session, "/");
-        fixture.write(session, Write::GrantLease { id: Some(LeaseId(1)), ttl: Duration::from_secs(9) }).expect("new");
+        fixture
+            .write(session, Write::GrantLease { id: Some(LeaseId(1)), name: None, ttl: Duration::from_secs(9) })
+            .expect("new");
         for step in 0..STEPS {
             let before = fixture.state.clone();
             let transaction = random_transaction(&mut random, &before);

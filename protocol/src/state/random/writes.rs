@@ -2,6 +2,10 @@
 
 use super::{locks::random_lock_write, transactions::random_transaction, *};
 
+fn random_name(random: &mut Random) -> LeaseName {
+    LeaseName::parse(&format!("lease-{}", random.below(3))).expect("a name")
+}
+
 pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
     let path = random.pick(&paths());
     let condition = match random.below(6) {
@@ -11,8 +15,9 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
         _ => Condition::Any,
     };
     let settings = settings(Duration::from_millis(200 + 200 * random.below(60)));
-    let attach = match random.below(8) {
+    let attach = match random.below(9) {
         0 | 1 => Attach::Lease(LeaseId(random.below(3))),
+        8 => Attach::LeaseNamed(random_name(random)),
         2 | 3 => Attach::Session,
         4 => Attach::Unchanged,
         _ => Attach::Nothing,
@@ -24,8 +29,10 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
         20.. => Write::Transaction(random_transaction(random, state)),
         16 | 17 => {
             let id = if random.one_in(4) { None } else { Some(LeaseId(random.below(3))) };
-            Write::GrantLease { id, ttl: Duration::from_millis(200 + random.below(9000)) }
+            let name = random.one_in(2).then(|| random_name(random));
+            Write::GrantLease { id, name, ttl: Duration::from_millis(200 + random.below(9000)) }
         }
+        18 if random.one_in(3) => Write::RevokeLeaseNamed { name: random_name(random) },
         18 => Write::RevokeLease { id: LeaseId(random.below(3)) },
         0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition, attach },
         9..=12 => Write::Delete { path, recursive: random.one_in(2), condition },

@@ -123,7 +123,7 @@ fn transaction_with_refused_operation_does_nothing() {
     let (mut fixture, session) = fixture();
     fixture.put(session, "/a/b", "");
     fixture
-        .write(session, Write::GrantLease { id: Some(LeaseId(7)), ttl: std::time::Duration::from_secs(9) })
+        .write(session, Write::GrantLease { id: Some(LeaseId(7)), name: None, ttl: std::time::Duration::from_secs(9) })
         .expect("new");
     let attach =
         |at: &str, id| Operation::Put { path: path(at), value: Value::new(), attach: Attach::Lease(LeaseId(id)) };
@@ -224,7 +224,7 @@ fn transaction_footprint_is_bounded_per_operation() {
 #[test]
 fn transaction_attaches_nodes_as_each_operation_says() {
     let (mut fixture, session) = fixture();
-    let grant = Write::GrantLease { id: Some(LeaseId(7)), ttl: std::time::Duration::from_secs(9) };
+    let grant = Write::GrantLease { id: Some(LeaseId(7)), name: None, ttl: std::time::Duration::from_secs(9) };
     fixture.write(session, grant).expect("new");
     fixture.acquire(session, "/");
     let attach = |at: &str, attach| Operation::Put { path: path(at), value: Value::new(), attach };

@@ -13,7 +13,7 @@ use leasehold_protocol::{
 pub(crate) fn check(truth: &State, command: &Command, outcome: &Outcome) -> Result<(), String> {
     let (Command::Write { write, .. }, Outcome::Written(Ok(written))) = (command, outcome) else { return Ok(()) };
     for path in
-        puts(write, written).into_iter().filter_map(|(path, attach)| (attach == Attach::Session).then_some(path))
+        puts(write, written).into_iter().filter_map(|(path, attach)| (*attach == Attach::Session).then_some(path))
     {
         let Some(node) = truth.node(path).filter(|node| node.modify_revision == written.revision) else { continue };
         let is = node.attachment.as_ref().map(|to| to.incarnation);
@@ -28,13 +28,13 @@ pub(crate) fn check(truth: &State, command: &Command, outcome: &Outcome) -> Resu
 }
 
 /// The nodes that the write put, each with the requested attachment.
-fn puts<'a>(write: &'a Write, written: &Written) -> Vec<(&'a NodePath, Attach)> {
+fn puts<'a>(write: &'a Write, written: &Written) -> Vec<(&'a NodePath, &'a Attach)> {
     match (write, &written.transaction) {
-        (Write::Put { path, attach, .. }, _) => vec![(path, *attach)],
+        (Write::Put { path, attach, .. }, _) => vec![(path, attach)],
         (Write::Transaction(transaction), Some(done)) => {
             let branch = if done.failed.is_none() { Branch::Then } else { Branch::Otherwise };
             let put = |operation: &'a Operation| match operation {
-                Operation::Put { path, attach, .. } => Some((path, *attach)),
+                Operation::Put { path, attach, .. } => Some((path, attach)),
                 Operation::Delete { .. } => None,
             };
             transaction.branch(branch).iter().filter_map(put).collect()

@@ -39,7 +39,7 @@ pub(crate) struct Waits {
 
 /// Whether the write attaches nodes to a key lease.
 fn attaches(write: &Write) -> bool {
-    let is_attached = |attach: &Attach| matches!(attach, Attach::Lease(_));
+    let is_attached = |attach: &Attach| matches!(attach, Attach::Lease(_) | Attach::LeaseNamed(_));
     match write {
         Write::Put { attach, .. } => is_attached(attach),
         Write::Transaction(transaction) => transaction

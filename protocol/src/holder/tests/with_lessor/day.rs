@@ -115,7 +115,7 @@ fn spend_a_day(lost_one_of: u64, ttl: Option<Duration>) -> [Vec<(LeaseKey, Incar
     pair.pass(Duration::from_secs(1));
     for (client, ttl) in ttl.into_iter().flat_map(|ttl| (0..3).map(move |client| (client, ttl))) {
         let id = LeaseId(client as u64);
-        pair.write(client, Write::GrantLease { id: Some(id), ttl }, vec![]);
+        pair.write(client, Write::GrantLease { id: Some(id), name: None, ttl }, vec![]);
         pair.pass(Duration::from_secs(2));
         pair.client(client, HolderInput::KeepAlive(id));
     }
@@ -176,7 +176,7 @@ fn pair_with_leases(seed: u64, spread_permille: u16, ttl: Duration) -> Pair {
     pair.holders = (0..3).map(|client| Holder::new(config(client))).collect();
     pair.is_checked = false;
     pair.pass(Duration::from_secs(1));
-    pair.write(0, Write::GrantLease { id: Some(LeaseId(1)), ttl }, vec![]);
+    pair.write(0, Write::GrantLease { id: Some(LeaseId(1)), name: None, ttl }, vec![]);
     pair.pass(Duration::from_secs(2));
     pair.client(0, HolderInput::KeepAlive(LeaseId(1)));
     pair.read(1, data("/k"));

@@ -10,7 +10,7 @@ fn sent(began: [Instant; 2]) -> Vec<Vec<u8>> {
     let mut pair = Pair::beginning_at(7, began);
     pair.wire = Some(Vec::new());
     pair.pass(Duration::from_secs(1));
-    let grant = Write::GrantLease { id: Some(LeaseId(1)), ttl: TERM };
+    let grant = Write::GrantLease { id: Some(LeaseId(1)), name: None, ttl: TERM };
     pair.write(0, grant, vec![]);
     pair.pass(Duration::from_secs(2));
     pair.client(0, HolderInput::KeepAlive(LeaseId(1)));

@@ -31,7 +31,7 @@ fn purge_of_several_leases_recalls_every_list() {
     let mut world = World::new();
     let session = world.lease(&["/s/a"]);
     let two = LeaseId(10);
-    world.write(session, Write::GrantLease { id: Some(two), ttl: TTL });
+    world.write(session, Write::GrantLease { id: Some(two), name: None, ttl: TTL });
     world.commit();
     // The first node of the second lease is in the list of the first lease, the other one is not.
     for node in ["/s/b", "/t/b"] {
