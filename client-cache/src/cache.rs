@@ -167,8 +167,8 @@ impl Cache {
         Some(hit)
     }
 
-    /// A copy that was valid at most `max_age` ago, and its age. For reads that ask for no more than
-    /// that: no other read may use it.
+    /// A copy that was valid at most `max_age` ago, and its age. For reads that ask for no more
+    /// than that: no other read may use it.
     pub(crate) fn recent(&self, kind: ObjectKind, path: &NodePath, max_age: Duration) -> Option<RecentCopy> {
         let copy = self.of(kind).get(&path.code())?;
         // The copy was current as long as both leases held (S1), and it has not been recalled.

@@ -2,9 +2,9 @@
 //! ([`ReadBuilder::max_stale`](crate::ReadBuilder::max_stale)).
 //!
 //! Copies under leases stay in the [`cache`](crate::cache), also after their leases have ended. A
-//! volume whose policy grants no lease has no copies. So here are the last answers about objects that
-//! reads with `max_stale` ask for, each with the time before its request was sent. No other read
-//! looks here.
+//! volume whose policy grants no lease has no copies. So here are the last answers about objects
+//! that reads with `max_stale` ask for, each with the time before its request was sent. No other
+//! read looks here.
 //!
 //! A client sees its own writes: answers to requests sent before the last acknowledged write of
 //! this client do not count.
@@ -20,7 +20,6 @@ use moka::sync::Cache;
 
 use crate::{
     cache::{ENTRY_OVERHEAD_BYTES, RecentCopy},
-    read::Read,
     shared_content::SharedContent,
 };
 
@@ -61,16 +60,16 @@ impl RecentAnswers {
         self.answers.entry(object.clone()).or_insert(none);
     }
 
-    /// Takes note of a server's answer to a request that was sent after `sent`. A copy under a lease
-    /// replaces the remembered answer. It is in the cache, and a recall removes it.
-    pub(crate) fn learn(&self, object: &Object, read: &Read, sent: Instant) {
+    /// Takes note of a server's answer to a request that was sent after `sent`. A copy under a
+    /// lease replaces the remembered answer. It is in the cache, and a recall removes it.
+    pub(crate) fn learn(&self, object: &Object, content: &SharedContent, is_leased: bool, sent: Instant) {
         if !self.answers.contains_key(object) {
             return;
         }
-        if read.valid_for.is_some() {
+        if is_leased {
             return self.answers.invalidate(object);
         }
-        self.remember(object, read.content.clone(), sent);
+        self.remember(object, content.clone(), sent);
     }
 
     fn remember(&self, object: &Object, content: SharedContent, sent: Instant) {

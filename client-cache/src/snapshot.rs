@@ -15,8 +15,8 @@
 //!   installation has a new number, so the copy was not dropped in between. A copy is dropped
 //!   before a write that makes it stale takes effect (see `cache`). If its leases lapsed in
 //!   between, a server revived the copy because nothing in it had changed (S7 in docs/PROTOCOL.md).
-//! - Without a lease there is no copy. Then a transaction compares all nodes with what both collects
-//!   found. If all are equal, they are so at the moment of the transaction.
+//! - Without a lease there is no copy. Then a transaction compares all nodes with what both
+//!   collects found. If all are equal, they are so at the moment of the transaction.
 //!
 //! If all nodes are cached, both collects read from memory and send nothing. Otherwise all missing
 //! nodes are requested at once. If a node has changed, the second collect becomes the first one of

@@ -163,6 +163,8 @@ bounds! {
     /// As above.
     ObjectTermMax: "OBJECT_TERM_MAX",
     /// As above.
+    WaitedTermMax: "WAITED_TERM_MAX",
+    /// As above.
     SkewMarginMax: "SKEW_MARGIN_MAX",
     /// As above.
     TickMax: "TICK_MAX",
@@ -241,6 +243,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::PathMax, "path::tests::malformed_paths_are_refused_with_what_was_expected"),
     (Bound::LeaseNameMax, "lease_name::tests::malformed_names_are_refused_with_what_was_expected"),
     (Bound::TermMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
+    (Bound::WaitedTermMax, "lessor::tests::policies::object_term_longer_than_volume_term_needs_recalls"),
     (Bound::ObjectTermMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
     (Bound::SkewMarginMax, "volume::tests::terms_and_margins_beyond_their_bounds_are_refused"),
     (Bound::TickMax, "volume::tests::the_default_keeps_the_rule_under_the_default_drift"),

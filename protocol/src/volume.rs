@@ -263,6 +263,9 @@ impl VolumeSettings {
             }
         };
         if self.on_write == OnWrite::Wait {
+            if most > Self::WAITED_TERM_MAX {
+                reached(Bound::WaitedTermMax);
+            }
             let longest = self.term.min(Self::WAITED_TERM_MAX);
             return match least >= Self::TERM_MIN && most <= longest {
                 true => Ok(()),
@@ -322,8 +325,8 @@ impl VolumeSettings {
         }
     }
 
-    /// The term of the object lease that a read gets; `None` if it gets none. `age` is the time since
-    /// the object last changed, if it exists.
+    /// The term of the object lease that a read gets; `None` if it gets none. `age` is the time
+    /// since the object last changed, if it exists.
     pub fn granted_term(&self, request: LeaseRequest, age: Option<Duration>) -> Option<Duration> {
         if !self.offer().is_open_to(request) {
             return None;
@@ -346,8 +349,8 @@ impl VolumeSettings {
     }
 
     /// How long after a grant of an object lease with this term the server counts it as ended (T3).
-    /// It is the sum of the term, the margin, and the drift of two clocks over the time by which the
-    /// term exceeds a volume term. The margin exceeds their drift over a volume term.
+    /// It is the sum of the term, the margin, and the drift of two clocks over the time by which
+    /// the term exceeds a volume term. The margin exceeds their drift over a volume term.
     pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
         // The allowance may have been raised since the volume got its margin.
         let margin = self.skew_margin.max(drift.over(self.term + self.tick()) * 2);

@@ -127,7 +127,11 @@ impl Caller {
             }
             "Client::read" => {
                 let kind = self.draw.kind();
-                if let Ok(read) = self.draw.read(client.read(&path).kind(kind)).await {
+                let read = self.draw.read(client.read(&path).kind(kind));
+                let read = if self.draw.chance(4) { read.max_stale(Duration::from_secs(1)) } else { read };
+                if let Ok(read) = read.await
+                    && read.age.is_none()
+                {
                     self.judge_read(&path, floor, &read);
                 }
             }

@@ -1,5 +1,6 @@
 //! Arguments: any value that a parameter's type allows, and usual values more often.
 
+use leasehold_protocol::lease_policy::LeaseRequest;
 use std::time::Duration;
 
 use leasehold_client_cache::{
@@ -146,7 +147,10 @@ impl Draw {
     }
 
     pub fn read<'a, T>(&mut self, call: ReadBuilder<'a, T>) -> ReadBuilder<'a, T> {
-        timed!(self, call)
+        let lease = *[LeaseRequest::Unwanted, LeaseRequest::Implicit, LeaseRequest::Explicit]
+            .choose(&mut self.rng)
+            .expect("not empty");
+        timed!(self, call.lease(lease))
     }
 
     pub fn put<'a>(&mut self, call: PutBuilder<'a>) -> PutBuilder<'a> {

@@ -63,7 +63,8 @@ pub(super) struct KnownVolume {
     /// The stamp of the answer that began its last lease. An older answer that arrives later names
     /// a lease that the server has replaced.
     pub(super) begun: Stamp,
-    /// Which reads get object leases, by the last answer to a read. Other reads use no volume lease.
+    /// Which reads get object leases, by the last answer to a read. Other reads use no volume
+    /// lease.
     pub(super) offer: LeaseOffer,
     /// Whether the volume was used since its last renewal was sent.
     pub(super) is_used: bool,

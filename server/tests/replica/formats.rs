@@ -57,7 +57,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (4, 0xd5bd_5db4_7547_8fee);
+const WIRE: (u16, u64) = (4, 0x1de4_bb6c_b3c5_1b68);
 const LOG: (u8, u64) = (3, 0x7579_ea3c_8dd1_e8a9);
 const STATE: (u8, u64) = (3, 0x1ee2_afd0_39dc_16ba);
 const SNAPSHOT: (u8, u64) = (2, 0x368e_df61_17fe_5fbb);
@@ -364,15 +364,15 @@ async fn snapshots_change_with_their_format() {
 }
 
 #[test]
-fn witness_changes_with_its_format_and_another_is_refused() {
+fn durable_index_changes_with_its_format_and_another_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("durable-index");
-    let mut witness = DurableIndex::open(&file).expect("made");
+    let mut index = DurableIndex::open(&file).expect("made");
     let vote = VoteOf::<TypeConfig>::new(4, 2);
-    witness.record(Some(log_id(11)), Some(vote), false).expect("written");
-    witness.record(Some(log_id(12)), Some(vote), true).expect("written");
+    index.record(Some(log_id(11)), Some(vote), false).expect("written");
+    index.record(Some(log_id(12)), Some(vote), true).expect("written");
     let mut bytes = std::fs::read(&file).expect("read");
-    expect("the witness", DURABLE_INDEX_FORMAT, &bytes, DURABLE_INDEX);
+    expect("the durable index", DURABLE_INDEX_FORMAT, &bytes, DURABLE_INDEX);
 
     let slot = &mut bytes[..128];
     slot[4] = 9;
@@ -380,11 +380,11 @@ fn witness_changes_with_its_format_and_another_is_refused() {
     slot[..4].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&file, &bytes).expect("written");
     let refused = DurableIndex::open(&file).expect_err("another format").to_string();
-    assert_eq!(refused, format!("file witness: format 9; expected {DURABLE_INDEX_FORMAT}"));
+    assert_eq!(refused, format!("file durable-index: format 9; expected {DURABLE_INDEX_FORMAT}"));
 }
 
 #[test]
-fn store_identity_changes_with_its_format_and_another_is_refused() {
+fn identity_changes_with_its_format_and_another_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let cluster = store_identity::ClusterId { founder: 1, nonce: 77 };
     let participation = store_identity::Participation::Rejoining { vote_floor: VoteOf::<TypeConfig>::new(4, 2) };

@@ -4,7 +4,6 @@
 use super::*;
 use crate::{
     command::{Attach, VolumeLease, Written},
-    lease_policy::LeaseOffer,
     message::Lapse,
 };
 
@@ -212,13 +211,7 @@ fn answer_older_than_a_volume_ends_no_lock_in_it() {
     let mut client = Client::leased();
     let effects = client.read(5, "/v/x");
     let late = client.only(&effects).0;
-    let of_volume = Answer::Read(ReadAnswer {
-        content: None,
-        grant: None,
-        volume: path("/v"),
-        applied: Revision(20),
-        offer: LeaseOffer::Everybody,
-    });
+    let of_volume = Answer::Read(read_answer("/v", None, None));
     let effects = client.read(6, "/v/y");
     let read = client.only(&effects).0;
     let effects = client.answer(read, of_volume);

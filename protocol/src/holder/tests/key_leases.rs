@@ -4,7 +4,6 @@ use super::*;
 use crate::{
     command::{Attach, VolumeLease, Written},
     id::LeaseId,
-    lease_policy::LeaseOffer,
     message::{KEEP_ALIVES_MAX, KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal, Lapse},
 };
 
@@ -423,13 +422,7 @@ fn missing_volume_is_forgotten_though_outer_lease_is_unchanged() {
     let mut client = Client::leased();
     let effects = client.read(2, "/v/a");
     let read = client.only(&effects).0;
-    let answer = ReadAnswer {
-        content: Some(value(10)),
-        grant: None,
-        volume: path("/v"),
-        applied: Revision(20),
-        offer: LeaseOffer::Everybody,
-    };
+    let answer = read_answer("/v", Some(value(10)), None);
     let effects = client.answer_renewing(read, Answer::Read(answer));
     let acquire = match &requests(&effects)[..] {
         [(send_id, request)] if matches!(request.body, Body::Acquire { .. }) => *send_id,

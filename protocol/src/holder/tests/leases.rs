@@ -1,7 +1,7 @@
 //! T2, T6, S7: volume leases, their renewal, their revival, and the reports about them.
 
 use super::*;
-use crate::lease_policy::{LeaseOffer, LeaseRequest};
+use crate::lease_policy::LeaseRequest;
 use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_PART_OBJECTS_MAX};
 
 #[test]
@@ -163,13 +163,7 @@ fn requests_renew_leases_after_a_third_of_their_term() {
     let mut client = Client::leased();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
-    let elsewhere = ReadAnswer {
-        content: Some(value(10)),
-        grant: None,
-        volume: path("/v"),
-        applied: Revision(20),
-        offer: LeaseOffer::Everybody,
-    };
+    let elsewhere = read_answer("/v", Some(value(10)), None);
     let effects = client.answer(read, Answer::Read(elsewhere));
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, acquired("/v", 2, 2));
@@ -205,13 +199,7 @@ fn last_valid_revision_comes_only_from_promises_and_grants() {
     let mut client = {
         let effects = client.read(5, "/a");
         let read = client.only(&effects).0;
-        let found = ReadAnswer {
-            content: Some(value(10)),
-            grant: Some(grant(2)),
-            volume: NodePath::root(),
-            applied: Revision(15),
-            offer: LeaseOffer::Everybody,
-        };
+        let found = ReadAnswer { applied: Revision(15), ..read_answer("/", Some(value(10)), Some(grant(2))) };
         client.answer(read, Answer::Read(found));
         client
     };

@@ -110,13 +110,12 @@ fn grant(sequence: u64) -> Grant {
 }
 
 fn answer(content: Option<Content>, grant: Option<Grant>) -> Answer {
-    Answer::Read(ReadAnswer {
-        content,
-        grant,
-        volume: NodePath::root(),
-        applied: Revision(20),
-        offer: LeaseOffer::Everybody,
-    })
+    Answer::Read(read_answer("/", content, grant))
+}
+
+/// The answer to a read of an object in this volume.
+fn read_answer(volume: &str, content: Option<Content>, grant: Option<Grant>) -> ReadAnswer {
+    ReadAnswer { content, grant, volume: path(volume), offer: LeaseOffer::Everybody, applied: Revision(20) }
 }
 
 fn recall(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {

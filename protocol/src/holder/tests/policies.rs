@@ -1,6 +1,7 @@
 //! Volumes whose policy grants leases only to some reads, or to none.
 
 use super::*;
+use crate::lease_policy::{LeaseOffer, LeaseRequest};
 
 impl Client {
     fn read_with(&mut self, read: u64, text: &str, lease: LeaseRequest) -> Vec<HolderEffect> {
@@ -30,7 +31,7 @@ fn unleased(offer: LeaseOffer) -> Answer {
 
 /// A lease on the volume would be of no use.
 #[test]
-fn reads_of_volume_without_object_leases_acquire_and_renew_nothing() {
+fn reads_without_object_leases_acquire_and_renew_nothing() {
     let mut client = Client::offered(LeaseOffer::Nobody);
     client.now = at(150);
     let effects = client.timeout(&[]);

@@ -1,7 +1,7 @@
 //! Misses: the requests that they cause, the reads that share an answer, and the copies installed.
 
 use super::*;
-use crate::lease_policy::{LeaseOffer, LeaseRequest};
+use crate::lease_policy::LeaseRequest;
 
 #[test]
 fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {
@@ -49,13 +49,7 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     let mut client = Client::leased();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
-    let elsewhere = ReadAnswer {
-        content: Some(value(10)),
-        grant: None,
-        volume: path("/v"),
-        applied: Revision(20),
-        offer: LeaseOffer::Everybody,
-    };
+    let elsewhere = read_answer("/v", Some(value(10)), None);
     let effects = client.answer(read, Answer::Read(elsewhere));
     let (acquire, request) = client.only(&effects);
     assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None });
@@ -64,13 +58,7 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     assert_eq!(effects[..2], [volume_valid("/v", 2, at(110)), volume_valid("/", 1, at(110))]);
     let read = client.only(&effects).0;
     let granted = Grant { volume: path("/v"), incarnation: Incarnation(2), ..grant(3) };
-    let found = ReadAnswer {
-        content: Some(value(10)),
-        grant: Some(granted),
-        volume: path("/v"),
-        applied: Revision(20),
-        offer: LeaseOffer::Everybody,
-    };
+    let found = read_answer("/v", Some(value(10)), Some(granted));
     client.answer(read, Answer::Read(found));
     assert!(client.may_serve("/v/a"));
 }
@@ -80,13 +68,7 @@ fn outer_lease_ends_if_acquire_grants_a_new_one() {
     let mut client = Client::cached();
     let effects = client.read(5, "/v/a");
     let read = client.only(&effects).0;
-    let elsewhere = ReadAnswer {
-        content: Some(value(10)),
-        grant: None,
-        volume: path("/v"),
-        applied: Revision(20),
-        offer: LeaseOffer::Everybody,
-    };
+    let elsewhere = read_answer("/v", Some(value(10)), None);
     let effects = client.answer(read, Answer::Read(elsewhere));
     let acquire = client.only(&effects).0;
     assert!(!client.may_serve("/a"), "the server may have ended the lease on the root");

@@ -1,21 +1,12 @@
 //! Nested volumes, removed volumes, and volumes whose borders or settings change (S7, S8).
 
 use super::*;
-use crate::lease_policy::LeaseOffer;
 use crate::message::CoveringLease;
 
 impl Client {
     /// Also with a lease on `/v`, incarnation 2, and a copy of `/v/a` under it.
     fn cache_below(mut self) -> Self {
-        let of_volume = |grant| {
-            Answer::Read(ReadAnswer {
-                content: Some(value(10)),
-                grant,
-                volume: path("/v"),
-                applied: Revision(20),
-                offer: LeaseOffer::Everybody,
-            })
-        };
+        let of_volume = |grant| Answer::Read(read_answer("/v", Some(value(10)), grant));
         let effects = self.read(2000, "/v/a");
         let read = self.only(&effects).0;
         let effects = self.answer(read, of_volume(None));

@@ -107,11 +107,11 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Answers all requesters. After a put, one of them gets a lease on the node's data, so that its
-    /// next read is a hit. It sent its request before any later epoch began, because the write was
-    /// proposed after that, and is committed. So a later leader counts no lease as ended that this
-    /// one grants. After a transaction there is no lease, because the lessor does not know which
-    /// objects the writer will read.
+    /// Answers all requesters. After a put, one of them gets a lease on the node's data, so that
+    /// its next read is a hit. It sent its request before any later epoch began, because the write
+    /// was proposed after that, and is committed. So a later leader counts no lease as ended that
+    /// this one grants. After a transaction there is no lease, because the lessor does not know
+    /// which objects the writer will read.
     pub(in crate::lessor) fn answer_write(
         &mut self,
         request: ClientWrite,
@@ -168,7 +168,7 @@ impl Lessor {
         let is_still_there =
             |path: &NodePath| cx.state.node(path).is_some_and(|node| node.modify_revision == written.revision);
         let grant = match write {
-            // Where writes only wait, a lease for the writer would delay the next write for its term.
+            // Where writes only wait, a lease for the writer would delay the next write.
             Write::Put { path, .. } if grants && is_still_there(path) && recalls(path, cx.state) => {
                 self.grant(session, &Object::data(path.clone()), LeaseRequest::Implicit, cx)
             }
