@@ -1,7 +1,6 @@
 //! T2, T6, S7: volume leases, their renewal, their revival, and the reports about them.
 
 use super::*;
-use crate::lease_policy::LeaseRequest;
 use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_PART_OBJECTS_MAX};
 
 #[test]

@@ -1,7 +1,6 @@
 //! Volumes whose policy grants leases only to some reads, or to none.
 
 use super::*;
-use crate::lease_policy::{LeaseOffer, LeaseRequest};
 
 impl Client {
     fn read_with(&mut self, read: u64, text: &str, lease: LeaseRequest) -> Vec<HolderEffect> {

@@ -1,7 +1,6 @@
 //! Misses: the requests that they cause, the reads that share an answer, and the copies installed.
 
 use super::*;
-use crate::lease_policy::LeaseRequest;
 
 #[test]
 fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {

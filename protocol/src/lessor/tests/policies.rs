@@ -4,7 +4,6 @@ use super::*;
 use crate::{
     command::Attach,
     id::LeaseId,
-    lease_policy::LeaseRequest,
     lease_policy::{GrantPolicy, LeaseOffer, ObjectTerm, OnWrite},
     time::DriftAllowance,
     volume::Tracking,
