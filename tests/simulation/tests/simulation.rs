@@ -41,11 +41,13 @@ fn expect_nothing_broke(findings: &Findings, plan: &Plan) {
     }
 }
 
-/// A simulator in which little happens finds little.
+/// A simulator in which little happens finds little. Sessions expire only in the few worlds that
+/// are long, so 400 worlds are too few to count them: some 160 expire in 2,000 worlds.
 #[test]
 fn everything_happens_often_enough() {
-    let tally = search(0..400, None).tally;
+    let tally = search(0..800, None).tally;
     println!("{tally:#?}");
+    // The least number of each in 400 worlds.
     let branches = [
         ("candidacies", 100),
         ("commands of ended epochs", 3),
@@ -83,7 +85,7 @@ fn everything_happens_often_enough() {
         ("requests to servers that do not lead", 1_000),
         ("sessions closed", 100),
         ("sessions expired", 5),
-        ("sessions that expired", 40),
+        ("sessions that expired", 20),
         ("stale reads put down to a clock beyond the allowance", 3),
         ("times in jeopardy", 500),
         ("transactions done", 1_000),
@@ -104,7 +106,7 @@ fn everything_happens_often_enough() {
     ];
     let faults = Fault::ALL.map(|fault| (fault.name(), 150));
     for (name, least) in branches.into_iter().chain(faults) {
-        let got = tally.0.get(name).copied().unwrap_or_default();
+        let (got, least) = (tally.0.get(name).copied().unwrap_or_default(), least * 2);
         assert!(got >= least, "{got} {name}: expected at least {least}");
     }
     let faults: u64 = Fault::ALL.iter().filter_map(|fault| tally.0.get(fault.name())).sum();
