@@ -305,7 +305,7 @@ impl Text for StatsAnswer {
     fn text(&self, out: &mut Vec<u8>) {
         let lines = [
             ("reads from memory", self.hits),
-            ("old contents from memory", self.stale_hits),
+            ("old answers used", self.stale_hits),
             ("other reads", self.misses),
             ("read requests sent", self.server_reads),
             ("revalidations", self.revalidations),
