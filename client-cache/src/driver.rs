@@ -370,7 +370,11 @@ impl Driver {
             HolderEffect::KeyLeaseLost { id } => core.lose_key_lease(id),
             HolderEffect::LockChanged { lock, status } => core.update_lock_status(lock, status),
             HolderEffect::LocksLost { locks } => self.lose_locks(core, locks, step),
-            HolderEffect::WriteLeaseChanged { lock, status } => core.update_write_lease(lock, status),
+            HolderEffect::WriteLeaseChanged { lock, status } => {
+                // The value may have been set or flushed, which is a write of this client.
+                self.recent.note_write(clock::now());
+                core.update_write_lease(lock, status);
+            }
             HolderEffect::FlushLost { lock, value, may_be_there: may_be_written, refusal } => {
                 core.flush_lost(lock, |path| LostChange {
                     path,

@@ -6,8 +6,8 @@
 //! that reads with `max_stale` ask for, each with the time before its request was sent. No other
 //! read looks here.
 //!
-//! A client sees its own writes: answers to requests sent before the last acknowledged write of
-//! this client do not count.
+//! A client sees its own writes: answers to requests sent before the last write of this client
+//! ended, or before the last change of a value under its write lease, do not count.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -38,7 +38,7 @@ struct RecentAnswer {
 #[derive(Debug)]
 pub(crate) struct RecentAnswers {
     answers: Cache<Object, RecentAnswer, RandomState>,
-    /// When the last write of this client took effect, in microseconds.
+    /// When the last write of this client ended that may have taken effect, in microseconds.
     written: AtomicU64,
 }
 

@@ -113,9 +113,13 @@ pub enum OnWrite {
     /// The leader recalls them. The write goes on when all holders have consented, or can no longer
     /// use their copies.
     Recall,
-    /// The leader sends nothing. The write waits until the object leases have ended. The object
-    /// term must be no longer than the volume term. So the wait is no longer than a volume term and
-    /// the margin.
+    /// The leader sends no recall. The write waits until the object leases have ended. The object
+    /// term must be no longer than the volume term, nor than a minute. So the wait is no longer
+    /// than a volume term and the margin.
+    ///
+    /// Four things are recalled all the same: data under a write lease, the writer's own copies,
+    /// nodes of leases that have ended, and copies of a session that also has copies of the same
+    /// write's objects in a volume whose writes recall.
     ///
     /// When the write is applied, it may have to change more objects than on its arrival. Then the
     /// leader recalls the leases on all of them, and does not let the write wait a second time.
@@ -130,8 +134,8 @@ pub enum LeaseRequest {
     /// A lease, if the volume grants one to all readers.
     #[default]
     Implicit,
-    /// The same, by a reader that has a copy whose lease has ended. A client chooses this by itself
-    /// for an implicit request.
+    /// The same, by a reader that has a copy, and may not use it at the moment. A client chooses
+    /// this by itself for an implicit request.
     Returning,
     /// A lease of the full object term, if the volume grants any leases.
     Explicit,

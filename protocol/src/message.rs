@@ -364,8 +364,8 @@ pub enum Answer {
         /// Counts as a recall of all older copies of the objects that the writer dropped (S2w).
         stamp: Stamp,
         /// A lease on the data that a put wrote, so that the writer's next read is a hit. None
-        /// after a transaction. None in a repeated answer, because the first answer's lease may
-        /// have ended (S9).
+        /// after a transaction, in a volume whose policy grants none to a put, and in the answer to
+        /// a request that came after the put was proposed (S6, S9).
         grant: Option<Grant>,
         /// The revision that was applied when the grant was made.
         applied: Revision,

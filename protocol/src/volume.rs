@@ -349,13 +349,19 @@ impl VolumeSettings {
     }
 
     /// How long after a grant of an object lease with this term the server counts it as ended (T3).
-    /// It is the sum of the term, the margin, and the drift of two clocks over the time by which
-    /// the term exceeds a volume term. The margin exceeds their drift over a volume term.
+    /// It is the sum of the term, the [margin](VolumeSettings::margin_with), and the drift of two
+    /// clocks over the time by which the term exceeds a volume term. The margin exceeds their drift
+    /// over a volume term.
     pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
-        // The allowance may have been raised since the volume got its margin.
-        let margin = self.skew_margin.max(drift.over(self.term + self.tick()) * 2);
-        let drift = drift.over(term.saturating_sub(self.term)).saturating_mul(2);
-        term.saturating_add(drift).saturating_add(margin)
+        let beyond = drift.over(term.saturating_sub(self.term)).saturating_mul(2);
+        term.saturating_add(beyond).saturating_add(self.margin_with(drift))
+    }
+
+    /// The margin that the server waits: the volume's, or more if clocks may drift further apart in a
+    /// term and a tick. The allowance may have been raised since the volume got its margin, and
+    /// nothing checks the margin of the root volume of a new cluster.
+    pub fn margin_with(&self, drift: DriftAllowance) -> Duration {
+        self.skew_margin.max(margin_of_drift(self.term, self.tick(), drift))
     }
 
     /// As [`VolumeSettings::object_wait`], for a lease whose term is unknown: the longest one.
@@ -371,6 +377,12 @@ impl VolumeSettings {
         }
         tick.min(TICK_MAX)
     }
+}
+
+/// The least margin of a volume lease with this term (T3): more than two clocks can drift apart in a
+/// term and a tick.
+pub fn margin_of_drift(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
+    drift.over(term.saturating_add(tick)).saturating_mul(2) + Duration::from_micros(1)
 }
 
 /// A tick is a tenth of the shortest term (T6), but at most [`TICK_MAX`]. The horizon of an

@@ -9,6 +9,7 @@ use crate::{
     reached::{Bound, reached},
     state::{LeaseRecord, State},
     time::{ClusterTime, DriftAllowance},
+    volume::margin_of_drift,
 };
 
 use super::{
@@ -137,12 +138,14 @@ impl Lessor {
     }
 }
 
-/// The wait beyond a lease's end (T3). A key lease has no volume with a margin. Its margin is how
-/// far two clocks can drift apart over a term and a tick, plus [`KEY_MARGIN_MIN`].
+/// The wait beyond a lease's end (T3). For a volume lease it is the volume's margin, or more if the
+/// drift allowance was raised since. A key lease has no volume with a margin. Its margin is how far
+/// two clocks can drift apart over a term and a tick, plus [`KEY_MARGIN_MIN`].
 pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift: DriftAllowance) -> Duration {
     match key {
         LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
-        LeaseKey::Session(_) | LeaseKey::Volume(..) | LeaseKey::LockDelay(_) => lease.margin(),
+        LeaseKey::Volume(..) => lease.margin().max(margin_of_drift(lease.term(), tick, drift)),
+        LeaseKey::Session(_) | LeaseKey::LockDelay(_) => lease.margin(),
     }
 }
 

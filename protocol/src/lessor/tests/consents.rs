@@ -1,7 +1,7 @@
 //! Writes, and the consents that they wait for (S2).
 
 use super::*;
-use crate::{lessor::recalls::RECALL_RESEND_INTERVAL, message::Return};
+use crate::{lessor::recalls::RECALL_RESEND_INTERVAL, message::Return, time::DriftAllowance};
 
 #[test]
 fn write_waits_for_its_consents() {
@@ -45,6 +45,23 @@ fn silent_holder_delays_write_by_volume_term_and_margin() {
     assert!(matches!(answer(&effects), Answer::Written { .. }));
     assert!(world.now.since(start) <= TERM + margin + 2 * clock::STEP_EVERY);
     assert_eq!(world.state.leases_of(holder).count(), 1, "only the session lease is left");
+}
+
+/// A server may be configured for clocks that drift more than the margin of a volume allows. The
+/// leader then waits for longer than the margin (T3).
+#[test]
+fn raised_drift_allowance_outweighs_the_margin() {
+    let mut world = World::new();
+    let drift = DriftAllowance::from_ppm(50_000).expect("within bounds");
+    world.lessor.config.drift = drift;
+    let (_, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    let apart = drift.over(TERM + world.state.tick()) * 2;
+    assert!(apart > VolumeSettings::DEFAULT.skew_margin());
+    assert_eq!(replies(&world.pass(TERM + apart)), [], "the holder's clock may be slow, and this one fast");
+    let effects = world.pass(2 * clock::STEP_EVERY);
+    assert!(matches!(answer(&effects), Answer::Written { .. }));
 }
 
 /// The answer to a renewal is lost. The holder counts on less than it was promised, and the leader

@@ -270,7 +270,7 @@ fn put_in_a_waiting_volume_grants_no_lease() {
 }
 
 /// A leader that has been replaced, and does not know it, may still receive a retry, and then apply
-/// the write. Its successor has waited for all leases that it knew of (S7, S9).
+/// the write. Its successor has waited for all leases that it knew of (S6, S9).
 #[test]
 fn retry_of_a_proposed_put_gets_no_lease() {
     for is_proposed in [false, true] {

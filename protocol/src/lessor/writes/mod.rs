@@ -85,7 +85,7 @@ pub(super) struct ClientWrite {
     /// The requests that wait for the answer: more than one if it was sent again.
     pub(super) requesters: Vec<Requester>,
     /// The last of them that arrived before the write was proposed. Only that one may get a lease
-    /// with the answer. A later one may have come to a leader that has been replaced (S7, S9).
+    /// with the answer. A later one may have come to a leader that has been replaced (S6, S9).
     pub(super) grants_to: RequestId,
     /// The copies that the writer dropped when it last sent the write, and the highest stamp that
     /// it had seen (S2w).
@@ -103,7 +103,7 @@ pub(super) struct ConsentWait {
     /// The volume leases under which the session may hold copies. The wait ends when none of them
     /// is left (T5).
     pub(super) leases: BTreeMap<NodePath, Incarnation>,
-    /// When the last of the object leases ends, if they are known one by one (T3).
+    /// When the last of the object leases ends, if that is known (T3).
     pub(super) expires_at: Option<ClusterTime>,
 }
 

@@ -107,7 +107,7 @@ impl Lessor {
         self.propose_ready(ready);
     }
 
-    /// Answers all requesters. After a put, one of them gets a lease on the node's data, so that
+    /// Answers all requesters. After a put, one of them may get a lease on the node's data, so that
     /// its next read is a hit. It sent its request before any later epoch began, because the write
     /// was proposed after that, and is committed. So a later leader counts no lease as ended that
     /// this one grants. After a transaction there is no lease, because the lessor does not know
