@@ -3,6 +3,8 @@
 //!
 //! The lease policy of a volume is in [`lease_policy`](crate::lease_policy).
 
+mod error;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,8 @@ use crate::{
     reached::{Bound, reached},
     time::DriftAllowance,
 };
+
+pub use error::VolumeError;
 
 /// How a server tracks the object leases of sessions in a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -44,86 +48,6 @@ struct RawSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
-}
-
-/// The reason why settings are refused, with the numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
-pub enum VolumeError {
-    /// The volume term is out of bounds.
-    #[error("volume term {got:?}: out of range; expected {least:?} to {most:?}")]
-    Term {
-        /// The requested term.
-        got: Duration,
-        /// The lower bound.
-        least: Duration,
-        /// The upper bound.
-        most: Duration,
-    },
-    /// The object term is shorter than the volume term, or too long.
-    #[error("object term {got:?}: out of range; expected the volume term, {least:?}, to {most:?}")]
-    ObjectTerm {
-        /// The requested term.
-        got: Duration,
-        /// The lower bound.
-        least: Duration,
-        /// The upper bound.
-        most: Duration,
-    },
-    /// Writes wait for the end of object leases, and these could outlast a volume lease.
-    #[error(
-        "object term {got}: out of range for writes that send no recall; expected {least:?} to {most:?}, \
-         and no more than the volume term"
-    )]
-    WaitTooLong {
-        /// The requested term.
-        got: ObjectTerm,
-        /// The lower bound.
-        least: Duration,
-        /// The upper bound: the volume term, or less.
-        most: Duration,
-    },
-    /// The share of an adaptive object term is out of bounds.
-    #[error("adaptive object term of {got} %: out of range; expected 1 to 100 % of an object's age")]
-    Share {
-        /// The requested share, in percent.
-        got: u32,
-    },
-    /// The lower bound of an adaptive object term is above its upper bound.
-    #[error("adaptive object term of {least:?} to {most:?}: expected the shorter term first")]
-    AdaptiveOrder {
-        /// The shortest term.
-        least: Duration,
-        /// The longest term.
-        most: Duration,
-    },
-    /// The term of a first lease is out of bounds.
-    #[error("first object term {got:?}: out of range; expected {least:?} to {most:?}")]
-    FirstTerm {
-        /// The requested term.
-        got: Duration,
-        /// The lower bound.
-        least: Duration,
-        /// The upper bound.
-        most: Duration,
-    },
-    /// The margin does not cover the drift of two clocks (T3), or is too long.
-    #[error(
-        "skew margin {got:?}: out of range; expected more than {least:?} and at most {most:?}; \
-         two clocks that each drift by {drift_ppm} ppm differ by {least:?} after a term and a \
-         tick, {over:?}"
-    )]
-    SkewMargin {
-        /// The requested margin.
-        got: Duration,
-        /// The margin must be greater than this.
-        least: Duration,
-        /// The upper bound.
-        most: Duration,
-        /// The drift allowance of each clock, in parts per million.
-        drift_ppm: u32,
-        /// The time over which the clocks drift: the volume term and a tick.
-        over: Duration,
-    },
 }
 
 impl VolumeSettings {
@@ -350,15 +274,15 @@ impl VolumeSettings {
 
     /// How long after a grant of an object lease with this term the server counts it as ended (T3).
     /// It is the sum of the term, the [margin](VolumeSettings::margin_with), and the drift of two
-    /// clocks over the time by which the term exceeds a volume term. The margin exceeds their drift
-    /// over a volume term.
+    /// clocks over the time by which the term exceeds a volume term. The margin exceeds their
+    /// drift over a volume term.
     pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
         let beyond = drift.over(term.saturating_sub(self.term)).saturating_mul(2);
         term.saturating_add(beyond).saturating_add(self.margin_with(drift))
     }
 
-    /// The margin that the server waits: the volume's, or more if clocks may drift further apart in a
-    /// term and a tick. The allowance may have been raised since the volume got its margin, and
+    /// The margin that the server waits: the volume's, or more if clocks may drift further apart in
+    /// a term and a tick. The allowance may have been raised since the volume got its margin, and
     /// nothing checks the margin of the root volume of a new cluster.
     pub fn margin_with(&self, drift: DriftAllowance) -> Duration {
         self.skew_margin.max(margin_of_drift(self.term, self.tick(), drift))
@@ -379,8 +303,8 @@ impl VolumeSettings {
     }
 }
 
-/// The least margin of a volume lease with this term (T3): more than two clocks can drift apart in a
-/// term and a tick.
+/// The least margin of a volume lease with this term (T3): more than two clocks can drift apart in
+/// a term and a tick.
 pub fn margin_of_drift(term: Duration, tick: Duration, drift: DriftAllowance) -> Duration {
     drift.over(term.saturating_add(tick)).saturating_mul(2) + Duration::from_micros(1)
 }

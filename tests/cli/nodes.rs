@@ -21,6 +21,7 @@ fn what_is_put_is_read_listed_and_removed() {
     let expected = json!({
         "path": "/services/web", "value": "down", "encoding": "utf8", "revision": again["revision"],
         "create_revision": revision, "version": 2, "lease": null, "session": null, "source": "server", "valid_ms": valid,
+        "age_ms": null,
     });
     assert_eq!(got, expected);
 

@@ -21,7 +21,7 @@ const SHIPPED: &[&str] = &[
     "protocol/src/message/refusal.rs",
     "protocol/src/path.rs",
     "protocol/src/time.rs",
-    "protocol/src/volume.rs",
+    "protocol/src/volume/error.rs",
     "protocol/wire/src/",
     "server/src/",
     "src/",

@@ -18,6 +18,7 @@ mod caller;
 mod common;
 mod draw;
 mod judge;
+mod not_drawn;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,6 +34,7 @@ use draw::Draw;
 use judge::Judge;
 use leasehold_client_cache::{ConnectionState, LockId, LockStatus, ObjectKind};
 use leasehold_protocol::{command::LeaseKey, object::Object};
+use not_drawn::NOT_DRAWN;
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
@@ -191,80 +193,6 @@ const CALLS: &[&str] = &[
     "WriteLease::release",
     "WriteLease::set",
     "server_status",
-];
-
-/// Public functions that are no calls to a cluster: they make arguments or read results.
-const NOT_DRAWN: &[&str] = &[
-    "CampaignBuilder::lock_delay",
-    "CampaignBuilder::timeout",
-    "CampaignBuilder::wait",
-    "CreateVolumeBuilder::grants",
-    "CreateVolumeBuilder::object_term",
-    "CreateVolumeBuilder::on_write",
-    "CreateVolumeBuilder::settings",
-    "CreateVolumeBuilder::skew_margin",
-    "CreateVolumeBuilder::term",
-    "CreateVolumeBuilder::tracking",
-    "DeleteBuilder::condition",
-    "DeleteBuilder::if_revision",
-    "DeleteBuilder::recursive",
-    "DeleteBuilder::timeout",
-    "ElectedLeader::of",
-    "GrantLeaseBuilder::id",
-    "GrantLeaseBuilder::name",
-    "GrantLeaseBuilder::timeout",
-    "LeaseInfoBuilder::with_keys",
-    "LockBuilder::lock_delay",
-    "LockBuilder::mode",
-    "LockBuilder::shared",
-    "LockBuilder::timeout",
-    "LockBuilder::wait",
-    "LockError::is_lost",
-    "LockError::is_not_free",
-    "LockError::is_unavailable",
-    "Options::cache_capacity_bytes",
-    "Options::connect_lazily",
-    "Options::drift",
-    "Options::from_env",
-    "Options::name",
-    "Options::new",
-    "Options::timeout",
-    "PutBuilder::attach",
-    "PutBuilder::condition",
-    "PutBuilder::if_absent",
-    "PutBuilder::if_revision",
-    "PutBuilder::lease",
-    "PutBuilder::timeout",
-    "ReadBuilder::kind",
-    "ReadBuilder::lease",
-    "ReadBuilder::max_stale",
-    "ReadBuilder::timeout",
-    "ReadError::is_unavailable",
-    "RegisterBuilder::replace",
-    "RegisterBuilder::timeout",
-    "SnapshotReadBuilder::timeout",
-    "Subtree::apply",
-    "TransactionBuilder::timeout",
-    "TransactionOutcome::branch",
-    "TransactionOutcome::succeeded",
-    "UpdateBuilder::attach",
-    "UpdateBuilder::timeout",
-    "UpdateError::may_still_happen",
-    "UpdateError::tries",
-    "WatchBuilder::buffer_bytes",
-    "WatchBuilder::from",
-    "WatchBuilder::recursive",
-    "WatchBuilder::timeout",
-    "WatchItem::revision",
-    "WriteError::is_exists",
-    "WriteError::is_not_found",
-    "WriteError::is_revision_differs",
-    "WriteError::is_unavailable",
-    "WriteError::may_still_happen",
-    "WriteError::refusal",
-    "WriteLeaseBuilder::lock_delay",
-    "WriteLeaseBuilder::timeout",
-    "WriteLeaseBuilder::wait",
 ];
 
 /// How often each call was made.

@@ -39,8 +39,8 @@ use super::{
 pub(in crate::lessor) struct RecallPlan {
     pub(in crate::lessor) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<NodePath, Incarnation>,
-    /// When the last object lease ends, if that is known. It is not known for a covering holder in a
-    /// volume whose writes recall: only the ends of its volume leases bound the wait.
+    /// When the last object lease ends, if that is known. It is not known for a covering holder in
+    /// a volume whose writes recall: only the ends of its volume leases bound the wait.
     expires_at: Option<ClusterTime>,
     is_covering: bool,
     /// Whether the session must be asked. False if all its sets are in volumes whose writes send no

@@ -35,8 +35,8 @@ pub(crate) struct Waits {
     /// Revocations, and writes that attach nodes to key leases. They may wait for an earlier
     /// revocation that gathers consents once more (S7b, seed 57444).
     behind: BTreeSet<WriteKey>,
-    /// The writes that were pending when another lacked consents. In a world whose writes only wait,
-    /// they may wait behind it for a second time.
+    /// The writes that were pending when another lacked consents. In a world whose writes only
+    /// wait, they may wait behind it for a second time.
     delayed: BTreeSet<WriteKey>,
 }
 
