@@ -53,6 +53,10 @@ const FOUND: &[(Bug, &str, usize)] = &[
     (Bug::GrantDuringWrite, "volume-removed", 8),
     (Bug::GrantDuringWrite, "transaction", 8),
     (Bug::GrantDuringWrite, "attach-revoke", 12),
+    (Bug::JoinedReadTakesAnyAnswer, "polled", 12),
+    (Bug::ObjectLeaseWithoutMargin, "waited-out", 5),
+    (Bug::GrantDuringWrite, "waited-out", 12),
+    (Bug::GrantDuringWrite, "waited-out-covering", 13),
 ];
 
 /// More situations than needed to find any of them.
