@@ -101,7 +101,7 @@ fn snapshot(draw: &mut Draw<'_>) {
     }
     let header = if draw.one_in(4) { draw.bytes(40) } else { whole_header() };
     let (off, extra) = if draw.one_in(8) { (draw.below(3), draw.bytes(4)) } else { (0, Vec::new()) };
-    let mut bytes = b"LSHSNAP\x01".to_vec();
+    let mut bytes = b"LSHSNAP\x02".to_vec();
     bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&header);
     for (key, value) in &rows {

@@ -35,9 +35,6 @@ pub(crate) struct Waits {
     /// Revocations, and writes that attach nodes to key leases. They may wait for an earlier
     /// revocation that gathers consents once more (S7b, seed 57444).
     behind: BTreeSet<WriteKey>,
-    /// The writes that were pending when another lacked consents. In a world whose writes only
-    /// wait, they may wait behind it for a second time.
-    delayed: BTreeSet<WriteKey>,
 }
 
 /// Whether the write attaches nodes to a key lease.
@@ -73,14 +70,12 @@ impl Waits {
             self.since.remove(&key);
             self.revocations.remove(&key);
             self.behind.remove(&key);
-            self.delayed.remove(&key);
         }
     }
 
     /// The write lacked consents, and gathers more.
     pub(crate) fn again(&mut self, key: WriteKey, now: Instant) {
         self.since.entry(key).and_modify(|since| *since = now);
-        self.delayed.extend(self.since.keys().copied());
     }
 
     /// The leader was absent for a while: all counts start anew.
@@ -94,8 +89,7 @@ impl Waits {
 
     pub(crate) fn check(&self, profile: &Profile, now: Instant) -> Result<(), String> {
         let most = bound(profile);
-        let is_delayed = |key| profile.policies == Policies::Waiting && self.delayed.contains(key);
-        let waits_twice = |key| is_delayed(key) || self.behind.contains(key);
+        let waits_twice = |key| profile.policies == Policies::Waiting || self.behind.contains(key);
         let times = |key| if waits_twice(key) { 2 } else { 1 };
         match self.since.iter().find(|(key, since)| now.since(**since) > most * times(key)) {
             Some((key, since)) => {
