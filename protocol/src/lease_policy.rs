@@ -45,7 +45,7 @@ impl ObjectTerm {
     /// use std::time::Duration;
     /// use leasehold_protocol::lease_policy::ObjectTerm;
     ///
-    /// let hours = |hours| Duration::from_secs(hours * 3600);
+    /// let hours = |hours: u64| Duration::from_secs(hours * 3600);
     /// let alex = ObjectTerm::Adaptive { percent: 20, least: Duration::from_secs(10), most: hours(24) };
     /// assert_eq!(alex.after(Some(hours(10))), Some(hours(2)));
     /// assert_eq!(alex.after(Some(Duration::ZERO)), Some(Duration::from_secs(10)));
