@@ -74,7 +74,7 @@ pub(crate) enum ReadOutcome {
 /// An order to the connection's task, which executes its orders one after another.
 ///
 /// The channel of orders is unbounded. But it has at most one request for each object that is read
-/// and for each waiting write, and [`waiting`] limits both. The rules limit all other requests.
+/// and for each unanswered write, and [`waiting`] limits both. The rules limit all other requests.
 // Nearly all orders are the large variant.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]

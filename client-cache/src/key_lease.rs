@@ -41,7 +41,7 @@ impl GrantLeaseBuilder<'_> {
     }
 
     /// A name for the lease: 1 to 256 bytes of UTF-8 without control characters. The grant is
-    /// refused if another lease has the name, so exactly one of several clients gets it. The name
+    /// refused if another lease has the name, so at most one of several clients gets it. The name
     /// is free again when the lease ends. Later calls may [refer](LeaseRef) to the lease by it.
     ///
     /// ```no_run

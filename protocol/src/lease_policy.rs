@@ -38,8 +38,9 @@ impl ObjectTerm {
     /// The share that Alex uses, in percent.
     pub const ADAPTIVE_PERCENT: u32 = 20;
 
-    /// The term of a lease on an object that last changed `age` ago. `age` is `None` if the node
-    /// does not exist. The result is `None` if there are no leases.
+    /// The term of a lease on an object that last changed `age` ago. `age` gives `None` if the node
+    /// does not exist. Only an adaptive term asks for it. The result is `None` if there are no
+    /// leases.
     ///
     /// ```
     /// use std::time::Duration;
@@ -47,17 +48,17 @@ impl ObjectTerm {
     ///
     /// let hours = |hours: u64| Duration::from_secs(hours * 3600);
     /// let alex = ObjectTerm::Adaptive { percent: 20, least: Duration::from_secs(10), most: hours(24) };
-    /// assert_eq!(alex.after(Some(hours(10))), Some(hours(2)));
-    /// assert_eq!(alex.after(Some(Duration::ZERO)), Some(Duration::from_secs(10)));
-    /// assert_eq!(ObjectTerm::Zero.after(Some(hours(10))), None);
+    /// assert_eq!(alex.after(|| Some(hours(10))), Some(hours(2)));
+    /// assert_eq!(alex.after(|| Some(Duration::ZERO)), Some(Duration::from_secs(10)));
+    /// assert_eq!(ObjectTerm::Zero.after(|| Some(hours(10))), None);
     /// ```
-    pub fn after(&self, age: Option<Duration>) -> Option<Duration> {
+    pub fn after(&self, age: impl FnOnce() -> Option<Duration>) -> Option<Duration> {
         match *self {
             Self::Zero => None,
             Self::Fixed(term) => Some(term),
             Self::Infinite => Some(Duration::MAX),
             Self::Adaptive { percent, least, most } => {
-                let share = age.map_or(Duration::ZERO, |age| age.saturating_mul(percent) / 100);
+                let share = age().map_or(Duration::ZERO, |age| age.saturating_mul(percent) / 100);
                 Some(share.clamp(least, most))
             }
         }

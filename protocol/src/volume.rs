@@ -249,9 +249,9 @@ impl VolumeSettings {
         }
     }
 
-    /// The term of the object lease that a read gets; `None` if it gets none. `age` is the time
+    /// The term of the object lease that a read gets; `None` if it gets none. `age` gives the time
     /// since the object last changed, if it exists.
-    pub fn granted_term(&self, request: LeaseRequest, age: Option<Duration>) -> Option<Duration> {
+    pub fn granted_term(&self, request: LeaseRequest, age: impl FnOnce() -> Option<Duration>) -> Option<Duration> {
         if !self.offer().is_open_to(request) {
             return None;
         }

@@ -15,14 +15,14 @@ use super::{ReadOutcome, WriteOutcome};
 /// The most waiting reads of one client. A client refuses one more as busy.
 pub(crate) const READS_MAX: usize = 1 << 16;
 
-/// The most waiting writes of one client. A client refuses one more as busy.
+/// The most unanswered writes of one client. A client refuses one more as busy.
 pub(crate) const WRITES_MAX: usize = 1 << 16;
 
-/// The most encoded bytes of one client's waiting writes, not counting the last of them. Beyond it,
+/// The most encoded bytes of one client's unanswered writes, not counting the last of them. Beyond it,
 /// a client refuses one more write as busy.
 pub(crate) const WRITES_BYTES_MAX: usize = 256 << 20;
 
-/// A waiting write.
+/// An unanswered write.
 #[derive(Debug)]
 struct WaitingWrite {
     bytes: usize,

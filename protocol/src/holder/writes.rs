@@ -448,7 +448,7 @@ impl Holder {
         has_second_sequence
     }
 
-    /// Handles a free sequence: queues the waiting writes that get one, and the write that is now
+    /// Handles a free sequence: queues the unsent writes that get one, and the write that is now
     /// the first.
     fn sequence_is_free(&mut self, sequence: Option<Sequence>) {
         for next in self.writes.take_backlog() {

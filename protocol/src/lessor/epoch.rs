@@ -4,8 +4,11 @@
 //! not know which copies its clients have. So each session with a volume lease is a covering holder
 //! of that volume, until its holder report arrives.
 
+use std::collections::BTreeSet;
+
 use crate::{
     command::{LeaseKey, Outcome},
+    id::CoveringNumber,
     path::NodePath,
     planted::Bug,
     state::State,
@@ -42,24 +45,32 @@ impl Lessor {
         }
     }
 
-    /// How to track a volume lease whose object leases are unknown.
+    /// How to track a volume lease under which the session may have copies that the leader does not
+    /// know.
     fn covering_mode(&mut self, volume: &NodePath, state: &State) -> CopyTracking {
-        match tracking(volume, state) {
-            _ if !has_object_leases(volume, state) => CopyTracking::Exact,
-            Tracking::Covering => CopyTracking::Covering,
-            Tracking::Objects => {
-                CopyTracking::AwaitingReport { number: self.next_covering(), parts: Default::default() }
+        let number = self.next_covering();
+        self.copy_tracking(volume, Some(number), state)
+    }
+
+    /// How to track the copies under a volume lease. `covering` is given if the session may have
+    /// copies that the leader does not know, until a holder report with this number.
+    pub(super) fn copy_tracking(
+        &self,
+        volume: &NodePath,
+        covering: Option<CoveringNumber>,
+        state: &State,
+    ) -> CopyTracking {
+        let Some(settings) = state.volume(volume).map(|volume| volume.settings) else { return CopyTracking::Exact };
+        match (settings.tracking(), covering) {
+            // The write that set the object term to zero waited for all copies (S8).
+            _ if !settings.has_object_leases() => CopyTracking::Exact,
+            (Tracking::Covering, _) => CopyTracking::Covering,
+            (Tracking::Objects, None) => CopyTracking::Exact,
+            (Tracking::Objects, Some(number)) => {
+                // The copies exist now, so their object leases end by then.
+                let expires_at = self.clock.expiry_time().after(settings.longest_object_wait(self.config.drift));
+                CopyTracking::AwaitingReport { number, expires_at, parts: BTreeSet::new() }
             }
         }
     }
-}
-
-/// Whether sessions may have copies in the volume. The write that set its object term to zero
-/// waited for all copies (S8).
-pub(super) fn has_object_leases(volume: &NodePath, state: &State) -> bool {
-    state.volume(volume).is_none_or(|volume| volume.settings.has_object_leases())
-}
-
-pub(super) fn tracking(volume: &NodePath, state: &State) -> Tracking {
-    state.volume(volume).map_or(Tracking::Objects, |volume| volume.settings.tracking())
 }

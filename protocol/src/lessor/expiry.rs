@@ -22,6 +22,7 @@ impl Lessor {
         if self.epoch.is_none() {
             return;
         }
+        self.end_expired_waits();
         self.propose_expiries(cx);
         self.remove_orphans(cx);
         self.object_leases.tidy();

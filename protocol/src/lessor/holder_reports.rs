@@ -22,10 +22,10 @@ impl Lessor {
             return;
         }
         let Some(track) = self.object_leases.track(volume, session) else { return };
-        let is_current = track.incarnation == *incarnation
-            && matches!(&track.tracking, CopyTracking::AwaitingReport { number, .. } if number == covering);
-        let Some((_, settings)) = is_current.then(|| cx.state.volume_of(volume)) else { return };
-        let expires_at = self.clock.expiry_time().after(settings.settings.longest_object_wait(self.config.drift));
+        let CopyTracking::AwaitingReport { number, expires_at, .. } = track.tracking else { return };
+        if track.incarnation != *incarnation || number != *covering {
+            return;
+        }
         // The report does not name the grant of each copy. The last grant to the session is an
         // upper bound (S2, S2w).
         let sequence = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);

@@ -293,7 +293,8 @@ impl Lessor {
                 self.orphans.extend(orphaned);
                 self.handle_committed(number, (outcomes, &locks_changed), &mut cx);
             }
-            LessorInput::Timeout => self.end_expired_waits(),
+            // The timers run in each step.
+            LessorInput::Timeout => {}
         }
         if !is_proof {
             self.answer_proven(&mut cx);
@@ -316,8 +317,9 @@ impl Lessor {
         let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watches.is_behind() || self.object_leases.is_tidying() || !self.proven_reads.is_empty();
         let is_behind = is_behind || self.renewals.are_ready(now) || self.may_remove_orphans();
+        let waits = self.writes.next_expiry().map_or(until, |deadline| deadline.since(ending));
         let answers = self.renewals.next_deadline().map_or(until, |deadline| deadline.since(now));
-        let until = if is_behind { Duration::ZERO } else { until.min(answers) };
+        let until = if is_behind { Duration::ZERO } else { until.min(waits).min(answers) };
         now.after(until.clamp(Duration::from_millis(1), clock::STEP_EVERY))
     }
 

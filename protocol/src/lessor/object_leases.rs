@@ -45,8 +45,9 @@ pub(super) struct VolumeTrack {
 pub(super) enum CopyTracking {
     /// The session has no others.
     Exact,
-    /// There may be others, until all parts of a holder report with this number have arrived.
-    AwaitingReport { number: CoveringNumber, parts: BTreeSet<u32> },
+    /// There may be others, until all parts of a holder report with this number have arrived. The
+    /// leases of those end by `expires_at`. The leader records the leases that it grants.
+    AwaitingReport { number: CoveringNumber, expires_at: ClusterTime, parts: BTreeSet<u32> },
     /// The leader records none, because the volume's settings say so or there would be too many.
     Covering,
 }
@@ -582,7 +583,7 @@ impl ObjectLeases {
         let mut coverings = Vec::new();
         for volume in volumes {
             let Some(track) = self.tracks.get_mut(&(volume.clone(), session)) else { continue };
-            if let CopyTracking::AwaitingReport { number, parts } = &mut track.tracking {
+            if let CopyTracking::AwaitingReport { number, parts, .. } = &mut track.tracking {
                 *number = next();
                 parts.clear();
                 coverings.push(CoveringLease {

@@ -139,7 +139,7 @@ impl Lessor {
         cx: &StepContext<'_>,
     ) -> Option<Grant> {
         let (volume, settings) = cx.state.volume_of(&object.path);
-        let age = cx.state.age(object, self.clock.expiry_time());
+        let age = || cx.state.age(object, self.clock.expiry_time());
         let term = settings.settings.granted_term(request, age)?;
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;

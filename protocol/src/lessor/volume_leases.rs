@@ -9,15 +9,9 @@ use crate::{
     planted::Bug,
     reached::{Bound, reached},
     state::State,
-    volume::Tracking,
 };
 
-use super::{
-    Lessor, Requester, StepContext,
-    epoch::{has_object_leases, tracking},
-    object_leases::CopyTracking,
-    recalls::RecallChannel,
-};
+use super::{Lessor, Requester, StepContext, recalls::RecallChannel};
 
 impl Lessor {
     /// Whether acquiring a volume lease could extend a lease whose end is proposed: one with nodes
@@ -60,14 +54,13 @@ impl Lessor {
         }
         let valid_at = valid_at.filter(|_| !is_overtaken);
         let revival = self.revival(volume, incarnation, valid_at, cx);
-        let mode = match (&revival, tracking(volume, cx.state)) {
-            _ if !has_object_leases(volume, cx.state) => CopyTracking::Exact,
-            (_, Tracking::Covering) => CopyTracking::Covering,
-            (Revival::AllExcept { covering, .. }, Tracking::Objects) if !self.planted(Bug::ReviveWithoutCovering) => {
-                CopyTracking::AwaitingReport { number: *covering, parts: Default::default() }
+        let covering = match &revival {
+            Revival::AllExcept { covering, .. } => {
+                Some(*covering).filter(|_| !self.planted(Bug::ReviveWithoutCovering))
             }
-            (_, Tracking::Objects) => CopyTracking::Exact,
+            Revival::None => None,
         };
+        let mode = self.copy_tracking(volume, covering, cx.state);
         self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
         // If the commit took long, the horizon may have passed already.
         self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), term);
@@ -118,8 +111,9 @@ impl Lessor {
         let state = cx.state;
         let valid_at = valid_at.filter(|valid_at| {
             valid_at.incarnation < incarnation
-                && has_object_leases(volume, state)
-                && state.volume(volume).is_some_and(|volume| volume.generation == valid_at.generation)
+                && state.volume(volume).is_some_and(|volume| {
+                    volume.generation == valid_at.generation && volume.settings.has_object_leases()
+                })
         });
         let changed = valid_at.and_then(|valid_at| self.changed(valid_at.revision, volume, state));
         match changed {

@@ -30,10 +30,7 @@ pub enum VolumeError {
         most: Duration,
     },
     /// Writes wait for the end of object leases, and these could outlast a volume lease.
-    #[error(
-        "object term {got}: out of range for writes that send no recall; expected {least:?} to {most:?}, \
-         and no more than the volume term"
-    )]
+    #[error("object term {got}: out of range for writes that send no recall; expected {least:?} to {most:?}")]
     WaitTooLong {
         /// The requested term.
         got: ObjectTerm,

@@ -19,7 +19,7 @@ use leasehold_protocol::{
 use leasehold_server::store::{
     durable_index::{self, DurableIndex},
     log,
-    snapshot::{SnapshotFileError, SnapshotHeader, SnapshotReader},
+    snapshot::{self, SnapshotFileError, SnapshotHeader, SnapshotReader},
     store_identity,
 };
 
@@ -101,7 +101,8 @@ fn snapshot(draw: &mut Draw<'_>) {
     }
     let header = if draw.one_in(4) { draw.bytes(40) } else { whole_header() };
     let (off, extra) = if draw.one_in(8) { (draw.below(3), draw.bytes(4)) } else { (0, Vec::new()) };
-    let mut bytes = b"LSHSNAP\x02".to_vec();
+    let mut bytes = b"LSHSNAP".to_vec();
+    bytes.push(snapshot::FORMAT);
     bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&header);
     for (key, value) in &rows {
@@ -244,7 +245,7 @@ fn durable_index_file(draw: &mut Draw<'_>) {
 }
 
 fn store_identity_file(draw: &mut Draw<'_>) {
-    let mut bytes = vec![if draw.one_in(8) { 2 } else { 1 }];
+    let mut bytes = vec![if draw.one_in(8) { 1 } else { store_identity::FORMAT }];
     bytes.extend_from_slice(&draw.bytes(80));
     if !draw.one_in(4) {
         bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());

@@ -157,6 +157,7 @@ impl Profile {
             _ => Policies::Waiting,
         };
         let volume = settings(drift, policies, rng);
+        let volume = if rng.chance(100) { with_small_margin(&volume) } else { volume };
         let has_inner = rng.chance(400);
         let inner = if has_inner { (0..3).map(|_| settings(drift, policies, rng)).collect() } else { Vec::new() };
         let limits = Limits {
@@ -219,7 +220,7 @@ impl Profile {
     }
 
     pub(crate) fn margin_max(&self) -> Duration {
-        self.all_settings().map(VolumeSettings::skew_margin).max().unwrap_or_default()
+        self.all_settings().map(|settings| settings.margin_with(self.drift)).max().unwrap_or_default()
     }
 
     /// The longest time from appending an entry to its commit, while a quorum lives and nothing is
@@ -255,6 +256,16 @@ pub(crate) fn settings(drift: DriftAllowance, policies: Policies, rng: &mut Rng)
     let tracking = if rng.chance(120) { Tracking::Covering } else { Tracking::Objects };
     let settings = VolumeSettings::new(term, object_term, margin, tracking, drift).expect("within bounds");
     policy(settings, policies, rng)
+}
+
+/// The settings with a margin that does not cover the drift: the drift allowance was raised after
+/// the volume got its margin. No server accepts such settings for a volume.
+fn with_small_margin(settings: &VolumeSettings) -> VolumeSettings {
+    let no_drift = DriftAllowance::from_ppm(0).expect("within bounds");
+    let (term, object_term, margin) = (settings.term(), settings.object_term(), Duration::from_micros(1));
+    VolumeSettings::new(term, ObjectTerm::Zero, margin, settings.tracking(), no_drift)
+        .and_then(|small| small.with_policy(object_term, settings.on_write(), settings.grants()))
+        .expect("within bounds")
 }
 
 /// The settings with a lease policy.

@@ -57,7 +57,7 @@ impl Machine {
     }
 }
 
-/// About how many bytes of memory a waiting write takes at a leader.
+/// About how many bytes of memory a pending write takes at a leader.
 const WRITE_BYTES: usize = 1500;
 
 /// Selects the random stream of wide worlds: its draws leave all others unchanged.

@@ -326,3 +326,22 @@ fn purge_in_a_waiting_volume_recalls() {
     let recall: Recall = recall;
     assert_eq!(recall.session, holder);
 }
+
+/// A busy leader is stepped so often that its deadlines are never reached.
+#[test]
+fn waits_for_object_leases_end_in_any_step() {
+    let mut world = World::with_settings(policy(TERM, OnWrite::Wait, GrantPolicy::All));
+    let (holder, _) = world.holder(&data("/a"));
+    let (writer, other) = (world.session(), world.session());
+    world.write(writer, put("/a", b"1"));
+    let start = world.now;
+    let mut is_done = false;
+    while !is_done {
+        assert!(world.now.since(start) <= TERM + MARGIN + 2 * clock::STEP_EVERY, "the write still waits for {holder}");
+        assert!(world.lessor.next_deadline(world.now) <= world.now.after(clock::STEP_EVERY));
+        world.now = world.now.after(clock::STEP_EVERY / 2);
+        let mut effects = world.request(other, Body::Heartbeat(Default::default()));
+        effects.extend(world.commit());
+        is_done = replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })));
+    }
+}

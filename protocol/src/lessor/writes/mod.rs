@@ -371,6 +371,11 @@ impl PendingWrites {
         ended.map(|(_, write_id)| write_id).collect()
     }
 
+    /// When the next wait for object leases ends.
+    pub(super) fn next_expiry(&self) -> Option<ClusterTime> {
+        self.waits.next_expiry()
+    }
+
     fn end_waits_of(
         &mut self,
         write_ids: Vec<PendingWriteId>,

@@ -60,6 +60,11 @@ impl ConsentWaits {
         expired.map(|(_, session, write_id)| (*session, *write_id)).collect()
     }
 
+    /// When the next of these ends.
+    pub(in crate::lessor) fn next_expiry(&self) -> Option<ClusterTime> {
+        self.by_expiry.first().map(|(expires_at, ..)| *expires_at)
+    }
+
     #[cfg(test)]
     pub(in crate::lessor) fn size(&self) -> usize {
         self.by_stamp.len() + self.by_lease.len() + self.by_expiry.len()

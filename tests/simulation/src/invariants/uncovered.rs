@@ -1,4 +1,4 @@
-//! *A waiting write is not overtaken for ever* (S7b). No write lacks consents again and again: each
+//! *A pending write is not overtaken for ever* (S7b). No write lacks consents again and again: each
 //! time the lessor gathers for more objects, and later writes wait behind it.
 
 use std::collections::BTreeMap;
