@@ -55,7 +55,8 @@ impl VolumeSettings {
     pub const TERM_MIN: Duration = Duration::from_millis(200);
     /// The longest volume term. It bounds how long a dead client can delay a write.
     pub const TERM_MAX: Duration = Duration::from_secs(24 * 3600);
-    /// The longest object term.
+    /// The longest object term. The shortest is [`VolumeSettings::TERM_MIN`], also if the volume
+    /// term is longer: then each object lease is renewed by itself, and bounds a write's wait.
     pub const OBJECT_TERM_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
     /// The longest object term if writes wait for the end of object leases. Writes that wait take
     /// room in the leader's memory (S10b).
@@ -76,8 +77,9 @@ impl VolumeSettings {
 
     /// Makes settings, and checks them against the cluster's drift allowance (T3).
     ///
-    /// The margin must exceed twice the allowance over a volume term and a tick. Object terms can
-    /// be much longer. For object leases the server waits [`VolumeSettings::object_wait`] instead.
+    /// The margin must exceed twice the allowance over a volume term and a tick. An object term can
+    /// be shorter or much longer. For object leases the server waits
+    /// [`VolumeSettings::object_wait`] instead.
     ///
     /// Every read gets an object lease, and writes recall them. [`VolumeSettings::with_policy`]
     /// changes that.
@@ -199,9 +201,9 @@ impl VolumeSettings {
         if most > Self::OBJECT_TERM_MAX {
             reached(Bound::ObjectTermMax);
         }
-        let got = if least < self.term { least } else { most };
-        if least < self.term || most > Self::OBJECT_TERM_MAX {
-            return Err(VolumeError::ObjectTerm { got, least: self.term, most: Self::OBJECT_TERM_MAX });
+        let got = if least < Self::TERM_MIN { least } else { most };
+        if least < Self::TERM_MIN || most > Self::OBJECT_TERM_MAX {
+            return Err(VolumeError::ObjectTerm { got, least: Self::TERM_MIN, most: Self::OBJECT_TERM_MAX });
         }
         Ok(())
     }
@@ -361,11 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn an_object_term_below_the_volume_term_is_refused() {
-        let second = Duration::from_secs(1);
-        let drift = DriftAllowance::DEFAULT;
-        let error = VolumeSettings::new(second, second / 2, second, Tracking::Objects, drift).expect_err("too short");
-        assert!(matches!(error, VolumeError::ObjectTerm { .. }));
+    fn object_term_below_its_bound_is_refused() {
+        let (second, least) = (Duration::from_secs(1), VolumeSettings::TERM_MIN);
+        let new =
+            |object_term| VolumeSettings::new(second, object_term, second, Tracking::Objects, DriftAllowance::DEFAULT);
+        new(least).expect("it may be shorter than the volume term");
+        let error = new(least - Duration::from_millis(1)).expect_err("too short");
+        assert_eq!(error.to_string(), "object term 199ms: out of range; expected 200ms to 31622400s");
     }
 
     /// Gray and Cheriton's ε (T2, T3). The client counts from its request, on the slowest allowed

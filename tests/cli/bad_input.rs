@@ -62,8 +62,11 @@ fn server_limits_are_refused_with_numbers_and_no_change() {
     assert!(message.contains("expected more than 20.5ms") && message.contains("1000 ppm"), "{message}");
     let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "1ms"]);
     assert!(status == 1 && message.contains("volume term 1ms: out of range; expected 200ms"), "{message}");
-    let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "2s", "--object-term", "1s"]);
-    assert!(status == 1 && message.contains("object term 1s: out of range; expected the volume term, 2s"), "{message}");
+    let (status, _, message) = cli.fails(["volume", "create", "/v", "--term", "2s", "--object-term", "100ms"]);
+    assert!(
+        status == 1 && message.contains("object term 100ms: out of range; expected 200ms to 31622400s"),
+        "{message}"
+    );
 
     for command in ["show", "set", "remove"] {
         let (status, kind, message) = cli.fails(["volume", command, "/a"]);

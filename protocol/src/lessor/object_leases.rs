@@ -58,6 +58,14 @@ impl VolumeTrack {
         if let CopyTracking::AwaitingReport { parts, .. } = &self.tracking { parts.len() } else { 0 }
     }
 
+    /// When the leases of all copies that the leader does not know have ended, if that is known.
+    fn unknown_until(&self) -> Option<ClusterTime> {
+        match self.tracking {
+            CopyTracking::AwaitingReport { expires_at, .. } => Some(expires_at),
+            CopyTracking::Covering | CopyTracking::Exact => None,
+        }
+    }
+
     pub(super) fn is_covering(&self) -> bool {
         self.tracking != CopyTracking::Exact
     }
@@ -504,10 +512,16 @@ impl ObjectLeases {
         own.chain(below).counted().max().unwrap_or_default()
     }
 
-    /// The covering holders of the volume, each with the incarnation of its lease.
-    pub(super) fn coverings_of(&self, volume: &NodePath) -> impl Iterator<Item = (SessionId, Incarnation)> {
+    /// The sessions that may have unknown copies in the volume at this time. For each, when the
+    /// leases of these copies end, if that is known.
+    pub(super) fn coverings_of(
+        &self,
+        volume: &NodePath,
+        now: ClusterTime,
+    ) -> impl Iterator<Item = (SessionId, Option<ClusterTime>)> {
         let coverings = self.covering_keys(volume).filter_map(|key| self.tracks.get_key_value(key));
-        coverings.map(|((_, session), track)| (*session, track.incarnation))
+        let coverings = coverings.map(|((_, session), track)| (*session, track.unknown_until()));
+        coverings.filter(move |(_, expires_at)| expires_at.is_none_or(|expires_at| expires_at > now))
     }
 
     fn covering_keys(&self, volume: &NodePath) -> impl Iterator<Item = &(NodePath, SessionId)> {

@@ -19,8 +19,8 @@ pub enum VolumeError {
         /// The upper bound.
         most: Duration,
     },
-    /// The object term is shorter than the volume term, or too long.
-    #[error("object term {got:?}: out of range; expected the volume term, {least:?}, to {most:?}")]
+    /// The object term is out of bounds.
+    #[error("object term {got:?}: out of range; expected {least:?} to {most:?}")]
     ObjectTerm {
         /// The requested term.
         got: Duration,

@@ -276,16 +276,14 @@ pub(crate) fn policy(settings: VolumeSettings, policies: Policies, rng: &mut Rng
     let term = settings.term();
     let waits = policies == Policies::Waiting && rng.chance(500);
     let on_write = if waits { OnWrite::Wait } else { OnWrite::Recall };
+    let least = VolumeSettings::TERM_MIN;
     // Without recalls, no object lease may outlast a volume term.
-    let (least, most) = match on_write {
-        OnWrite::Recall => (term, term * 6),
-        OnWrite::Wait => (VolumeSettings::TERM_MIN, term),
-    };
+    let most = if on_write == OnWrite::Recall { term * 6 } else { term };
     let object_term = match rng.below(10) {
         0 => ObjectTerm::Zero,
         1 if on_write == OnWrite::Recall => ObjectTerm::Infinite,
         2 | 3 => ObjectTerm::Adaptive { percent: *rng.pick(&[1, 20, 100]), least, most },
-        4 => ObjectTerm::Fixed(least),
+        4 | 5 => ObjectTerm::Fixed(least),
         _ => match settings.object_term() {
             ObjectTerm::Fixed(usual) => ObjectTerm::Fixed(usual.clamp(least, most)),
             _ => ObjectTerm::Fixed(most),

@@ -168,7 +168,7 @@ fn session_with_room_after_tidying_is_not_covering() {
     let (left, lease) =
         (holdings.leases.len(), ObjectLease { expires_at: secs(90), source: GrantSource::granted(2_000) });
     holdings.add(&NodePath::root(), &object("/b"), SessionId(1), lease, left, &state);
-    assert_eq!((holdings.check(), holdings.coverings_of(&NodePath::root()).count()), (Ok(()), 0));
+    assert_eq!((holdings.check(), holdings.coverings_of(&NodePath::root(), ClusterTime::ZERO).count()), (Ok(()), 0));
 }
 
 #[test]

@@ -345,3 +345,46 @@ fn waits_for_object_leases_end_in_any_step() {
         is_done = replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. })));
     }
 }
+
+/// Also after a change of leader, when the leader does not know the copies.
+#[test]
+fn object_term_below_the_volume_term_bounds_waits() {
+    let object_term = TERM / 4;
+    for is_failed_over in [false, true] {
+        let mut world = World::with_settings(policy(object_term, OnWrite::Recall, GrantPolicy::All));
+        let _ = world.holder(&data("/a"));
+        let writer = world.session();
+        if is_failed_over {
+            world.fail_over();
+            world.request(writer, Body::Register);
+        }
+        world.write(writer, put("/a", b"1"));
+        assert_eq!(replies(&world.pass(object_term + MARGIN - MILLI)), []);
+        let effects = world.pass(2 * clock::STEP_EVERY);
+        assert!(matches!(answer(&effects), Answer::Written { .. }));
+        // Its copies have ended, so the session is not asked again.
+        assert_eq!(recalls(&world.write(writer, put("/b", b"1"))), []);
+    }
+}
+
+#[test]
+fn late_holder_report_prolongs_no_object_lease() {
+    let object_term = TERM / 4;
+    let mut world = World::with_settings(policy(object_term, OnWrite::Recall, GrantPolicy::All));
+    let (holder, grant) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.fail_over();
+    world.request(writer, Body::Register);
+    let Answer::Registered { coverings } = answer(&world.request(holder, Body::Register)) else { panic!("registered") };
+    world.pass(object_term / 2);
+    let (volume, incarnation, covering) = (NodePath::root(), grant.incarnation, coverings[0].number);
+    let objects = vec![data("/a")];
+    world.request(
+        holder,
+        Body::HolderReport(HolderReportPart { volume, incarnation, covering, part: 0, parts: 1, objects }),
+    );
+    assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1);
+    assert_eq!(replies(&world.pass(object_term / 2 + MARGIN - MILLI)), []);
+    let effects = world.pass(2 * clock::STEP_EVERY);
+    assert!(matches!(answer(&effects), Answer::Written { .. }));
+}

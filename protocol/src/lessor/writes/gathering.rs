@@ -39,10 +39,11 @@ use super::{
 pub(in crate::lessor) struct RecallPlan {
     pub(in crate::lessor) sets: BTreeSet<ObjectSet>,
     leases: BTreeMap<NodePath, Incarnation>,
-    /// When the last object lease ends, if that is known. It is not known for a covering holder in
-    /// a volume whose writes recall: only the ends of its volume leases bound the wait.
+    /// When the last object lease ends, if that is known for all copies (`is_bounded_by_volume` is
+    /// false). If the leader tracks no objects in a volume whose writes recall, only the ends of
+    /// its volume leases bound the wait.
     expires_at: Option<ClusterTime>,
-    is_covering: bool,
+    is_bounded_by_volume: bool,
     /// Whether the session must be asked. False if all its sets are in volumes whose writes send no
     /// recall.
     needs_recall: bool,
@@ -50,8 +51,7 @@ pub(in crate::lessor) struct RecallPlan {
 
 impl RecallPlan {
     /// Adds a volume lease under which the session may have copies, and asks the session for its
-    /// consent. `expires_at` is when the last known object lease ends; `None` for a covering
-    /// holder.
+    /// consent. `expires_at` is when its last object lease ends, if that is known.
     pub(in crate::lessor) fn add(
         &mut self,
         volume: NodePath,
@@ -65,7 +65,7 @@ impl RecallPlan {
     /// As [`RecallPlan::add`], without a recall of its own.
     fn add_unasked(&mut self, volume: NodePath, incarnation: Incarnation, expires_at: Option<ClusterTime>) {
         self.leases.insert(volume, incarnation);
-        self.is_covering |= expires_at.is_none();
+        self.is_bounded_by_volume |= expires_at.is_none();
         self.expires_at = self.expires_at.max(expires_at);
     }
 }
@@ -259,10 +259,9 @@ impl Lessor {
 
     /// Claims the changed sets from the covering holders of their volumes.
     fn claim_from_coverings(&mut self, changed: &ChangedSets, plans: &mut RecallPlans) {
-        let mut coverings: BTreeMap<&NodePath, Vec<SessionId>> = BTreeMap::new();
+        let mut coverings: BTreeMap<&NodePath, Vec<(SessionId, Option<ClusterTime>)>> = BTreeMap::new();
         for volume in changed.by_volume.keys() {
-            let holders = self.object_leases.coverings_of(volume).map(|(session, _)| session).collect();
-            coverings.insert(volume, holders);
+            coverings.insert(volume, self.object_leases.coverings_of(volume, self.clock.expiry_time()).collect());
         }
         let sessions: usize = coverings.values().map(Vec::len).sum();
         // Up to `SETS_MAX` sets are claimed one by one, even if very many sessions may hold them.
@@ -280,11 +279,11 @@ impl Lessor {
                 };
                 merge_sets_to(sets.iter().cloned(), most).into_iter().map(within).collect::<BTreeSet<_>>()
             });
-            for holder in holders {
+            for (holder, expires_at) in holders {
                 // Not merged for the writer: `claim` checks for each set whether it dropped it.
                 let claimed = merged.as_ref().filter(|_| Some(holder) != writer).unwrap_or(sets);
                 for set in claimed {
-                    self.claim(set, (holder, volume, None), plans);
+                    self.claim(set, (holder, volume, expires_at), plans);
                 }
             }
         }
@@ -321,9 +320,9 @@ impl Lessor {
     /// Recalls the claimed sets from a session, unless the write only waits. With more than
     /// `recall_sets_max` sets, the recall names subtrees that include them.
     fn recall(&mut self, write_id: PendingWriteId, holder: SessionId, plan: RecallPlan, cx: &mut StepContext<'_>) {
-        let RecallPlan { sets, leases, expires_at, is_covering, needs_recall } = plan;
+        let RecallPlan { sets, leases, expires_at, is_bounded_by_volume, needs_recall } = plan;
         let Some(epoch) = self.epoch else { return };
-        let expires_at = expires_at.filter(|_| !is_covering);
+        let expires_at = expires_at.filter(|_| !is_bounded_by_volume);
         if !needs_recall {
             return self.writes.wait(write_id, holder, ConsentWait { stamp: None, leases, expires_at });
         }
