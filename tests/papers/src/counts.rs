@@ -1,6 +1,8 @@
 //! The messages that are counted, by their purpose.
 
-use leasehold_protocol::message::Body;
+use std::time::Duration;
+
+use leasehold_protocol::{message::Body, time::Instant};
 
 /// The messages that the server sent and received while they were counted, and the applications'
 /// reads.
@@ -24,6 +26,16 @@ pub struct Counts {
     pub reads: u64,
     /// Reads that were answered from memory, without a message.
     pub hits: u64,
+    /// How long reads waited for a server to validate a copy, all together.
+    pub read_delay: Duration,
+    /// How long writes waited, all together.
+    pub write_delay: Duration,
+    /// Writes of the applications that were acknowledged.
+    pub written: u64,
+    /// The most recalls and consents in any second.
+    pub recalls_peak: u64,
+    /// The present second, and the recalls and consents in it.
+    second: (u64, u64),
 }
 
 impl Counts {
@@ -32,7 +44,13 @@ impl Counts {
         self.renewals + self.acquisitions + self.lists + self.validations + self.recalls
     }
 
-    pub(crate) fn message(&mut self, purpose: Purpose) {
+    pub(crate) fn message(&mut self, purpose: Purpose, now: Instant) {
+        if let Purpose::Recall = purpose {
+            let second = now.as_micros() / 1_000_000;
+            let before = if self.second.0 == second { self.second.1 } else { 0 };
+            self.second = (second, before + 1);
+            self.recalls_peak = self.recalls_peak.max(before + 1);
+        }
         let count = match purpose {
             Purpose::Renewal => &mut self.renewals,
             Purpose::Acquisition => &mut self.acquisitions,
@@ -44,6 +62,15 @@ impl Counts {
             Purpose::Opening => return,
         };
         *count += 1;
+    }
+
+    pub(crate) fn validated(&mut self, delay: Duration) {
+        self.read_delay += delay;
+    }
+
+    pub(crate) fn written(&mut self, delay: Duration) {
+        self.written += 1;
+        self.write_delay += delay;
     }
 
     pub(crate) fn read(&mut self, is_hit: bool) {

@@ -5,6 +5,11 @@
 //! first read after the end of a lease extends it, with a request and a response. A write asks the
 //! sharing caches for approval with one multicast, and each but the writer answers.
 
+/// m_prop of the V system: the propagation of a message, in seconds. (From memory.)
+pub const PROPAGATION: f64 = 0.000_5;
+/// m_proc of the V system: sending or receiving a message, in seconds. (From memory.)
+pub const PROCESSING: f64 = 0.001;
+
 /// The load of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
@@ -40,6 +45,68 @@ impl Load {
     /// ends.
     pub fn approvals(&self) -> f64 {
         if self.sharing > 1.0 { self.clients * self.sharing * self.writes } else { 0.0 }
+    }
+
+    /// The mean delay that consistency adds to a read or a write, in seconds:
+    /// (2 R (m_prop + 2 m_proc) / (1 + R t_c) + W t_a) / (R + W). An approval takes
+    /// t_a = 2 m_prop + (S + 2) m_proc. With a term of zero, no write needs one.
+    pub fn delay(&self, term: f64) -> f64 {
+        let Self { reads, writes, sharing, .. } = *self;
+        let is_approved = sharing > 1.0 && term > 0.0;
+        let approval = if is_approved { 2.0 * PROPAGATION + (sharing + 2.0) * PROCESSING } else { 0.0 };
+        let extension = 2.0 * reads * (PROPAGATION + 2.0 * PROCESSING) / (1.0 + reads * term);
+        (extension + writes * approval) / (reads + writes)
+    }
+
+    /// What Leasehold sends instead, by the rules. `term` is the term at the client, in seconds.
+    ///
+    /// The paper assumes that all S sharers hold a lease at each write, that a write leaves the
+    /// writer's lease as it was, and that one multicast asks all holders. In Leasehold the answer
+    /// to a write brings a new lease, a recall ends a lease, and each holder gets a recall of its
+    /// own. So a client goes through cycles. It holds a lease, until the first of three events:
+    /// the term ends, another client writes, or it writes itself. Its next read or write brings a
+    /// new lease. All waits but that for the end of the term are exponential, so means follow.
+    pub fn by_rules(&self, term: f64) -> ByRules {
+        let Self { clients, reads, writes, sharing } = *self;
+        let others = (sharing - 1.0) * writes;
+        let ending = others + writes;
+        if term == 0.0 {
+            return ByRules { validations: 2.0 * clients * reads, recalls: 0.0, validating_reads: 1.0 };
+        }
+        if term.is_infinite() && ending == 0.0 {
+            return ByRules { validations: 0.0, recalls: 0.0, validating_reads: 0.0 };
+        }
+        // The probability that the term ends first, and the mean time until one of the events.
+        let (lasts, held) = match ending > 0.0 {
+            true => ((-ending * term).exp(), (1.0 - (-ending * term).exp()) / ending),
+            false => (1.0, term),
+        };
+        // After its own write, the client has a new lease at once.
+        let cycle = held + (1.0 - held * writes) / (reads + writes);
+        let validating = lasts * reads / (reads + writes) / cycle;
+        ByRules {
+            validations: 2.0 * clients * validating,
+            recalls: 2.0 * clients * held * others / cycle,
+            validating_reads: validating / reads,
+        }
+    }
+}
+
+/// The messages of Leasehold by its rules, per second, and the share of reads that wait.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ByRules {
+    /// Reads that validate a copy, and their answers.
+    pub validations: f64,
+    /// Recalls and consents.
+    pub recalls: f64,
+    /// The share of reads that validate a copy.
+    pub validating_reads: f64,
+}
+
+impl ByRules {
+    /// All messages for consistency, per second.
+    pub fn messages(&self) -> f64 {
+        self.validations + self.recalls
     }
 }
 

@@ -7,10 +7,16 @@
 //! `cargo run --release -p leasehold-papers` prints the curves.
 
 pub mod gray_cheriton;
+pub mod popular;
+pub mod replay_1989;
+pub mod tiers;
+pub mod volume_terms;
 
 mod counts;
+mod plot;
 mod workload;
 mod world;
 
 pub use counts::Counts;
+pub use plot::{Curve, Plot};
 pub use workload::{Workload, run};

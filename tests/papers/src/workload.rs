@@ -5,16 +5,17 @@ use std::time::Duration;
 use leasehold_model::rng::Rng;
 use leasehold_protocol::{
     command::Write,
+    lease_policy::ObjectTerm,
     object::Object,
     path::NodePath,
     time::DriftAllowance,
-    volume::{Tracking, VolumeSettings},
+    volume::{TICK_MAX, Tracking, VolumeSettings, margin_of_drift},
 };
 
 use crate::{
     counts::Counts,
     gray_cheriton::{Load, client_term},
-    world::{Applications, DELAY, World},
+    world::{Applications, COMMIT, DELAY, World},
 };
 
 /// The rates of reads and writes, the sharing of files, and the volume term.
@@ -32,8 +33,12 @@ pub struct Workload {
     pub reads: f64,
     /// Writes per second by each client.
     pub writes: f64,
-    /// The volume term. Object leases last for a day.
+    /// The volume term.
     pub term: Duration,
+    /// The object term.
+    pub object_term: ObjectTerm,
+    /// How long a commit takes, and a proof of leadership.
+    pub commit: Duration,
     /// For how long messages are counted.
     pub measured: Duration,
 }
@@ -42,7 +47,43 @@ impl Workload {
     /// The V system's rates: 20 clients, counted for 3,000 s.
     pub fn v_system(seed: u64, sharing: usize, files: u64, term: Duration) -> Self {
         let measured = Duration::from_secs(3000);
-        Self { seed, clients: 20, sharing, files, reads: 0.864, writes: 0.040, term, measured }
+        let object_term = ObjectTerm::Fixed(OBJECT_TERM);
+        let (reads, writes) = (0.864, 0.040);
+        Self { seed, clients: 20, sharing, files, reads, writes, term, object_term, commit: COMMIT, measured }
+    }
+
+    /// The V system's rates with a lease for each file, as in the paper: object leases with this
+    /// term, under volume leases that outlast the run. One server without a log, so a commit takes
+    /// no time. 20 clients, or as many as share each file.
+    pub fn file_leases(seed: u64, sharing: usize, object_term: ObjectTerm) -> Self {
+        let clients = sharing.max(20);
+        let term = VolumeSettings::TERM_MAX;
+        Self { clients, object_term, commit: Duration::ZERO, ..Self::v_system(seed, sharing, 1, term) }
+    }
+
+    /// From a request to its answer, if the server answers at once.
+    pub fn round_trip() -> Duration {
+        2 * DELAY
+    }
+
+    /// The load in the words of the paper, for one file of each group.
+    pub fn load(&self) -> Load {
+        let (clients, sharing) = (self.clients as f64, self.sharing as f64);
+        Load { clients, reads: self.reads, writes: self.writes, sharing }
+    }
+
+    /// For how many seconds a client counts on an object lease: the paper's t_c.
+    pub fn object_term_at_client(&self) -> f64 {
+        let of = |term: Duration| {
+            let allowance = DriftAllowance::DEFAULT.over(term).as_secs_f64();
+            client_term(term.as_secs_f64(), 2.0 * DELAY.as_secs_f64(), allowance)
+        };
+        match self.object_term {
+            ObjectTerm::Zero => 0.0,
+            ObjectTerm::Fixed(term) => of(term),
+            ObjectTerm::Infinite => f64::INFINITY,
+            ObjectTerm::Adaptive { .. } => panic!("the paper has no such term"),
+        }
     }
 
     /// The paper's formula for this workload, in messages per second, with one lease for each file.
@@ -88,8 +129,11 @@ struct Poisson {
 ///
 /// If the term is out of bounds, or if something happens that is impossible without a fault.
 pub fn run(load: Workload) -> Counts {
-    let settings = VolumeSettings::new(load.term, OBJECT_TERM, MARGIN, Tracking::Objects, DriftAllowance::DEFAULT);
-    let mut world = World::new(settings.expect("a term within bounds"), load.clients, WARM_UP);
+    let drift = DriftAllowance::DEFAULT;
+    // The paper's ε, or the least margin of a volume with a long term.
+    let margin = MARGIN.max(margin_of_drift(load.term, TICK_MAX, drift));
+    let settings = VolumeSettings::new(load.term, load.object_term, margin, Tracking::Objects, drift);
+    let mut world = World::new(settings.expect("terms within bounds"), load.clients, WARM_UP, load.commit);
     // All clients connect. The first of each group makes its files. Then all read and write.
     for client in 0..load.clients {
         world.connect(client, Duration::from_millis(10));

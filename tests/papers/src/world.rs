@@ -19,6 +19,7 @@ use leasehold_protocol::{
     lessor::LessorInput,
     message::{Consent, Request},
     object::Object,
+    path::NodePath,
     planted::Planted,
     state::State,
     time::{DriftAllowance, Instant},
@@ -29,8 +30,8 @@ use crate::counts::{Counts, Purpose};
 
 /// From a client to the server, or back: the V system's propagation, and the handling at both ends.
 pub(crate) const DELAY: Duration = Duration::from_micros(2_500);
-/// The time that a commit takes.
-const COMMIT: Duration = Duration::from_millis(1);
+/// The time that a commit takes, and a proof of leadership.
+pub(crate) const COMMIT: Duration = Duration::from_millis(1);
 
 /// The applications of all clients.
 pub(crate) trait Applications {
@@ -61,6 +62,8 @@ pub(crate) struct World<O> {
     counts: Counts,
     /// Nothing is counted before this time.
     counts_from: Instant,
+    /// How long a commit takes, and a proof of leadership.
+    commit: Duration,
     events: EventQueue<Instant, Event<O>>,
     requests: u64,
     state: State,
@@ -76,7 +79,7 @@ pub(crate) struct World<O> {
 
 impl<O> World<O> {
     /// A leader, and clients that are not connected yet. Counting begins after the warm-up.
-    pub(crate) fn new(settings: VolumeSettings, clients: usize, warm_up: Duration) -> Self {
+    pub(crate) fn new(settings: VolumeSettings, clients: usize, warm_up: Duration, commit: Duration) -> Self {
         let now = Instant::from_micros(1_000_000);
         let state = State::new(settings);
         let mut server = ServerShell::default();
@@ -91,6 +94,7 @@ impl<O> World<O> {
             now,
             counts: Counts::default(),
             counts_from: now.after(warm_up),
+            commit,
             events: EventQueue::default(),
             requests: 0,
             state,
@@ -114,6 +118,17 @@ impl<O> World<O> {
         self.later(after, Event::Act(operation));
     }
 
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// How many object leases the clients have at this time. The leader knows them for a margin
+    /// longer.
+    pub(crate) fn object_leases(&self) -> u64 {
+        let copies = self.clients.iter().flat_map(|client| client.shell.cache.copies.values());
+        copies.filter(|copy| copy.validity.until > self.now).count() as u64
+    }
+
     /// The application of a client reads.
     pub(crate) fn read(&mut self, client: usize, object: Object) {
         let shell = &mut self.clients[client].shell;
@@ -122,14 +137,19 @@ impl<O> World<O> {
             self.counts.read(is_hit);
         }
         if !is_hit {
-            let (_, input) = shell.begin_read(object, LeaseRequest::Implicit, (0, 0));
+            // A read without a copy fetches data. That is no delay for consistency, unless nobody
+            // may keep copies.
+            let is_polled = !self.state.volume(&NodePath::root()).expect("the root").settings.has_object_leases();
+            let has_copy = is_polled || shell.cache.copies.contains_key(&object);
+            let (_, input) =
+                shell.begin_read(object, LeaseRequest::Implicit, (usize::from(has_copy), self.now.as_micros()));
             self.step_client(client, input);
         }
     }
 
     /// The application of a client writes.
     pub(crate) fn write(&mut self, client: usize, change: Write) {
-        let (_, input) = self.clients[client].shell.begin_write(change, 0);
+        let (_, input) = self.clients[client].shell.begin_write(change, self.now.as_micros());
         self.step_client(client, input);
     }
 
@@ -184,7 +204,15 @@ impl<O> World<O> {
 
     fn count(&mut self, purpose: Purpose) {
         if self.now >= self.counts_from {
-            self.counts.message(purpose);
+            self.counts.message(purpose, self.now);
+        }
+    }
+
+    /// Something that began at `since` has ended.
+    fn delayed(&mut self, since: u64, count: impl FnOnce(&mut Counts, Duration)) {
+        let since = Instant::from_micros(since);
+        if since >= self.counts_from {
+            count(&mut self.counts, self.now.since(since));
         }
     }
 
@@ -194,8 +222,16 @@ impl<O> World<O> {
             for effect in self.clients[place].shell.holder.step(input, self.now) {
                 match self.clients[place].shell.carry_out(effect, &mut inputs) {
                     // A volume without reads lapses.
-                    ClientEvent::Done | ClientEvent::Served(..) => {}
-                    ClientEvent::WriteDone(_, _, result) => drop(result.expect("nothing refuses it")),
+                    ClientEvent::Done => {}
+                    ClientEvent::Served(served, _) => {
+                        for (_, read) in served.into_iter().filter(|(_, read)| read.begun == 1) {
+                            self.delayed(read.since, Counts::validated);
+                        }
+                    }
+                    ClientEvent::WriteDone(_, write, result) => {
+                        result.expect("nothing refuses it");
+                        self.delayed(write.expect("it waits for ever").since, Counts::written);
+                    }
                     ClientEvent::Effect(HolderEffect::Send { send_id, request }) => {
                         self.later(DELAY, Event::Request { client: place, send_id, request });
                     }
@@ -227,7 +263,7 @@ impl<O> World<O> {
                     self.count(Purpose::Recall);
                     self.later(DELAY, Event::ToClient(to, HolderInput::Recalled(recall)));
                 }
-                ServerEvent::Prove(round) => self.later(COMMIT, Event::Proven(round)),
+                ServerEvent::Prove(round) => self.later(self.commit, Event::Proven(round)),
                 ServerEvent::Wrong(what) => panic!("{what}"),
             }
         }
@@ -238,7 +274,7 @@ impl<O> World<O> {
 
     fn propose(&mut self) {
         while let Some(proposal) = self.server.take_proposal(self.now) {
-            self.committed = self.committed.max(self.now.after(COMMIT));
+            self.committed = self.committed.max(self.now.after(self.commit));
             self.events.add(self.committed, Event::Commit(proposal));
         }
     }

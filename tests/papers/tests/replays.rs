@@ -1,0 +1,113 @@
+//! The results of papers, replayed by the rules, and the pages that show them. Expected values come
+//! from the papers' formulas.
+
+use std::{fs, path::Path, time::Duration};
+
+use leasehold_papers::{
+    Workload,
+    gray_cheriton::Load,
+    popular,
+    replay_1989::{self, CONSISTENCY_SHARE, Point, SHARING, point_of},
+    tiers,
+};
+use leasehold_protocol::lease_policy::ObjectTerm;
+
+/// The file in docs/papers has this text: it was made by this version.
+fn page_has(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/papers").join(name);
+    let page = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(page.contains(text), "docs/papers/{name} is out of date; expected\n{text}");
+}
+
+fn is_near(counted: f64, expected: f64, share: f64) -> bool {
+    (counted - expected).abs() <= expected * share
+}
+
+fn at(points: &[Point], sharing: usize, term: ObjectTerm) -> &Point {
+    points.iter().find(|point| point.sharing == sharing && point.term == term).expect("it was run")
+}
+
+/// All messages, in shares of all messages with a term of zero. Those that do not serve consistency
+/// are the same with any term.
+fn total(point: &Point, polling: &Point) -> f64 {
+    1.0 - CONSISTENCY_SHARE + CONSISTENCY_SHARE * point.counted / polling.counted
+}
+
+#[test]
+fn gray_and_cheriton_1989() {
+    let points = replay_1989::points(1, replay_1989::MEASURED);
+    for point in &points {
+        assert!(is_near(point.counted, point.rules, 0.05), "{point:?}");
+        if let Some(expected) = point.rules_delay {
+            assert!(is_near(point.counted_delay, expected, 0.10), "{point:?}");
+        }
+        // The rules ask no more than the paper's server, apart from what a multicast would save.
+        let unicast = if point.sharing > 1 { 2.0 * (1.0 - 1.0 / point.sharing as f64) } else { 1.0 };
+        assert!(point.counted <= point.paper * unicast * 1.05, "{point:?}");
+        assert!(point.counted_delay <= point.paper_delay * 1.05, "{point:?}");
+    }
+    let ten = ObjectTerm::Fixed(Duration::from_secs(10));
+    for sharing in SHARING {
+        let [polling, ten, infinite] =
+            [ObjectTerm::Zero, ten, ObjectTerm::Infinite].map(|term| at(&points, sharing, term));
+        // "A 10 s term ... is within 5 % of what an infinite term achieves."
+        assert!(total(ten, polling) <= total(infinite, polling) * 1.05, "S = {sharing}: {ten:?} {infinite:?}");
+        // "... cuts consistency traffic to 10 % of a zero term's", if nothing is shared.
+        let load = Load::v_system(20.0, sharing as f64);
+        let share = load.messages(Workload::file_leases(1, sharing, ten.term).object_term_at_client());
+        assert!(ten.counted / polling.counted <= share / load.extensions(0.0) * 1.05, "S = {sharing}: {ten:?}");
+    }
+    page_has("gray-cheriton-1989.md", &replay_1989::table(&points));
+    page_has("gray-cheriton-1989.svg", &replay_1989::plot(&points).svg());
+}
+
+/// Without writes, the paper's own formula holds: nothing but the end of a term ends a lease.
+#[test]
+fn formula_of_1989_holds_for_reads_alone() {
+    for term in replay_1989::terms() {
+        let reads = Workload { writes: 0.0, ..Workload::file_leases(1, 1, term) };
+        let point = point_of(&reads);
+        // A session without other requests is renewed at half of its term, 10 min.
+        let sessions = if term == ObjectTerm::Infinite { 2.0 * 20.0 / 300.0 } else { 0.0 };
+        assert!(is_near(point.counted, point.paper + sessions, 0.05), "{point:?}");
+        assert!(is_near(point.counted_delay, point.paper_delay, 0.10), "{point:?}");
+    }
+}
+
+#[test]
+fn peak_of_a_popular_object_is_that_of_its_live_holders() {
+    let runs = popular::runs(1);
+    let [callbacks, leases] = runs;
+    // A recall and a consent for each client but the writer, which is live.
+    assert_eq!(callbacks.peak, 2 * (popular::CLIENTS as u64 - 1));
+    assert_eq!(leases.peak, 2 * (popular::LIVE as u64 - 1));
+    assert!(leases.peak as f64 <= callbacks.peak as f64 * 0.06, "{runs:?}");
+    page_has("yin-1999.md", &popular::table(&runs));
+}
+
+#[test]
+fn two_tiers_and_adaptive_terms_beat_fixed_terms() {
+    let runs = tiers::runs(1, tiers::MEASURED);
+    let (fixed, others): (Vec<&tiers::Run>, Vec<&tiers::Run>) =
+        runs.iter().partition(|run| run.policy.fixed_term().is_some());
+    for run in &fixed {
+        let term = run.policy.fixed_term().expect("it is fixed").as_secs_f64();
+        let (misses, leases) = tiers::formula(term);
+        assert!(is_near(run.misses(), misses, 0.05), "{run:?}: {} misses, {misses} expected", run.misses());
+        assert!(is_near(run.leases, leases, 0.05), "{run:?}: {leases} leases expected");
+    }
+    for run in others {
+        // A fixed term with as many leases would cost more messages. Between two fixed terms, the
+        // curve is below the line.
+        let (below, above) = fixed
+            .windows(2)
+            .map(|pair| (pair[0], pair[1]))
+            .find(|(below, above)| (below.leases..above.leases).contains(&run.leases))
+            .unwrap_or_else(|| panic!("{run:?} is between no two fixed terms"));
+        let share = (run.leases - below.leases) / (above.leases - below.leases);
+        let line = below.messages() + share * (above.messages() - below.messages());
+        assert!(run.messages() < line, "{run:?}: {} messages, {line} on the line", run.messages());
+    }
+    page_has("tiers.md", &tiers::table(&runs));
+    page_has("tiers.svg", &tiers::plot(&runs).svg());
+}
