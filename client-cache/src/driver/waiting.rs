@@ -18,8 +18,8 @@ pub(crate) const READS_MAX: usize = 1 << 16;
 /// The most unanswered writes of one client. A client refuses one more as busy.
 pub(crate) const WRITES_MAX: usize = 1 << 16;
 
-/// The most encoded bytes of one client's unanswered writes, not counting the last of them. Beyond it,
-/// a client refuses one more write as busy.
+/// The most encoded bytes of one client's unanswered writes, not counting the last of them. Beyond
+/// it, a client refuses one more write as busy.
 pub(crate) const WRITES_BYTES_MAX: usize = 256 << 20;
 
 /// An unanswered write.
