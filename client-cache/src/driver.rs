@@ -152,8 +152,12 @@ impl StepOrigin {
 
 impl Driver {
     pub(crate) fn new(options: Options, spread_permille: u16) -> Self {
-        let config =
-            HolderConfig { drift_allowance: options.drift, spread_permille, ..HolderConfig::new(options.name.clone()) };
+        let config = HolderConfig {
+            drift_allowance: options.drift,
+            spread_permille,
+            renewal: options.renewal,
+            ..HolderConfig::new(options.name.clone())
+        };
         let core = DriverCore {
             holder: Holder::new(config),
             leases: VolumeLeases::default(),

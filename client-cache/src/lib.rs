@@ -152,6 +152,7 @@ pub use leasehold_protocol::{
     change::{Change, ChangeReason, Event, EventKind},
     command::{Attach, Condition, WriteRefusal, Written},
     drift::Excess as ClockExcess,
+    holder::RenewalMode,
     id::{LeaseId, LockId, Revision, SessionId, Token},
     lease_name::{LEASE_NAME_MAX_BYTES, LeaseName, LeaseNameError},
     lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::time::DriftAllowance;
+use leasehold_protocol::{holder::RenewalMode, time::DriftAllowance};
 
 /// How a client connects, and how large its cache is. Only the endpoints have no default.
 ///
@@ -28,6 +28,7 @@ pub struct Options {
     pub(crate) drift: DriftAllowance,
     pub(crate) timeout: Duration,
     pub(crate) is_lazy: bool,
+    pub(crate) renewal: RenewalMode,
 }
 
 impl Options {
@@ -48,6 +49,7 @@ impl Options {
             drift: DriftAllowance::DEFAULT,
             timeout: Self::TIMEOUT_DEFAULT,
             is_lazy: false,
+            renewal: RenewalMode::Ahead,
         }
     }
 
@@ -88,6 +90,19 @@ impl Options {
     /// than the servers' setting for the clocks of clients.
     pub fn drift(mut self, drift: DriftAllowance) -> Self {
         self.drift = drift;
+        self
+    }
+
+    /// When the client renews its volume leases: before they end, unless set.
+    ///
+    /// ```
+    /// use leasehold_client_cache::{Options, RenewalMode};
+    ///
+    /// // A program that reads its configuration once a minute, and may wait for a round trip then.
+    /// let options = Options::from_env().renewal(RenewalMode::OnDemand);
+    /// ```
+    pub fn renewal(mut self, renewal: RenewalMode) -> Self {
+        self.renewal = renewal;
         self
     }
 

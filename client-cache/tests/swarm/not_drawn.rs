@@ -35,6 +35,7 @@ pub const NOT_DRAWN: &[&str] = &[
     "Options::from_env",
     "Options::name",
     "Options::new",
+    "Options::renewal",
     "Options::timeout",
     "PutBuilder::attach",
     "PutBuilder::condition",

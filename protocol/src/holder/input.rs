@@ -15,6 +15,24 @@ use crate::{
     time::DriftAllowance,
 };
 
+/// When a client renews its volume leases. Leases with attached nodes or locks are always renewed
+/// ahead.
+///
+/// No choice makes a read stale. A lease that is not renewed ends, and the next read gets a new
+/// one. If nothing has changed, that makes the client's copies valid again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum RenewalMode {
+    /// While the volume is in use, a message of its own renews the lease before it ends, so no read
+    /// waits for a lease. Other requests renew it too.
+    #[default]
+    Ahead,
+    /// Only requests that are sent anyway renew the lease. This saves messages if the application
+    /// reads less than about once in a term.
+    OnDemand,
+    /// Nothing renews the lease: a dead client delays a write by what is left of one term.
+    Never,
+}
+
 /// Configuration of a holder, fixed when it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HolderConfig {
@@ -26,6 +44,8 @@ pub struct HolderConfig {
     /// A number from 0 to 1000, drawn once by the code that starts the client. It spreads the
     /// renewals and retries of many clients over time.
     pub spread_permille: u16,
+    /// When to renew volume leases.
+    pub renewal: RenewalMode,
     /// Bounds of the holder's queues and tables.
     pub bounds: HolderBounds,
     /// Bugs that a test build puts back.
@@ -36,7 +56,7 @@ impl HolderConfig {
     /// The default drift allowance and bounds, no spread, and the default of [`Planted`].
     pub fn new(name: impl Into<String>) -> Self {
         let (drift_allowance, bounds, planted) = (DriftAllowance::DEFAULT, HolderBounds::DEFAULT, Planted::default());
-        Self { name: name.into(), drift_allowance, spread_permille: 0, bounds, planted }
+        Self { name: name.into(), drift_allowance, spread_permille: 0, renewal: RenewalMode::Ahead, bounds, planted }
     }
 }
 

@@ -67,7 +67,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 pub use bounds::HolderBounds;
 pub use effect::{ConnectionNews, HolderEffect, ReadFailure, WatchFailure, WriteFailure};
-pub use input::{HolderConfig, HolderInput, ReadId, SendId, WatchId, WriteId};
+pub use input::{HolderConfig, HolderInput, ReadId, RenewalMode, SendId, WatchId, WriteId};
 pub use watches::WATCH_WAIT;
 
 use self::{
@@ -146,7 +146,7 @@ impl Holder {
             in_flight: RequestsInFlight::default(),
             send_queue: SendQueue::default(),
             piggyback: Piggyback::default(),
-            volumes: KnownVolumes::new(&config.bounds),
+            volumes: KnownVolumes::new(&config),
             copies: CachedCopies::default(),
             recalls: RecallMemory::new(&config.bounds),
             acquisitions: BTreeMap::new(),

@@ -297,7 +297,7 @@ impl Holder {
         self.stamp_seen = Stamp::default();
         self.send_queue = Default::default();
         self.piggyback = Default::default();
-        self.volumes = KnownVolumes::new(&self.config.bounds);
+        self.volumes = KnownVolumes::new(&self.config);
         self.copies = Default::default();
         self.recalls = RecallMemory::new(&self.config.bounds);
         self.acquisitions.clear();

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{HolderBounds, pace::Pace, validity::VolumeValidity};
+use super::{HolderConfig, RenewalMode, pace::Pace, validity::VolumeValidity};
 use crate::{
     id::{Incarnation, LockId, Revision, Stamp, VolumeGeneration},
     lease_policy::LeaseOffer,
@@ -97,15 +97,21 @@ impl KnownVolume {
         !self.attached.is_empty() || !self.locks.is_empty()
     }
 
-    /// Whether to ask for a renewal.
-    fn wants_renewal(&self) -> bool {
-        self.is_used || self.is_counted_on()
+    /// Whether a request that is sent anyway asks for a renewal.
+    fn wants_renewal(&self, renewal: RenewalMode) -> bool {
+        self.is_bound() || (renewal != RenewalMode::Never && self.is_used) || self.is_counted_on(renewal)
+    }
+
+    /// Whether a request is sent just to renew.
+    fn wants_message(&self, renewal: RenewalMode) -> bool {
+        self.is_bound() || (renewal == RenewalMode::Ahead && self.wants_renewal(renewal))
     }
 
     /// Whether to ask for a renewal even if the lease has ended on this clock, because it may still
     /// exist on the server.
-    fn is_counted_on(&self) -> bool {
-        self.is_bound() || self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted)
+    fn is_counted_on(&self, renewal: RenewalMode) -> bool {
+        let is_awaited = self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted);
+        self.is_bound() || (renewal == RenewalMode::Ahead && is_awaited)
     }
 }
 
@@ -131,13 +137,15 @@ pub(super) struct KnownVolumes {
     forgotten_stamp: Stamp,
     /// Bound of `map`.
     volumes_max: usize,
+    renewal: RenewalMode,
 }
 
 impl KnownVolumes {
     /// Knows only the root, which is always a volume.
-    pub(super) fn new(bounds: &HolderBounds) -> Self {
+    pub(super) fn new(config: &HolderConfig) -> Self {
         let map = BTreeMap::from([(NodePath::root(), KnownVolume::default())]);
-        Self { map, forgotten_stamp: Stamp::default(), volumes_max: bounds.volumes_max }
+        let (volumes_max, renewal) = (config.bounds.volumes_max, config.renewal);
+        Self { map, forgotten_stamp: Stamp::default(), volumes_max, renewal }
     }
 
     /// The nearest known volume at or above a path.
@@ -218,9 +226,10 @@ impl KnownVolumes {
         };
         let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
         for (top, volume) in &self.map {
-            let wanted = volume.wants_renewal();
+            let wanted = volume.wants_renewal(self.renewal);
             let Some(lease) = &volume.lease else { continue };
-            let fits = touched.as_ref() == Some(top)
+            let is_touched = touched.as_ref() == Some(top) && (self.renewal != RenewalMode::Never || wanted);
+            let fits = is_touched
                 || (wanted
                     && (reason == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
@@ -247,7 +256,7 @@ impl KnownVolumes {
     pub(super) fn are_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for volume in self.map.values_mut() {
-            let (wanted, is_counted_on) = (volume.wants_renewal(), volume.is_counted_on());
+            let (wanted, is_counted_on) = (volume.wants_message(self.renewal), volume.is_counted_on(self.renewal));
             let Some(lease) = &mut volume.lease else { continue };
             // A lease that has ended on this clock, and whose end put the session in jeopardy, may
             // still exist on the server. Ask for it too.
@@ -269,7 +278,7 @@ impl KnownVolumes {
     pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
         let mut endangered = false;
         for volume in self.map.values_mut() {
-            let is_counted_on = volume.is_counted_on();
+            let is_counted_on = volume.is_counted_on(self.renewal);
             let Some(lease) = &mut volume.lease else { continue };
             if now >= lease.until && !lease.has_expired {
                 lease.has_expired = true;
@@ -285,7 +294,7 @@ impl KnownVolumes {
             let lease = volume.lease.as_ref()?;
             match (has_leader, lease.has_expired) {
                 (true, false) => Some(lease.pace.due.min(lease.until)),
-                (true, true) => volume.is_counted_on().then_some(lease.pace.due),
+                (true, true) => volume.is_counted_on(self.renewal).then_some(lease.pace.due),
                 (false, false) => Some(lease.until),
                 (false, true) => None,
             }
@@ -296,7 +305,7 @@ impl KnownVolumes {
     /// Whether a lease in use has ended on this clock and still waits for its renewal.
     pub(super) fn are_overdue(&self) -> bool {
         let has_expired = |volume: &&KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.has_expired);
-        self.map.values().filter(has_expired).any(KnownVolume::is_counted_on)
+        self.map.values().filter(has_expired).any(|volume| volume.is_counted_on(self.renewal))
     }
 
     /// Whether some lease will hold at that time without another promise.
@@ -329,12 +338,12 @@ pub(super) fn at_and_above(path: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::HolderBounds, *};
 
     #[test]
     fn the_nearest_volume_is_the_longest_known_top() {
         let path = |text: &str| NodePath::parse(text).expect("valid");
-        let mut volumes = KnownVolumes::new(&HolderBounds::DEFAULT);
+        let mut volumes = KnownVolumes::new(&HolderConfig::new("test"));
         volumes.learn(&path("/a"));
         volumes.learn(&path("/a/b/c"));
         assert_eq!(volumes.nearest(&path("/a/b/c/d")), path("/a/b/c"));
@@ -357,7 +366,7 @@ mod tests {
             pace: Pace { term: Duration::ZERO, due: Instant::ZERO, is_wanted: false },
             has_expired,
         };
-        let mut volumes = KnownVolumes::new(&HolderBounds::DEFAULT);
+        let mut volumes = KnownVolumes::new(&HolderConfig::new("test"));
         volumes.learn(&path("/0")).lease = Some(lease(false));
         volumes.learn(&path("/1")).lease = Some(lease(true));
         volumes.learn(&path("/2")).lease = Some(lease(true));
@@ -378,7 +387,7 @@ mod tests {
     #[test]
     fn renewals_beyond_one_request_join_the_next() {
         let (term, now) = (Duration::from_secs(10), Instant::ZERO.after(Duration::from_secs(100)));
-        let mut volumes = KnownVolumes::new(&HolderBounds::DEFAULT);
+        let mut volumes = KnownVolumes::new(&HolderConfig::new("test"));
         let count = 2 * RENEWALS_MAX + 1;
         for number in 0..count {
             let volume = volumes.learn(&NodePath::parse(&format!("/{number}")).expect("a path"));

@@ -55,12 +55,12 @@ impl Lessor {
         let most = self.config.bounds.scan_max;
         let rows = objects.into_iter().flat_map(|object| {
             let holders = self.object_leases.few_holders(&object, most, self.clock.expiry_time(), cx.state);
-            holders.into_iter().map(move |(session, volume, expires_at)| HolderInfo {
-                session,
-                name: name(session, cx.state),
+            holders.into_iter().map(move |holder| HolderInfo {
+                session: holder.session,
+                name: name(holder.session, cx.state),
                 object: object.clone(),
-                is_covering: expires_at.is_none(),
-                remaining: self.remaining(session, &volume, expires_at, cx.state),
+                is_covering: holder.is_covering,
+                remaining: self.remaining(holder.session, &holder.volume, holder.expires_at, cx.state),
             })
         });
         self.few(rows)

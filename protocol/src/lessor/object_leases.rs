@@ -133,6 +133,17 @@ struct SubtreeCopies {
     newest: u64,
 }
 
+/// A session that may hold an object, for inspection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PossibleHolder {
+    pub(super) session: SessionId,
+    pub(super) volume: NodePath,
+    /// When its object lease ends, if that is known.
+    pub(super) expires_at: Option<ClusterTime>,
+    /// The session may have copies that the leader does not know.
+    pub(super) is_covering: bool,
+}
+
 /// When the last object lease of each session ends, by the volume of its volume lease.
 type ExactHolders = BTreeMap<(SessionId, NodePath), ClusterTime>;
 
@@ -236,6 +247,24 @@ impl ObjectLeases {
         self.tracks.insert(key, track);
     }
 
+    /// Tracks a volume lease in another way, because the volume's settings have changed. The
+    /// session has no copy in the volume.
+    pub(super) fn track_anew(&mut self, volume: &NodePath, session: SessionId, tracking: CopyTracking) {
+        let key = (volume.clone(), session);
+        let Some(track) = self.tracks.get_mut(&key) else { return };
+        track.tracking = tracking;
+        self.coverings.remove(&key);
+        if track.is_covering() {
+            self.coverings.insert(key.clone());
+        }
+        match track.tracking {
+            CopyTracking::Covering => self.make_covering(&key),
+            CopyTracking::Exact | CopyTracking::AwaitingReport { .. } => {
+                self.counting.insert(track.incarnation, key);
+            }
+        }
+    }
+
     /// Stops tracking a volume lease that has ended. Every object lease under it ends too (S2).
     pub(super) fn end_tracking(&mut self, volume: &NodePath, session: SessionId) {
         let key = (volume.clone(), session);
@@ -281,6 +310,7 @@ impl ObjectLeases {
             self.tidy_of(session, FORGOTTEN_PER_STEP);
         }
         if self.is_full(&key, most) {
+            reached(reached::Bound::SessionObjects);
             return self.make_covering(&key);
         }
         if let Some(track) = self.tracks.get_mut(&key) {
@@ -305,7 +335,6 @@ impl ObjectLeases {
 
     fn make_covering(&mut self, key: &(NodePath, SessionId)) {
         let Some(track) = self.tracks.get_mut(key) else { return };
-        reached(reached::Bound::SessionObjects);
         track.entries = 0;
         self.counting.remove(&track.incarnation);
         let (volume, session) = key.clone();
@@ -427,21 +456,30 @@ impl ObjectLeases {
         }
     }
 
-    /// The sessions that may hold the object, for inspection. A known object lease has an end, a
-    /// covering has none. It examines the first `most` entries of each kind.
+    /// The sessions that may hold the object, for inspection. It examines the first `most` entries
+    /// of each kind.
     pub(super) fn few_holders(
         &self,
         object: &Object,
         most: usize,
         now: ClusterTime,
         state: &State,
-    ) -> Vec<(SessionId, NodePath, Option<ClusterTime>)> {
+    ) -> Vec<PossibleHolder> {
         let entries = self.by_lease(self.known_at(&ObjectSet::One(object.clone()), now).take(most).flatten());
-        let mut holders: BTreeMap<_, _> =
-            entries.into_iter().map(|(lease, expires_at)| (lease, Some(expires_at))).collect();
-        let coverings = self.covering_keys(state.volume_of(&object.path).0).take(most);
-        holders.extend(coverings.map(|(volume, session)| ((*session, volume.clone()), None)));
-        holders.into_iter().map(|((session, volume), expires_at)| (session, volume, expires_at)).collect()
+        let known = entries.into_iter().map(|((session, volume), expires_at)| PossibleHolder {
+            session,
+            volume,
+            expires_at: Some(expires_at),
+            is_covering: false,
+        });
+        let mut holders: BTreeMap<SessionId, PossibleHolder> = known.map(|holder| (holder.session, holder)).collect();
+        let volume = state.volume_of(&object.path).0;
+        for (session, unknown_until) in self.coverings_of(volume, now).take(most) {
+            let known = holders.remove(&session).and_then(|holder| holder.expires_at);
+            let expires_at = unknown_until.map(|unknown_until| known.map_or(unknown_until, |at| at.max(unknown_until)));
+            holders.insert(session, PossibleHolder { session, volume: volume.clone(), expires_at, is_covering: true });
+        }
+        holders.into_values().collect()
     }
 
     /// The number of entries examined, and the sessions with known object leases in the set: each

@@ -149,17 +149,20 @@ impl Lessor {
     }
 
     /// Forgets the object leases in a volume whose borders or settings have changed, because the
-    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended.
+    /// lessor has recalled all copies. If the volume was removed, the leases on it have ended. Else
+    /// its new settings say how to track them.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
         let subtree = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&subtree, self.clock.expiry_time()) {
             let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
             self.object_leases.drop_through(&subtree, session, granted);
         }
-        if state.volume(top).is_some() {
-            return;
-        }
         for session in self.object_leases.sessions_on(top) {
+            if state.volume(top).is_some() {
+                let tracking = self.copy_tracking(top, None, state);
+                self.object_leases.track_anew(top, session, tracking);
+                continue;
+            }
             self.lease_ends.remove(&LeaseKey::Volume(session, top.clone()));
             self.object_leases.end_tracking(top, session);
             self.end_waits_without_lease(session, top);

@@ -90,6 +90,7 @@ impl World {
         let config = HolderConfig {
             drift_allowance: self.profile.drift,
             spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
+            renewal: self.profile.renewal,
             bounds: self.swarm().map(|swarm| swarm.client_bounds).unwrap_or_default(),
             planted: self.planted,
             ..HolderConfig::new(format!("client {place}"))

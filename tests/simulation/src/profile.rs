@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use leasehold_model::rng::Rng;
 use leasehold_protocol::{
+    holder::RenewalMode,
     lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     limits::Limits,
     object::{Object, ObjectKind},
@@ -96,6 +97,8 @@ pub(crate) struct Profile {
     /// A client whose consents never arrive. Its other messages do.
     pub(crate) mute: Option<usize>,
     pub(crate) policies: Policies,
+    /// When the clients renew their volume leases.
+    pub(crate) renewal: RenewalMode,
     pub(crate) volume: VolumeSettings,
     /// Possible settings of a second volume, if there is one.
     pub(crate) inner: Vec<VolumeSettings>,
@@ -160,6 +163,11 @@ impl Profile {
         let volume = if rng.chance(100) { with_small_margin(&volume) } else { volume };
         let has_inner = rng.chance(400);
         let inner = if has_inner { (0..3).map(|_| settings(drift, policies, rng)).collect() } else { Vec::new() };
+        let renewal = match rng.below(10) {
+            0 => RenewalMode::Never,
+            1 | 2 => RenewalMode::OnDemand,
+            _ => RenewalMode::Ahead,
+        };
         let limits = Limits {
             session_objects_max: if rng.chance(100) { 1 } else { Limits::default().session_objects_max },
             ..Limits::default()
@@ -177,6 +185,7 @@ impl Profile {
             rogue,
             mute: rng.chance(60).then(|| rng.index(clients)),
             policies,
+            renewal,
             volume,
             inner,
             limits,

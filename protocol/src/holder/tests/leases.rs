@@ -488,7 +488,7 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
 
 #[test]
 fn late_answer_for_a_volume_that_was_forgotten_begins_no_lease() {
-    let mut volumes = crate::holder::volume_leases::KnownVolumes::new(&HolderBounds::DEFAULT);
+    let mut volumes = crate::holder::volume_leases::KnownVolumes::new(&HolderConfig::new("test"));
     volumes.learn(&path("/v")).begun = stamp(51);
     volumes.forget(&path("/v"));
     assert_eq!([volumes.begun(&path("/v")), volumes.learn(&path("/v")).begun], [stamp(51); 2]);

@@ -1,6 +1,6 @@
 //! Volumes whose policy grants leases only to some reads, or to none.
 
-use super::*;
+use super::{super::volume_leases::AttachedNode, *};
 
 impl Client {
     fn read_with(&mut self, read: u64, text: &str, lease: LeaseRequest) -> Vec<HolderEffect> {
@@ -86,4 +86,71 @@ fn shared_fetch_asks_for_what_the_most_demanding_read_wants() {
     assert!(matches!(request.body, Body::Read { lease: LeaseRequest::Explicit, .. }), "{request:?}");
     let effects = client.answer(read, answer(Some(value(10)), Some(grant(2))));
     assert!(matches!(&effects[..], [.., HolderEffect::Serve { reads, .. }] if reads.len() == 3), "{effects:?}");
+}
+
+impl Client {
+    /// Renews its leases in this way. Has a lease on the root from 100 s to 110 s, and a copy.
+    fn renewing(renewal: RenewalMode) -> Self {
+        let mut client = Self::with(|config| config.renewal = renewal).connect();
+        client.holder.settle_clocks();
+        client.lease().cache("/a", 2)
+    }
+
+    /// The messages that only renew, until a lease that is in use has ended.
+    fn heartbeats(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(next) = self.holder.next_deadline().filter(|next| *next < at(112)) {
+            assert!(next > self.now, "{next} is not after {}", self.now);
+            self.now = next;
+            let effects = self.timeout(&["/"]);
+            if let Some((heartbeat, renewed)) = keep_alive(&effects) {
+                assert_eq!(renewed, [root(1)]);
+                count += 1;
+                self.answer_renewing(heartbeat, Answer::Heartbeat(Default::default()));
+            }
+        }
+        self.now = at(112);
+        count
+    }
+
+    /// The leases that a read of another object renews when half of the term has passed.
+    fn renewals_of_a_read(&mut self) -> Vec<Renew> {
+        self.now = at(105);
+        let effects = self.read(3, "/b");
+        self.only(&effects).1.header.renew
+    }
+}
+
+#[test]
+fn renewal_mode_decides_which_requests_renew() {
+    use RenewalMode::{Ahead, Never, OnDemand};
+    for (mode, by_themselves, by_reads) in [(Ahead, true, true), (OnDemand, false, true), (Never, false, false)] {
+        let mut client = Client::renewing(mode);
+        assert_eq!(client.heartbeats() > 0, by_themselves, "{mode:?}");
+        assert_eq!(client.may_serve("/a"), by_themselves, "{mode:?}: the lease holds");
+        let renewals = Client::renewing(mode).renewals_of_a_read();
+        assert_eq!(renewals, if by_reads { vec![root(1)] } else { vec![] }, "{mode:?}");
+    }
+}
+
+/// Also if an unanswered request asked for a renewal.
+#[test]
+fn lease_that_ends_by_the_renewal_mode_is_no_jeopardy() {
+    let mut client = Client::renewing(RenewalMode::OnDemand);
+    client.now = at(105);
+    client.read(3, "/b");
+    client.now = at(111);
+    let reported = client.timeout(&["/"]);
+    let is_report = |effect: &HolderEffect| matches!(effect, HolderEffect::Connection(ConnectionNews::Jeopardy));
+    assert!(!reported.iter().any(is_report), "{reported:?}");
+}
+
+#[test]
+fn nodes_and_locks_are_renewed_ahead_in_each_mode() {
+    for mode in [RenewalMode::OnDemand, RenewalMode::Never] {
+        let mut client = Client::renewing(mode);
+        let volume = client.holder.volumes.learn(&NodePath::root());
+        volume.attached.insert(path("/node"), AttachedNode { incarnation: Incarnation(1), revision: Revision(10) });
+        assert!(client.heartbeats() > 0, "{mode:?}");
+    }
 }

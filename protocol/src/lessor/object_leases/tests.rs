@@ -3,6 +3,11 @@
 use super::*;
 use crate::volume::VolumeSettings;
 
+/// The first session, which is covering if the end of its object lease is not known.
+fn possible_holder(expires_at: Option<ClusterTime>) -> PossibleHolder {
+    PossibleHolder { session: SessionId(1), volume: NodePath::root(), expires_at, is_covering: expires_at.is_none() }
+}
+
 #[test]
 fn holder_report_does_not_raise_grant_stamps() {
     let state = State::new(VolumeSettings::DEFAULT);
@@ -47,7 +52,7 @@ fn expired_object_lease_has_no_holder() {
     let state = State::new(VolumeSettings::DEFAULT);
     let holdings = leased(&[("/a", 10)], &state);
     let holders = |now| holdings.few_holders(&object("/a"), 9, secs(now), &state);
-    assert_eq!(holders(9), [(SessionId(1), NodePath::root(), Some(secs(10)))]);
+    assert_eq!(holders(9), [possible_holder(Some(secs(10)))]);
     assert_eq!(holders(10), []);
 }
 
@@ -140,7 +145,7 @@ fn too_many_objects_make_a_session_covering_at_once() {
     let mut holdings = many(&state);
     let lease = ObjectLease { expires_at: secs(90), source: GrantSource::granted(2_000) };
     holdings.add(&NodePath::root(), &object("/b"), SessionId(1), lease, 1_000, &state);
-    assert_eq!(holdings.few_holders(&object("/a/1"), 9, secs(1), &state), [(SessionId(1), NodePath::root(), None)]);
+    assert_eq!(holdings.few_holders(&object("/a/1"), 9, secs(1), &state), [possible_holder(None)]);
     assert_eq!(holdings.check(), Ok(()));
     tidy(&mut holdings);
     assert!(holdings.leases.is_empty());

@@ -330,14 +330,16 @@ fn purge_in_a_waiting_volume_recalls() {
 /// A busy leader is stepped so often that its deadlines are never reached.
 #[test]
 fn waits_for_object_leases_end_in_any_step() {
-    let mut world = World::with_settings(policy(TERM, OnWrite::Wait, GrantPolicy::All));
+    let object_term = TERM / 2;
+    let mut world = World::with_settings(policy(object_term, OnWrite::Wait, GrantPolicy::All));
     let (holder, _) = world.holder(&data("/a"));
     let (writer, other) = (world.session(), world.session());
     world.write(writer, put("/a", b"1"));
     let start = world.now;
     let mut is_done = false;
     while !is_done {
-        assert!(world.now.since(start) <= TERM + MARGIN + 2 * clock::STEP_EVERY, "the write still waits for {holder}");
+        let most = object_term + MARGIN + 2 * clock::STEP_EVERY;
+        assert!(world.now.since(start) <= most, "the write still waits for {holder}");
         assert!(world.lessor.next_deadline(world.now) <= world.now.after(clock::STEP_EVERY));
         world.now = world.now.after(clock::STEP_EVERY / 2);
         let mut effects = world.request(other, Body::Heartbeat(Default::default()));
@@ -387,4 +389,60 @@ fn late_holder_report_prolongs_no_object_lease() {
     assert_eq!(replies(&world.pass(object_term / 2 + MARGIN - MILLI)), []);
     let effects = world.pass(2 * clock::STEP_EVERY);
     assert!(matches!(answer(&effects), Answer::Written { .. }));
+}
+
+/// The leader asks for the object that it granted, even if the session never reports its others.
+#[test]
+fn session_without_report_is_asked_for_what_it_was_granted() {
+    let object_term = TERM / 4;
+    let mut world = World::with_settings(policy(object_term, OnWrite::Recall, GrantPolicy::All));
+    let (holder, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.fail_over();
+    world.request(writer, Body::Register);
+    world.request(holder, Body::Register);
+    world.pass(object_term / 2);
+    assert!(world.read_with(holder, "/a", None, LeaseRequest::Implicit).grant.is_some());
+    world.pass(object_term / 2 + MARGIN + clock::STEP_EVERY);
+    assert_eq!(recalls(&world.write(writer, put("/b", b"1"))), [], "unknown copies have ended");
+    world.commit();
+    assert_eq!(recalls(&world.write(writer, put("/a", b"1"))).len(), 1);
+    assert_eq!(replies(&world.pass(object_term / 2 - 2 * clock::STEP_EVERY)), []);
+    assert!(matches!(answer(&world.pass(3 * clock::STEP_EVERY)), Answer::Written { .. }));
+}
+
+/// A report that was on its way when the settings changed adds no lease, and nobody is asked.
+#[test]
+fn change_of_settings_ends_what_the_leader_does_not_know() {
+    let short = policy(TERM / 10, OnWrite::Recall, GrantPolicy::All);
+    for tracking in [Tracking::Objects, Tracking::Covering] {
+        let mut world = World::with_settings(VolumeSettings::DEFAULT.with_tracking(tracking));
+        let (holder, grant) = world.holder(&data("/a"));
+        let writer = world.session();
+        world.fail_over();
+        world.request(writer, Body::Register);
+        let Answer::Registered { coverings } = answer(&world.request(holder, Body::Register)) else { panic!("answer") };
+        let number = coverings.first().map_or(CoveringNumber(0), |covering| covering.number);
+        let set = Write::SetVolume { path: NodePath::root(), settings: short };
+        let recalled = recalls(&world.write(writer, set));
+        assert_eq!(recalled.len(), 1);
+        let mut effects = world.step(LessorInput::Consent(Consent { session: holder, stamp: recalled[0].stamp }));
+        effects.extend(world.commit());
+        assert!(matches!(answer(&effects), Answer::Written { .. }));
+        let report_part = HolderReportPart {
+            volume: NodePath::root(),
+            incarnation: grant.incarnation,
+            covering: number,
+            part: 0,
+            parts: 1,
+            objects: vec![data("/a")],
+        };
+        world.request(holder, Body::HolderReport(report_part));
+        assert_eq!(recalls(&world.write(writer, put("/a", b"1"))), [], "{tracking:?}");
+        world.commit();
+        assert!(world.read_with(holder, "/a", None, LeaseRequest::Implicit).grant.is_some());
+        assert_eq!(recalls(&world.write(writer, put("/a", b"2"))).len(), 1, "{tracking:?}");
+        assert_eq!(replies(&world.pass(TERM / 10 + MARGIN - MILLI)), []);
+        assert!(matches!(answer(&world.pass(2 * clock::STEP_EVERY)), Answer::Written { .. }), "{tracking:?}");
+    }
 }
