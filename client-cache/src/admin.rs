@@ -10,7 +10,7 @@ use leasehold_protocol::{
     lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
     message::{
         Answer, BlockedReadInfo, ClusterInfo, HolderInfo, Inspect, LeaseInfo, PendingWriteInfo, Refusal, ServiceInfo,
-        VolumeInfo,
+        VolumeInfo, VolumeStats,
     },
     path::{NodePath, PathError},
     volume::{Tracking, VolumeError, VolumeSettings},
@@ -234,6 +234,34 @@ impl<'a> Admin<'a> {
     ) -> Result<Vec<VolumeInfo>, InspectError> {
         match self.client.inspect(Inspect::Volumes { path: given(path)? }).await? {
             Answer::Volumes(volumes) => Ok(volumes),
+            _ => Err(InspectError::UnexpectedAnswer),
+        }
+    }
+
+    /// Describes the leases on a volume now, and what its leader has counted: reads, renewals,
+    /// recalls, consents and waits. `None` if the node is not the top of a volume. A new leader
+    /// counts from zero. The leader does not see reads from memory: [`Client::volume_stats`] counts
+    /// those of one client.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(stats) = client.admin().volume_stats("/services").await? {
+    ///     println!("{} recalls in {:?}", stats.counts.recalls, stats.counted_for);
+    ///     println!("99 of 100 consents came within {:?}", stats.counts.consents.percentile(99));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`].
+    pub async fn volume_stats(
+        self,
+        path: impl TryInto<NodePath, Error: Into<PathError>>,
+    ) -> Result<Option<VolumeStats>, InspectError> {
+        match self.client.inspect(Inspect::VolumeStats { path: given(path)? }).await? {
+            Answer::VolumeStats(stats) => Ok(stats.map(|stats| *stats)),
             _ => Err(InspectError::UnexpectedAnswer),
         }
     }

@@ -20,7 +20,7 @@
 //! 2. Load the two deadlines.
 //! 3. *Then* read the clock and compare (S1; the rules'
 //!    [`may_use`](leasehold_protocol::holder::validity::may_use) does the same).
-//! 4. Compare the path, copy the pointer to the content, and unlock the shard.
+//! 4. Compare the path, copy the pointer to the content, count the hit, and unlock the shard.
 //!
 //! A hit allocates nothing. It waits only while the driver changes the same shard: some tens of
 //! nanoseconds.
@@ -69,6 +69,7 @@ use leasehold_protocol::{
 
 use crate::{
     clock,
+    dropped_copies::{DroppedCopies, MissCause},
     path_hash::PathHashState,
     policy::Policy,
     shared_content::SharedContent,
@@ -126,6 +127,7 @@ pub(crate) struct Cache {
     children: CopyMap,
     policy: Policy,
     installations: AtomicU64,
+    dropped: DroppedCopies,
     pub(crate) counters: Counters,
 }
 
@@ -138,6 +140,7 @@ impl Cache {
             children: copies(),
             policy: Policy::new(capacity_bytes),
             installations: AtomicU64::default(),
+            dropped: DroppedCopies::default(),
             counters: Counters::default(),
         }
     }
@@ -161,8 +164,9 @@ impl Cache {
         }
         copy.volume.note_used();
         let hit = CacheHit { content: copy.content.clone(), at, until };
+        hit.content.note_read();
+        let count = copy.volume.counters().hit();
         drop(copy);
-        let count = self.counters.hit();
         self.policy.served(kind, path, count);
         Some(hit)
     }
@@ -183,6 +187,14 @@ impl Cache {
         let copy = self.of(kind).get(&path.code())?;
         let until = copy.usable_until();
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
+    }
+
+    /// Why a read of this object is a miss.
+    pub(crate) fn miss_cause(&self, kind: ObjectKind, path: &NodePath) -> MissCause {
+        match self.of(kind).get(&path.code()) {
+            Some(copy) if copy.content.is_of(path) => MissCause::Expired,
+            _ => self.dropped.cause(kind, path.code()),
+        }
     }
 
     /// The number of copies, usable or not.
@@ -232,14 +244,20 @@ impl Cache {
     }
 
     /// Removes a copy: from now on no read is served from it. The caller must notify the policy.
-    pub(crate) fn remove(&self, object: &Object) {
-        self.of(object.kind).remove_if(&object.path.code(), |_, copy| copy.content.is_of(&object.path));
+    pub(crate) fn remove(&self, object: &Object, cause: MissCause) {
+        let is_of = |_: &u64, copy: &CopySlot| copy.content.is_of(&object.path);
+        let Some((code, copy)) = self.of(object.kind).remove_if(&object.path.code(), is_of) else { return };
+        self.dropped.note(object.kind, code, cause);
+        if cause == MissCause::Recalled {
+            copy.volume.counters().recalled(copy.content.was_read());
+        }
     }
 
     /// Removes all copies. The caller must have ended all volume leases before.
     pub(crate) fn clear(&self) {
         self.data.clear();
         self.children.clear();
+        self.dropped.clear();
         self.policy.forget_all();
     }
 
@@ -258,6 +276,7 @@ impl Cache {
             let evicted = self.of(object.kind).remove_if(&object.path.code(), is_that);
             if let Some(stamp) = evicted.and_then(|(_, copy)| copy.content.stamp()) {
                 count(&self.counters.evictions);
+                self.dropped.note(object.kind, object.path.code(), MissCause::Capacity);
                 return Some((object, stamp));
             }
         }
@@ -315,6 +334,7 @@ mod tests {
         let cache = Cache::new(1 << 20);
         let object = Object::data(path("/a"));
         let cell = lease(later());
+        let counted = Arc::clone(&cell);
         cache.install(&object, absent(), &validity(1, later()), Arc::clone(&cell));
         assert!(cache.hit(ObjectKind::Data, &object.path).is_some());
         assert!(cache.hit(ObjectKind::Children, &object.path).is_none(), "another object");
@@ -325,8 +345,8 @@ mod tests {
         assert!(cache.revalidate(&object, &validity(2, Instant::ZERO), cell));
         assert!(cache.hit(ObjectKind::Data, &object.path).is_none(), "the object lease is over");
         assert!(cache.content(&object, stamp(1)).is_none() && cache.content(&object, stamp(2)).is_some());
-        cache.remove(&object);
-        assert_eq!((cache.len(), cache.counters.read(0).hits), (0, 2));
+        cache.remove(&object, MissCause::Recalled);
+        assert_eq!((cache.len(), counted.counters().hits()), (0, 2));
     }
 
     #[test]
@@ -343,7 +363,7 @@ mod tests {
         );
         assert!(cache.content(&there, stamp(1)).is_none());
         assert!(!cache.revalidate(&there, &validity(2, later()), lease(later())));
-        cache.remove(&there);
+        cache.remove(&there, MissCause::Recalled);
         assert_eq!(cache.len(), 1, "it is not there's to remove");
     }
 

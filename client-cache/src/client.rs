@@ -1,6 +1,6 @@
 //! The client: the functions that applications call.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use leasehold_protocol::{
     drift::Excess as ClockExcess,
@@ -11,6 +11,7 @@ use leasehold_protocol::{
 use tokio::sync::watch;
 
 use crate::{
+    cache_counters::VolumeCacheStats,
     connection,
     driver::Driver,
     error::{ConnectError, InspectError},
@@ -202,7 +203,24 @@ impl Client {
     /// ```
     pub fn stats(&self) -> Stats {
         let cache = &self.driver().cache;
-        cache.counters.read(cache.len() as u64)
+        cache.counters.read(self.driver().cache_counters.hits(), cache.len() as u64)
+    }
+
+    /// What the cache has done so far in each volume: hits, misses by their cause, and recalled
+    /// copies. It has the volumes that this client has read in, at most some hundred. If there are
+    /// more, it forgets volumes without copies. [`Admin::volume_stats`](crate::Admin::volume_stats)
+    /// has what the leader counted for all clients.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// for (volume, stats) in client.volume_stats() {
+    ///     println!("{volume}: {} hits, {} recalls in vain", stats.hits, stats.copies_recalled_unread);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn volume_stats(&self) -> BTreeMap<NodePath, VolumeCacheStats> {
+        self.driver().cache_counters.read()
     }
 
     /// The session, if there is one.

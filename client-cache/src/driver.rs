@@ -23,7 +23,7 @@ use leasehold_protocol::{
     holder::{self, Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId, WatchId, WriteId},
     id::{LeaseId, LockId, SessionId, Stamp},
     lease_policy::LeaseRequest,
-    message::{Body, Consent, Recall, Request, Response},
+    message::{Answer, Body, Consent, Recall, Request, Response},
     object::{Content, Object},
     path::NodePath,
     time::Instant,
@@ -41,7 +41,9 @@ pub(crate) use self::{
 };
 use crate::{
     cache::Cache,
+    cache_counters::CacheCounterTable,
     clock,
+    dropped_copies::MissCause,
     lost_change::LostChange,
     options::Options,
     pending_release::{PendingRelease, PendingReleases},
@@ -119,6 +121,7 @@ pub(crate) struct Driver {
     pub(crate) options: Options,
     pub(crate) cache: Cache,
     pub(crate) recent: RecentAnswers,
+    pub(crate) cache_counters: Arc<CacheCounterTable>,
     pub(crate) status: Status,
     /// The current connection, for requests that bypass the rules.
     pub(crate) connection: watch::Sender<Option<LeaseholdClient>>,
@@ -129,10 +132,13 @@ pub(crate) struct Driver {
     timer: Notify,
 }
 
-/// The state of one step: whether its input is a server's answer, and the results of its effects.
+/// The state of one step: what its input is, and the results of its effects.
 #[derive(Debug, Default)]
 struct StepOrigin {
+    /// Whether a server answered.
     is_answer: bool,
+    /// Why copies that the step drops go.
+    drop_cause: MissCause,
     consent: Option<Consent>,
     /// The content that this step installed last. Usually a later effect answers reads with it.
     installed: Option<(Arc<Content>, SharedContent)>,
@@ -173,6 +179,7 @@ impl Driver {
             timer_at: Instant::ZERO,
         };
         Self {
+            cache_counters: core.leases.counters(),
             cache: Cache::new(options.cache_capacity_bytes),
             recent: RecentAnswers::new(options.cache_capacity_bytes / recent::SHARE),
             status: Status::new(options.endpoints.clone()),
@@ -297,12 +304,19 @@ impl Driver {
         core.holder.volume_remaining(&core.holder.volume_of(path), clock::now())
     }
 
+    /// Counts a read that needed a server, in the volume of the path as known now.
+    pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause) {
+        let volume = self.core.lock().holder.volume_of(path);
+        self.cache_counters.miss(&volume, cause);
+    }
+
     /// Runs a step of the rules, and executes its effects in order. Returns the consent among them.
     fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<Consent> {
         let mut step = StepOrigin::default();
         let mut next = Some(input);
         while let Some(input) = next {
             step.is_answer = matches!(input, HolderInput::Answered { .. });
+            step.drop_cause = drop_cause(&input);
             // Read under the lock, so that the holder's time never runs backwards.
             let now = clock::now();
             for effect in core.holder.step(input, now) {
@@ -333,7 +347,7 @@ impl Driver {
                 }
             }
             HolderEffect::Drop(objects) => {
-                objects.iter().for_each(|object| self.cache.remove(object));
+                objects.iter().for_each(|object| self.cache.remove(object, step.drop_cause));
                 core.forgotten.extend(objects);
             }
             HolderEffect::DropAll => self.drop_all(core),
@@ -448,6 +462,19 @@ impl DriverCore {
     fn serve(&mut self, reads: Vec<ReadId>, content: &SharedContent, from_server: bool, valid_until: Option<Instant>) {
         let outcome = || ReadOutcome::Content { content: content.clone(), from_server, valid_until };
         self.waiting.finish_reads(reads, outcome);
+    }
+}
+
+/// Why copies go that a step with this input drops. Inputs that write drop the copies that the
+/// write changes. Others drop copies whose lease had ended, or whose volume has changed.
+fn drop_cause(input: &HolderInput) -> MissCause {
+    match input {
+        HolderInput::Recalled(_) => MissCause::Recalled,
+        HolderInput::Write { .. } => MissCause::Written,
+        HolderInput::Answered { response, .. } if matches!(response.result, Ok(Answer::Written { .. })) => {
+            MissCause::Written
+        }
+        _ => MissCause::Expired,
     }
 }
 

@@ -87,11 +87,13 @@ pub mod recipes;
 mod admin;
 mod broadcast;
 mod cache;
+mod cache_counters;
 mod call;
 mod client;
 mod clock;
 mod connection;
 mod driver;
+mod dropped_copies;
 mod election;
 mod error;
 mod inspect;
@@ -122,6 +124,7 @@ mod write_lease;
 
 pub use admin::{Admin, CreateVolumeBuilder};
 pub use cache::ENTRY_OVERHEAD_BYTES;
+pub use cache_counters::VolumeCacheStats;
 pub use client::Client;
 pub use election::{CampaignBuilder, ElectedLeader, ElectedLeaders, Leadership};
 pub use error::{
@@ -159,7 +162,8 @@ pub use leasehold_protocol::{
     lock::{LockGrant, LockMode, LockStatus},
     message::{
         BlockedReadInfo, ClockInfo, ClusterInfo, CoveringInfo, HolderInfo, LeaseInfo, LockInfo, MemberInfo,
-        PendingWriteInfo, Refusal, ServiceHealth, ServiceInfo, VolumeInfo,
+        PendingWriteInfo, Refusal, ServiceHealth, ServiceInfo, SpanCounts, VolumeCounts, VolumeInfo, VolumeStats,
+        WaitCounts,
     },
     object::{Children, Content, Data, NodeOwner, ObjectKind, Stat, Value},
     path::{NodePath, PathError},

@@ -219,8 +219,11 @@ impl Driver {
 
     async fn miss(&self, object: Object, lease: LeaseRequest, after: Duration) -> Result<Read, ReadError> {
         count(&self.cache.counters.misses);
-        let sent = clock::now();
-        match tokio::time::timeout(after, self.fetch(object.clone(), lease)).await {
+        let (sent, cause) = (clock::now(), self.cache.miss_cause(object.kind, &object.path));
+        let answered = tokio::time::timeout(after, self.fetch(object.clone(), lease)).await;
+        // The first answer names the volume.
+        self.count_miss(&object.path, cause);
+        match answered {
             Ok(outcome) => {
                 outcome.inspect(|read| self.recent.learn(&object, &read.content, read.valid_for.is_some(), sent))
             }

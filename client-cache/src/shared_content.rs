@@ -3,7 +3,13 @@
 //! One allocation has the content and the cache's own data about it. If the copies do not fit into
 //! the processor's caches, each allocation that a hit touches adds to its cost.
 
-use std::{ops::Deref, sync::Arc};
+use std::{
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use leasehold_protocol::{id::Stamp, object::Content, path::NodePath};
 use parking_lot::Mutex;
@@ -12,11 +18,13 @@ use parking_lot::Mutex;
 #[derive(Debug, Clone)]
 pub struct SharedContent(Arc<ContentAllocation>);
 
-/// The order matters: a hit touches the reference count, and the path right after it.
+/// The order matters: a hit touches the reference count, and the path and the flag right after it.
 #[derive(Debug)]
 #[repr(C)]
 struct ContentAllocation {
     path: NodePath,
+    /// Whether the copy answered a read since its lease was granted.
+    was_read: AtomicBool,
     content: Content,
     copy: Option<CopyRecord>,
 }
@@ -32,13 +40,18 @@ struct CopyRecord {
 impl SharedContent {
     /// A content that is not in the cache.
     pub(crate) fn new(path: NodePath, content: Arc<Content>) -> Self {
-        Self(Arc::new(ContentAllocation { path, content: Arc::unwrap_or_clone(content), copy: None }))
+        Self::allocate(path, content, None)
     }
 
     /// A content for the cache.
     pub(crate) fn copy(path: NodePath, content: Arc<Content>, installation: u64, stamp: Stamp) -> Self {
         let copy = Some(CopyRecord { installation, stamp: Mutex::new(stamp) });
-        Self(Arc::new(ContentAllocation { path, content: Arc::unwrap_or_clone(content), copy }))
+        Self::allocate(path, content, copy)
+    }
+
+    fn allocate(path: NodePath, content: Arc<Content>, copy: Option<CopyRecord>) -> Self {
+        let content = Arc::unwrap_or_clone(content);
+        Self(Arc::new(ContentAllocation { path, was_read: AtomicBool::new(false), content, copy }))
     }
 
     /// Whether the content is of an object with this path. Compares the text only if the paths are
@@ -58,8 +71,22 @@ impl SharedContent {
         self.0.copy.as_ref().map(|copy| *copy.stamp.lock())
     }
 
+    /// Records that the copy answered a read.
+    #[inline]
+    pub(crate) fn note_read(&self) {
+        if !self.0.was_read.load(Relaxed) {
+            self.0.was_read.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the copy answered a read since its lease was granted.
+    pub(crate) fn was_read(&self) -> bool {
+        self.0.was_read.load(Relaxed)
+    }
+
     /// Replaces the stamp, when another grant makes the copy usable again.
     pub(crate) fn set_stamp(&self, stamp: Stamp) {
+        self.0.was_read.store(false, Relaxed);
         if let Some(copy) = &self.0.copy {
             *copy.stamp.lock() = stamp;
         }

@@ -1,13 +1,8 @@
-//! Counters of the client's work.
-//!
-//! Every reader counts hits. So each thread has its own counter, up to a limit: two threads that
-//! write to one cache line would wait for each other. The other counters are of events that cost a
-//! round trip or a lock, and are shared.
+//! Counters of the client's work, without those of each volume
+//! ([`cache_counters`](crate::cache_counters)). Each is of an event that costs a round trip or a
+//! lock, and is shared by all threads.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-
-/// The number of hit counters: more than most machines have cores.
-const STRIPES: usize = 64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What a client has done since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,14 +30,8 @@ pub struct Stats {
     pub copies: u64,
 }
 
-/// A thread's counter. Two cache lines long, because processors fetch them in pairs.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-struct Stripe(AtomicU64);
-
-#[derive(Debug)]
 pub(crate) struct Counters {
-    hits: [Stripe; STRIPES],
     pub(crate) stale_hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) server_reads: AtomicU64,
@@ -53,41 +42,11 @@ pub(crate) struct Counters {
     pub(crate) writes: AtomicU64,
 }
 
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            hits: std::array::from_fn(|_| Stripe::default()),
-            stale_hits: AtomicU64::default(),
-            misses: AtomicU64::default(),
-            server_reads: AtomicU64::default(),
-            revalidations: AtomicU64::default(),
-            recalls: AtomicU64::default(),
-            messages_sent: AtomicU64::default(),
-            evictions: AtomicU64::default(),
-            writes: AtomicU64::default(),
-        }
-    }
-}
-
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static STRIPE: usize = THREADS.fetch_add(1, Relaxed) % STRIPES;
-}
-
 impl Counters {
-    /// Counts a hit. Returns the earlier value of this thread's counter.
-    #[inline]
-    pub(crate) fn hit(&self) -> u64 {
-        // A thread that is ending no longer has its thread-local value.
-        let stripe = STRIPE.try_with(|stripe| *stripe).unwrap_or(0);
-        self.hits[stripe].0.fetch_add(1, Relaxed)
-    }
-
     /// Reads all counters, each as of some moment during the call.
-    pub(crate) fn read(&self, copies: u64) -> Stats {
+    pub(crate) fn read(&self, hits: u64, copies: u64) -> Stats {
         Stats {
-            hits: self.hits.iter().map(|stripe| stripe.0.load(Relaxed)).sum(),
+            hits,
             stale_hits: self.stale_hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             server_reads: self.server_reads.load(Relaxed),
@@ -103,24 +62,4 @@ impl Counters {
 
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hits_of_all_threads_are_summed() {
-        let counters = Counters::default();
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    for _ in 0..1000 {
-                        counters.hit();
-                    }
-                });
-            }
-        });
-        assert_eq!(counters.read(3), Stats { hits: 8000, copies: 3, ..Stats::default() });
-    }
 }

@@ -5,7 +5,8 @@
 //! [`VolumeLeaseCell`]. So one store is enough for a renewal, for the end of a lease, and for a
 //! revival. A reader cannot see half of a change.
 //!
-//! Readers write only the `used` flag, and only if it is not set: a few times in a term.
+//! Readers write only the `used` flag, and only if it is not set: a few times in a term. The
+//! counters of the volume are in an allocation of their own.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -18,6 +19,7 @@ use std::{
 use leasehold_protocol::{holder::validity::VolumeValidity, id::Incarnation, path::NodePath, time::Instant};
 
 use crate::{
+    cache_counters::{CacheCounterTable, CacheCounters},
     clock,
     sync::{AtomicBool, AtomicU64},
 };
@@ -29,9 +31,21 @@ pub(crate) struct VolumeLeaseCell {
     /// If `until` is zero: when the copies were last valid.
     ended: AtomicU64,
     used: AtomicBool,
+    counters: Arc<CacheCounters>,
 }
 
 impl VolumeLeaseCell {
+    fn new(counters: Arc<CacheCounters>) -> Self {
+        let (until, ended) = (AtomicU64::default(), AtomicU64::default());
+        Self { until, ended, used: AtomicBool::default(), counters }
+    }
+
+    /// The counters of the volume.
+    #[inline]
+    pub(crate) fn counters(&self) -> &CacheCounters {
+        &self.counters
+    }
+
     /// The deadline of the volume lease. Zero, the clock's origin, if the copies may not be used.
     #[inline]
     pub(crate) fn until(&self) -> Instant {
@@ -93,16 +107,22 @@ impl CachedVolume {
 #[derive(Debug, Default)]
 pub(crate) struct VolumeLeases {
     volumes: HashMap<NodePath, CachedVolume, foldhash::quality::RandomState>,
+    counters: Arc<CacheCounterTable>,
 }
 
 impl VolumeLeases {
+    /// The counters of all volumes.
+    pub(crate) fn counters(&self) -> Arc<CacheCounterTable> {
+        Arc::clone(&self.counters)
+    }
+
     /// The cell for a copy that is granted under this volume lease. The driver must put the copy
     /// into the cache before the next change.
     pub(crate) fn cell(&mut self, top: &NodePath, incarnation: Incarnation) -> Arc<VolumeLeaseCell> {
         let volume = self.volumes.entry(top.clone()).or_default();
         let until = volume.validity.until_for(incarnation);
         let cell = volume.cells.entry(incarnation).or_insert_with(|| {
-            let cell = VolumeLeaseCell::default();
+            let cell = VolumeLeaseCell::new(self.counters.of(top));
             cell.set(until);
             Arc::new(cell)
         });

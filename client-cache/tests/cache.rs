@@ -25,8 +25,8 @@ use std::time::Duration;
 use common::{Server, path, until, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, Content, ObjectKind, ReadError, ReadSource, Refusal, WriteError,
-    WriteRefusal,
+    Client, ConnectError, ConnectionState, Content, ObjectKind, ReadError, ReadSource, Refusal, VolumeCacheStats,
+    VolumeCounts, WriteError, WriteRefusal,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -186,6 +186,105 @@ async fn what_there_is_no_room_for_is_dropped_and_given_back() {
         }
     })
     .await;
+}
+
+/// Reads the node until a read comes from memory.
+async fn until_cached(client: &Client, text: &str) {
+    within(async { while client.read(text).await.expect("a server answers").source != ReadSource::Memory {} }).await;
+}
+
+/// What a reader's cache has counted in this volume.
+fn counted(client: &Client, volume: &str) -> VolumeCacheStats {
+    client.volume_stats().get(&path(volume)).copied().unwrap_or_default()
+}
+
+fn misses(stats: &VolumeCacheStats) -> [u64; 5] {
+    [stats.misses_first, stats.misses_capacity, stats.misses_recalled, stats.misses_written, stats.misses_expired]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_and_misses_are_counted_by_volume_and_cause() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    writer.admin().create_volume("/v").await.unwrap();
+    // The first reads may come before the lease on the volume.
+    until_cached(&reader, "/v/other").await;
+    let before = counted(&reader, "/v");
+    for text in ["/v/a", "/v/a", "/v/a", "/b"] {
+        reader.get(text).await.unwrap();
+    }
+    let (root, inner) = (counted(&reader, "/"), counted(&reader, "/v"));
+    let since = |stats: &VolumeCacheStats| {
+        let [first, others @ ..] = misses(stats);
+        (stats.hits - before.hits, first - before.misses_first, others)
+    };
+    assert_eq!(since(&inner), (2, 1, [0; 4]), "{inner:?}");
+    assert_eq!((root.hits, misses(&root)), (0, [1, 0, 0, 0, 0]), "{root:?}");
+    writer.put("/v/a", "1").await.unwrap();
+    reader.get("/v/a").await.unwrap();
+    assert_eq!(since(&counted(&reader, "/v")), (2, 1, [0, 1, 0, 0]));
+    reader.put("/v/a/child", "1").await.unwrap();
+    reader.children("/v/a").await.unwrap();
+    reader.delete("/v/a/child").await.unwrap();
+    reader.children("/v/a").await.unwrap();
+    assert_eq!(since(&counted(&reader, "/v")), (2, 2, [0, 1, 1, 0]), "its own write dropped the list");
+    assert_eq!(reader.stats().hits, counted(&reader, "/v").hits, "the sum");
+    let all: u64 = ["/", "/v"].iter().flat_map(|volume| misses(&counted(&reader, volume))).sum();
+    assert_eq!(reader.stats().misses, all, "the sum");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_that_is_recalled_unread_is_false_sharing() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    for (number, reads) in [3, 1, 1, 2].into_iter().enumerate() {
+        for _ in 0..reads {
+            reader.get("/a").await.unwrap();
+        }
+        writer.put("/a", value(number as u64)).await.unwrap();
+    }
+    // The first read of each round asked the server.
+    let stats = counted(&reader, "/");
+    assert_eq!((stats.copies_recalled, stats.copies_recalled_unread, stats.hits), (4, 2, 3), "{stats:?}");
+    assert_eq!(misses(&stats), [1, 0, 3, 0, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn misses_of_evicted_and_of_expired_copies_are_counted() {
+    const SHORT: Duration = Duration::from_millis(500);
+    let server = Server::start(TERM).await;
+    let client = Client::connect(server.options().cache_capacity_bytes(0)).await.unwrap();
+    client.get("/").await.unwrap();
+    client.get("/a").await.unwrap();
+    until(|| client.stats().copies == 0).await;
+    client.get("/a").await.unwrap();
+    assert_eq!(misses(&counted(&client, "/")), [2, 1, 0, 0, 0]);
+
+    let client = server.client().await;
+    client.get("/").await.unwrap();
+    client.admin().create_volume("/short").term(SHORT).object_term(SHORT).await.unwrap();
+    until_cached(&client, "/short/a").await;
+    let before = counted(&client, "/short").misses_expired;
+    until(|| client.cached(&path("/short/a")).is_none()).await;
+    client.get("/short/a").await.unwrap();
+    assert_eq!(counted(&client, "/short").misses_expired, before + 1);
+}
+
+/// The leader's counters, as the API gives them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leader_counts_reads_recalls_and_consents_of_all_clients() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    for number in 0..3 {
+        reader.get("/a").await.unwrap();
+        writer.put("/a", value(number)).await.unwrap();
+    }
+    let stats = writer.admin().volume_stats("/").await.unwrap().unwrap();
+    let VolumeCounts { recalls, writes, consents, waits, .. } = &stats.counts;
+    assert_eq!((*recalls, consents.count, *writes, waits.consent.count), (3, 3, 3, 3), "{stats:?}");
+    assert!(consents.longest <= stats.counted_for && waits.consent.total >= consents.total, "{stats:?}");
+    assert!(stats.volume_leases >= 1 && stats.lease_bytes > 0, "{stats:?}");
+    assert_eq!(writer.admin().volume_stats("/a").await.unwrap(), None, "no volume");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

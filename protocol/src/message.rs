@@ -9,11 +9,13 @@ mod bounds;
 mod inspect;
 mod recall;
 mod refusal;
+mod volume_stats;
 
 pub use bounds::*;
 pub use inspect::*;
 pub use recall::{Consent, Recall};
 pub use refusal::Refusal;
+pub use volume_stats::{SpanCounts, VolumeCounts, VolumeStats, WaitCounts};
 
 use std::time::Duration;
 
@@ -227,13 +229,6 @@ pub struct AwaitedLock {
     pub known: LockStatus,
 }
 
-/// The most locks in one request.
-pub const AWAIT_LOCKS_MAX: usize = 4096;
-
-/// The most bytes of paths in such a request. The client counts them, so that the request fits into
-/// a frame. The answer names locks by number, and fits too.
-pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
-
 /// The state of a volume as a returning client last knew it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LastValid {
@@ -387,6 +382,8 @@ pub enum Answer {
     BlockedReads(Vec<BlockedReadInfo>),
     /// To [`Inspect::Volumes`].
     Volumes(Vec<VolumeInfo>),
+    /// To [`Inspect::VolumeStats`]. None if the node is not the top of a volume.
+    VolumeStats(Option<Box<VolumeStats>>),
     /// To [`Inspect::Lease`]. None if there is no such lease.
     Lease(Option<LeaseInfo>),
     /// To [`Inspect::Leases`]: in order, without nodes. Empty after the last lease.

@@ -1,5 +1,7 @@
 //! Volumes: subtrees with lease settings of their own.
 
+mod stats;
+
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -14,6 +16,7 @@ use leasehold_protocol::{
 };
 use serde::Serialize;
 
+use self::stats::VolumeStatsAnswer;
 use super::{boxed, object_term, waits};
 use crate::{
     arguments,
@@ -33,6 +36,13 @@ pub(crate) enum VolumeCommand {
     Set(VolumeChangeArgs),
     /// Show one volume
     Show(VolumeArgs),
+    /// Show the leases on a volume now, and what its leader has counted
+    ///
+    /// The leader counts reads, renewals, recalls, consents and the waits of writes. It counts in
+    /// memory, from when it became leader or from when the volume was created. A new leader counts
+    /// from zero. The leader does not see reads that clients answer from memory: each client counts
+    /// its own.
+    Stats(VolumeArgs),
     /// List the volumes at and below a node
     List(VolumeListArgs),
     /// Merge the subtree into the volume above; its nodes stay
@@ -248,7 +258,9 @@ impl VolumeCommand {
     pub(super) fn path(&self) -> &NodePath {
         match self {
             Self::Create(VolumeChangeArgs { path, .. }) | Self::Set(VolumeChangeArgs { path, .. }) => path,
-            Self::Show(VolumeArgs { path }) | Self::Remove(VolumeArgs { path }) => path,
+            Self::Show(VolumeArgs { path }) | Self::Stats(VolumeArgs { path }) | Self::Remove(VolumeArgs { path }) => {
+                path
+            }
             Self::List(VolumeListArgs { path }) => path,
         }
     }
@@ -274,6 +286,13 @@ impl VolumeCommand {
                 boxed(Ok(ChangeAnswer { path, revision: written.revision.0 }))
             }
             Self::Show(VolumeArgs { path }) => boxed(show(client, &path).await.map(VolumeAnswer::from)),
+            Self::Stats(VolumeArgs { path }) => {
+                let stats = client.admin().volume_stats(&path).await.map_err(|error| inspect_failure(&error))?;
+                match stats {
+                    Some(stats) => boxed(Ok(VolumeStatsAnswer::from(stats))),
+                    None => Err(not_a_volume(client, &path).await),
+                }
+            }
             Self::List(VolumeListArgs { path }) => {
                 let volumes = client.admin().volumes(&path).await.map_err(|error| inspect_failure(&error))?;
                 boxed(Ok(VolumeListAnswer { volumes: volumes.into_iter().map(VolumeAnswer::from).collect() }))
@@ -285,14 +304,21 @@ impl VolumeCommand {
 /// The volume with this topmost node.
 async fn show(client: &Client, path: &NodePath) -> Result<VolumeInfo, CommandFailure> {
     let volumes = client.admin().volumes(path).await.map_err(|error| inspect_failure(&error))?;
-    if let Some(volume) = volumes.into_iter().find(|volume| volume.path == *path) {
-        return Ok(volume);
+    match volumes.into_iter().find(|volume| volume.path == *path) {
+        Some(volume) => Ok(volume),
+        None => Err(not_a_volume(client, path).await),
     }
-    // The same error as the server's for a change of a node that is no volume.
-    let all = client.admin().volumes(&NodePath::root()).await.map_err(|error| inspect_failure(&error))?;
+}
+
+/// The same error as the server's for a change of a node that is no volume.
+async fn not_a_volume(client: &Client, path: &NodePath) -> CommandFailure {
+    let all = match client.admin().volumes(&NodePath::root()).await {
+        Ok(all) => all,
+        Err(error) => return inspect_failure(&error),
+    };
     let above = all.into_iter().map(|volume| volume.path).filter(|volume| volume.contains(path)).max();
     let volume = above.unwrap_or_else(NodePath::root);
-    Err(CommandFailure::from_refusal(&WriteRefusal::NotAVolume { path: path.clone(), volume }.into()))
+    CommandFailure::from_refusal(&WriteRefusal::NotAVolume { path: path.clone(), volume }.into())
 }
 
 impl VolumeChangeArgs {

@@ -1,4 +1,4 @@
-//! The commands `volume create`, `set`, `show`, `list` and `remove`.
+//! The commands `volume create`, `set`, `show`, `stats`, `list` and `remove`.
 
 use std::time::{Duration, Instant};
 
@@ -89,4 +89,29 @@ fn volume_policy_decides_who_caches_and_how_long_writes_wait() {
     assert!(began.elapsed() > Duration::from_secs(1), "the shell was not asked: {:?}", began.elapsed());
     assert_eq!(shell.ask("get /waits/a")["value"], "2");
     assert_eq!(shell.ask("stats")["recalls"], recalls);
+}
+
+#[test]
+fn stats_of_volume_count_what_its_clients_did() {
+    let cluster = Cluster::start(1);
+    let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
+    cli.done(["volume", "create", "/v"]);
+    cli.done(["put", "/v/a", "1"]);
+    // The first read may come before the lease on the volume.
+    while shell.ask("get /v/a")["source"] != "memory" {}
+    cli.done(["put", "/v/a", "2"]);
+    let stats = cli.done(["volume", "stats", "/v"]);
+    let counts = ["recalls", "writes", "volume_leases", "object_leases", "covering_sessions"];
+    assert_eq!(counts.map(|field| stats[field].clone()), [json!(1), json!(2), json!(1), json!(0), json!(0)], "{stats}");
+    assert_eq!((&stats["path"], &stats["consents"]["count"]), (&json!("/v"), &json!(1)), "{stats}");
+    assert_eq!(stats["waits"]["consent"]["count"], 1, "{stats}");
+    let wait = &stats["waits"]["consent"];
+    assert!(wait["longest_ms"].as_f64() > Some(0.0) && wait["p99_ms"].as_f64() <= wait["longest_ms"].as_f64());
+    assert!(stats["reads_leased"].as_u64() >= Some(1) && stats["lease_bytes"].as_u64() > Some(0), "{stats}");
+    assert!(stats["counted_for_ms"].is_u64(), "{stats}");
+    let text = cli.run(["volume", "stats", "/v"]);
+    let row = text.text().lines().find(|line| line.starts_with("waits of writes for consents")).map(str::to_owned);
+    assert!(row.is_some_and(|row| row.contains("  1  ") && row.ends_with("s")), "{text:?}");
+    let (status, kind, message) = cli.fails(["volume", "stats", "/v/a"]);
+    assert_eq!((status, kind), (1, cli.fails(["volume", "show", "/v/a"]).1), "{message}");
 }

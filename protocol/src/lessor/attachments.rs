@@ -22,6 +22,7 @@ use crate::{
 
 use super::{
     Lessor, StepContext,
+    counters::WaitEnd,
     writes::{PendingWrite, PendingWriteId, WriteKind},
 };
 
@@ -81,7 +82,7 @@ impl Lessor {
     pub(super) fn handle_purged(&mut self, write_id: PendingWriteId, state: &State) {
         if let Some((pending, ready)) = self.writes.leave(write_id) {
             self.orphans.extend(pending.purged_leases().iter().filter(|lease| state.is_orphaned(**lease)));
-            self.propose_ready(ready);
+            self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
         }
     }
 }

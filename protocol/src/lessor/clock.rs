@@ -111,6 +111,11 @@ impl ClusterClock {
         self.committed = Some((time, proposed_at));
     }
 
+    /// The latest reading of this machine's clock.
+    pub(super) fn now(&self) -> Instant {
+        self.at
+    }
+
     /// The time by which leases end: never fast.
     pub(super) fn expiry_time(&self) -> ClusterTime {
         self.clamped

@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::{
     command::LeaseKey,
     id::SessionId,
-    message::{Answer, BlockedReadInfo, CoveringInfo, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo},
+    message::{
+        Answer, BlockedReadInfo, CoveringInfo, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo, VolumeStats,
+    },
     object::Object,
     path::NodePath,
     reached::{Bound, reached},
@@ -28,6 +30,7 @@ impl Lessor {
             Inspect::PendingWrites { path } => Some(Answer::PendingWrites(self.wait_infos(path, cx))),
             Inspect::BlockedReads { path } => Some(Answer::BlockedReads(self.blocked_read_infos(path, cx))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, cx))),
+            Inspect::VolumeStats { path } => Some(Answer::VolumeStats(self.volume_stats(path, cx).map(Box::new))),
             Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), cx))),
             Inspect::LeaseNamed { name, keys_after } => {
                 let info = |id| self.lease_info(id, keys_after.as_ref(), cx);
@@ -109,9 +112,24 @@ impl Lessor {
             path: path.clone(),
             settings: volume.settings,
             generation: volume.generation,
-            leases: self.object_leases.count_in(path),
+            leases: self.object_leases.totals_in(path).tracks,
         };
         self.few(cx.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
+    }
+
+    fn volume_stats(&self, path: &NodePath, cx: &StepContext<'_>) -> Option<VolumeStats> {
+        cx.state.volume(path)?;
+        let totals = self.object_leases.totals_in(path);
+        let (counted_for, counts) = self.counters.0.counted(path, cx.now);
+        Some(VolumeStats {
+            path: path.clone(),
+            counted_for,
+            volume_leases: totals.tracks,
+            object_leases: totals.entries,
+            covering_sessions: totals.coverings,
+            lease_bytes: totals.bytes(),
+            counts,
+        })
     }
 
     /// The first rows, as many as one answer may have.

@@ -58,7 +58,7 @@ impl Lessor {
             Write::SetVolume { path, settings } => {
                 let now = state.volume(path).map(|volume| load_of_term(volume.settings.term()));
                 let more = now.map_or(0, |now| load_of_term(settings.term()).saturating_sub(now));
-                more.saturating_mul(self.object_leases.count_in(path))
+                more.saturating_mul(self.object_leases.totals_in(path).tracks)
             }
             _ => 0,
         }

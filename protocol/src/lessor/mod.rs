@@ -27,6 +27,7 @@ pub mod clock;
 mod attachments;
 mod bounds;
 mod check;
+mod counters;
 mod drift;
 mod effect;
 mod epoch;
@@ -74,6 +75,7 @@ use crate::{
 };
 
 use clock::ClusterClock;
+use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
 use leases::LeaseEnds;
 use locks::AwaitedLocks;
@@ -213,6 +215,7 @@ pub struct Lessor {
     renewals: Renewals,
     watches: WaitingWatches,
     drift_reports: DriftReports,
+    counters: Unhashed<VolumeCounters>,
 }
 
 struct StepContext<'a> {
@@ -267,6 +270,7 @@ impl Lessor {
             renewals: Renewals::default(),
             watches: WaitingWatches::default(),
             drift_reports: DriftReports::default(),
+            counters: Unhashed(VolumeCounters::new(now)),
             config,
         }
         .with_first_proposal()

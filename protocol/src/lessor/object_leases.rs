@@ -154,6 +154,39 @@ struct KnownCopies {
     expires_at: ClusterTime,
 }
 
+/// The tracks of one volume, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct TrackTotals {
+    /// How many sessions have a lease on the volume.
+    pub(super) tracks: u64,
+    /// How many of the sessions are covering.
+    pub(super) coverings: u64,
+    /// How many object leases are in memory under the volume leases.
+    pub(super) entries: u64,
+}
+
+impl TrackTotals {
+    /// The bytes of a track in `tracks` and `counting`, and of a covering in `coverings`.
+    const TRACK_BYTES: usize =
+        size_of::<((NodePath, SessionId), VolumeTrack)>() + size_of::<(Incarnation, (NodePath, SessionId))>();
+    const COVERING_BYTES: usize = size_of::<(NodePath, SessionId)>();
+    /// The bytes of an object lease in `leases` and `by_session`. The entries in `below` are few
+    /// beside many leases. Paths share their text with the nodes.
+    const ENTRY_BYTES: usize = size_of::<((Object, SessionId), LeaseEntry)>() + size_of::<Object>();
+    /// A B-tree that fills up in order leaves its nodes about half full.
+    const ROOM: usize = 2;
+
+    /// About how many bytes of memory they take: for operators only.
+    pub(super) fn bytes(&self) -> u64 {
+        let all = [
+            (self.tracks, Self::TRACK_BYTES),
+            (self.coverings, Self::COVERING_BYTES),
+            (self.entries, Self::ENTRY_BYTES),
+        ];
+        all.iter().map(|(count, bytes)| count.saturating_mul((bytes * Self::ROOM) as u64)).sum()
+    }
+}
+
 /// Object leases that a session has dropped, and that are still in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct PendingDrop {
@@ -167,8 +200,8 @@ struct PendingDrop {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct ObjectLeases {
     tracks: BTreeMap<(NodePath, SessionId), VolumeTrack>,
-    /// How many tracks each volume has.
-    counts: BTreeMap<NodePath, u64>,
+    /// The sums of the tracks of each volume that has any.
+    totals: BTreeMap<NodePath, TrackTotals>,
     /// The covering tracks. Each write needs them, and often none of ten thousand tracks is
     /// covering.
     coverings: BTreeSet<(NodePath, SessionId)>,
@@ -196,9 +229,9 @@ impl ObjectLeases {
         self.tracks.iter().counted().map(|((volume, session), track)| (volume, *session, track))
     }
 
-    /// How many sessions have a lease on this volume.
-    pub(super) fn count_in(&self, volume: &NodePath) -> u64 {
-        self.counts.get(volume).copied().unwrap_or_default()
+    /// The sums of the volume's tracks.
+    pub(super) fn totals_in(&self, volume: &NodePath) -> TrackTotals {
+        self.totals.get(volume).copied().unwrap_or_default()
     }
 
     /// How many object leases are in memory, including invalid ones.
@@ -236,7 +269,9 @@ impl ObjectLeases {
         tracking: CopyTracking,
     ) {
         self.end_tracking(&volume, session);
-        *self.counts.entry(volume.clone()).or_default() += 1;
+        let totals = self.totals.entry(volume.clone()).or_default();
+        totals.tracks += 1;
+        totals.coverings += u64::from(tracking != CopyTracking::Exact);
         let (key, track) = ((volume, session), VolumeTrack { incarnation, tracking, entries: 0 });
         if track.is_covering() {
             self.coverings.insert(key.clone());
@@ -252,7 +287,11 @@ impl ObjectLeases {
     pub(super) fn track_anew(&mut self, volume: &NodePath, session: SessionId, tracking: CopyTracking) {
         let key = (volume.clone(), session);
         let Some(track) = self.tracks.get_mut(&key) else { return };
-        track.tracking = tracking;
+        let was_covering = std::mem::replace(&mut track.tracking, tracking) != CopyTracking::Exact;
+        if let Some(totals) = self.totals.get_mut(volume) {
+            totals.coverings += u64::from(track.is_covering());
+            totals.coverings -= u64::from(was_covering);
+        }
         self.coverings.remove(&key);
         if track.is_covering() {
             self.coverings.insert(key.clone());
@@ -271,10 +310,12 @@ impl ObjectLeases {
         let Some(track) = self.tracks.remove(&key) else { return };
         self.coverings.remove(&key);
         self.counting.remove(&track.incarnation);
-        if let Some(count) = self.counts.get_mut(volume) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(volume);
+        if let Some(totals) = self.totals.get_mut(volume) {
+            totals.tracks -= 1;
+            totals.coverings -= u64::from(track.is_covering());
+            totals.entries -= track.entries as u64;
+            if totals.tracks == 0 {
+                self.totals.remove(volume);
             }
         }
         if track.entries > 0 {
@@ -313,8 +354,9 @@ impl ObjectLeases {
             reached(reached::Bound::SessionObjects);
             return self.make_covering(&key);
         }
-        if let Some(track) = self.tracks.get_mut(&key) {
+        if let (Some(track), Some(totals)) = (self.tracks.get_mut(&key), self.totals.get_mut(volume)) {
             track.entries += 1;
+            totals.entries += 1;
         }
         let object = self.shared(object, state);
         self.by_session.entry(session).or_default().insert(object.clone());
@@ -335,6 +377,10 @@ impl ObjectLeases {
 
     fn make_covering(&mut self, key: &(NodePath, SessionId)) {
         let Some(track) = self.tracks.get_mut(key) else { return };
+        if let Some(totals) = self.totals.get_mut(&key.0) {
+            totals.entries -= track.entries as u64;
+            totals.coverings += u64::from(!track.is_covering());
+        }
         track.entries = 0;
         self.counting.remove(&track.incarnation);
         let (volume, session) = key.clone();
@@ -450,9 +496,10 @@ impl ObjectLeases {
                 }
             }
         }
-        let track = self.counting.get(&under).and_then(|key| self.tracks.get_mut(key));
-        if let Some(track) = track {
+        let Some(key) = self.counting.get(&under) else { return };
+        if let (Some(track), Some(totals)) = (self.tracks.get_mut(key), self.totals.get_mut(&key.0)) {
             track.entries = track.entries.saturating_sub(1);
+            totals.entries = totals.entries.saturating_sub(1);
         }
     }
 
@@ -658,6 +705,9 @@ impl ObjectLeases {
             if (0..parts).all(|part| seen.contains(&part)) {
                 track.tracking = CopyTracking::Exact;
                 self.coverings.remove(&key);
+                if let Some(totals) = self.totals.get_mut(volume) {
+                    totals.coverings -= 1;
+                }
             }
         }
     }
@@ -722,7 +772,7 @@ impl ObjectLeases {
     pub(super) fn sizes(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("tracks", self.tracks.len()),
-            ("tracks by volume", self.counts.len()),
+            ("tracks by volume", self.totals.len()),
             ("coverings", self.coverings.len()),
             ("tracks that count", self.counting.len()),
             ("parts of reports", self.tracks.values().map(|track| track.parts()).sum()),
@@ -762,9 +812,12 @@ impl ObjectLeases {
     }
 
     fn check_tracks(&self, entries: &BTreeMap<Incarnation, usize>) -> Result<(), String> {
-        let (mut counts, mut counting) = (BTreeMap::new(), BTreeMap::new());
+        let (mut totals, mut counting) = (BTreeMap::<_, TrackTotals>::new(), BTreeMap::new());
         for (key, track) in &self.tracks {
-            *counts.entry(key.0.clone()).or_default() += 1;
+            let sums = totals.entry(key.0.clone()).or_default();
+            sums.tracks += 1;
+            sums.coverings += u64::from(track.is_covering());
+            sums.entries += track.entries as u64;
             if track.tracking != CopyTracking::Covering {
                 counting.insert(track.incarnation, key.clone());
             }
@@ -773,8 +826,8 @@ impl ObjectLeases {
                 return Err(format!("{key:?} counts {} leases: expected {expected}", track.entries));
             }
         }
-        if counts != self.counts || counting != self.counting {
-            return Err("the indexes by volume and incarnation do not match the tracks".to_owned());
+        if totals != self.totals || counting != self.counting {
+            return Err("the sums by volume and the index by incarnation do not match the tracks".to_owned());
         }
         Ok(())
     }

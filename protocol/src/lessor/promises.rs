@@ -34,14 +34,21 @@ pub(super) struct PromiseReach {
 }
 
 impl Lessor {
-    /// Renews in memory the volume leases that a request names, when it arrives.
+    /// Renews in memory the volume leases that a request names, when it arrives. `is_alone` says
+    /// whether the request is only for renewals.
     pub(super) fn renew_all(
         &mut self,
         session: SessionId,
         renew: Vec<Renew>,
+        is_alone: bool,
         cx: &StepContext<'_>,
     ) -> Vec<RenewedLease> {
-        renew.into_iter().map(|renew| self.renew(session, renew, cx)).collect()
+        let renewed = renew.into_iter().map(|renew| self.renew(session, renew, cx));
+        let renewed: Vec<RenewedLease> = renewed.collect();
+        for renewed in renewed.iter().filter(|renewed| renewed.promise.is_some()) {
+            self.counters.0.note_renewal(&renewed.renew.volume, is_alone);
+        }
+        renewed
     }
 
     /// Renews a volume lease in memory. If the lease has ended or its end is proposed, there is no

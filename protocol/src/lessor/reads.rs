@@ -120,6 +120,7 @@ impl Lessor {
         let grant = self.grant(requester.session, object, request, cx);
         let (volume, settings) = cx.state.volume_of(&object.path);
         let (volume, offer) = (volume.clone(), settings.settings.offer());
+        self.counters.0.note_read(&volume, grant.is_some(), is_unchanged);
         let answer = ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() };
         self.reply(requester, Ok(Answer::Read(answer)), cx);
     }

@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Lessor, LessorEffect, StepContext};
+use super::{Lessor, LessorEffect, StepContext, counters::Unhashed};
 use crate::{
     id::{Epoch, SessionId, Stamp, WriteLeaseId},
     message::{Consent, Recall},
     object::ObjectSet,
+    path::NodePath,
     reached::{Bound, reached},
     time::Instant,
     work::CountVisits,
@@ -51,6 +52,16 @@ struct UnansweredRecall {
     through: WriteLeaseId,
     since: Instant,
     sent: Instant,
+    /// The volumes in whose counters it counts.
+    volumes: Unhashed<Vec<NodePath>>,
+}
+
+/// A recall that the session has answered.
+#[derive(Debug)]
+pub(super) struct AnsweredRecall {
+    pub(super) sets: Vec<ObjectSet>,
+    since: Instant,
+    volumes: Vec<NodePath>,
 }
 
 impl RecallChannel {
@@ -71,24 +82,21 @@ impl RecallChannel {
         self.last_grant
     }
 
-    /// Recalls the sets from the session. If an unanswered recall includes them all, and the lessor
-    /// granted nothing to the session since, it returns that recall's stamp and no new recall.
-    pub(super) fn recall(
+    /// Recalls the sets from the session. Returns no recall while the session is not registered.
+    fn recall(
         &mut self,
         session: SessionId,
         epoch: Epoch,
-        (sets, through): (Vec<ObjectSet>, WriteLeaseId),
+        (sets, through, volumes): (Vec<ObjectSet>, WriteLeaseId, Vec<NodePath>),
         now: Instant,
     ) -> (Stamp, Option<Recall>) {
-        if let Some(stamp) = self.unanswered_recall_of(epoch, &sets) {
-            return (stamp, None);
-        }
         let stamp = self.stamp(epoch);
         self.recalls += 1;
         let recall = Recall { session, stamp, number: self.recalls, sets };
         self.by_set.extend(recall.sets.iter().map(|set| (set.clone(), stamp)));
         self.by_sent.insert((now, stamp));
-        self.unanswered.insert(stamp, UnansweredRecall { recall: recall.clone(), through, since: now, sent: now });
+        let (since, sent, volumes) = (now, now, Unhashed(volumes));
+        self.unanswered.insert(stamp, UnansweredRecall { recall: recall.clone(), through, since, sent, volumes });
         (stamp, self.registration.map(|_| recall))
     }
 
@@ -144,13 +152,13 @@ impl RecallChannel {
     }
 
     /// Records a consent. Returns its recall, or `None` if the recall was answered already (S2).
-    pub(super) fn consent(&mut self, stamp: Stamp) -> Option<Recall> {
-        let UnansweredRecall { recall, sent, .. } = self.unanswered.remove(&stamp)?;
+    pub(super) fn consent(&mut self, stamp: Stamp) -> Option<AnsweredRecall> {
+        let UnansweredRecall { recall, since, sent, volumes, .. } = self.unanswered.remove(&stamp)?;
         self.by_sent.remove(&(sent, stamp));
         for set in &recall.sets {
             self.by_set.remove(&(set.clone(), stamp));
         }
-        Some(recall)
+        Some(AnsweredRecall { sets: recall.sets, since, volumes: volumes.0 })
     }
 
     /// Records a registration of the session. Returns false unless the number is higher than all
@@ -229,6 +237,28 @@ impl Lessor {
         cx.effects.extend(overdue.into_iter().map(LessorEffect::Recall));
     }
 
+    /// Recalls the sets from a session with leases on these volumes. Returns the stamp to which the
+    /// session must consent. If an unanswered recall includes all the sets, and the lessor granted
+    /// nothing to the session since, it makes no new recall.
+    pub(super) fn recall_sets(
+        &mut self,
+        session: SessionId,
+        epoch: Epoch,
+        sets: Vec<ObjectSet>,
+        volumes: Vec<NodePath>,
+        cx: &mut StepContext<'_>,
+    ) -> Stamp {
+        let channel = self.recall_channels.entry(session).or_default();
+        if let Some(stamp) = channel.unanswered_recall_of(epoch, &sets) {
+            return stamp;
+        }
+        self.counters.0.note_recall(&volumes);
+        let sets = (sets, cx.state.last_write_lease(), volumes);
+        let (stamp, recall) = channel.recall(session, epoch, sets, cx.now);
+        cx.effects.extend(recall.map(LessorEffect::Recall));
+        stamp
+    }
+
     /// Handles a consent: the session has dropped the sets of the recall with this stamp (S2). If
     /// there is no such unanswered recall, the consent has no effect.
     pub(super) fn consent(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
@@ -239,6 +269,7 @@ impl Lessor {
         let Some(recall) = self.recall_channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else {
             return;
         };
+        self.counters.0.note_consent(&recall.volumes, cx.now.since(recall.since));
         for set in &recall.sets {
             self.drop_older(session, set, stamp);
         }
@@ -272,7 +303,7 @@ impl Lessor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{object::Object, path::NodePath};
+    use crate::object::Object;
 
     const NONE: WriteLeaseId = WriteLeaseId(0);
 
@@ -280,15 +311,24 @@ mod tests {
         ObjectSet::One(Object::data(NodePath::parse(text).expect("a path")))
     }
 
+    /// A recall of these sets, unless an unanswered one includes them.
+    fn recall(channel: &mut RecallChannel, sets: Vec<ObjectSet>, now: Instant) -> (Stamp, Option<Recall>) {
+        let (session, epoch) = (SessionId(1), Epoch(5));
+        match channel.unanswered_recall_of(epoch, &sets) {
+            Some(stamp) => (stamp, None),
+            None => channel.recall(session, epoch, (sets, NONE, Vec::new()), now),
+        }
+    }
+
     #[test]
     fn recalls_are_numbered_without_gaps_and_answered_once() {
         let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
-        let (first, recall) = channel.recall(session, epoch, (vec![set("/a")], NONE), now);
-        assert_eq!(recall.map(|recall| recall.number), Some(1));
+        let (epoch, now) = (Epoch(5), Instant::from_micros(9));
+        let (first, made) = recall(&mut channel, vec![set("/a")], now);
+        assert_eq!(made.map(|recall| recall.number), Some(1));
         channel.stamp_grant(epoch);
-        let (second, recall) = channel.recall(session, epoch, (vec![set("/b")], NONE), now);
-        assert_eq!(recall.map(|recall| recall.number), Some(2));
+        let (second, made) = recall(&mut channel, vec![set("/b")], now);
+        assert_eq!(made.map(|recall| recall.number), Some(2));
         assert!(channel.consent(first).is_some());
         assert!(channel.consent(first).is_none());
         assert!(channel.consent(second).is_some());
@@ -297,26 +337,26 @@ mod tests {
     #[test]
     fn recall_of_a_recalled_set_sends_nothing() {
         let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
-        let (first, _) = channel.recall(session, epoch, (vec![ObjectSet::Subtree(NodePath::root())], NONE), now);
-        assert_eq!(channel.recall(session, epoch, (vec![set("/a")], NONE), now), (first, None));
+        let now = Instant::from_micros(9);
+        let (first, _) = recall(&mut channel, vec![ObjectSet::Subtree(NodePath::root())], now);
+        assert_eq!(recall(&mut channel, vec![set("/a")], now), (first, None));
         assert_eq!(channel.check(), Ok(()));
     }
 
     #[test]
     fn recall_of_sets_that_one_recall_includes_sends_nothing() {
         let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let (session, epoch, now) = (SessionId(1), Epoch(5), Instant::from_micros(9));
-        let mut recall = |sets: &[&str]| {
+        let (epoch, now) = (Epoch(5), Instant::from_micros(9));
+        let mut recall_of = |sets: &[&str]| {
             let sets = sets.iter().map(|text| set(text)).collect();
-            channel.recall(session, epoch, (sets, NONE), now)
+            recall(&mut channel, sets, now)
         };
-        let first: Vec<Stamp> = (0..2 * CANDIDATES_MAX).map(|n| recall(&["/list", &format!("/{n}")]).0).collect();
-        assert_eq!(recall(&["/list", "/9"]), (first[9], None), "only one recall has both sets");
-        assert_eq!(recall(&["/list"]), (first[0], None), "each recall has the set: the oldest counts");
-        assert!(!first.contains(&recall(&["/8", "/9"]).0), "no recall has both sets");
+        let first: Vec<Stamp> = (0..2 * CANDIDATES_MAX).map(|n| recall_of(&["/list", &format!("/{n}")]).0).collect();
+        assert_eq!(recall_of(&["/list", "/9"]), (first[9], None), "only one recall has both sets");
+        assert_eq!(recall_of(&["/list"]), (first[0], None), "each recall has the set: the oldest counts");
+        assert!(!first.contains(&recall_of(&["/8", "/9"]).0), "no recall has both sets");
         channel.stamp_grant(epoch);
-        let (second, _) = channel.recall(session, epoch, (vec![set("/9")], NONE), now);
+        let (second, _) = recall(&mut channel, vec![set("/9")], now);
         assert!(!first.contains(&second), "a recall before the last grant does not count");
         assert_eq!(channel.consent(second).map(|recall| recall.sets), Some(vec![set("/9")]));
         assert_eq!(channel.check(), Ok(()));
@@ -325,10 +365,9 @@ mod tests {
     #[test]
     fn resend_overdue_returns_only_recalls_sent_long_ago() {
         let mut channel = RecallChannel { registration: Some(1), ..RecallChannel::default() };
-        let (session, epoch) = (SessionId(1), Epoch(5));
         let at = |millis| Instant::from_micros(0).after(Duration::from_millis(millis));
-        channel.recall(session, epoch, (vec![set("/a")], NONE), at(0));
-        channel.recall(session, epoch, (vec![set("/b")], NONE), at(300));
+        recall(&mut channel, vec![set("/a")], at(0));
+        recall(&mut channel, vec![set("/b")], at(300));
         let numbers = |recalls: Vec<Recall>| recalls.iter().map(|recall| recall.number).collect::<Vec<_>>();
         assert_eq!(numbers(channel.resend_overdue(at(499), RECALL_RESEND_INTERVAL, 9)), [0u64; 0]);
         assert_eq!(numbers(channel.resend_overdue(at(500), RECALL_RESEND_INTERVAL, 9)), [1]);
@@ -341,8 +380,8 @@ mod tests {
     fn recall_before_the_registration_is_sent_after_it() {
         let mut channel = RecallChannel::default();
         let now = Instant::from_micros(9);
-        let (_, recall) = channel.recall(SessionId(1), Epoch(5), (vec![set("/a")], NONE), now);
-        assert_eq!(recall, None, "the session is not registered");
+        let (_, made) = recall(&mut channel, vec![set("/a")], now);
+        assert_eq!(made, None, "the session is not registered");
         assert!(channel.register(1));
         assert_eq!(channel.resend_overdue(now, Duration::ZERO, 9).len(), 1);
         assert!(!channel.register(1), "a registration number counts once");

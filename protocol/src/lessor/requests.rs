@@ -68,7 +68,8 @@ impl Lessor {
         }
         // Renewals count from the arrival, not from the answer. They come after the consents,
         // because an unanswered recall limits them (S5).
-        requester.renewed = self.renew_all(session, header.renew, cx);
+        let is_alone = matches!(body, Body::Heartbeat(_));
+        requester.renewed = self.renew_all(session, header.renew, is_alone, cx);
         if *body != Body::Register {
             self.resend_recalls(session, RECALL_RESEND_INTERVAL, cx);
         }

@@ -3,6 +3,7 @@
 mod bounds;
 mod consents;
 mod costs;
+mod counters;
 mod crowd;
 mod drift;
 mod failovers;

@@ -215,18 +215,21 @@ impl Lessor {
             page.nodes.truncate(free);
             page.through = page.nodes.last().map(|(path, _)| path.clone());
         }
+        if let ReadTarget::List { path, .. } = &read.target {
+            self.counters.0.note_list_page(cx.state.volume_of(path).0);
+        }
         self.reply(&read.requester, Ok(Answer::Listed(page)), cx);
     }
 
     /// Recalls the write lease from its owner. One recall for each write lease is enough, because a
     /// consent counts only when the write lease has ended.
     fn recall_write_lease(&mut self, path: &NodePath, cx: &mut StepContext<'_>) {
-        let (Some((_, record)), Some(epoch)) = (cx.state.write_leased_lock(path), self.epoch) else { return };
-        let Some(lease) = record.write_lease else { return };
+        let Some((_, record)) = cx.state.write_leased_lock(path) else { return };
+        let (Some(lease), Some(epoch)) = (record.write_lease, self.epoch) else { return };
         if self.blocked_reads.recalled.insert(path.clone(), lease) != Some(lease) {
-            let sets = (vec![ObjectSet::One(Object::data(path.clone()))], cx.state.last_write_lease());
-            let (_, recall) = self.channel(record.session).recall(record.session, epoch, sets, cx.now);
-            cx.effects.extend(recall.map(LessorEffect::Recall));
+            let sets = vec![ObjectSet::One(Object::data(path.clone()))];
+            let volumes = record.lease.volume().into_iter().cloned().collect();
+            self.recall_sets(record.session, epoch, sets, volumes, cx);
         }
     }
 

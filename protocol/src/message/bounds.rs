@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{AWAIT_LOCKS_MAX, Body, Request, RequestHeader};
+use super::{Body, Request, RequestHeader};
 use crate::{
     id::SessionId,
     limits::LimitError,
@@ -37,6 +37,13 @@ pub const KEEP_ALIVES_MAX: usize = 16_384;
 
 /// The most objects in one part of a holder report, so that a part stays well below a frame.
 pub const REPORT_PART_OBJECTS_MAX: usize = 512;
+
+/// The most locks in one [`Body::AwaitLocks`].
+pub const AWAIT_LOCKS_MAX: usize = 4096;
+
+/// The most bytes of paths in such a request. The client counts them, so that the request fits into
+/// a frame. The answer names locks by number, and fits too.
+pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
 
 /// The most sets of dropped copies that one write names: three for each operation of both branches
 /// of a transaction.

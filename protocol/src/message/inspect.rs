@@ -40,6 +40,11 @@ pub enum Inspect {
         /// The top.
         path: NodePath,
     },
+    /// What the leader has counted for the volume with this top. From the leader.
+    VolumeStats {
+        /// The top.
+        path: NodePath,
+    },
     /// A key lease, with its remaining time and some of its nodes. From the leader.
     Lease {
         /// The lease.

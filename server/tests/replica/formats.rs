@@ -57,7 +57,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (4, 0x1de4_bb6c_b3c5_1b68);
+const WIRE: (u16, u64) = (5, 0x1967_1819_5b22_ed30);
 const LOG: (u8, u64) = (3, 0x7579_ea3c_8dd1_e8a9);
 const STATE: (u8, u64) = (3, 0x1ee2_afd0_39dc_16ba);
 const SNAPSHOT: (u8, u64) = (2, 0x368e_df61_17fe_5fbb);

@@ -441,7 +441,7 @@ impl<'a> Draw<'a> {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
             }
             17 | 18 => Body::HolderReport(self.held()),
-            _ => Body::Inspect(match self.below(9) {
+            _ => Body::Inspect(match self.below(10) {
                 4 | 5 => {
                     let keys_after = self.maybe(|draw| match draw.below(2) {
                         0 => NodesAfter::Nothing,
@@ -457,6 +457,7 @@ impl<'a> Draw<'a> {
                 0 => Inspect::Holders { path: self.path() },
                 1 => Inspect::PendingWrites { path: self.path() },
                 2 => Inspect::Volumes { path: self.path() },
+                9 => Inspect::VolumeStats { path: self.path() },
                 8 => Inspect::BlockedReads { path: self.path() },
                 _ => Inspect::Cluster,
             }),

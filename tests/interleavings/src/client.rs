@@ -20,7 +20,7 @@ use loom::sync::{
     },
 };
 
-use crate::{cache::Cache, clock, volume_leases::VolumeLeases};
+use crate::{cache::Cache, clock, dropped_copies::MissCause, volume_leases::VolumeLeases};
 
 const SESSION: SessionId = SessionId(7);
 const EPOCH: Epoch = Epoch(3);
@@ -170,7 +170,9 @@ impl Client {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
                 assert!(self.cache.revalidate(&object, &validity, volume), "no model evicts");
             }
-            HolderEffect::Drop(objects) => objects.iter().for_each(|object| self.cache.remove(object)),
+            HolderEffect::Drop(objects) => {
+                objects.iter().for_each(|object| self.cache.remove(object, MissCause::Recalled))
+            }
             HolderEffect::DropAll => {
                 core.leases.end_all();
                 self.cache.clear();

@@ -22,6 +22,10 @@
 
 #[path = "../../../client-cache/src/cache.rs"]
 mod cache;
+#[path = "../../../client-cache/src/cache_counters.rs"]
+mod cache_counters;
+#[path = "../../../client-cache/src/dropped_copies.rs"]
+mod dropped_copies;
 #[path = "../../../client-cache/src/path_hash.rs"]
 mod path_hash;
 #[path = "../../../client-cache/src/policy.rs"]

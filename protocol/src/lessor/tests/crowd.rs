@@ -299,6 +299,7 @@ impl Crowd {
             ("holders", Inspect::Holders { path: path("/quiet/a") }),
             ("waits", Inspect::PendingWrites { path: path("/quiet/a") }),
             ("volumes", Inspect::Volumes { path: top() }),
+            ("volume stats", Inspect::VolumeStats { path: top() }),
             ("locks", Inspect::Locks { path: path("/quiet/a") }),
             ("read waits", Inspect::BlockedReads { path: path("/quiet/a") }),
             ("lease", Inspect::Lease { id: LeaseId(1), keys_after: None }),

@@ -1,7 +1,7 @@
 //! The path of a write from its arrival to the log. The lessor validates it (S12), recognizes
 //! repetitions (S9), queues it (S3), and proposes it when no wait is left (S2).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::{
     command::{Attach, Command, IntendedLeases, LeaseKey, Write, WriteRefusal, encoded_bytes_of_sets},
@@ -16,7 +16,12 @@ use crate::{
 };
 
 use super::{
-    super::{Lessor, ProposalReason, Requester, StepContext, attachments::lists_of, load::results_of_write},
+    super::{
+        Lessor, ProposalReason, Requester, StepContext,
+        attachments::lists_of,
+        counters::{Unhashed, WaitEnd},
+        load::results_of_write,
+    },
     ClientWrite, ConsentWait, PendingWrite, PendingWriteId, WriteKind,
 };
 
@@ -61,7 +66,11 @@ impl Lessor {
         };
         self.load_to_come += load;
         self.results_to_come += results_of_write(&request.write);
-        let write_id = self.writes.enter(PendingWrite::new(WriteKind::Client(Box::new(request)), footprint, cx.now));
+        let counted = request.write.path().or(footprint.first().map(ObjectSet::path));
+        let counted = counted.map(|path| cx.state.volume_of(path).0.clone());
+        counted.iter().for_each(|volume| self.counters.0.note_write(volume));
+        let pending = PendingWrite::new(WriteKind::Client(Box::new(request)), footprint, cx.now);
+        let write_id = self.writes.enter(PendingWrite { counted_in: Unhashed(counted), ..pending });
         self.gather(write_id, cx);
     }
 
@@ -259,7 +268,7 @@ impl Lessor {
     /// ready.
     pub(in crate::lessor) fn end_waits_consented(&mut self, session: SessionId, stamp: Stamp) {
         let ready = self.writes.consented(session, stamp);
-        self.propose_ready(ready);
+        self.propose_ready(ready, Some(WaitEnd::Consent));
     }
 
     /// Ends the waits for copies that the session can no longer use, because all volume leases that
@@ -272,20 +281,24 @@ impl Lessor {
         };
         let is_any_live = |wait: &ConsentWait| wait.leases.iter().any(is_live);
         let ready = self.writes.end_waits_under(session, volume, |wait| !is_any_live(wait));
-        self.propose_ready(ready);
+        self.propose_ready(ready, Some(WaitEnd::VolumeLease));
     }
 
     /// Ends the waits for object leases that have ended (T3).
     pub(in crate::lessor) fn end_expired_waits(&mut self) {
         let ready = self.writes.end_expired_waits(self.clock.expiry_time());
-        self.propose_ready(ready);
+        self.propose_ready(ready, Some(WaitEnd::ObjectLease));
     }
 
     /// Proposes the writes that are ready, in their order, and those that become ready then.
-    pub(in crate::lessor) fn propose_ready(&mut self, ready: Vec<PendingWriteId>) {
-        let mut ready: BTreeSet<PendingWriteId> = ready.into_iter().collect();
-        while let Some(next) = ready.pop_first() {
+    /// `waited` is the event that ended the wait of the former; None if they did not wait.
+    pub(in crate::lessor) fn propose_ready(&mut self, ready: Vec<PendingWriteId>, waited: Option<WaitEnd>) {
+        let mut ready: BTreeMap<PendingWriteId, Option<WaitEnd>> = ready.into_iter().map(|id| (id, waited)).collect();
+        while let Some((next, waited)) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
+            if let (Some(end), Some(volume)) = (waited, &pending.counted_in.0) {
+                self.counters.0.note_wait(volume, end, self.clock.now().since(pending.since));
+            }
             match &pending.kind {
                 WriteKind::Client(request) => {
                     let command = Command::Write {
@@ -304,7 +317,7 @@ impl Lessor {
                     self.propose(Command::Purge { leases }, ProposalReason::Purge(next));
                 }
             }
-            ready.extend(self.writes.proposed(next));
+            ready.extend(self.writes.proposed(next).into_iter().map(|id| (id, Some(WaitEnd::EarlierWrite))));
         }
     }
 }

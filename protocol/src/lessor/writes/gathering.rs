@@ -29,7 +29,7 @@ use crate::{
 };
 
 use super::{
-    super::{Lessor, LessorEffect, StepContext, object_leases::volumes_of},
+    super::{Lessor, StepContext, object_leases::volumes_of},
     ClientWrite, ConsentWait, PendingWriteId,
 };
 
@@ -128,7 +128,7 @@ impl Lessor {
         let mut plans = RecallPlans { writer: pending.client_write().map(writer), ..RecallPlans::default() };
         if let Some(request) = pending.client_write() {
             if let Write::Flush { .. } = request.write {
-                return self.propose_ready(vec![write_id]);
+                return self.propose_ready(vec![write_id], None);
             }
             let write = request.write.clone();
             self.claim_write_leases(&write, &footprint, &mut plans, cx.state);
@@ -142,7 +142,7 @@ impl Lessor {
         for (holder, plan) in plans.by_session {
             self.recall(write_id, holder, plan, cx);
         }
-        self.propose_ready(vec![write_id]);
+        self.propose_ready(vec![write_id], None);
     }
 
     /// Collects the sets of the write, and the objects of the nodes attached to these leases.
@@ -334,10 +334,8 @@ impl Lessor {
             }
             false => sets,
         };
-        let sets = sets.into_iter().collect();
-        let through = cx.state.last_write_lease();
-        let (stamp, recall) = self.channel(holder).recall(holder, epoch, (sets, through), cx.now);
-        cx.effects.extend(recall.map(LessorEffect::Recall));
+        let volumes = leases.keys().cloned().collect();
+        let stamp = self.recall_sets(holder, epoch, sets.into_iter().collect(), volumes, cx);
         self.writes.wait(write_id, holder, ConsentWait { stamp: Some(stamp), leases, expires_at });
     }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 
 use self::{queues::WriteQueues, waits::ConsentWaits};
-use super::Requester;
+use super::{Requester, counters::Unhashed};
 
 /// Numbers pending writes in the order of arrival.
 pub(super) type PendingWriteId = u64;
@@ -60,6 +60,8 @@ pub(super) struct PendingWrite {
     /// until that is proposed, or, if it `was_uncovered`, until it ends. Otherwise a stream of such
     /// writes could make a revocation gather consents for ever (S7b).
     revocations_ahead: BTreeSet<PendingWriteId>,
+    /// The volume in whose counters it counts. None for a purge.
+    counted_in: Unhashed<Option<NodePath>>,
     /// It was applied once without effect, because its consents did not cover all objects that it
     /// would have changed.
     was_uncovered: bool,
@@ -148,6 +150,7 @@ impl PendingWrite {
             bytes: 0,
             ahead: BTreeSet::new(),
             revocations_ahead: BTreeSet::new(),
+            counted_in: Unhashed(None),
             was_uncovered: false,
         }
     }

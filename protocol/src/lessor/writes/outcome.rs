@@ -13,7 +13,7 @@ use crate::{
 };
 
 use super::{
-    super::{Lessor, Requester, StepContext, load::results_of_write},
+    super::{Lessor, Requester, StepContext, counters::WaitEnd, load::results_of_write},
     ClientWrite, PendingWrite, PendingWriteId, WriteKind,
 };
 
@@ -64,10 +64,13 @@ impl Lessor {
             (
                 Ok(_),
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
-            ) => self.reset_volume_copies(path, cx.state),
+            ) => {
+                self.reset_volume_copies(path, cx.state);
+                self.counters.0.volume_changed(path, cx.state, cx.now);
+            }
         }
         self.answer_write(request, &result, cx);
-        self.propose_ready(ready);
+        self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
     }
 
     pub(in crate::lessor) fn finish_client_write(
@@ -90,7 +93,7 @@ impl Lessor {
         let Some(request) = self.writes.get(write_id).and_then(PendingWrite::client_write) else { return };
         let footprint = self.footprint_again(request, cx.state);
         let ready = self.writes.set_footprint(write_id, footprint);
-        self.propose_ready(ready);
+        self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
         self.gather(write_id, cx);
     }
 
@@ -104,7 +107,7 @@ impl Lessor {
         for requester in &request.requesters {
             self.reply(requester, Err(refusal(request.session, request.sequence)), cx);
         }
-        self.propose_ready(ready);
+        self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
     }
 
     /// Answers all requesters. After a put, one of them may get a lease on the node's data, so that

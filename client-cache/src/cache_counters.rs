@@ -1,0 +1,233 @@
+//! Counters of the client's cache for each volume.
+//!
+//! Every reader counts hits. So each thread has its own counter, up to a limit: two threads that
+//! write to one cache line would wait for each other. A copy finds the counters of its volume by
+//! its [`VolumeLeaseCell`](crate::volume_leases::VolumeLeaseCell). The other counters are of events
+//! that cost a round trip or a lock, and are shared.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use leasehold_protocol::path::NodePath;
+use parking_lot::Mutex;
+
+use crate::dropped_copies::MissCause;
+
+/// The number of hit counters of a volume: more than most machines have cores.
+const STRIPES: usize = 64;
+
+/// The most volumes with counters of their own: about two megabytes. If there are more, the table
+/// forgets those without copies. If all have copies, further volumes count in the sums only.
+const VOLUMES_MAX: usize = 256;
+
+/// What a client's cache has done in one volume: see
+/// [`Client::volume_stats`](crate::Client::volume_stats).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VolumeCacheStats {
+    /// Reads that were answered from memory, without a server.
+    pub hits: u64,
+    /// Reads of an object of which the client had no copy: its first reads, and those after a new
+    /// session began. Also reads of an object whose copy went so long ago that the client has
+    /// forgotten why. It remembers that of some thousand copies.
+    pub misses_first: u64,
+    /// Reads of an object whose copy was evicted for lack of room.
+    pub misses_capacity: u64,
+    /// Reads of an object whose copy was recalled.
+    pub misses_recalled: u64,
+    /// Reads of an object whose copy went with a write of this client.
+    pub misses_written: u64,
+    /// Reads of an object whose copy had no valid lease, or was dropped because its lease had
+    /// ended and the object or the volume had changed meanwhile.
+    pub misses_expired: u64,
+    /// Copies that were dropped for a recall.
+    pub copies_recalled: u64,
+    /// Those of them that answered no read from memory since their lease was granted: false
+    /// sharing. The lease delayed a write, and saved nothing.
+    pub copies_recalled_unread: u64,
+}
+
+/// A thread's counter. Two cache lines long, because processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe(AtomicU64);
+
+/// The counters of one volume.
+#[derive(Debug)]
+pub(crate) struct CacheCounters {
+    hits: [Stripe; STRIPES],
+    misses: [AtomicU64; MissCause::ALL.len()],
+    recalled: AtomicU64,
+    recalled_unread: AtomicU64,
+}
+
+impl Default for CacheCounters {
+    fn default() -> Self {
+        Self {
+            hits: std::array::from_fn(|_| Stripe::default()),
+            misses: Default::default(),
+            recalled: AtomicU64::default(),
+            recalled_unread: AtomicU64::default(),
+        }
+    }
+}
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static STRIPE: usize = THREADS.fetch_add(1, Relaxed) % STRIPES;
+}
+
+impl CacheCounters {
+    /// Counts a hit. Returns the earlier value of this thread's counter.
+    #[inline]
+    pub(crate) fn hit(&self) -> u64 {
+        // A thread that is ending no longer has its thread-local value.
+        let stripe = STRIPE.try_with(|stripe| *stripe).unwrap_or(0);
+        self.hits[stripe].0.fetch_add(1, Relaxed)
+    }
+
+    fn miss(&self, cause: MissCause) {
+        self.misses[cause as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a copy that was dropped for a recall.
+    pub(crate) fn recalled(&self, was_read: bool) {
+        self.recalled.fetch_add(1, Relaxed);
+        self.recalled_unread.fetch_add(u64::from(!was_read), Relaxed);
+    }
+
+    pub(crate) fn hits(&self) -> u64 {
+        self.hits.iter().map(|stripe| stripe.0.load(Relaxed)).sum()
+    }
+
+    /// Reads all counters, each as of some moment during the call.
+    fn read(&self) -> VolumeCacheStats {
+        let misses = |cause: MissCause| self.misses[cause as usize].load(Relaxed);
+        VolumeCacheStats {
+            hits: self.hits(),
+            misses_first: misses(MissCause::First),
+            misses_capacity: misses(MissCause::Capacity),
+            misses_recalled: misses(MissCause::Recalled),
+            misses_written: misses(MissCause::Written),
+            misses_expired: misses(MissCause::Expired),
+            copies_recalled: self.recalled.load(Relaxed),
+            copies_recalled_unread: self.recalled_unread.load(Relaxed),
+        }
+    }
+}
+
+/// The counters of all volumes.
+#[derive(Debug, Default)]
+pub(crate) struct CacheCounterTable {
+    volumes: Mutex<BTreeMap<NodePath, Arc<CacheCounters>>>,
+    /// Counts for the volumes beyond the bound.
+    others: Arc<CacheCounters>,
+    /// The hits of volumes that the table has forgotten.
+    forgotten_hits: AtomicU64,
+}
+
+impl CacheCounterTable {
+    /// The counters of a volume.
+    pub(crate) fn of(&self, volume: &NodePath) -> Arc<CacheCounters> {
+        let mut volumes = self.volumes.lock();
+        if let Some(counters) = volumes.get(volume) {
+            return Arc::clone(counters);
+        }
+        if volumes.len() >= VOLUMES_MAX {
+            // Counters that only the table refers to can no longer change.
+            volumes.retain(|_, counters| match Arc::strong_count(counters) {
+                1 => {
+                    self.forgotten_hits.fetch_add(counters.hits(), Relaxed);
+                    false
+                }
+                _ => true,
+            });
+        }
+        if volumes.len() >= VOLUMES_MAX {
+            return Arc::clone(&self.others);
+        }
+        Arc::clone(volumes.entry(volume.clone()).or_default())
+    }
+
+    /// Counts a read that needed a server.
+    pub(crate) fn miss(&self, volume: &NodePath, cause: MissCause) {
+        self.of(volume).miss(cause);
+    }
+
+    /// The hits in all volumes.
+    pub(crate) fn hits(&self) -> u64 {
+        let volumes = self.volumes.lock();
+        let own: u64 = volumes.values().map(|counters| counters.hits()).sum();
+        own + self.others.hits() + self.forgotten_hits.load(Relaxed)
+    }
+
+    pub(crate) fn read(&self) -> BTreeMap<NodePath, VolumeCacheStats> {
+        let volumes = self.volumes.lock();
+        volumes.iter().map(|(volume, counters)| (volume.clone(), counters.read())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(number: usize) -> NodePath {
+        NodePath::parse(&format!("/{number}")).expect("valid")
+    }
+
+    #[test]
+    fn hits_of_all_threads_are_summed() {
+        let counters = CacheCounters::default();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        counters.hit();
+                    }
+                });
+            }
+        });
+        assert_eq!(counters.hits(), 8000);
+    }
+
+    #[test]
+    fn each_cause_has_its_own_counter() {
+        let table = CacheCounterTable::default();
+        for (count, cause) in (1..).zip(MissCause::ALL) {
+            (0..count).for_each(|_| table.miss(&path(1), cause));
+        }
+        table.of(&path(1)).recalled(true);
+        table.of(&path(1)).recalled(false);
+        let expected = VolumeCacheStats {
+            hits: 0,
+            misses_first: 1,
+            misses_capacity: 2,
+            misses_recalled: 3,
+            misses_written: 4,
+            misses_expired: 5,
+            copies_recalled: 2,
+            copies_recalled_unread: 1,
+        };
+        assert_eq!(table.read(), BTreeMap::from([(path(1), expected)]));
+    }
+
+    #[test]
+    fn table_is_bounded_and_loses_no_hit() {
+        let table = CacheCounterTable::default();
+        let used: Vec<_> = (0..VOLUMES_MAX).map(|number| table.of(&path(number))).collect();
+        for counters in &used {
+            counters.hit();
+        }
+        table.of(&path(VOLUMES_MAX)).hit();
+        assert_eq!((table.read().len(), table.hits()), (VOLUMES_MAX, VOLUMES_MAX as u64 + 1), "no room for one more");
+        drop(used);
+        table.of(&path(VOLUMES_MAX)).hit();
+        assert_eq!((table.read().len(), table.hits()), (1, VOLUMES_MAX as u64 + 2), "all others were unused");
+    }
+}

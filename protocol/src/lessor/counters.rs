@@ -1,0 +1,152 @@
+//! The counters of each volume, for operators. They never change a decision.
+//!
+//! The lessor counts in memory from its beginning, and counts a volume that is created later from
+//! its creation. The counters of a volume are removed with it, so they are bounded by the volumes.
+//! Each module counts its own events. This one does not know what the events are.
+
+use std::{
+    collections::BTreeMap,
+    hash::{Hash, Hasher},
+    time::Duration,
+};
+
+use crate::{
+    message::{SpanCounts, VolumeCounts, WaitCounts},
+    path::NodePath,
+    state::State,
+    time::Instant,
+};
+
+/// A value that only counters use, within the lessor. It has no hash. The exhaustive exploration
+/// takes two lessors with one hash as the same, and explores only one of them. Lessors that differ
+/// in their counters alone decide the same, and must not be explored twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Unhashed<T>(pub(super) T);
+
+impl<T> Hash for Unhashed<T> {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// The event that ended the wait of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitEnd {
+    Consent,
+    VolumeLease,
+    ObjectLease,
+    EarlierWrite,
+}
+
+/// The counters of one volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct CountedVolume {
+    since: Instant,
+    counts: VolumeCounts,
+}
+
+/// The counters of all volumes. A volume without an entry has counted nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct VolumeCounters {
+    since: Instant,
+    volumes: BTreeMap<NodePath, CountedVolume>,
+}
+
+impl VolumeCounters {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, volumes: BTreeMap::new() }
+    }
+
+    /// The counters of a volume that exists.
+    fn of(&mut self, volume: &NodePath) -> &mut VolumeCounts {
+        let since = self.since;
+        let new = || CountedVolume { since, counts: VolumeCounts::default() };
+        &mut self.volumes.entry(volume.clone()).or_insert_with(new).counts
+    }
+
+    /// The counters of a volume that may have been removed since it was counted in.
+    fn of_earlier(&mut self, volume: &NodePath) -> Option<&mut VolumeCounts> {
+        self.volumes.get_mut(volume).map(|counted| &mut counted.counts)
+    }
+
+    /// A read was answered.
+    pub(super) fn note_read(&mut self, volume: &NodePath, is_leased: bool, is_not_modified: bool) {
+        let counts = self.of(volume);
+        *if is_leased { &mut counts.reads_leased } else { &mut counts.reads_unleased } += 1;
+        counts.reads_not_modified += u64::from(is_not_modified);
+    }
+
+    /// A page of a list was answered.
+    pub(super) fn note_list_page(&mut self, volume: &NodePath) {
+        self.of(volume).list_pages += 1;
+    }
+
+    /// A lease on the volume was renewed, by a message of its own (`is_alone`) or not.
+    pub(super) fn note_renewal(&mut self, volume: &NodePath, is_alone: bool) {
+        let counts = self.of(volume);
+        *if is_alone { &mut counts.renewals_alone } else { &mut counts.renewals_piggybacked } += 1;
+    }
+
+    /// A session with leases on these volumes was asked for its consent.
+    pub(super) fn note_recall(&mut self, volumes: &[NodePath]) {
+        volumes.iter().for_each(|volume| self.of(volume).recalls += 1);
+    }
+
+    /// A session consented to a recall in these volumes, this long after the recall.
+    pub(super) fn note_consent(&mut self, volumes: &[NodePath], after: Duration) {
+        for volume in volumes {
+            if let Some(counts) = self.of_earlier(volume) {
+                counts.consents.add(after);
+            }
+        }
+    }
+
+    /// A write of a client arrived.
+    pub(super) fn note_write(&mut self, volume: &NodePath) {
+        self.of(volume).writes += 1;
+    }
+
+    /// The wait of a write ended.
+    pub(super) fn note_wait(&mut self, volume: &NodePath, end: WaitEnd, waited: Duration) {
+        let Some(VolumeCounts { waits, .. }) = self.of_earlier(volume) else { return };
+        let WaitCounts { consent, volume_lease, object_lease, earlier_write } = waits;
+        let spans: &mut SpanCounts = match end {
+            WaitEnd::Consent => consent,
+            WaitEnd::VolumeLease => volume_lease,
+            WaitEnd::ObjectLease => object_lease,
+            WaitEnd::EarlierWrite => earlier_write,
+        };
+        spans.add(waited);
+    }
+
+    /// A volume was created, changed or removed.
+    pub(super) fn volume_changed(&mut self, volume: &NodePath, state: &State, now: Instant) {
+        match state.volume(volume) {
+            None => drop(self.volumes.remove(volume)),
+            Some(_) => {
+                let new = || CountedVolume { since: now, counts: VolumeCounts::default() };
+                self.volumes.entry(volume.clone()).or_insert_with(new);
+            }
+        }
+    }
+
+    /// How long the lessor has counted for the volume, and what.
+    pub(super) fn counted(&self, volume: &NodePath, now: Instant) -> (Duration, VolumeCounts) {
+        match self.volumes.get(volume) {
+            Some(CountedVolume { since, counts }) => (now.since(*since), counts.clone()),
+            None => (now.since(self.since), VolumeCounts::default()),
+        }
+    }
+
+    /// The number of volumes with counters.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// Checks that only volumes that exist have counters.
+    pub(super) fn check(&self, state: &State) -> Result<(), String> {
+        match self.volumes.keys().find(|volume| state.volume(volume).is_none()) {
+            Some(volume) => Err(format!("{volume} has counters, and is not a volume")),
+            None => Ok(()),
+        }
+    }
+}
