@@ -110,6 +110,7 @@ impl Lessor {
             settings: volume.settings,
             generation: volume.generation,
             leases: self.object_leases.count_in(path),
+            used: cx.state.volume_use(path),
         };
         self.few(cx.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
     }

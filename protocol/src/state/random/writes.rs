@@ -1,9 +1,16 @@
 //! Random writes.
 
 use super::{locks::random_lock_write, transactions::random_transaction, *};
+use crate::quota::Quota;
 
 fn random_name(random: &mut Random) -> LeaseName {
     LeaseName::parse(&format!("lease-{}", random.below(3))).expect("a name")
+}
+
+/// Usually no quota, or else one that the few nodes can reach.
+fn random_quota(random: &mut Random) -> Quota {
+    let mut limit = |most| random.one_in(4).then(|| random.below(most));
+    Quota { nodes: limit(10), bytes: limit(80) }
 }
 
 pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
@@ -36,8 +43,8 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
         18 => Write::RevokeLease { id: LeaseId(random.below(3)) },
         0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition, attach },
         9..=12 => Write::Delete { path, recursive: random.one_in(2), condition },
-        13 => Write::CreateVolume { path, settings },
-        14 => Write::SetVolume { path, settings },
+        13 => Write::CreateVolume { path, settings: settings.with_quota(random_quota(random)) },
+        14 => Write::SetVolume { path, settings: settings.with_quota(random_quota(random)) },
         _ => Write::RemoveVolume { path },
     }
 }
