@@ -178,6 +178,7 @@ fn kind_of(refusal: &WriteRefusal) -> &'static str {
         WriteRefusal::Attached { .. } => "attached",
         WriteRefusal::NotALeaf { .. } => "not_a_leaf",
         WriteRefusal::VolumeInUse { .. } => "volume_in_use",
+        WriteRefusal::QuotaExceeded { .. } => "quota_exceeded",
         WriteRefusal::Locked { .. } => "locked",
         WriteRefusal::LockNotFound { .. } => "lock_not_found",
         WriteRefusal::LockNotGranted { .. } => "lock_not_granted",

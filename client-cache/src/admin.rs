@@ -13,6 +13,7 @@ use leasehold_protocol::{
         VolumeInfo, VolumeStats,
     },
     path::{NodePath, PathError},
+    quota::Quota,
     volume::{Tracking, VolumeError, VolumeSettings},
 };
 
@@ -343,6 +344,8 @@ pub struct CreateVolumeBuilder<'a> {
     tracking: Option<Tracking>,
     on_write: Option<OnWrite>,
     grants: Option<GrantPolicy>,
+    quota_nodes: Option<Option<u64>>,
+    quota_bytes: Option<Option<u64>>,
 }
 
 impl<'a> CreateVolumeBuilder<'a> {
@@ -357,6 +360,8 @@ impl<'a> CreateVolumeBuilder<'a> {
             tracking: None,
             on_write: None,
             grants: None,
+            quota_nodes: None,
+            quota_bytes: None,
         }
     }
 
@@ -405,18 +410,34 @@ impl<'a> CreateVolumeBuilder<'a> {
         self
     }
 
+    /// The most nodes of the volume; `None` for no limit. Beyond it, writes are
+    /// [refused](crate::WriteRefusal::QuotaExceeded), and deletes are not.
+    ///
+    pub fn quota_nodes(mut self, most: impl Into<Option<u64>>) -> Self {
+        self.quota_nodes = Some(most.into());
+        self
+    }
+
+    /// The most bytes of the volume; `None` for no limit. The path and the value of each node
+    /// count. Beyond it, writes are refused, as for [`quota_nodes`](Self::quota_nodes).
+    pub fn quota_bytes(mut self, most: impl Into<Option<u64>>) -> Self {
+        self.quota_bytes = Some(most.into());
+        self
+    }
+
     fn checked(&self) -> Result<VolumeSettings, VolumeError> {
         let base = &self.base;
         let (term, margin) = (self.term.unwrap_or(base.term()), self.skew_margin.unwrap_or(base.skew_margin()));
         let tracking = self.tracking.unwrap_or(base.tracking());
         let object_term = self.object_term.unwrap_or(base.object_term());
         let (on_write, grants) = (self.on_write.unwrap_or(base.on_write()), self.grants.unwrap_or(base.grants()));
+        let quota = Quota {
+            nodes: self.quota_nodes.unwrap_or(base.quota().nodes),
+            bytes: self.quota_bytes.unwrap_or(base.quota().bytes),
+        };
         // The policy is checked against the volume term, so these belong together.
-        VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, self.client.driver().options.drift)?.with_policy(
-            object_term,
-            on_write,
-            grants,
-        )
+        let terms = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, self.client.driver().options.drift)?;
+        Ok(terms.with_policy(object_term, on_write, grants)?.with_quota(quota))
     }
 }
 

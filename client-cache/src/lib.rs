@@ -167,6 +167,7 @@ pub use leasehold_protocol::{
     },
     object::{Children, Content, Data, NodeOwner, ObjectKind, Stat, Value},
     path::{NodePath, PathError},
+    quota::{Quota, QuotaFigure, VolumeUse},
     time::{DriftAllowance, DriftError},
     transaction::{Branch, Compare, CompareTarget, FailedCompare, Operation, OperationResult, Relation, Transaction},
     volume::{Tracking, VolumeError, VolumeSettings},

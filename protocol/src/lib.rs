@@ -30,6 +30,7 @@ pub mod message;
 pub mod object;
 pub mod path;
 pub mod planted;
+pub mod quota;
 pub mod reached;
 #[cfg(test)]
 mod rerun;

@@ -222,6 +222,10 @@ bounds! {
     RemovedNodes: "REMOVED_NODES_MAX",
     /// As above.
     LocksPerNode: "LOCKS_PER_NODE_MAX",
+    /// A limit of a volume's [`Quota`](crate::quota::Quota), like the next one.
+    QuotaNodes: "quota_nodes",
+    /// As above.
+    QuotaBytes: "quota_bytes",
 }
 
 /// The bounds that the simulation need not reach, each with the unit test that reaches it. Most are

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     lease_policy::{GrantPolicy, LeaseOffer, LeaseRequest, ObjectTerm, OnWrite},
+    quota::Quota,
     reached::{Bound, reached},
     time::DriftAllowance,
 };
@@ -38,6 +39,7 @@ pub struct VolumeSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
+    quota: Quota,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -48,6 +50,7 @@ struct RawSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
+    quota: Quota,
 }
 
 impl VolumeSettings {
@@ -73,6 +76,7 @@ impl VolumeSettings {
         tracking: Tracking::Objects,
         on_write: OnWrite::Recall,
         grants: GrantPolicy::All,
+        quota: Quota::NONE,
     };
 
     /// Makes settings, and checks them against the cluster's drift allowance (T3).
@@ -135,6 +139,12 @@ impl VolumeSettings {
     #[must_use]
     pub fn with_tracking(self, tracking: Tracking) -> Self {
         Self { tracking, ..self }
+    }
+
+    /// These settings with another quota. Every quota is valid, also one below the present use.
+    #[must_use]
+    pub fn with_quota(self, quota: Quota) -> Self {
+        Self { quota, ..self }
     }
 
     /// Checks the margin against a drift allowance (T3).
@@ -269,6 +279,11 @@ impl VolumeSettings {
         self.skew_margin
     }
 
+    /// The most nodes and bytes of the volume.
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
     /// How the server tracks object leases.
     pub fn tracking(&self) -> Tracking {
         self.tracking
@@ -325,8 +340,8 @@ pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
     fn from(settings: VolumeSettings) -> Self {
-        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants } = settings;
-        Self { term, object_term, skew_margin, tracking, on_write, grants }
+        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants, quota } = settings;
+        Self { term, object_term, skew_margin, tracking, on_write, grants, quota }
     }
 }
 
@@ -336,8 +351,8 @@ impl TryFrom<RawSettings> for VolumeSettings {
     /// Checks the bounds only. The server that receives the settings knows the drift allowance, and
     /// checks the margin.
     fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
-        let RawSettings { term, object_term, skew_margin, tracking, on_write, grants } = raw;
-        let settings = Self { term, object_term, skew_margin, tracking, on_write, grants };
+        let RawSettings { term, object_term, skew_margin, tracking, on_write, grants, quota } = raw;
+        let settings = Self { term, object_term, skew_margin, tracking, on_write, grants, quota };
         settings.check_bounds()?;
         Ok(settings)
     }

@@ -11,6 +11,7 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod node;
 mod object_term;
+mod quota;
 pub(crate) mod register;
 pub(crate) mod rm;
 pub(crate) mod services;

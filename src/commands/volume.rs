@@ -17,7 +17,11 @@ use leasehold_protocol::{
 use serde::Serialize;
 
 use self::stats::VolumeStatsAnswer;
-use super::{boxed, object_term, waits};
+use super::{
+    boxed, object_term,
+    quota::{self, QuotaLimit},
+    waits,
+};
 use crate::{
     arguments,
     context::Context,
@@ -79,6 +83,12 @@ pub(crate) struct VolumeChangeArgs {
     /// With --grants returning: the term of a client's first lease on an object [the least: 200ms]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     first_term: Option<Duration>,
+    /// The most nodes, or none: beyond it, writes are refused [new volumes: none]
+    #[arg(long, value_name = "N", value_parser = quota::count)]
+    quota_nodes: Option<QuotaLimit>,
+    /// The most bytes of paths and values, such as 64MiB, or none [new volumes: none]
+    #[arg(long, value_name = "SIZE", value_parser = quota::size)]
+    quota_bytes: Option<QuotaLimit>,
 }
 
 /// A volume.
@@ -159,6 +169,12 @@ struct VolumeAnswer {
     first_term_ms: Option<u64>,
     generation: u64,
     leases: u64,
+    nodes: u64,
+    /// The bytes of the paths and values.
+    bytes: u64,
+    /// Null if there is no limit.
+    quota_nodes: Option<u64>,
+    quota_bytes: Option<u64>,
     #[serde(skip)]
     settings: VolumeSettings,
 }
@@ -191,6 +207,8 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
         "GRANTS",
         "GENERATION",
         "LEASES",
+        "NODES",
+        "BYTES",
     ]);
     for volume in volumes {
         let on_write = match volume.on_write {
@@ -216,6 +234,8 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
             grants,
             volume.generation.to_string(),
             volume.leases.to_string(),
+            quota::text(volume.nodes, volume.quota_nodes),
+            quota::text(volume.bytes, volume.quota_bytes),
         ]);
     }
     table
@@ -223,7 +243,7 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
 
 impl From<VolumeInfo> for VolumeAnswer {
     fn from(info: VolumeInfo) -> Self {
-        let VolumeInfo { path, settings, generation, leases } = info;
+        let VolumeInfo { path, settings, generation, leases, used } = info;
         let finite = settings.object_term() != ObjectTerm::Infinite;
         let (grants, first) = match settings.grants() {
             GrantPolicy::All => (GrantsName::All, None),
@@ -248,6 +268,10 @@ impl From<VolumeInfo> for VolumeAnswer {
             first_term_ms: first.map(duration::millis),
             generation: generation.0,
             leases,
+            nodes: used.nodes,
+            bytes: used.bytes,
+            quota_nodes: settings.quota().nodes,
+            quota_bytes: settings.quota().bytes,
             settings,
         }
     }
@@ -339,7 +363,9 @@ impl VolumeChangeArgs {
         let settings = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, none).and_then(|settings| {
             settings.with_policy(self.object_term.unwrap_or(base.object_term()), on_write, grants)
         });
-        settings.map_err(|error| CommandFailure::from_refusal(&error.into()))
+        let quota = quota::changed(base.quota(), self.quota_nodes, self.quota_bytes);
+        let settings = settings.map_err(|error| CommandFailure::from_refusal(&error.into()))?;
+        Ok(settings.with_quota(quota))
     }
 
     fn grants(&self, base: GrantPolicy) -> Result<GrantPolicy, CommandFailure> {

@@ -67,6 +67,41 @@ fn lease_policy_is_shown_as_it_was_given() {
     assert_eq!((misused.0, misused.2.as_str()), (2, "/polled: --first-term: only with --grants returning"));
 }
 
+#[test]
+fn write_beyond_quota_is_refused_with_the_figures() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let shown = |path: &str| {
+        let volume = cli.done(["volume", "show", path]);
+        ["nodes", "quota_nodes", "bytes", "quota_bytes"].map(|field| volume[field].clone())
+    };
+    cli.done(["volume", "create", "/v", "--quota-nodes", "3", "--quota-bytes", "1KiB"]);
+    cli.done(["put", "/v/a/b", "123"]);
+    assert_eq!(shown("/v"), [json!(3), json!(3), json!(15), json!(1024)]);
+    let (status, kind, message) = cli.fails(["put", "/v/c", "1"]);
+    assert_eq!((status, kind.as_str()), (1, "quota_exceeded"));
+    assert_eq!(message, "/v/c: the volume /v would have 4 nodes; its quota is 3");
+    let (_, kind, message) = cli.fails(["put", "/v/a", &"x".repeat(1100)]);
+    assert_eq!(kind, "quota_exceeded");
+    assert_eq!(message, "/v/a: the volume /v would have 1,115 bytes; its quota is 1,024");
+    let list = cli.run(["volume", "list"]);
+    assert!(
+        list.text().lines().any(|line| line.starts_with("/v ") && line.ends_with("3 of 3  15 of 1024")),
+        "{list:?}"
+    );
+
+    cli.done(["rm", "/v/a/b"]);
+    cli.done(["put", "/v/c", "1"]);
+    cli.done(["volume", "set", "/v", "--quota-nodes", "1", "--term", "5s"]);
+    assert_eq!(shown("/v"), [json!(3), json!(1), json!(11), json!(1024)], "below the present use");
+    assert_eq!(cli.fails(["put", "/v/d", ""]).1, "quota_exceeded");
+    cli.done(["volume", "set", "/v", "--quota-nodes", "none"]);
+    assert_eq!(shown("/v")[1], json!(null));
+    cli.done(["put", "/v/d", ""]);
+    let misused = cli.fails(["volume", "set", "/v", "--quota-bytes", "1MB"]);
+    assert!(misused.0 == 2 && misused.2.contains("10MiB or 1GiB"), "{misused:?}");
+}
+
 /// A volume with polling, one whose writes only wait, and one with leases on request.
 #[test]
 fn volume_policy_decides_who_caches_and_how_long_writes_wait() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_client_cache::{
     Attach, Compare, CompareTarget, Condition, DeleteBuilder, DriftAllowance, GrantLeaseBuilder, GrantPolicy, LeaseId,
     LeaseName, LeaseRef, LockBuilder, LockId, LockWait, NodePath, ObjectKind, ObjectTerm, OnWrite, Operation,
-    PutBuilder, ReadBuilder, RegisterBuilder, Relation, Revision, SnapshotReadBuilder, Token, Tracking, Transaction,
-    TransactionBuilder, UpdateBuilder, Value, VolumeSettings, WatchBuilder, WriteLeaseBuilder,
+    PutBuilder, Quota, ReadBuilder, RegisterBuilder, Relation, Revision, SnapshotReadBuilder, Token, Tracking,
+    Transaction, TransactionBuilder, UpdateBuilder, Value, VolumeSettings, WatchBuilder, WriteLeaseBuilder,
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
@@ -231,7 +231,9 @@ impl Draw {
             1 => GrantPolicy::Returning { first: second },
             _ => GrantPolicy::All,
         };
-        settings.with_policy(object_term, on_write, grants).unwrap_or(settings)
+        let limit = |draw: &mut Self, most: u64| draw.chance(4).then(|| draw.rng.random_range(0..most));
+        let quota = Quota { nodes: limit(self, 64), bytes: limit(self, 4096) };
+        settings.with_policy(object_term, on_write, grants).unwrap_or(settings).with_quota(quota)
     }
 
     fn relation(&mut self) -> Relation {

@@ -8,6 +8,8 @@ pub const NOT_DRAWN: &[&str] = &[
     "CreateVolumeBuilder::grants",
     "CreateVolumeBuilder::object_term",
     "CreateVolumeBuilder::on_write",
+    "CreateVolumeBuilder::quota_bytes",
+    "CreateVolumeBuilder::quota_nodes",
     "CreateVolumeBuilder::settings",
     "CreateVolumeBuilder::skew_margin",
     "CreateVolumeBuilder::term",

@@ -6,6 +6,7 @@ use crate::{
     id::{LeaseId, LockId, Revision, SessionId, Token},
     lease_name::LeaseName,
     path::NodePath,
+    quota::{Grouped, QuotaFigure},
     transaction::{Branch, Overlap},
 };
 
@@ -77,6 +78,20 @@ pub enum WriteRefusal {
         path: NodePath,
         /// A volume at or below it.
         volume: NodePath,
+    },
+    /// The write would take the volume above its quota.
+    #[error("{path}: the volume {volume} would have {} {figure}; its quota is {}", Grouped(*got), Grouped(*most))]
+    QuotaExceeded {
+        /// The first node that the write puts in the volume, or creates there.
+        path: NodePath,
+        /// The top of the volume.
+        volume: NodePath,
+        /// The figure that would exceed its limit.
+        figure: QuotaFigure,
+        /// What the volume would have after the write.
+        got: u64,
+        /// The limit.
+        most: u64,
     },
     /// The delete would remove more nodes than one command may remove.
     #[error("{path}: a delete of {got} or more nodes exceeds the limit of {most}; delete the subtree in parts")]

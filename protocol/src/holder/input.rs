@@ -80,7 +80,6 @@ pub struct WatchId(pub u64);
 pub struct SendId(pub u64);
 
 /// An event on the client.
-#[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HolderInput {
     /// A connection to a server that may lead is up. An earlier connection has ended.

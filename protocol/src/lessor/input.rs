@@ -12,6 +12,7 @@ use crate::{
 
 /// An input of a lessor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "an input is made, moved once, and taken apart")]
 pub enum LessorInput {
     /// A client's request. Exactly one [`LessorEffect::Reply`](super::LessorEffect::Reply) with
     /// this id answers it.

@@ -113,6 +113,7 @@ impl Lessor {
             settings: volume.settings,
             generation: volume.generation,
             leases: self.object_leases.totals_in(path).tracks,
+            used: cx.state.volume_use(path),
         };
         self.few(cx.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
     }

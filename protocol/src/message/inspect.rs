@@ -12,6 +12,7 @@ use crate::{
     lock::LockMode,
     object::{NodeOwner, Object},
     path::NodePath,
+    quota::VolumeUse,
     volume::VolumeSettings,
 };
 
@@ -258,6 +259,8 @@ pub struct VolumeInfo {
     pub generation: VolumeGeneration,
     /// How many sessions have a lease on it.
     pub leases: u64,
+    /// What it uses of its quota.
+    pub used: VolumeUse,
 }
 
 /// The cluster as one server sees it.

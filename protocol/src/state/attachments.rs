@@ -32,6 +32,7 @@ use crate::{
     id::{Incarnation, Revision, SessionId},
     object::{Object, ObjectSet},
     path::NodePath,
+    quota::VolumeUse,
     reached::{Bound, reached},
     work::CountVisits,
 };
@@ -408,6 +409,7 @@ impl State {
                 touched.insert(RowKey::Node(parent.clone()));
             }
         }
+        self.uncount_purged(&batch);
         for (path, reason) in batch.nodes.into_iter().rev() {
             self.note_event(path, EventKind::Delete, reason);
         }
@@ -415,6 +417,19 @@ impl State {
         self.attachments.tombstones.extend(batch.leases);
         self.note_change(sets, touched);
         batch.lists.values().sum()
+    }
+
+    /// Counts the nodes as removed from their volumes. No attached node is the top of a volume, so
+    /// each is in the volume of its parent.
+    fn uncount_purged(&mut self, batch: &PurgeBatch) {
+        let mut rest = batch.nodes.iter().map(|(path, _)| path).peekable();
+        while let Some(list) = rest.peek().and_then(|path| path.parent()) {
+            let mut removed = VolumeUse::default();
+            while let Some(path) = rest.next_if(|path| list.is_parent_of(path)) {
+                self.nodes.get(path).into_iter().for_each(|node| removed.add(node.used(path)));
+            }
+            self.use_shrank(&list, removed);
+        }
     }
 
     /// Reclaims the memory of some purged nodes.

@@ -33,6 +33,8 @@
 //! - A transaction takes the sum of its operations, whose number is bounded.
 //! - The cost of a delete or a purge depends on the number of nodes, at most
 //!   [`State::REMOVED_NODES_MAX`]. Later entries free the memory of purged nodes in parts.
+//! - The cost of a volume's creation depends on the number of nodes in its subtree, because they
+//!   are counted (`quotas`).
 //! - The cost of a volume's removal depends on the number of leases on it. That of a session's end
 //!   depends on its leases and remembered outcomes.
 
@@ -43,6 +45,7 @@ mod invariant;
 mod leases;
 mod locks;
 mod nodes;
+mod quotas;
 mod row;
 mod row_key;
 mod sessions;
@@ -65,7 +68,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use self::{attachments::Attachments, history::History, locks::LockTable, touched::Touched};
+use self::{attachments::Attachments, history::History, locks::LockTable, quotas::VolumeUses, touched::Touched};
 pub(crate) use self::{
     attachments::FEW_NODES,
     history::{HistoryScan, ScanBounds},
@@ -109,6 +112,8 @@ pub struct State {
     volume_lease_holders: BTreeSet<(NodePath, SessionId)>,
     /// The number of volumes that need each tick. Derived from the volumes.
     tick_counts: BTreeMap<Duration, usize>,
+    /// The nodes and bytes of each volume. Derived from the nodes and the volumes.
+    volume_uses: VolumeUses,
     /// The shortest of these ticks. Stored because every promise reads it.
     tick: Duration,
     planted: Planted,
@@ -210,6 +215,7 @@ impl State {
             history: History::default(),
             volume_lease_holders: BTreeSet::new(),
             tick_counts: BTreeMap::new(),
+            volume_uses: VolumeUses::new(),
             tick: Duration::ZERO,
             planted: Planted::default(),
         };

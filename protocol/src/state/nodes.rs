@@ -16,6 +16,7 @@ use crate::{
     limits::LimitError,
     object::{Children, Content, Data, NodeOwner, Object, ObjectKind, Stat, Value},
     path::NodePath,
+    quota::VolumeUse,
     time::ClusterTime,
     work::{CountVisits, visit},
 };
@@ -117,6 +118,11 @@ impl NodeRecord {
             value_len: self.value.len() as u64,
             owner: self.attachment.as_ref().and_then(|to| to.owner()),
         }
+    }
+
+    /// What the node adds to its volume.
+    pub(super) fn used(&self, path: &NodePath) -> VolumeUse {
+        VolumeUse::of_node(path.as_str().len(), self.value.len())
     }
 
     pub(super) fn set_value(&mut self, value: Value, change: Moment) {
@@ -355,6 +361,7 @@ impl State {
     /// Inserts a node. It may replace a purged node that is not reclaimed yet.
     fn insert_node(&mut self, path: NodePath, node: NodeRecord, touched: &mut Touched) {
         self.attachments.insert(&path, &node);
+        self.use_grew(&path, node.value.len());
         touched.insert(RowKey::Node(path.clone()));
         if let Some(replaced) = self.nodes.insert(path.clone(), node) {
             self.attachments.remove(&path, &replaced, touched);
@@ -372,6 +379,7 @@ impl State {
     ) -> Option<Stat> {
         let now = self.moment(revision);
         let node = self.nodes.get_mut(path)?;
+        let (before, after) = (node.value.len(), value.len());
         node.set_value(value, now);
         touched.insert(RowKey::Node(path.clone()));
         if node.attachment.as_deref() != attachment.as_ref() {
@@ -380,6 +388,7 @@ impl State {
             self.attachments.insert(path, node);
         }
         let stat = node.stat();
+        self.use_changed(path, before, after);
         self.note_put(path);
         Some(stat)
     }
@@ -389,8 +398,11 @@ impl State {
     pub(super) fn remove_nodes(&mut self, top: &NodePath, revision: Revision, touched: &mut Touched) -> u64 {
         let mut paths: Vec<NodePath> = below(&self.nodes, top).rev().map(|(below, _)| below.clone()).collect();
         paths.push(top.clone());
-        let mut removed = 0;
+        let (mut removed, mut freed) = (0, VolumeUse::default());
         for path in paths {
+            if let Some(node) = self.node(&path) {
+                freed.add(node.used(&path));
+            }
             if let Some(node) = self.nodes.remove(&path) {
                 if self.is_live(&node) {
                     removed += 1;
@@ -400,6 +412,8 @@ impl State {
             }
             touched.insert(RowKey::Node(path));
         }
+        // A delete removes no volume, so all the nodes were in one.
+        self.use_shrank(top, freed);
         let now = self.moment(revision);
         if let Some(parent) = top.parent()
             && let Some(node) = self.nodes.get_mut(&parent)

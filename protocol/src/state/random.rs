@@ -203,7 +203,8 @@ fn a_footprint_is_exactly_what_a_write_changes() {
             let place = format!("seed {seed}, step {step}: {write:?}");
             let intended = before.intended(session, &write);
             let footprint =
-                before.footprint(session, &write, &intended).map(|sets| [sets, carried(&before, &write)].concat());
+                before.footprint(session, &write, &intended).and_then(|sets| before.check_quota(&write).map(|()| sets));
+            let footprint = footprint.map(|sets| [sets, carried(&before, &write)].concat());
             let sequence = fixture.next_sequence(session);
             let consented = footprint.clone().unwrap_or_default();
             let command = Command::Write {

@@ -150,6 +150,7 @@ impl RowReader {
             history: History::of(self.changes.into_values()),
             volume_lease_holders: Default::default(),
             tick_counts: Default::default(),
+            volume_uses: Default::default(),
             tick: Default::default(),
             planted: Default::default(),
         };

@@ -186,7 +186,8 @@ impl State {
         if !self.blocking_write_leases(write, &[]).is_empty() {
             return Outcome::MissingConsents;
         }
-        let result = match self.footprint(session, write, intended) {
+        let footprint = self.footprint(session, write, intended);
+        let result = match footprint.and_then(|sets| self.check_quota(write).map(|()| sets)) {
             Err(refusal) => Err(refusal),
             Ok(sets) if !self.blocking_write_leases(write, &sets).is_empty() => return Outcome::MissingConsents,
             Ok(sets) if (are_covered && sets.iter().all(is_covered)) || self.planted.has(Bug::WriteBeyondConsents) => {

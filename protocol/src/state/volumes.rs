@@ -63,8 +63,10 @@ impl State {
         self.tick
     }
 
-    /// Builds the indexes of ticks and of volume leases, for a state that was read from rows.
+    /// Builds the counts of nodes, and the indexes of ticks and of volume leases, for a state that
+    /// was read from rows.
     pub(super) fn index_volumes(&mut self) {
+        self.volume_uses = self.count_volume_uses();
         self.tick_counts = self.ticks_of_volumes();
         self.tick = self.shortest_tick();
         self.volume_lease_holders = self.leases.keys().filter_map(volume_lease_holder).collect();
@@ -115,7 +117,7 @@ impl State {
         if !self.leases.keys().filter_map(volume_lease_holder).collect::<BTreeSet<_>>().eq(&self.volume_lease_holders) {
             return Err("the index of volume leases does not match the leases".to_owned());
         }
-        Ok(())
+        self.check_volume_uses()
     }
 }
 

@@ -252,6 +252,7 @@ impl State {
                     let node = NodeRecord::new(Value::new(), self.moment(revision));
                     self.make_node(path, node, touched);
                 }
+                self.use_moves_to(path);
                 self.set_volume(path, Some(*settings), revision, touched);
             }
             Write::SetVolume { path, settings } => {
@@ -260,6 +261,7 @@ impl State {
             }
             Write::RemoveVolume { path } => {
                 self.set_volume(path, None, revision, touched);
+                self.use_moves_up(path);
                 self.remove_leases_on(path, touched);
             }
             // Handled above.

@@ -24,6 +24,7 @@ use leasehold_protocol::{
     },
     object::{Content, NodeOwner, ObjectKind, ObjectSet},
     path::{NodePath, PathError},
+    quota::QuotaFigure,
     state::{RowKey, State},
     time::ClusterTime,
     transaction::{Branch, CompareTarget, Operation, OperationResult, Relation},
@@ -57,12 +58,12 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (5, 0x1967_1819_5b22_ed30);
-const LOG: (u8, u64) = (3, 0x7579_ea3c_8dd1_e8a9);
-const STATE: (u8, u64) = (3, 0x1ee2_afd0_39dc_16ba);
-const SNAPSHOT: (u8, u64) = (2, 0x368e_df61_17fe_5fbb);
+const WIRE: (u16, u64) = (5, 0x0cd0_db2a_a494_612f);
+const LOG: (u8, u64) = (4, 0x6b23_dfe8_f981_14b9);
+const STATE: (u8, u64) = (4, 0xb171_fbf7_2999_38ca);
+const SNAPSHOT: (u8, u64) = (3, 0xc34f_c0c4_04f2_14db);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
-const STORE_IDENTITY: (u8, u64) = (2, 0xe49a_499e_8752_dc3a);
+const STORE_IDENTITY: (u8, u64) = (3, 0xab3e_3df3_c82a_1aa4);
 
 /// Fails unless version and bytes are the recorded ones.
 fn expect<V: PartialEq + std::fmt::Display>(what: &str, version: V, bytes: &[u8], (recorded, mark): (V, u64)) {
@@ -170,6 +171,7 @@ fn of_the_protocol() -> Registry {
         traced::<Write>,
         traced::<Command>,
         traced::<Proposal>,
+        traced::<QuotaFigure>,
         traced::<WriteRefusal>,
         traced::<Result<Written, WriteRefusal>>,
         traced::<Outcome>,

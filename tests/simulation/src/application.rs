@@ -158,6 +158,7 @@ impl World {
             return Write::RemoveVolume { path };
         }
         let settings = *self.rng.pick(&self.profile.inner);
+        let settings = self.quotas.draw(settings);
         match self.rng.below(4) {
             0 | 1 => Write::CreateVolume { path, settings },
             2 => Write::RemoveVolume { path },

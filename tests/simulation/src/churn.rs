@@ -218,6 +218,7 @@ impl World {
         let chosen = *self.rng.pick(&settings);
         let tracking = *self.rng.pick(&[Tracking::Objects, Tracking::Objects, Tracking::Covering]);
         let settings = policy(chosen.with_tracking(tracking), self.profile.policies, &mut self.rng);
+        let settings = self.quotas.draw(settings);
         let write = match self.rng.below(4) {
             _ if path.is_root() => Write::SetVolume { path, settings },
             0 => Write::SetVolume { path, settings },

@@ -30,6 +30,7 @@ mod names;
 mod network;
 mod oracle;
 mod profile;
+mod quotas;
 mod raft;
 mod reached;
 mod search;

@@ -18,7 +18,7 @@ use leasehold_protocol::{
 
 use crate::{
     invariants::{
-        attachments, horizons::Horizons, locks::Tokens, once::Once, prolonging, replicas, transactions,
+        attachments, horizons::Horizons, locks::Tokens, once::Once, prolonging, quotas, replicas, transactions,
         watches::Happened,
     },
     raft::Entry,
@@ -76,6 +76,7 @@ impl Oracle {
         let waiting: BTreeSet<LockId> =
             self.truth.locks().filter(|(_, _, lock)| lock.token.is_none()).map(|(id, ..)| id).collect();
         let before = transactions::has_any(proposal).then(|| self.truth.clone());
+        let before_quotas = quotas::has_any(&self.truth).then(|| self.truth.clone());
         let applied = self.truth.apply(index, proposal);
         self.have_holds_changed = !applied.nodes_with_changed_locks().is_empty();
         let outcomes = applied.outcomes;
@@ -83,6 +84,7 @@ impl Oracle {
         let (granted, late) = self.tokens.check(&self.truth, |id| waiting.contains(&id))?;
         self.granted = (self.granted.0 + granted, self.granted.1 + late);
         before.map_or(Ok(()), |before| transactions::check(before, proposal, &outcomes))?;
+        before_quotas.map_or(Ok(()), |before| quotas::check(before, proposal, &outcomes))?;
         self.happened.learn(&self.truth)?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;

@@ -275,6 +275,7 @@ fn with_small_margin(settings: &VolumeSettings) -> VolumeSettings {
     VolumeSettings::new(term, ObjectTerm::Zero, margin, settings.tracking(), no_drift)
         .and_then(|small| small.with_policy(object_term, settings.on_write(), settings.grants()))
         .expect("within bounds")
+        .with_quota(settings.quota())
 }
 
 /// The settings with a lease policy.

@@ -29,6 +29,7 @@ use crate::{
     network::Connection,
     oracle::Oracle,
     profile::{Fault, MS, Profile, SECOND},
+    quotas::Quotas,
     raft::{Payload, SERVERS, peers::Links},
     reached,
     server::Server,
@@ -72,6 +73,7 @@ pub(crate) struct World {
     unjudged: BTreeSet<Judge>,
     stops_never: bool,
     pub(crate) rng: Rng,
+    pub(crate) quotas: Quotas,
     pub(crate) planted: Planted,
     pub(crate) is_planted: bool,
     /// The state of an empty disk.
@@ -200,6 +202,9 @@ impl World {
         if plan.is_wide {
             profile.widen(&mut Rng::new(plan.seed ^ WIDE));
         }
+        let mut quotas = Quotas::new(plan.seed);
+        profile.volume = quotas.draw(profile.volume);
+        profile.inner.iter_mut().for_each(|settings| *settings = quotas.draw(*settings));
         let mut first = State::new(profile.volume).with_history(profile.history);
         plant(&mut first, plan.bug);
         let mut machine = |host: Host| {
@@ -221,6 +226,7 @@ impl World {
             unjudged: plan.unjudged.clone(),
             stops_never: plan.stops_never,
             rng,
+            quotas,
             planted: planted(plan.bug),
             is_planted: plan.bug.is_some(),
             first,

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     command::Attach,
     id::LeaseId,
+    quota::{Quota, QuotaFigure},
     state::FEW_NODES,
     time::DriftAllowance,
     volume::{Tracking, VolumeSettings},
@@ -211,4 +212,22 @@ fn removal_waits_for_lease_of_holder_in_covering_volume() {
     assert!(world.state.node(&path("/covered/1")).is_some(), "the holder may read its copy for another 5 s");
     world.pass(second * 6);
     assert_eq!(world.state.node(&path("/covered/1")), None, "the write no longer waits for the holder");
+}
+
+/// A writer beyond its quota does not cost other clients their copies.
+#[test]
+fn write_beyond_quota_recalls_nothing_and_is_refused() {
+    let mut world = World::new();
+    let writer = world.session();
+    let quota = Quota { nodes: Some(1), bytes: None };
+    let settings = VolumeSettings::DEFAULT.with_quota(quota);
+    world.write(writer, Write::SetVolume { path: path("/"), settings });
+    assert!(matches!(answer(&world.commit()), Answer::Written { .. }));
+    let list = Object::children(path("/"));
+    let (holder, _) = world.holder(&list);
+    assert_eq!(recalls(&world.write(writer, put("/a", b"1"))), []);
+    let (path, volume, figure) = (path("/a"), path("/"), QuotaFigure::Nodes);
+    let refusal = WriteRefusal::QuotaExceeded { path, volume, figure, got: 2, most: 1 };
+    assert_eq!(result(&world.commit()), Err(Refusal::Write(refusal)));
+    assert!(world.lessor.object_leases.lease(&list, holder).is_some(), "its copy is still valid");
 }

@@ -75,8 +75,13 @@ impl Lessor {
     }
 
     /// The objects for which the lessor gathers consents, except the nodes of a revoked lease.
+    ///
+    /// A write beyond a quota gathers none, so it does not cost other clients their copies. When it
+    /// is applied, the state refuses it, or finds it uncovered if the volume has room by then.
     fn footprint(&self, writer: SessionId, write: &Write, intended: &IntendedLeases, state: &State) -> Vec<ObjectSet> {
-        within_a_command(self.whole_footprint(writer, write, intended, state))
+        let sets = self.whole_footprint(writer, write, intended, state);
+        let is_refused = !sets.is_empty() && state.check_quota(write).is_err();
+        if is_refused { Vec::new() } else { within_a_command(sets) }
     }
 
     fn whole_footprint(

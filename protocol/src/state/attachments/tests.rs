@@ -186,6 +186,7 @@ fn purged_nodes_do_not_block_new_ones() {
     let revoked = fixture.write(session, revoke(ONE)).expect("the node exists");
     assert_eq!(revoked.removed, many as u64);
     assert!(fixture.state.nodes.contains_key(&path(&last)), "the node is not reclaimed yet");
+    assert_eq!(fixture.state.volume_use(&path("/")).nodes, 2, "purged nodes do not count");
     assert_eq!((exists(&fixture, &last), names(&fixture, "/a")), (false, vec![]));
     assert_eq!(fixture.state.nodes_below(&path("/a")).count(), 0);
     let rows: Vec<_> = fixture.state.rows().collect();

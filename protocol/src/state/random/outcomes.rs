@@ -51,6 +51,7 @@ fn the_random_runs_reach_every_outcome() {
         "refused: NotFound",
         "refused: Operation",
         "refused: Overlap",
+        "refused: QuotaExceeded",
         "refused: RevisionDiffers",
         "refused: Root",
         "refused: SuccessorNotWaiting",

@@ -1,9 +1,20 @@
 //! Random writes.
 
 use super::{locks::random_lock_write, transactions::random_transaction, *};
+use crate::quota::Quota;
 
 fn random_name(random: &mut Random) -> LeaseName {
     LeaseName::parse(&format!("lease-{}", random.below(3))).expect("a name")
+}
+
+/// A quota that the few nodes can reach, or none. The root has none, because it would
+/// refuse most writes. It leaves the other draws as they are.
+fn random_quota(random: &Random, path: &NodePath) -> Quota {
+    let mut random = Random(random.0);
+    if path.is_root() || random.one_in(4) {
+        return Quota::NONE;
+    }
+    Quota { nodes: Some(random.below(3)), bytes: random.one_in(2).then(|| random.below(40)) }
 }
 
 pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
@@ -25,7 +36,8 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
     if random.one_in(5) {
         return random_lock_write(random, state);
     }
-    match random.below(24) {
+    let kind = random.below(24);
+    match kind {
         20.. => Write::Transaction(random_transaction(random, state)),
         16 | 17 => {
             let id = if random.one_in(4) { None } else { Some(LeaseId(random.below(3))) };
@@ -36,8 +48,10 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
         18 => Write::RevokeLease { id: LeaseId(random.below(3)) },
         0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition, attach },
         9..=12 => Write::Delete { path, recursive: random.one_in(2), condition },
-        13 => Write::CreateVolume { path, settings },
-        14 => Write::SetVolume { path, settings },
+        13 | 14 => {
+            let settings = settings.with_quota(random_quota(random, &path));
+            if kind == 13 { Write::CreateVolume { path, settings } } else { Write::SetVolume { path, settings } }
+        }
         _ => Write::RemoveVolume { path },
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod once;
 pub(crate) mod owners;
 pub(crate) mod prolonging;
 pub(crate) mod proposals;
+pub(crate) mod quotas;
 pub(crate) mod registrations;
 pub(crate) mod renewed_key_leases;
 pub(crate) mod replicas;
