@@ -156,13 +156,12 @@ impl<'a> Draw<'a> {
         let tracking = if self.below(3) == 1 { Tracking::Covering } else { Tracking::Objects };
         let (steps, usual) = (self.below(256), VolumeSettings::DEFAULT);
         let term = Duration::from_millis(200 + 50 * steps);
-        let limit = |most: u64| (steps % 4 == 3).then_some(steps % most);
         // Decoding does not check the margin. The lessor does, as it knows the drift allowance.
         let object_term = ObjectTerm::Fixed(if self.one_in(8) { self.span() } else { term * 4 });
         let margin = if self.one_in(8) { self.span() } else { term };
-        let quota = leasehold_protocol::quota::Quota { nodes: limit(16), bytes: limit(200) };
-        let raw =
-            postcard::to_allocvec(&(term, object_term, margin, tracking, usual.on_write(), usual.grants(), quota));
+        let limit = |most: u64| (steps % 4 == 3).then_some(steps % most);
+        let policy = (usual.on_write(), usual.grants(), (limit(16), limit(200)));
+        let raw = postcard::to_allocvec(&(term, object_term, margin, tracking, policy));
         let settings: VolumeSettings = postcard::from_bytes(&raw.unwrap_or_default()).unwrap_or(usual);
         let object_term = match self.below(8) {
             0 => ObjectTerm::Zero,
