@@ -29,7 +29,8 @@ pub enum RenewalMode {
     /// Only requests that are sent anyway renew the lease. This saves messages if the application
     /// reads less than about once in a term.
     OnDemand,
-    /// Nothing renews the lease: a dead client delays a write by what is left of one term.
+    /// Nothing renews the lease. So a write waits for a dead client at most for the rest of one
+    /// term, and the margin.
     Never,
 }
 

@@ -15,7 +15,8 @@
 //!
 //! # Costs
 //!
-//! A put takes one more look-up of its volume. The creation of a volume counts the nodes of the
+//! A put takes one more look-up of its volume. A transaction that puts something also visits each
+//! node that it deletes in the same volume. The creation of a volume counts the nodes of the
 //! whole subtree. Its removal takes a look-up only.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,11 +80,12 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// Adds a delete, if the write also puts something in its volume. A delete that would remove
-    /// more nodes than a command may is refused anyway, so the count stops there.
+    /// Adds a delete, if the write also puts something in its volume. If all recursive deletes
+    /// would remove more nodes than a command may, the write is refused anyway, so the count stops
+    /// there. Any other delete removes one node.
     fn delete(&mut self, path: &NodePath) {
         let Some(growth) = self.by_volume.get_mut(self.state.volume_of(path).0) else { return };
-        let room = State::REMOVED_NODES_MAX - self.removed;
+        let room = State::REMOVED_NODES_MAX.saturating_sub(self.removed).max(1);
         for (path, node) in self.state.nodes_in(path, None).take(room) {
             growth.removed.add(node.used(path));
             self.removed += 1;

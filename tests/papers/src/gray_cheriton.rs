@@ -31,9 +31,9 @@ impl Load {
 
     /// Messages per second that the server sends and receives for consistency. `term` is the term
     /// at the client, in seconds (their t_c). The formula is 2 N R / (1 + R t_c) + N S W, without
-    /// approvals if nothing is shared.
+    /// approvals if nothing is shared or the term is zero.
     pub fn messages(&self, term: f64) -> f64 {
-        self.extensions(term) + self.approvals()
+        self.extensions(term) + if term > 0.0 { self.approvals() } else { 0.0 }
     }
 
     /// The messages that extend leases, per second.
@@ -65,7 +65,8 @@ impl Load {
     /// to a write brings a new lease, a recall ends a lease, and each holder gets a recall of its
     /// own. So a client goes through cycles. It holds a lease, until the first of three events:
     /// the term ends, another client writes, or it writes itself. Its next read or write brings a
-    /// new lease. All waits but that for the end of the term are exponential, so means follow.
+    /// new lease. Reads and writes are Poisson processes, so the mean length of a cycle gives the
+    /// rates.
     pub fn by_rules(&self, term: f64) -> ByRules {
         let Self { clients, reads, writes, sharing } = *self;
         let others = (sharing - 1.0) * writes;
@@ -92,7 +93,7 @@ impl Load {
     }
 }
 
-/// The messages of Leasehold by its rules, per second, and the share of reads that wait.
+/// The messages of Leasehold by its rules, per second, and the share of reads that validate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ByRules {
     /// Reads that validate a copy, and their answers.

@@ -99,7 +99,7 @@ pub fn run(seed: u64, term: Duration) -> Run {
     Run { term, peak: counts.recalls_peak, wait: counts.write_delay }
 }
 
-/// Callbacks, whose volume lease outlasts the run, and volume leases of 10 s and of 100 s.
+/// Callbacks, whose volume lease outlasts the run, and volume leases of 10 s.
 pub fn runs(seed: u64) -> [Run; 2] {
     [VolumeSettings::TERM_MAX, Duration::from_secs(10)].map(|term| run(seed, term))
 }

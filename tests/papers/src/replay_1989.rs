@@ -58,17 +58,14 @@ pub fn point(seed: u64, sharing: usize, term: ObjectTerm, measured: Duration) ->
 pub fn point_of(workload: &Workload) -> Point {
     let (load, at_client) = (workload.load(), workload.object_term_at_client());
     let counts = run(*workload);
-    // With a term of zero there are no copies: each read fetches, and no write needs an approval.
-    let (paper, counted) = match workload.object_term {
-        ObjectTerm::Zero => (load.extensions(0.0), counts.fetches),
-        _ => (load.messages(at_client), counts.consistency()),
-    };
+    // With a term of zero there are no copies, so each read fetches.
+    let counted = if at_client == 0.0 { counts.fetches } else { counts.consistency() };
     let (rules, operations) = (load.by_rules(at_client), load.reads + load.writes);
     let validating = rules.validating_reads * load.reads * Workload::round_trip().as_secs_f64() / operations;
     Point {
         sharing: workload.sharing,
         term: workload.object_term,
-        paper,
+        paper: load.messages(at_client),
         rules: rules.messages(),
         counted: workload.per_second(counted),
         paper_delay: load.delay(at_client) * 1e3,

@@ -133,6 +133,18 @@ pub fn formula(term: f64) -> (f64, f64) {
     (misses * CLIENTS as f64, leases * CLIENTS as f64)
 }
 
+/// The messages for each thousand reads with the fixed term that gives so many leases.
+pub fn messages_of_fixed_term(leases: f64) -> f64 {
+    // More leases need a longer term.
+    let (mut below, mut above) = (0.0, 1e9);
+    for _ in 0..100 {
+        let middle = (below + above) / 2.0;
+        if formula(middle).1 < leases { below = middle } else { above = middle }
+    }
+    // A request and an answer.
+    formula(below).0 * 2.0 / (READS * CLIENTS as f64) * 1e3
+}
+
 /// The share of all reads that each object gets, the most popular first.
 fn shares() -> Vec<f64> {
     let weights: Vec<f64> = (1..=OBJECTS).map(|rank| (rank as f64).powf(-ZIPF)).collect();

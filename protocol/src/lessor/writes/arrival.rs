@@ -301,7 +301,9 @@ impl Lessor {
         let mut ready: BTreeMap<PendingWriteId, Option<WaitEnd>> = ready.into_iter().map(|id| (id, waited)).collect();
         while let Some((next, waited)) = ready.pop_first() {
             let Some(pending) = self.writes.get(next).filter(|pending| pending.is_ready()) else { continue };
-            if let (Some(end), Some(volume)) = (waited, &pending.counted_in.0) {
+            // Its first wait counts, if it gathers consents for a second time.
+            let counted_in = pending.counted_in.0.as_ref().filter(|_| !pending.was_uncovered);
+            if let (Some(end), Some(volume)) = (waited, counted_in) {
                 self.counters.0.note_wait(volume, end, self.clock.now().since(pending.since));
             }
             match &pending.kind {

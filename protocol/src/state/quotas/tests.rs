@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{super::fixture::*, *};
 use crate::{
-    command::{Attach, Command, Condition, LeaseKey, Outcome, Written},
+    command::{Attach, Command, Condition, LeaseKey, Outcome, Proposal, Written},
     id::{LeaseId, SessionId, Token},
     lock::LockMode,
     object::Value,
@@ -179,6 +179,29 @@ fn net_effect_of_transaction_counts() {
     fixture.write(session, transaction(even)).expect("one value grows as the other shrinks");
     let other = Transaction::new().when(Compare::absent(path("/"))).then(put("/v/x")).otherwise(put("/v/c"));
     fixture.write(session, Write::Transaction(other)).expect("only the chosen branch counts");
+}
+
+/// Also after a subtree with as many nodes as a command may delete.
+#[test]
+fn each_delete_of_transaction_makes_room() {
+    let (mut fixture, session) = fixture();
+    fixture.write(session, create("/v", VolumeSettings::DEFAULT)).expect("new");
+    let puts: Vec<Operation> =
+        (1..State::REMOVED_NODES_MAX).map(|number| Operation::put(path(&format!("/v/full/{number}")), "")).collect();
+    let (epoch, time) = (fixture.state.epoch(), fixture.state.cluster_time());
+    let fill = |puts: &[Operation]| fixture.command(session, transaction(puts.to_vec()));
+    let commands = puts.chunks(Transaction::OPERATIONS_MAX).map(fill).collect();
+    fixture.apply(&Proposal { epoch, number: 1, time, commands });
+    let full = used(&fixture, "/v").1;
+    fixture.put(session, "/v/leaf", &"x".repeat(1000));
+    fixture.write(session, set("/v", with_bytes(used(&fixture, "/v").1))).expect("as much as there is");
+    let value = "x".repeat(usize::try_from(full).expect("small") + 500);
+    let moves = transaction(vec![
+        Operation::Delete { path: path("/v/full"), recursive: true },
+        Operation::delete(path("/v/leaf")),
+        Operation::put(path("/v/new"), value.as_str()),
+    ]);
+    fixture.write(session, moves).expect("the leaf makes room too");
 }
 
 #[test]
