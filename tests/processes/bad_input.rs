@@ -236,7 +236,7 @@ async fn invalid_commands_are_refused_with_numbers_and_no_change() {
         // The margin must exceed twice 0.1 % of a term and a tick (T3).
         (&["volume", "create", "/v", "--term", "10s", "--skew-margin", "20ms"], 1, &["20ms", "1000 ppm", "10.25s"]),
         (&["volume", "create", "/v", "--term", "100ms"], 1, &["100ms", "200ms"]),
-        (&["volume", "create", "/v", "--object-term", "1s"], 1, &["1s", "10s"]),
+        (&["volume", "create", "/v", "--object-term", "100ms"], 1, &["100ms", "200ms"]),
     ];
     for (args, status, words) in cases {
         let (got, _, message) = cli.fails(args);
