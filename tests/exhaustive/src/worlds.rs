@@ -138,7 +138,7 @@ fn elections() -> Vec<World> {
             .moments(&[30])
             .faults(one),
         world("deposed-promises", "a leader that was paused and replaced promises, and its successor ends the lease")
-            .least(66000)
+            .least(65000)
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
             .moments(&[110, 218, 228])
             .faults(one),
