@@ -173,7 +173,7 @@ impl Profile {
             ..Limits::default()
         };
         let clients = 3;
-        let rogue = rng.chance(40).then(|| match rng.index(clients + crate::raft::SERVERS) {
+        let rogue = rng.chance(80).then(|| match rng.index(clients + crate::raft::SERVERS) {
             client if client < clients => Host::Client(client),
             server => Host::Server(server - clients),
         });
