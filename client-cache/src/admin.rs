@@ -239,7 +239,7 @@ impl<'a> Admin<'a> {
         }
     }
 
-    /// Describes the leases on a volume now, and what its leader has counted: reads, renewals,
+    /// The present leases on a volume, and the counters of its leader: reads, renewals,
     /// recalls, consents and waits. `None` if the node is not the top of a volume. A new leader
     /// counts from zero. The leader does not see reads from memory: [`Client::volume_stats`] counts
     /// those of one client.

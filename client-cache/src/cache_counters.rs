@@ -32,9 +32,9 @@ const VOLUMES_MAX: usize = 256;
 pub struct VolumeCacheStats {
     /// Reads that were answered from memory, without a server.
     pub hits: u64,
-    /// Reads of an object of which the client had no copy: its first reads, and those after a new
-    /// session began. Also reads of an object whose copy went so long ago that the client has
-    /// forgotten why. It remembers that of some thousand copies.
+    /// Reads of an object that the client had not cached before in this session. The client
+    /// remembers for some thousand objects why it dropped their copies. Reads of an object that it
+    /// has forgotten count here too.
     pub misses_first: u64,
     /// Reads of an object whose copy was evicted for lack of room.
     pub misses_capacity: u64,

@@ -132,7 +132,7 @@ pub(crate) struct Driver {
     timer: Notify,
 }
 
-/// The state of one step: what its input is, and the results of its effects.
+/// The state of one step: the kind of its input, and the results of its effects.
 #[derive(Debug, Default)]
 struct StepOrigin {
     /// Whether a server answered.

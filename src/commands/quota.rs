@@ -39,7 +39,7 @@ pub(crate) fn size(text: &str) -> Result<QuotaLimit, QuotaLimitError> {
     bytes.map(|bytes| QuotaLimit(Some(bytes))).ok_or_else(error)
 }
 
-/// What is used, and the limit if there is one.
+/// The number of nodes or bytes that a volume has, and its limit if there is one.
 pub(crate) fn text(used: u64, limit: Option<u64>) -> String {
     limit.map_or_else(|| used.to_string(), |limit| format!("{used} of {limit}"))
 }

@@ -40,7 +40,7 @@ pub(crate) enum VolumeCommand {
     Set(VolumeChangeArgs),
     /// Show one volume
     Show(VolumeArgs),
-    /// Show the leases on a volume now, and what its leader has counted
+    /// Show the present leases on a volume, and its leader's counters
     ///
     /// The leader counts reads, renewals, recalls, consents and the waits of writes. It counts in
     /// memory, from when it became leader or from when the volume was created. A new leader counts

@@ -97,21 +97,26 @@ impl KnownVolume {
         !self.attached.is_empty() || !self.locks.is_empty()
     }
 
-    /// Whether a request that is sent anyway asks for a renewal.
-    fn wants_renewal(&self, renewal: RenewalMode) -> bool {
-        self.is_bound() || (renewal != RenewalMode::Never && self.is_used) || self.is_counted_on(renewal)
+    /// Whether a message of its own may renew the lease.
+    fn renews_ahead(&self, mode: RenewalMode) -> bool {
+        mode == RenewalMode::Ahead || self.is_bound()
     }
 
-    /// Whether a request is sent just to renew.
-    fn wants_message(&self, renewal: RenewalMode) -> bool {
-        self.is_bound() || (renewal == RenewalMode::Ahead && self.wants_renewal(renewal))
+    /// Whether a request that is sent anyway may renew the lease.
+    fn renews(&self, mode: RenewalMode) -> bool {
+        mode != RenewalMode::Never || self.is_bound()
+    }
+
+    /// Whether the lease is needed: it is in use, or counted on.
+    fn is_needed(&self, mode: RenewalMode) -> bool {
+        self.is_used || self.is_counted_on(mode)
     }
 
     /// Whether to ask for a renewal even if the lease has ended on this clock, because it may still
     /// exist on the server.
-    fn is_counted_on(&self, renewal: RenewalMode) -> bool {
+    fn is_counted_on(&self, mode: RenewalMode) -> bool {
         let is_awaited = self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted);
-        self.is_bound() || (renewal == RenewalMode::Ahead && is_awaited)
+        self.renews_ahead(mode) && (self.is_bound() || is_awaited)
     }
 }
 
@@ -226,11 +231,9 @@ impl KnownVolumes {
         };
         let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
         for (top, volume) in &self.map {
-            let wanted = volume.wants_renewal(self.renewal);
-            let Some(lease) = &volume.lease else { continue };
-            let is_touched = touched.as_ref() == Some(top) && (self.renewal != RenewalMode::Never || wanted);
-            let fits = is_touched
-                || (wanted
+            let Some(lease) = volume.lease.as_ref().filter(|_| volume.renews(self.renewal)) else { continue };
+            let fits = touched.as_ref() == Some(top)
+                || (volume.is_needed(self.renewal)
                     && (reason == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
@@ -256,7 +259,10 @@ impl KnownVolumes {
     pub(super) fn are_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for volume in self.map.values_mut() {
-            let (wanted, is_counted_on) = (volume.wants_message(self.renewal), volume.is_counted_on(self.renewal));
+            let (is_needed, is_counted_on) = (volume.is_needed(self.renewal), volume.is_counted_on(self.renewal));
+            if !volume.renews_ahead(self.renewal) {
+                continue;
+            }
             let Some(lease) = &mut volume.lease else { continue };
             // A lease that has ended on this clock, and whose end put the session in jeopardy, may
             // still exist on the server. Ask for it too.
@@ -264,7 +270,7 @@ impl KnownVolumes {
             if now < lease.pace.due || is_ended_for_good {
                 continue;
             }
-            if wanted {
+            if is_needed {
                 due = true;
             } else {
                 lease.pace.idle(now);
@@ -293,7 +299,8 @@ impl KnownVolumes {
         let deadline = |volume: &KnownVolume| {
             let lease = volume.lease.as_ref()?;
             match (has_leader, lease.has_expired) {
-                (true, false) => Some(lease.pace.due.min(lease.until)),
+                (true, false) if volume.renews_ahead(self.renewal) => Some(lease.pace.due.min(lease.until)),
+                (true, false) => Some(lease.until),
                 (true, true) => volume.is_counted_on(self.renewal).then_some(lease.pace.due),
                 (false, false) => Some(lease.until),
                 (false, true) => None,

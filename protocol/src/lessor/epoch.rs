@@ -38,18 +38,13 @@ impl Lessor {
                 let mode = if self.planted(Bug::ForgetOldHolders) {
                     CopyTracking::Exact
                 } else {
-                    self.covering_mode(volume, state)
+                    // The session may have copies that this leader does not know.
+                    let number = self.next_covering();
+                    self.copy_tracking(volume, Some(number), state)
                 };
                 self.object_leases.start_tracking(volume.clone(), *session, lease.incarnation, mode);
             }
         }
-    }
-
-    /// How to track a volume lease under which the session may have copies that the leader does not
-    /// know.
-    fn covering_mode(&mut self, volume: &NodePath, state: &State) -> CopyTracking {
-        let number = self.next_covering();
-        self.copy_tracking(volume, Some(number), state)
     }
 
     /// How to track the copies under a volume lease. `covering` is given if the session may have
@@ -60,7 +55,7 @@ impl Lessor {
         covering: Option<CoveringNumber>,
         state: &State,
     ) -> CopyTracking {
-        let Some(settings) = state.volume(volume).map(|volume| volume.settings) else { return CopyTracking::Exact };
+        let settings = state.volume_of(volume).1.settings;
         match (settings.tracking(), covering) {
             // The write that set the object term to zero waited for all copies (S8).
             _ if !settings.has_object_leases() => CopyTracking::Exact,

@@ -43,22 +43,20 @@ impl Lessor {
         is_alone: bool,
         cx: &StepContext<'_>,
     ) -> Vec<RenewedLease> {
-        let renewed = renew.into_iter().map(|renew| self.renew(session, renew, cx));
-        let renewed: Vec<RenewedLease> = renewed.collect();
-        for renewed in renewed.iter().filter(|renewed| renewed.promise.is_some()) {
-            self.counters.0.note_renewal(&renewed.renew.volume, is_alone);
-        }
-        renewed
+        renew.into_iter().map(|renew| self.renew(session, renew, is_alone, cx)).collect()
     }
 
     /// Renews a volume lease in memory. If the lease has ended or its end is proposed, there is no
     /// promise, and never a new lease (T5, T6).
-    fn renew(&mut self, session: SessionId, renew: Renew, cx: &StepContext<'_>) -> RenewedLease {
+    fn renew(&mut self, session: SessionId, renew: Renew, is_alone: bool, cx: &StepContext<'_>) -> RenewedLease {
         let Renew { volume, incarnation } = &renew;
         let key = LeaseKey::Volume(session, volume.clone());
         let is_live =
             self.lease_ends.get(&key).is_some_and(|end| end.incarnation == *incarnation && !end.is_end_proposed);
         let promised = is_live.then(|| self.promise(&key, volume, cx)).flatten();
+        if promised.is_some() {
+            self.counters.0.note_renewal(volume, is_alone);
+        }
         let (promise, span_uncapped) =
             promised.map_or((None, Duration::ZERO), |(promise, span_uncapped)| (Some(promise), span_uncapped));
         RenewedLease { renew, promise, span_uncapped }

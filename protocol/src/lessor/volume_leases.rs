@@ -157,10 +157,10 @@ impl Lessor {
             let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
             self.object_leases.drop_through(&subtree, session, granted);
         }
+        let tracking = state.volume(top).map(|_| self.copy_tracking(top, None, state));
         for session in self.object_leases.sessions_on(top) {
-            if state.volume(top).is_some() {
-                let tracking = self.copy_tracking(top, None, state);
-                self.object_leases.track_anew(top, session, tracking);
+            if let Some(tracking) = &tracking {
+                self.object_leases.track_anew(top, session, tracking.clone());
                 continue;
             }
             self.lease_ends.remove(&LeaseKey::Volume(session, top.clone()));

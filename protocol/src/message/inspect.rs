@@ -259,7 +259,7 @@ pub struct VolumeInfo {
     pub generation: VolumeGeneration,
     /// How many sessions have a lease on it.
     pub leases: u64,
-    /// What it uses of its quota.
+    /// Its nodes and bytes, which count for its quota.
     pub used: VolumeUse,
 }
 

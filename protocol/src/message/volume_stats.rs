@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::path::NodePath;
 
-/// A volume: its leases now, and what its leader has counted.
+/// The present leases on a volume, and the counters of its leader.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeStats {
     /// The top of the volume.

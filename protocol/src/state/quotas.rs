@@ -8,8 +8,8 @@
 //! # What is never refused
 //!
 //! - Deletes, revocations and purges: they only make room.
-//! - The creation of a volume for what it moves, and a change of settings. So the quota of a volume
-//!   may be below its use. Then only growth is refused.
+//! - A change of a volume's settings, and the creation of a volume over present nodes. So a volume
+//!   may have more than its quota. Then only writes that add to it are refused.
 //! - The removal of an inner volume. The volume above gets its nodes, and may be above its own
 //!   quota then.
 //!

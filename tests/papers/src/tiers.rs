@@ -203,12 +203,6 @@ impl Web {
         let share = (rng.bits() >> 11) as f64 / (1_u64 << 53) as f64;
         until.partition_point(|until| *until <= share).min(OBJECTS - 1)
     }
-
-    fn again(&mut self, rate: f64, operation: Operation, world: &mut World<Operation>) {
-        if let Some(wait) = self.rng.poisson_wait(rate) {
-            world.plan(Duration::from_micros(wait), operation);
-        }
-    }
 }
 
 impl Applications for Web {
@@ -220,13 +214,13 @@ impl Applications for Web {
             Operation::Read(client) => {
                 let object = Self::draw(&mut self.rng, &self.until);
                 world.read(client, Object::data(path(object)));
-                self.again(READS, operation, world);
+                world.plan_poisson(&mut self.rng, READS, operation);
             }
             Operation::Change => {
                 let object = Self::draw(&mut self.rng, &self.changed_until);
                 let writer = self.rng.index(CLIENTS);
                 world.write(writer, Write::put(path(object), "content".into()));
-                self.again(self.changes, operation, world);
+                world.plan_poisson(&mut self.rng, self.changes, operation);
             }
             Operation::Sample => {
                 if world.now() >= self.counts_from {

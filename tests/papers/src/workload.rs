@@ -157,12 +157,6 @@ impl Poisson {
         let file = self.rng.below(self.load.files);
         self.file(client, file)
     }
-
-    fn again(&mut self, rate: f64, operation: Operation, world: &mut World<Operation>) {
-        if let Some(wait) = self.rng.poisson_wait(rate) {
-            world.plan(Duration::from_micros(wait), operation);
-        }
-    }
 }
 
 impl Applications for Poisson {
@@ -172,11 +166,11 @@ impl Applications for Poisson {
         match operation {
             Operation::Read(client) => {
                 world.read(client, Object::data(self.any_file(client)));
-                self.again(self.load.reads, operation, world);
+                world.plan_poisson(&mut self.rng, self.load.reads, operation);
             }
             Operation::Write(client) => {
                 world.write(client, Write::put(self.any_file(client), "content".into()));
-                self.again(self.load.writes, operation, world);
+                world.plan_poisson(&mut self.rng, self.load.writes, operation);
             }
             Operation::Make(client, file) => {
                 world.write(client, Write::put(self.file(client, file), "content".into()));

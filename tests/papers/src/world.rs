@@ -9,6 +9,7 @@ use std::{
 use leasehold_model::{
     client::{ClientEvent, ClientShell},
     queue::EventQueue,
+    rng::Rng,
     server::{ServerEvent, ServerShell, lessor_config},
 };
 use leasehold_protocol::{
@@ -127,6 +128,14 @@ impl<O> World<O> {
     pub(crate) fn object_leases(&self) -> u64 {
         let copies = self.clients.iter().flat_map(|client| client.shell.cache.copies.values());
         copies.filter(|copy| copy.validity.until > self.now).count() as u64
+    }
+
+    /// An application does something at the next event of a Poisson process with `rate` events a
+    /// second; never if the rate is 0.
+    pub(crate) fn plan_poisson(&mut self, rng: &mut Rng, rate: f64, operation: O) {
+        if let Some(wait) = rng.poisson_wait(rate) {
+            self.plan(Duration::from_micros(wait), operation);
+        }
     }
 
     /// The application of a client reads.
