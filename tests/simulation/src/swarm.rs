@@ -246,6 +246,13 @@ fn more_bounds(bounds: &mut LessorBounds, rng: &mut Rng) {
     low(&mut bounds.renewals_answered_per_step, &[1, 2]);
     low(&mut bounds.recall_sets_max, &[1, 2]);
     low(&mut bounds.claims_max, &[1, 4]);
+    // Few worlds reach these bounds, so most have them low.
+    if rng.chance(700) {
+        bounds.blocked_reads_max = 1;
+    }
+    if rng.chance(500) {
+        bounds.purges_max = 1;
+    }
 }
 
 /// Bounds of clients, some of them low.
