@@ -344,6 +344,7 @@ pub struct CreateVolumeBuilder<'a> {
     tracking: Option<Tracking>,
     on_write: Option<OnWrite>,
     grants: Option<GrantPolicy>,
+    lease_limit: Option<Option<u64>>,
     quota_nodes: Option<Option<u64>>,
     quota_bytes: Option<Option<u64>>,
 }
@@ -360,6 +361,7 @@ impl<'a> CreateVolumeBuilder<'a> {
             tracking: None,
             on_write: None,
             grants: None,
+            lease_limit: None,
             quota_nodes: None,
             quota_bytes: None,
         }
@@ -410,9 +412,16 @@ impl<'a> CreateVolumeBuilder<'a> {
         self
     }
 
+    /// The most object leases of all clients together; `None` for no limit. At the limit, the leader
+    /// recalls those that were granted or renewed least recently:
+    /// [`VolumeSettings::lease_limit`].
+    pub fn lease_limit(mut self, most: impl Into<Option<u64>>) -> Self {
+        self.lease_limit = Some(most.into());
+        self
+    }
+
     /// The most nodes of the volume; `None` for no limit. Beyond it, writes are
     /// [refused](crate::WriteRefusal::QuotaExceeded), and deletes are not.
-    ///
     pub fn quota_nodes(mut self, most: impl Into<Option<u64>>) -> Self {
         self.quota_nodes = Some(most.into());
         self
@@ -437,7 +446,8 @@ impl<'a> CreateVolumeBuilder<'a> {
         };
         // The policy is checked against the volume term, so these belong together.
         let terms = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, self.client.driver().options.drift)?;
-        Ok(terms.with_policy(object_term, on_write, grants)?.with_quota(quota))
+        let lease_limit = self.lease_limit.unwrap_or(base.lease_limit());
+        Ok(terms.with_policy(object_term, on_write, grants)?.with_lease_limit(lease_limit).with_quota(quota))
     }
 }
 

@@ -222,6 +222,8 @@ bounds! {
     RemovedNodes: "REMOVED_NODES_MAX",
     /// As above.
     LocksPerNode: "LOCKS_PER_NODE_MAX",
+    /// The [lease limit](crate::volume::VolumeSettings::lease_limit) of a volume.
+    LeaseLimit: "lease_limit",
     /// A limit of a volume's [`Quota`](crate::quota::Quota), like the next one.
     QuotaNodes: "quota_nodes",
     /// As above.

@@ -39,6 +39,7 @@ pub struct VolumeSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
+    lease_limit: Option<u64>,
     quota: Quota,
 }
 
@@ -50,6 +51,7 @@ struct RawSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
+    lease_limit: Option<u64>,
     quota: Quota,
 }
 
@@ -76,6 +78,7 @@ impl VolumeSettings {
         tracking: Tracking::Objects,
         on_write: OnWrite::Recall,
         grants: GrantPolicy::All,
+        lease_limit: None,
         quota: Quota::NONE,
     };
 
@@ -139,6 +142,13 @@ impl VolumeSettings {
     #[must_use]
     pub fn with_tracking(self, tracking: Tracking) -> Self {
         Self { tracking, ..self }
+    }
+
+    /// These settings with another [limit of object leases](Self::lease_limit). Every limit is valid
+    /// with all other settings.
+    #[must_use]
+    pub fn with_lease_limit(self, lease_limit: Option<u64>) -> Self {
+        Self { lease_limit, ..self }
     }
 
     /// These settings with another quota. Every quota is valid, also one below the present use.
@@ -279,6 +289,17 @@ impl VolumeSettings {
         self.skew_margin
     }
 
+    /// The most object leases of the volume that the leader records, for all sessions together;
+    /// `None` for no limit (Cao and Liu 1998 bound the state of a server so).
+    ///
+    /// At the limit, a read gets an answer without an object lease, and the leader recalls some
+    /// leases that were granted or renewed least recently. The limit is at most exceeded after a
+    /// change of leader: the new leader records all copies that clients report. With
+    /// [`Tracking::Covering`] the leader records none, so the limit has no effect.
+    pub fn lease_limit(&self) -> Option<u64> {
+        self.lease_limit
+    }
+
     /// The most nodes and bytes of the volume.
     pub fn quota(&self) -> Quota {
         self.quota
@@ -340,8 +361,9 @@ pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
     fn from(settings: VolumeSettings) -> Self {
-        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants, quota } = settings;
-        Self { term, object_term, skew_margin, tracking, on_write, grants, quota }
+        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota } =
+            settings;
+        Self { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota }
     }
 }
 
@@ -351,8 +373,8 @@ impl TryFrom<RawSettings> for VolumeSettings {
     /// Checks the bounds only. The server that receives the settings knows the drift allowance, and
     /// checks the margin.
     fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
-        let RawSettings { term, object_term, skew_margin, tracking, on_write, grants, quota } = raw;
-        let settings = Self { term, object_term, skew_margin, tracking, on_write, grants, quota };
+        let RawSettings { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota } = raw;
+        let settings = Self { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota };
         settings.check_bounds()?;
         Ok(settings)
     }

@@ -83,6 +83,10 @@ pub(crate) struct VolumeChangeArgs {
     /// With --grants returning: the term of a client's first lease on an object [the least: 200ms]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     first_term: Option<Duration>,
+    /// The most object leases of all clients together, or none: beyond it, the leader recalls those
+    /// that were granted or renewed least recently [new volumes: none]
+    #[arg(long, value_name = "N", value_parser = quota::count)]
+    lease_limit: Option<QuotaLimit>,
     /// The most nodes, or none: beyond it, writes are refused [new volumes: none]
     #[arg(long, value_name = "N", value_parser = quota::count)]
     quota_nodes: Option<QuotaLimit>,
@@ -167,6 +171,8 @@ struct VolumeAnswer {
     grants: GrantsName,
     /// The term of a first lease; null unless `grants` is `returning`.
     first_term_ms: Option<u64>,
+    /// The most object leases; null if there is no limit.
+    lease_limit: Option<u64>,
     generation: u64,
     leases: u64,
     nodes: u64,
@@ -266,6 +272,7 @@ impl From<VolumeInfo> for VolumeAnswer {
             },
             grants,
             first_term_ms: first.map(duration::millis),
+            lease_limit: settings.lease_limit(),
             generation: generation.0,
             leases,
             nodes: used.nodes,
@@ -363,9 +370,10 @@ impl VolumeChangeArgs {
         let settings = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, none).and_then(|settings| {
             settings.with_policy(self.object_term.unwrap_or(base.object_term()), on_write, grants)
         });
+        let lease_limit = self.lease_limit.map_or(base.lease_limit(), |QuotaLimit(limit)| limit);
         let quota = quota::changed(base.quota(), self.quota_nodes, self.quota_bytes);
         let settings = settings.map_err(|error| CommandFailure::from_refusal(&error.into()))?;
-        Ok(settings.with_quota(quota))
+        Ok(settings.with_lease_limit(lease_limit).with_quota(quota))
     }
 
     fn grants(&self, base: GrantPolicy) -> Result<GrantPolicy, CommandFailure> {

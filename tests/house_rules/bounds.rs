@@ -15,7 +15,7 @@ const STRUCTURES: &[(&str, &str)] = &[
 ];
 
 /// Bounds that are settings of a volume.
-const SETTINGS: &[&str] = &["quota_nodes", "quota_bytes"];
+const SETTINGS: &[&str] = &["lease_limit", "quota_nodes", "quota_bytes"];
 
 /// The name of the constant that the line declares, if it is named like a bound.
 fn constant(line: &str) -> Option<&str> {

@@ -6,6 +6,7 @@ pub const NOT_DRAWN: &[&str] = &[
     "CampaignBuilder::timeout",
     "CampaignBuilder::wait",
     "CreateVolumeBuilder::grants",
+    "CreateVolumeBuilder::lease_limit",
     "CreateVolumeBuilder::object_term",
     "CreateVolumeBuilder::on_write",
     "CreateVolumeBuilder::quota_bytes",

@@ -90,6 +90,16 @@ impl VolumeCounters {
         volumes.iter().for_each(|volume| self.of(volume).recalls += 1);
     }
 
+    /// A read got no lease, because the volume was at its lease limit.
+    pub(super) fn note_without_room(&mut self, volume: &NodePath) {
+        self.of(volume).reads_without_room += 1;
+    }
+
+    /// So many leases were recalled to keep the volume's lease limit.
+    pub(super) fn note_recalled_for_room(&mut self, volume: &NodePath, leases: usize) {
+        self.of(volume).leases_recalled_for_room += leases as u64;
+    }
+
     /// A session consented to a recall in these volumes, this long after the recall.
     pub(super) fn note_consent(&mut self, volumes: &[NodePath], after: Duration) {
         for volume in volumes {

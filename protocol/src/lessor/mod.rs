@@ -36,6 +36,7 @@ mod holder_reports;
 mod input;
 mod inspect;
 mod key_leases;
+mod lease_limits;
 mod leases;
 mod load;
 mod locks;
@@ -77,6 +78,7 @@ use crate::{
 use clock::ClusterClock;
 use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
+use lease_limits::LeaseLimits;
 use leases::LeaseEnds;
 use locks::AwaitedLocks;
 use object_leases::ObjectLeases;
@@ -187,6 +189,7 @@ pub struct Lessor {
     tick: Duration,
     lease_ends: LeaseEnds,
     object_leases: ObjectLeases,
+    lease_limits: LeaseLimits,
     coverings: CoveringNumber,
     recall_channels: BTreeMap<SessionId, RecallChannel>,
     awaited_locks: AwaitedLocks,
@@ -247,6 +250,7 @@ impl Lessor {
             clock: ClusterClock::new(state.cluster_time(), now),
             lease_ends: LeaseEnds::new(config.bounds.departed_max),
             object_leases: ObjectLeases::default(),
+            lease_limits: LeaseLimits::default(),
             coverings: CoveringNumber::default(),
             recall_channels: BTreeMap::new(),
             awaited_locks: AwaitedLocks::default(),
@@ -304,6 +308,7 @@ impl Lessor {
             self.answer_proven(&mut cx);
         }
         self.answer_renewals(&mut cx);
+        self.make_room(&mut cx);
         self.run_timers(&mut cx);
         self.serve_watches(&mut cx);
         cx.effects

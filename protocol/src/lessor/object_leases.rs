@@ -12,6 +12,8 @@
 //! of its incarnation exists, and no [`PendingDrop`] covers it. Later steps remove the entries from
 //! memory, at most [`FORGOTTEN_PER_STEP`] entries each.
 
+mod grant_order;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
@@ -27,6 +29,8 @@ use crate::{
     time::ClusterTime,
     work::{CountVisits, visit},
 };
+
+use grant_order::GrantOrder;
 
 /// The most invalid entries that one step removes from memory. This takes about 0.1 ms.
 const FORGOTTEN_PER_STEP: usize = 256;
@@ -214,6 +218,8 @@ pub(super) struct ObjectLeases {
     below: BTreeMap<NodePath, BTreeMap<(SessionId, Incarnation), SubtreeCopies>>,
     /// Drops whose entries are still in memory, by session and by the top of the dropped subtree.
     dropping: BTreeMap<(SessionId, NodePath), PendingDrop>,
+    /// The leases of volumes with a lease limit, in the order of their last grants.
+    grant_order: GrantOrder,
     /// Where the sweep for ended leases continues.
     swept: Option<(Object, SessionId)>,
 }
@@ -364,6 +370,31 @@ impl ObjectLeases {
         self.leases.insert((object, session), LeaseEntry { lease, under });
     }
 
+    /// Notes that a recorded lease of a volume with a lease limit was granted just now.
+    pub(super) fn note_limited(&mut self, volume: &NodePath, object: &Object, session: SessionId) {
+        if let Some(((object, _), _)) = self.leases.get_key_value(&(object.clone(), session)) {
+            self.grant_order.note_grant(volume, object, session);
+        }
+    }
+
+    /// Makes room for `most` leases in a volume with a lease limit. It looks at the least recently
+    /// granted ones. Those that have ended are removed. It returns the others: they must be
+    /// recalled.
+    pub(super) fn make_room(&mut self, volume: &NodePath, most: usize, now: ClusterTime) -> Vec<(Object, SessionId)> {
+        let oldest: Vec<_> = self.grant_order.oldest_in(volume).take(most).cloned().collect();
+        let mut to_recall = Vec::new();
+        for (object, session) in oldest {
+            match self.lease(&object, session) {
+                Some(lease) if lease.expires_at > now => {
+                    self.grant_order.remove(&object, session);
+                    to_recall.push((object, session));
+                }
+                _ => self.remove_one(&object, session),
+            }
+        }
+        to_recall
+    }
+
     fn is_full(&self, key: &(NodePath, SessionId), most: usize) -> bool {
         self.tracks.get(key).is_some_and(|track| track.entries >= most)
     }
@@ -476,6 +507,7 @@ impl ObjectLeases {
     fn remove_one(&mut self, object: &Object, session: SessionId) {
         let Some(LeaseEntry { under, .. }) = self.leases.remove(&(object.clone(), session)) else { return };
         visit(1);
+        self.grant_order.remove(object, session);
         if let Some(objects) = self.by_session.get_mut(&session) {
             objects.remove(object);
             if objects.is_empty() {
@@ -781,6 +813,7 @@ impl ObjectLeases {
             ("holders below nodes", self.below.values().map(BTreeMap::len).sum()),
             ("nodes with holders below", self.below.len()),
             ("pending drops", self.dropping.len()),
+            ("leases in the order of grants", self.grant_order.len()),
         ]
     }
 
@@ -807,6 +840,7 @@ impl ObjectLeases {
         if !self.coverings.iter().eq(self.tracks.iter().filter(|(_, track)| track.is_covering()).map(|(key, _)| key)) {
             return Err(format!("the coverings are {:?}, and do not match the tracks", self.coverings));
         }
+        self.grant_order.check(|lease| self.leases.contains_key(lease))?;
         self.check_tracks(&entries)?;
         self.check_below()
     }

@@ -11,6 +11,7 @@ mod growth;
 mod headers;
 mod inspections;
 mod key_leases;
+mod lease_limits;
 mod leases;
 mod load;
 mod locks;

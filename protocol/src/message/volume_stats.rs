@@ -36,6 +36,9 @@ pub struct VolumeCounts {
     pub reads_leased: u64,
     /// Reads of objects that were answered without an object lease.
     pub reads_unleased: u64,
+    /// Reads of new objects that were answered without an object lease because the volume was at its
+    /// [lease limit](crate::volume::VolumeSettings::lease_limit). Part of `reads_unleased`.
+    pub reads_without_room: u64,
     /// Reads of both kinds that were answered with *not modified*: they validated a copy.
     pub reads_not_modified: u64,
     /// Pages of lists that begin in the volume.
@@ -47,6 +50,8 @@ pub struct VolumeCounts {
     /// Recalls from sessions with leases on the volume. A recall that is sent again counts once. A
     /// recall of copies in several volumes counts in each.
     pub recalls: u64,
+    /// Object leases that the leader recalled to keep the volume's lease limit.
+    pub leases_recalled_for_room: u64,
     /// The consents to these recalls, and the times from the recall to the consent.
     pub consents: SpanCounts,
     /// Writes that arrived, without repetitions. A write counts in the volume of its path, and a

@@ -24,11 +24,13 @@ pub(super) struct VolumeStatsAnswer {
     lease_bytes: u64,
     reads_leased: u64,
     reads_unleased: u64,
+    reads_without_room: u64,
     reads_not_modified: u64,
     list_pages: u64,
     renewals_alone: u64,
     renewals_piggybacked: u64,
     recalls: u64,
+    leases_recalled_for_room: u64,
     consents: SpansAnswer,
     writes: u64,
     waits: WaitsAnswer,
@@ -94,11 +96,13 @@ impl From<VolumeStats> for VolumeStatsAnswer {
             lease_bytes: stats.lease_bytes,
             reads_leased: counts.reads_leased,
             reads_unleased: counts.reads_unleased,
+            reads_without_room: counts.reads_without_room,
             reads_not_modified: counts.reads_not_modified,
             list_pages: counts.list_pages,
             renewals_alone: counts.renewals_alone,
             renewals_piggybacked: counts.renewals_piggybacked,
             recalls: counts.recalls,
+            leases_recalled_for_room: counts.leases_recalled_for_room,
             consents: (&counts.consents).into(),
             writes: counts.writes,
             waits: (&counts.waits).into(),
@@ -130,11 +134,13 @@ fn counted(counted_for: Duration, counts: &VolumeCounts) -> Table {
     };
     count("reads with a lease", counts.reads_leased);
     count("reads without a lease", counts.reads_unleased);
+    count("of these: at the lease limit", counts.reads_without_room);
     count("of the reads: not modified", counts.reads_not_modified);
     count("pages of lists", counts.list_pages);
     count("renewals by heartbeats", counts.renewals_alone);
     count("renewals piggybacked", counts.renewals_piggybacked);
     count("recalls", counts.recalls);
+    count("leases recalled to make room", counts.leases_recalled_for_room);
     count("writes", counts.writes);
     let WaitCounts { consent, volume_lease, object_lease, earlier_write } = &counts.waits;
     for (what, spans) in [

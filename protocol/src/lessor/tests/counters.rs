@@ -15,7 +15,7 @@ impl World {
         stats.map(|stats| *stats)
     }
 
-    fn stats(&mut self) -> VolumeStats {
+    pub(super) fn stats(&mut self) -> VolumeStats {
         self.stats_of("/").expect("the root is a volume")
     }
 
