@@ -24,7 +24,6 @@ const LINES_MAX: usize = 500;
 /// Longer files, each with its reason. A file that becomes short enough must leave the list.
 const LONGER: &[(&str, &str)] = &[
     ("client-cache/tests/swarm/caller.rs", "an arm for each function of the public API"),
-    ("protocol/src/lessor/writes/mod.rs", "queues that every method keeps in step; to be cut by queue"),
     ("tests/simulation/src/world.rs", "the events of a world; to be cut where its end is judged"),
 ];
 
