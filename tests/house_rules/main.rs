@@ -22,12 +22,7 @@ use tests_that_run::tests_that_run;
 const LINES_MAX: usize = 500;
 
 /// Longer files, each with its reason. A file that becomes short enough must leave the list.
-const LONGER: &[(&str, &str)] = &[
-    ("client-cache/tests/swarm/caller.rs", "an arm for each function of the public API"),
-    ("protocol/src/lessor/object_leases.rs", "tables that every method keeps in step; to be cut by table"),
-    ("protocol/src/lessor/writes/mod.rs", "queues that every method keeps in step; to be cut by queue"),
-    ("tests/simulation/src/world.rs", "the events of a world; to be cut where its end is judged"),
-];
+const LONGER: &[(&str, &str)] = &[];
 
 /// Tests that sleep, each with the reason why it cannot wait for a condition.
 const SLEEPERS: &[(&str, &str)] = &[

@@ -276,6 +276,7 @@ fn with_small_margin(settings: &VolumeSettings) -> VolumeSettings {
         .and_then(|small| small.with_policy(object_term, settings.on_write(), settings.grants()))
         .expect("within bounds")
         .with_quota(settings.quota())
+        .with_lease_limit(settings.lease_limit())
 }
 
 /// The settings with a lease policy.

@@ -5,36 +5,31 @@ use std::collections::{BTreeSet, VecDeque};
 
 use leasehold_model::{
     clock::Clock,
-    committed,
     planting::{plant, planted},
     queue::EventQueue,
     rng::Rng,
 };
 use leasehold_protocol::{
-    command::{Outcome, Proposal, Write},
     drift::Excess,
     id::{LeaseId, Revision},
-    lessor::LessorBounds,
     planted::{Bug, Planted},
     state::State,
     time::Instant,
 };
 
 use crate::{
-    churn::MANY,
     client::Client,
     event::{Event, Host},
-    invariants::{self, elections::Elected, grants::Grants, linearizability::Told, uncovered::Uncovered},
+    invariants::{elections::Elected, grants::Grants, linearizability::Told, uncovered::Uncovered},
     judges::Judge,
     network::Connection,
     oracle::Oracle,
     profile::{Fault, MS, Profile, SECOND},
     quotas::Quotas,
-    raft::{Payload, SERVERS, peers::Links},
+    raft::{SERVERS, peers::Links},
     reached,
     server::Server,
-    swarm::Swarm,
-    tally::{self, Tally},
+    tally::Tally,
     trace::Trace,
 };
 
@@ -57,9 +52,6 @@ impl Machine {
         Self { clock, wall: 0, is_paused: false, freezes_for: None, sends_from: 0, backlog: VecDeque::new() }
     }
 }
-
-/// About how many bytes of memory a pending write takes at a leader.
-const WRITE_BYTES: usize = 1500;
 
 /// Selects the random stream of wide worlds: its draws leave all others unchanged.
 const WIDE: u64 = 0x77_69_64_65;
@@ -88,7 +80,7 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) oracle: Oracle,
-    uncovered: Uncovered,
+    pub(crate) uncovered: Uncovered,
     pub(crate) grants: Grants,
     pub(crate) told: Told,
     /// The key leases that clients know to have been granted.
@@ -433,72 +425,6 @@ impl World {
         }
     }
 
-    /// A server has learned that more entries are committed.
-    pub(crate) fn committed(&mut self, place: usize) {
-        let raft = &self.servers[place].raft;
-        let (from, commit) = (self.servers[place].agreed, raft.commit);
-        for index in self.oracle.log.len() as u64 + 1..=commit {
-            if let Some(entry) = self.servers[place].raft.entry(index).cloned() {
-                self.oracle.log.push((self.servers[place].raft.term, entry.clone()));
-                if let Payload::Proposal(proposal) = &entry.payload {
-                    self.commit(index, proposal);
-                }
-            }
-        }
-        if commit > from {
-            let held = invariants::agreement::check(place, &self.servers[place].raft, from, &self.oracle.log);
-            self.demand(held);
-            self.servers[place].agreed = commit;
-            self.go_on_applying(place);
-        }
-    }
-
-    /// A quorum has the entry, so its position in the order is final.
-    fn commit(&mut self, index: u64, proposal: &Proposal) {
-        self.trace.say(self.now, || format!("committed {index}: {proposal:?}"));
-        let outcomes = match self.oracle.commit(index, proposal) {
-            Ok(outcomes) => outcomes,
-            Err(what) => return self.demand(Err(what)),
-        };
-        self.trace.say(self.now, || format!("outcomes of {index}: {outcomes:?}"));
-        let held = self.uncovered.check(proposal, &outcomes);
-        self.demand_by(Judge::Uncovered, held);
-        self.grants.commit(proposal, &outcomes, &self.oracle.truth);
-        self.outcomes(proposal, &outcomes);
-        if std::mem::take(&mut self.oracle.have_holds_changed) {
-            self.locks_changed_at = self.now;
-        }
-        self.trace.mark(&[index, self.oracle.truth.revision().0, self.oracle.truth.cluster_time().as_micros()]);
-        for client in 0..self.clients.len() {
-            self.check_copies(client);
-        }
-        self.check_write_leases();
-        self.check_compared(proposal, &outcomes);
-    }
-
-    /// Examines the outcomes of an entry.
-    fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
-        for (command, outcome) in proposal.commands.iter().zip(outcomes) {
-            self.tally.add(tally::outcome_name(command, outcome));
-            self.count_wide(command, outcome);
-        }
-        for (lease, incarnation) in committed::expired(proposal, outcomes) {
-            for client in 0..self.clients.len() {
-                let held = self.clients[client].shell.check_ended(lease, incarnation, self.client_clock(client));
-                self.demand_of(client, held);
-            }
-        }
-        // A revocation does not ask the clients that renew the lease, and a later lease of that
-        // name is another one.
-        for (_, write, outcome) in committed::writes(proposal, outcomes) {
-            if let (Write::RevokeLease { id }, Outcome::Written(Ok(_))) = (write, outcome) {
-                for client in &mut self.clients {
-                    client.shell.key_leases.until.remove(id);
-                }
-            }
-        }
-    }
-
     pub(crate) fn client_clock(&self, client: usize) -> Instant {
         self.clients[client].machine.clock.read(self.now)
     }
@@ -507,72 +433,5 @@ impl World {
     pub(crate) fn check_copies(&mut self, client: usize) {
         let held = self.clients[client].shell.check_copies(&self.oracle.truth, self.client_clock(client));
         self.demand_of(client, held);
-    }
-
-    /// Faults stop. Every machine runs again, and applications begin nothing new.
-    fn heal(&mut self) {
-        (self.is_healing, self.healed_in) = (true, self.steps);
-        self.links = Links::default();
-        self.trace.say(self.now, || "faults are over".to_owned());
-        // Messages of a machine that was paused in a step still leave at their time (seed 4444).
-        let hosts =
-            self.clients.iter().map(|client| &client.machine).chain(self.servers.iter().map(|server| &server.machine));
-        let frozen = hosts.map(|machine| machine.sends_from).max().unwrap_or_default().saturating_sub(self.now);
-        // A stalled disk resumes at its time. Proposals handed over wait until then, and so do
-        // writes (seed 5068).
-        for server in 0..self.servers.len() {
-            self.boot(server);
-            self.resume(Host::Server(server));
-        }
-        for client in 0..self.clients.len() {
-            self.clients[client].isolated_until = 0;
-            self.resume(Host::Client(client));
-            self.all_watch_on(client);
-            // From now on only leases that no client renews end by themselves, and they do so soon.
-            let kept = self.clients[client].shell.key_leases.renewed.clone();
-            // Where few leases are granted, unneeded ones take the room of sessions.
-            let lets_go = self.swarm().is_none_or(Swarm::has_few_leases);
-            for id in kept.into_iter().filter(|_| lets_go) {
-                self.let_go(client, id);
-            }
-        }
-        let terms = u64::try_from(self.profile.term_max().as_micros()).expect("short") * 5;
-        let calm = terms + frozen + self.replay() + self.drain();
-        self.after(6 * SECOND + calm, Event::Ask);
-        // A client that was silent needs a while to notice a dead connection.
-        self.after(12 * SECOND + calm + self.rereads(), Event::Judge);
-    }
-
-    /// How much longer the final reads take if a leader takes few reads at a time. A client repeats
-    /// its refused reads together, after up to 2 s and in the same order. The last is answered late
-    /// (seed 45691).
-    fn rereads(&self) -> u64 {
-        let Some(LessorBounds { reads_max, .. }) = self.swarm().map(|swarm| swarm.bounds) else { return 0 };
-        let (objects, taken) = (self.oracle.versions.all().len() as u64, reads_max.max(1) as u64);
-        let all = objects * self.clients.len() as u64;
-        if all <= taken { 0 } else { 4 * SECOND + objects.div_ceil(taken) * 2 * SECOND }
-    }
-
-    /// How long the open writes take if a leader takes few at a time. It refuses the others as
-    /// busy, and clients repeat them within seconds.
-    fn drain(&self) -> u64 {
-        let Some(LessorBounds { writes_max, writes_bytes_max, results_max, .. }) =
-            self.swarm().map(|swarm| swarm.bounds)
-        else {
-            return 0;
-        };
-        // Beyond the bound of results, each session has one transaction at a time.
-        let remembered = results_max / usize::try_from(MANY).expect("small");
-        let taken = writes_max.min(writes_bytes_max / WRITE_BYTES).min(remembered).max(1) as u64;
-        let open: u64 = self.clients.iter().map(|client| client.shell.writes.len() as u64).sum();
-        if open <= taken { 0 } else { 4 * SECOND + open.div_ceil(taken) * 600 * MS }
-    }
-
-    /// How long the server that is furthest behind needs to apply the committed entries. In a long
-    /// world it may have minutes of work, and may be the leader (seed 7384).
-    fn replay(&self) -> u64 {
-        let committed = self.oracle.log.len() as u64;
-        let behind = self.servers.iter().map(|server| committed.saturating_sub(server.state.applied_index())).max();
-        behind.unwrap_or_default() * self.profile.apply * 2
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the object leases.
 
-use super::*;
+use super::{holders::PossibleHolder, *};
 use crate::volume::VolumeSettings;
 
 /// The first session, which is covering if the end of its object lease is not known.
@@ -62,7 +62,7 @@ fn expired_object_leases_are_swept_in_batches() {
     let sweep = |holdings: &mut ObjectLeases, now| {
         holdings.sweep(secs(now), 2);
         assert_eq!(holdings.check(), Ok(()));
-        let names: Vec<_> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
+        let names: Vec<_> = holdings.entries.iter().map(|(object, ..)| object.path.to_string()).collect();
         names.concat()
     };
     let mut holdings = leased(&[("/a", 20), ("/b", 90), ("/c", 10), ("/d", 90)], &state);
@@ -106,7 +106,7 @@ fn leases_of_an_ended_track_are_removed_in_parts() {
     crate::work::take_visited();
     holdings.start_tracking(NodePath::root(), SessionId(1), Incarnation(2), CopyTracking::Exact);
     assert!(crate::work::take_visited() < 6 * FORGOTTEN_PER_STEP as u64);
-    assert_eq!((holdings.check(), holdings.leases.len()), (Ok(()), 1_000 - FORGOTTEN_PER_STEP));
+    assert_eq!((holdings.check(), holdings.len()), (Ok(()), 1_000 - FORGOTTEN_PER_STEP));
     assert!(
         holdings.sessions_in(&top, secs(1)).is_empty() && holdings.lease(&object("/a/999"), SessionId(1)).is_none()
     );
@@ -114,7 +114,7 @@ fn leases_of_an_ended_track_are_removed_in_parts() {
     add(&mut holdings, "/a/1", 1_002, &state);
     assert_eq!(holdings.check(), Ok(()));
     assert_eq!(tidy(&mut holdings), 1_000 / FORGOTTEN_PER_STEP);
-    let left: Vec<String> = holdings.leases.keys().map(|(object, _)| object.path.to_string()).collect();
+    let left: Vec<String> = holdings.entries.iter().map(|(object, ..)| object.path.to_string()).collect();
     assert_eq!(left, ["/a/1", "/a/999"], "a grant under the new lease is valid");
 }
 
@@ -136,7 +136,7 @@ fn dropped_leases_are_invalid_and_later_grants_valid() {
     add(&mut holdings, "/a/5", 1_001, &state);
     assert_eq!((lease(&holdings, 5), holdings.newest_of(&top, SessionId(1))), (Some(1_001), 1_001));
     assert!(tidy(&mut holdings) > 0);
-    assert_eq!(holdings.leases.len(), 1);
+    assert_eq!(holdings.len(), 1);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn too_many_objects_make_a_session_covering_at_once() {
     assert_eq!(holdings.few_holders(&object("/a/1"), 9, secs(1), &state), [possible_holder(None)]);
     assert_eq!(holdings.check(), Ok(()));
     tidy(&mut holdings);
-    assert!(holdings.leases.is_empty());
+    assert!(holdings.len() == 0);
 }
 
 #[test]
@@ -170,8 +170,7 @@ fn session_with_room_after_tidying_is_not_covering() {
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
     holdings.drop_through(&top, SessionId(1), 1_000);
     assert!(holdings.is_tidying());
-    let (left, lease) =
-        (holdings.leases.len(), ObjectLease { expires_at: secs(90), source: GrantSource::granted(2_000) });
+    let (left, lease) = (holdings.len(), ObjectLease { expires_at: secs(90), source: GrantSource::granted(2_000) });
     holdings.add(&NodePath::root(), &object("/b"), SessionId(1), lease, left, &state);
     assert_eq!((holdings.check(), holdings.coverings_of(&NodePath::root(), ClusterTime::ZERO).count()), (Ok(()), 0));
 }
@@ -183,7 +182,7 @@ fn copy_granted_after_drop_inherits_nothing() {
     let top = ObjectSet::Subtree(NodePath::parse("/a").expect("valid"));
     holdings.drop_through(&top, SessionId(1), 1_000);
     let last = object("/a/999");
-    assert!(holdings.leases.contains_key(&(last.clone(), SessionId(1))), "the entry is still in memory");
+    assert!(holdings.entries.get(&last, SessionId(1)).is_some(), "the entry is still in memory");
     let lease = ObjectLease { expires_at: secs(50), source: GrantSource::reported(1_001) };
     holdings.add(&NodePath::root(), &last, SessionId(1), lease, 5_000, &state);
     assert_eq!(holdings.lease(&last, SessionId(1)), Some(&lease));

@@ -1,13 +1,74 @@
-//! Checks the order in which writes wait (S3). Tests run this check after every step.
+//! Checks that the tables of pending writes agree, and the order in which writes wait (S3). Tests
+//! run these checks after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{PendingWriteId, PendingWrites};
+use super::{PendingWrite, PendingWriteId, PendingWrites, waits::ConsentWaits};
 
 /// The check compares each write with all others, so it is skipped with more unproposed writes.
 const MANY_WRITES: usize = 32;
 
 impl PendingWrites {
+    /// Checks that the tables agree.
+    pub(in crate::lessor) fn check(&self) -> Result<(), String> {
+        let mut waits = ConsentWaits::default();
+        for (write_id, pending) in &self.pending {
+            pending.waits.iter().for_each(|(session, wait)| waits.insert(*write_id, *session, wait));
+            if pending.path().is_some_and(|path| !self.by_path.contains(&(path.clone(), *write_id))) {
+                return Err(format!("write {write_id} is not in the index by path"));
+            }
+            if pending.request().is_some_and(|request| self.by_request.get(&request) != Some(write_id)) {
+                return Err(format!("write {write_id} is not in the index by request"));
+            }
+            self.revocations.check(*write_id, pending)?;
+            self.check_ahead(*write_id, pending)?;
+            self.check_revocations_ahead(*write_id, pending)?;
+        }
+        if waits != self.waits {
+            return Err("the indexes of waits do not match the writes".to_owned());
+        }
+        let bytes: usize = self.pending.values().map(|pending| pending.bytes).sum();
+        if self.bytes != bytes {
+            return Err(format!("the writes are counted as {} bytes: expected {bytes}", self.bytes));
+        }
+        let expected = |count: fn(&PendingWrite) -> usize| self.pending.values().map(count).sum::<usize>();
+        if (self.behind.pairs(), self.behind_revocations.pairs())
+            != (expected(|pending| pending.ahead.len()), expected(|pending| pending.revocations_ahead.len()))
+        {
+            return Err("the indexes `behind` and `behind_revocations` do not match the writes".to_owned());
+        }
+        self.queues.check(&self.pending)
+    }
+
+    /// Checks that each write ahead will release this one.
+    fn check_ahead(&self, write_id: PendingWriteId, pending: &PendingWrite) -> Result<(), String> {
+        for other in &pending.ahead {
+            let waits_behind = self.behind.contains(*other, write_id);
+            if *other >= write_id || !waits_behind || self.pending.get(other).is_none_or(|other| other.is_proposed) {
+                return Err(format!("write {write_id} waits behind {other}, which will not release it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the write waits for each revocation that it must, and that each will release it.
+    fn check_revocations_ahead(&self, write_id: PendingWriteId, pending: &PendingWrite) -> Result<(), String> {
+        let leases = pending.attaching_leases().iter();
+        let mut revocations = leases.filter_map(|lease| self.revocations.last_of(*lease, write_id));
+        let passes = |other: &PendingWriteId| !pending.is_proposed && !pending.revocations_ahead.contains(other);
+        if let Some(other) = revocations.find(passes) {
+            return Err(format!("write {write_id} attaches nodes to a lease that {other} revokes, and passes it"));
+        }
+        let blocks = |other: &PendingWriteId| {
+            self.behind_revocations.contains(*other, write_id)
+                && self.pending.get(other).is_some_and(PendingWrite::blocks_attaching)
+        };
+        if let Some(other) = pending.revocations_ahead.iter().find(|other| !blocks(other)) {
+            return Err(format!("write {write_id} waits for revocation {other}, which will not release it"));
+        }
+        Ok(())
+    }
+
     /// Checks that a write waits, directly or behind others, for each earlier one that shares an
     /// object with it (S3).
     pub(in crate::lessor) fn check_order(&self) -> Result<(), String> {
@@ -61,12 +122,6 @@ mod tests {
             .map(|set| writes.enter(PendingWrite::new(WriteKind::Purge(BTreeSet::new()), vec![set], Instant::ZERO)));
         assert_eq!(writes.check_order(), Ok(()));
         write_ids
-    }
-
-    #[test]
-    fn footprint_bytes_count_paths_and_queue_entries() {
-        let footprint = [one("/a/x"), subtree("/b")];
-        assert_eq!(super::super::footprint_bytes(&footprint), 2 * super::super::SET_BYTES + 4 + 2);
     }
 
     #[test]

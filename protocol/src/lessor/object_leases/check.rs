@@ -1,0 +1,25 @@
+//! Checks that the tables of object leases agree with one another. Tests run it after each step.
+
+use std::collections::BTreeMap;
+
+use crate::id::Incarnation;
+
+use super::ObjectLeases;
+
+impl ObjectLeases {
+    /// Checks that the tables agree.
+    pub(in crate::lessor) fn check(&self) -> Result<(), String> {
+        let mut entries: BTreeMap<Incarnation, usize> = BTreeMap::new();
+        for (object, session, entry) in self.entries.iter() {
+            let is_under_track = self.tracks.recorded_volume(entry.under).is_some();
+            if !is_under_track && !self.drops.covers(&object.path, session) {
+                return Err(format!("the lease of {session} on {object} is invalid, and no drop removes it"));
+            }
+            *entries.entry(entry.under).or_default() += 1;
+        }
+        self.entries.check()?;
+        self.tracks.check(&entries)?;
+        self.grant_order.check(|(object, session)| self.entries.get(object, *session).is_some())?;
+        self.sums.check(self.entries.iter())
+    }
+}
