@@ -227,15 +227,16 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
             GrantPolicy::Returning { first } => format!("returning:{}", duration::exact(first)),
         };
         let tracking = match volume.tracking {
-            TrackingName::Objects => "objects",
-            TrackingName::Covering => "covering",
+            TrackingName::Objects => "objects".to_owned(),
+            TrackingName::Covering => "covering".to_owned(),
         };
+        let tracking = volume.lease_limit.map_or(tracking.clone(), |most| format!("{tracking} (at most {most})"));
         table.row([
             visible(volume.path.as_str()),
             duration::exact(volume.settings.term()),
             volume.object_term.clone(),
             duration::exact(volume.settings.skew_margin()),
-            tracking.to_owned(),
+            tracking,
             on_write.to_owned(),
             grants,
             volume.generation.to_string(),

@@ -127,6 +127,36 @@ fn volume_policy_decides_who_caches_and_how_long_writes_wait() {
 }
 
 #[test]
+fn volume_at_its_lease_limit_recalls_the_oldest_lease() {
+    let cluster = Cluster::start(1);
+    let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
+    cli.done(["volume", "create", "/v", "--lease-limit", "2"]);
+    let mut read_twice = |path: &str| {
+        // The lease comes with a read after the lease on the volume, and after the recall.
+        while shell.ask(&format!("get {path}"))["source"] != "memory" {}
+        shell.ask("stats")["recalls"].as_u64().expect("a number")
+    };
+    for path in ["/v/a", "/v/b", "/v/c"] {
+        cli.done(["put", path, "1"]);
+    }
+    let recalls = [read_twice("/v/a"), read_twice("/v/b"), read_twice("/v/c")];
+    assert_eq!(recalls, [0, 0, 1]);
+    assert_eq!(shell.ask("get /v/b")["source"], "memory");
+    assert_eq!(shell.ask("get /v/a")["source"], "server", "its lease was the oldest");
+    let stats = cli.done(["volume", "stats", "/v"]);
+    assert!(stats["object_leases"].as_u64() <= Some(2), "{stats}");
+    assert!(stats["leases_recalled_for_room"].as_u64() >= Some(1), "{stats}");
+    assert!(stats["reads_without_room"].as_u64() >= Some(1), "{stats}");
+    assert_eq!(cli.done(["volume", "show", "/v"])["lease_limit"], 2);
+    let list = cli.run(["volume", "list"]);
+    assert!(list.text().lines().any(|line| line.contains("  objects (at most 2)  ")), "{list:?}");
+    cli.done(["volume", "set", "/v", "--lease-limit", "none"]);
+    assert_eq!(cli.done(["volume", "show", "/v"])["lease_limit"], json!(null));
+    let misused = cli.fails(["volume", "set", "/v", "--lease-limit", "few"]);
+    assert!(misused.0 == 2 && misused.2.contains("a number such as 1000"), "{misused:?}");
+}
+
+#[test]
 fn stats_of_volume_count_what_its_clients_did() {
     let cluster = Cluster::start(1);
     let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());

@@ -58,12 +58,12 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (5, 0x0cd0_db2a_a494_612f);
-const LOG: (u8, u64) = (4, 0x6b23_dfe8_f981_14b9);
-const STATE: (u8, u64) = (4, 0xb171_fbf7_2999_38ca);
-const SNAPSHOT: (u8, u64) = (3, 0xc34f_c0c4_04f2_14db);
+const WIRE: (u16, u64) = (6, 0x0ba4_0576_e13f_bc12);
+const LOG: (u8, u64) = (5, 0x092d_972c_7485_11ff);
+const STATE: (u8, u64) = (5, 0x73d9_cd8d_5e6b_201f);
+const SNAPSHOT: (u8, u64) = (4, 0x00a8_121c_2ea4_fd1c);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
-const STORE_IDENTITY: (u8, u64) = (3, 0xab3e_3df3_c82a_1aa4);
+const STORE_IDENTITY: (u8, u64) = (4, 0x8a1b_86c7_9547_b38c);
 
 /// Fails unless version and bytes are the recorded ones.
 fn expect<V: PartialEq + std::fmt::Display>(what: &str, version: V, bytes: &[u8], (recorded, mark): (V, u64)) {
