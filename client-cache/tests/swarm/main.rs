@@ -32,7 +32,7 @@ use caller::Caller;
 use common::{Server, within};
 use draw::Draw;
 use judge::Judge;
-use leasehold_client_cache::{ConnectionState, LockId, LockStatus, ObjectKind};
+use leasehold_client_cache::{ConnectionState, LockId, LockStatus, ObjectKind, VolumeSettings};
 use leasehold_protocol::{command::LeaseKey, object::Object};
 use not_drawn::NOT_DRAWN;
 use parking_lot::Mutex;
@@ -320,6 +320,8 @@ async fn make_calls(mut caller: Caller, address: &str, made: &Made) -> Caller {
         if round >= ROUNDS {
             // A busy machine may not have prepared a call in time. It is drawn until it was made.
             calls.retain(|name| !made.lock().contains_key(name));
+            // A quota that was drawn may leave no room for its guard or handle.
+            drop(caller.client.admin().set_volume("/", VolumeSettings::DEFAULT).await);
         }
         if calls.is_empty() || began.elapsed() > MADE_WITHIN {
             break;
