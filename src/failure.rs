@@ -8,7 +8,7 @@ use crate::exit::{CommandFailure, causes};
 pub(crate) fn read_failure(error: &ReadError) -> CommandFailure {
     match error {
         ReadError::Path(error) => CommandFailure::usage(error),
-        ReadError::Refused(refusal) => CommandFailure::from_refusal(refusal),
+        ReadError::Refused { refusal, .. } => CommandFailure::from_refusal(refusal),
         ReadError::Unavailable { .. } | ReadError::TimedOut { .. } => CommandFailure::unavailable(causes(error)),
         ReadError::Closed => CommandFailure::refused("session_not_found", error),
         _ => CommandFailure::other(error),
@@ -21,10 +21,10 @@ pub(crate) fn write_failure(error: &WriteError) -> CommandFailure {
         WriteError::Path(error) => CommandFailure::usage(error),
         WriteError::LeaseName(error) => CommandFailure::usage(error),
         WriteError::Refused(refusal) => CommandFailure::from_refusal(refusal),
-        WriteError::Limit(_) => CommandFailure::refused("limit", error),
+        WriteError::Limit { .. } => CommandFailure::refused("limit", error),
         WriteError::Unavailable { .. } | WriteError::NotSent { .. } => CommandFailure::unavailable(causes(error)),
-        WriteError::TimedOut { .. } | WriteError::OutcomeUnknown => CommandFailure::unknown(error),
-        WriteError::SessionEnded => CommandFailure::refused("session_not_found", error),
+        WriteError::TimedOut { .. } | WriteError::OutcomeUnknown { .. } => CommandFailure::unknown(error),
+        WriteError::SessionEnded { .. } => CommandFailure::refused("session_not_found", error),
         _ => CommandFailure::other(error),
     }
 }

@@ -6,6 +6,8 @@
 //! - no server could answer ([`Unavailable`]: no server, or no leader, hence no quorum);
 //! - there was a leader, and the time ran out.
 
+mod write;
+
 use std::time::Duration;
 
 use leasehold_protocol::{
@@ -13,12 +15,13 @@ use leasehold_protocol::{
     holder,
     id::{LeaseId, Revision},
     lease_name::{LeaseName, LeaseNameError},
-    limits::LimitError,
     message::Refusal,
     path::{NodePath, PathError},
 };
 
 use crate::lost_change::LostChange;
+
+pub use write::WriteError;
 
 /// Why no server could answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,19 +90,28 @@ pub enum ReadError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// The server refused it for good.
-    #[error(transparent)]
-    Refused(Refusal),
+    #[error("{path}: {refusal}")]
+    Refused {
+        /// The node.
+        path: NodePath,
+        /// The reason.
+        refusal: Refusal,
+    },
     /// No server that could answer was found in time.
-    #[error("read: no answer after {after:?}")]
+    #[error("{path}: read: no answer after {after:?}")]
     Unavailable {
+        /// The node.
+        path: NodePath,
         /// How long the client tried.
         after: Duration,
         /// Why no server could answer.
         source: Unavailable,
     },
     /// A leader was asked, and did not answer in time.
-    #[error("read: no answer after {after:?}")]
+    #[error("{path}: read: no answer after {after:?}")]
     TimedOut {
+        /// The node.
+        path: NodePath,
         /// How long the client waited.
         after: Duration,
     },
@@ -109,6 +121,14 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// The node, unless the path is bad or the client is closed.
+    pub fn path(&self) -> Option<&NodePath> {
+        match self {
+            Self::Refused { path, .. } | Self::Unavailable { path, .. } | Self::TimedOut { path, .. } => Some(path),
+            Self::Path(_) | Self::Closed => None,
+        }
+    }
+
     /// Whether no server could answer.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
@@ -196,92 +216,6 @@ pub enum WriteLeaseError {
         /// How long the client waited.
         after: Duration,
     },
-}
-
-/// Why a write was not acknowledged, and whether it may still happen.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WriteError {
-    /// The path is bad. Nothing was sent.
-    #[error(transparent)]
-    Path(#[from] PathError),
-    /// The name of the lease is bad. Nothing was sent.
-    #[error(transparent)]
-    LeaseName(#[from] LeaseNameError),
-    /// The server refused the write for good: the write changed nothing and never will.
-    #[error(transparent)]
-    Refused(Refusal),
-    /// The client refused the write without a request, because every server would refuse it.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    /// No server was found in time, so the write was not sent: it changed nothing and never will.
-    #[error("write: not sent after {after:?}; it changed nothing")]
-    Unavailable {
-        /// How long the client tried.
-        after: Duration,
-        /// Why no server could answer.
-        source: Unavailable,
-    },
-    /// The time ran out before the write was sent: it changed nothing and never will.
-    #[error("write: not sent after {after:?}, because earlier writes have no answer; it changed nothing")]
-    NotSent {
-        /// How long it waited.
-        after: Duration,
-    },
-    /// The write was sent, and the time ran out: it may have taken effect, or may still.
-    #[error("write: no answer after {after:?}; it may have taken effect, or may still")]
-    TimedOut {
-        /// How long the client waited.
-        after: Duration,
-    },
-    /// The write was sent, and then the session ended: it may have taken effect, or may still. The
-    /// client never sends it under another session, because it could then take effect twice.
-    #[error("write: the session ended before the answer; it may have taken effect, or may still")]
-    OutcomeUnknown,
-    /// The session ended, or the client was closed, before the write was sent: it changed nothing
-    /// and never will.
-    #[error("write: the session ended before it was sent; it changed nothing")]
-    SessionEnded,
-}
-
-impl WriteError {
-    /// Whether the write may have taken effect, or may still.
-    pub fn may_still_happen(&self) -> bool {
-        matches!(self, Self::TimedOut { .. } | Self::OutcomeUnknown)
-    }
-
-    /// Why the servers refused the write, if they did: of a transaction, why they refused one of
-    /// its operations.
-    pub fn refusal(&self) -> Option<&WriteRefusal> {
-        let Self::Refused(Refusal::Write(refused)) = self else { return None };
-        let mut refusal = refused;
-        while let WriteRefusal::Operation { refusal: inner, .. } = refusal {
-            refusal = inner;
-        }
-        Some(refusal)
-    }
-
-    /// Whether the write was refused because the node, the volume or the lease exists.
-    pub fn is_exists(&self) -> bool {
-        use WriteRefusal::{Exists, LeaseExists, LeaseNameExists, VolumeExists};
-        let refusal = self.refusal();
-        matches!(refusal, Some(Exists { .. } | VolumeExists { .. } | LeaseExists { .. } | LeaseNameExists { .. }))
-    }
-
-    /// Whether the write was refused because the node does not exist.
-    pub fn is_not_found(&self) -> bool {
-        matches!(self.refusal(), Some(WriteRefusal::NotFound { .. }))
-    }
-
-    /// Whether the write was refused because the node has another revision than the write named.
-    pub fn is_revision_differs(&self) -> bool {
-        matches!(self.refusal(), Some(WriteRefusal::RevisionDiffers { .. }))
-    }
-
-    /// Whether no server could answer. The write changed nothing then.
-    pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
-    }
 }
 
 /// Why a key lease is not renewed.

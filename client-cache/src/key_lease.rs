@@ -77,7 +77,7 @@ impl<'a> IntoFuture for GrantLeaseBuilder<'a> {
         Box::pin(async move {
             let name = name.transpose()?;
             let written = client.write(Write::GrantLease { id, name, ttl }, timeout).await?;
-            written.lease.map(|granted| granted.id).ok_or(WriteError::OutcomeUnknown)
+            written.lease.map(|granted| granted.id).ok_or(WriteError::OutcomeUnknown { path: None })
         })
     }
 }

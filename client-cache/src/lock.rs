@@ -233,11 +233,12 @@ impl LockGuard {
     /// still repeats the request.
     async fn confirmed(&self, outcome: oneshot::Receiver<WriteOutcome>) -> Result<(), LockError> {
         let after = self.client.driver().options.timeout;
+        let path = Some(self.path.clone());
         match tokio::time::timeout(after, outcome).await {
             Ok(Ok(Ok(_))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(self.lost_or(crate::write::ended(error))),
-            Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded)),
-            Err(_) => Err(LockError::Write(WriteError::TimedOut { after })),
+            Ok(Ok(Err(error))) => Err(self.lost_or(crate::write::ended(error, path))),
+            Ok(Err(_)) => Err(LockError::Write(WriteError::SessionEnded { path })),
+            Err(_) => Err(LockError::Write(WriteError::TimedOut { path, after })),
         }
     }
 
@@ -421,7 +422,7 @@ impl Client {
 
     fn not_answered(&self, path: &NodePath, wait: LockWait, after: Duration) -> LockError {
         match (self.driver().status.unavailable(), wait) {
-            (Some(source), _) => LockError::Write(WriteError::Unavailable { after, source }),
+            (Some(source), _) => LockError::Write(WriteError::Unavailable { path: Some(path.clone()), after, source }),
             (None, LockWait::For(most)) if most == after => LockError::NotGranted { path: path.clone(), after },
             (None, _) => LockError::TimedOut { path: path.clone(), after },
         }

@@ -227,9 +227,9 @@ impl Driver {
             Ok(outcome) => {
                 outcome.inspect(|read| self.recent.learn(&object, &read.content, read.valid_for.is_some(), sent))
             }
-            Err(_) => Err(match self.status.unavailable() {
-                Some(source) => ReadError::Unavailable { after, source },
-                None => ReadError::TimedOut { after },
+            Err(_) => Err(match (object.path, self.status.unavailable()) {
+                (path, Some(source)) => ReadError::Unavailable { path, after, source },
+                (path, None) => ReadError::TimedOut { path, after },
             }),
         }
     }
@@ -245,7 +245,7 @@ impl Driver {
                 }
                 Ok(ReadOutcome::CopyEvicted) => {}
                 Ok(ReadOutcome::Failed(holder::ReadFailure::Refused(refusal))) => {
-                    return Err(ReadError::Refused(refusal));
+                    return Err(ReadError::Refused { path: object.path, refusal });
                 }
                 Ok(ReadOutcome::Failed(holder::ReadFailure::Closed)) | Err(_) => return Err(ReadError::Closed),
             }

@@ -164,19 +164,20 @@ impl Driver {
     }
 
     async fn outcome_within(&self, write: Write, timeout: Duration) -> Result<Written, WriteError> {
+        let path = write.path().cloned();
         let (write_id, mut outcome) = self.write(write);
         let wait = WriteWait { driver: self, write_id };
         if let Ok(outcome) = tokio::time::timeout(timeout, &mut outcome).await {
-            return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(ended);
+            return outcome.unwrap_or(Err(holder::WriteFailure::OutcomeUnknown)).map_err(|error| ended(error, path));
         }
         // This cancels the write. Then the holder reports the outcome, unless it just came.
         drop(wait);
         let outcome = outcome.try_recv().unwrap_or(Err(holder::WriteFailure::OutcomeUnknown));
         outcome.map_err(|error| match (error, self.status.unavailable()) {
             (holder::WriteFailure::Refused(refusal), _) => WriteError::Refused(refusal),
-            (holder::WriteFailure::NotSent, Some(source)) => WriteError::Unavailable { after: timeout, source },
-            (holder::WriteFailure::NotSent, None) => WriteError::NotSent { after: timeout },
-            (holder::WriteFailure::OutcomeUnknown, _) => WriteError::TimedOut { after: timeout },
+            (holder::WriteFailure::NotSent, Some(source)) => WriteError::Unavailable { path, after: timeout, source },
+            (holder::WriteFailure::NotSent, None) => WriteError::NotSent { path, after: timeout },
+            (holder::WriteFailure::OutcomeUnknown, _) => WriteError::TimedOut { path, after: timeout },
         })
     }
 }
@@ -185,10 +186,11 @@ impl Driver {
 /// state.
 fn check(write: &Write) -> Result<(), WriteError> {
     let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, depth_max: Limits::DEPTH_MAX, ..Limits::default() };
+    let too_large = |limit| WriteError::Limit { path: write.path().cloned(), limit };
     match write {
-        Write::Put { value, .. } => Ok(widest.check_value(value)?),
+        Write::Put { value, .. } => widest.check_value(value).map_err(too_large),
         Write::Transaction(transaction) => {
-            widest.check_transaction(transaction)?;
+            widest.check_transaction(transaction).map_err(too_large)?;
             transaction.check_overlaps().map_err(|refusal| WriteError::Refused(refusal.into()))
         }
         _ => Ok(()),
@@ -196,11 +198,11 @@ fn check(write: &Write) -> Result<(), WriteError> {
 }
 
 /// The error of a write that ended before its time ran out.
-pub(crate) fn ended(error: holder::WriteFailure) -> WriteError {
+pub(crate) fn ended(error: holder::WriteFailure, path: Option<NodePath>) -> WriteError {
     match error {
         holder::WriteFailure::Refused(refusal) => WriteError::Refused(refusal),
-        holder::WriteFailure::NotSent => WriteError::SessionEnded,
-        holder::WriteFailure::OutcomeUnknown => WriteError::OutcomeUnknown,
+        holder::WriteFailure::NotSent => WriteError::SessionEnded { path },
+        holder::WriteFailure::OutcomeUnknown => WriteError::OutcomeUnknown { path },
     }
 }
 

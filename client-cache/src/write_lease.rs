@@ -194,7 +194,7 @@ impl WriteLease {
 
     async fn set_value(&self, value: Value) -> Result<(), WriteLeaseError> {
         let widest = Limits { value_max_bytes: Limits::VALUE_MAX_BYTES, ..Limits::default() };
-        widest.check_value(&value).map_err(WriteError::from)?;
+        widest.check_value(&value).map_err(|limit| WriteError::Limit { path: Some(self.path().clone()), limit })?;
         let deadline = self.deadline();
         loop {
             let losses = self.check_lost()?;

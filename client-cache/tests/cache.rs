@@ -322,7 +322,7 @@ async fn refusals_say_what_was_expected_and_change_nothing() {
     assert_eq!(error, WriteError::Refused(Refusal::Write(expected)));
     assert!(!error.may_still_happen());
     let error = client.put(&path, vec![0; 9 << 20]).await.unwrap_err();
-    assert!(matches!(error, WriteError::Limit(_)), "{error}");
+    assert!(matches!(error, WriteError::Limit { .. }), "{error}");
     assert_eq!(&client.get(&path).await.unwrap().unwrap().value[..], b"one");
     assert_eq!(client.admin().volumes(&common::path("/")).await.unwrap().len(), 1);
     assert_eq!(client.admin().cluster().await.unwrap().replica, 1);
@@ -369,7 +369,7 @@ async fn closing_gives_everything_back() {
     assert_eq!(other.admin().holders(&path).await.unwrap(), []);
     assert_eq!(clone.cached(&path), None);
     assert_eq!(clone.get(&path).await, Err(ReadError::Closed));
-    assert_eq!(clone.put(&path, "").await, Err(WriteError::SessionEnded));
+    assert_eq!(clone.put(&path, "").await, Err(WriteError::SessionEnded { path: Some(path.clone()) }));
     assert_eq!(clone.session(), None);
     within(clone.close()).await;
 }
@@ -382,7 +382,7 @@ async fn reads_and_writes_that_nobody_waits_for_leave_nothing_behind() {
     server.hold_reads(true);
     let node = path("/a");
     let error = client.read(&node).kind(ObjectKind::Children).timeout(Duration::from_millis(5)).await.unwrap_err();
-    assert_eq!(error, ReadError::TimedOut { after: Duration::from_millis(5) });
+    assert_eq!(error, ReadError::TimedOut { path: node.clone(), after: Duration::from_millis(5) });
     assert!(tokio::time::timeout(Duration::from_millis(5), client.get(&node)).await.is_err());
     server.hold_reads(false);
     assert_eq!(client.get(&node).await.unwrap(), None);

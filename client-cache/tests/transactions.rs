@@ -81,7 +81,7 @@ async fn what_no_server_would_take_is_not_sent() {
     let many = Transaction { then: (0..129).map(|it| put(&format!("/{it}"))).collect(), ..Transaction::new() };
     let error = client.transaction(many).await.unwrap_err();
     let expected = "transaction: 129 operations in one branch exceed the limit of 128";
-    assert!(matches!(error, WriteError::Limit(_)) && error.to_string() == expected, "{error}");
+    assert!(matches!(error, WriteError::Limit { .. }) && error.to_string() == expected, "{error}");
     let error = client.transaction(Transaction::new().then(put("/a")).then(put("/a"))).await.unwrap_err();
     let refusal = WriteRefusal::Overlap { branch: Branch::Then, first: 0, second: 1, path: path("/a") };
     assert_eq!(error, WriteError::Refused(Refusal::Write(refusal)));

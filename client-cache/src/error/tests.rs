@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, error::Error, fs, path::Path};
 
-use leasehold_protocol::{command::WriteRefusal, transaction::Branch};
+use leasehold_protocol::{limits::LimitError, transaction::Branch};
 
 use super::*;
 use crate::{EventsError, HandOverError, recipes::RecipeError};
@@ -31,8 +31,8 @@ fn write_errors() -> Vec<WriteError> {
     let refused = refusals().map(WriteError::Refused);
     let others = [
         WriteError::Path(bad_path()),
-        WriteError::Limit(LimitError::from(bad_path())),
-        WriteError::Unavailable { after: AFTER, source: unavailable() },
+        WriteError::Limit { path: Some(node()), limit: LimitError::from(bad_path()) },
+        WriteError::Unavailable { path: Some(node()), after: AFTER, source: unavailable() },
     ];
     refused.into_iter().chain(others).collect()
 }
@@ -47,8 +47,9 @@ fn lock_errors() -> Vec<LockError> {
 }
 
 fn read_errors() -> Vec<ReadError> {
-    let refused = refusals().map(ReadError::Refused);
-    let others = [ReadError::Path(bad_path()), ReadError::Unavailable { after: AFTER, source: unavailable() }];
+    let refused = refusals().map(|refusal| ReadError::Refused { path: node(), refusal });
+    let others =
+        [ReadError::Path(bad_path()), ReadError::Unavailable { path: node(), after: AFTER, source: unavailable() }];
     refused.into_iter().chain(others).collect()
 }
 
@@ -148,6 +149,18 @@ fn bad_path_is_named_by_the_error() {
     let expected = r#"path "/a//b": empty component at byte 3"#;
     assert_eq!(ReadError::Path(bad_path()).to_string(), expected);
     assert_eq!(RecipeError::Lock(LockError::Write(WriteError::Path(bad_path()))).to_string(), expected);
+}
+
+#[test]
+fn read_and_write_errors_name_the_node() {
+    let path = NodePath::parse("/a").expect("a valid path");
+    let read = ReadError::TimedOut { path: path.clone(), after: AFTER };
+    assert_eq!((read.to_string().as_str(), read.path()), ("/a: read: no answer after 5s", Some(&path)));
+    let write = WriteError::TimedOut { path: Some(path.clone()), after: AFTER };
+    let expected = "/a: write: no answer after 5s; it may have taken effect, or may still";
+    assert_eq!((write.to_string().as_str(), write.path()), (expected, Some(&path)));
+    let transaction = WriteError::SessionEnded { path: None };
+    assert_eq!(transaction.to_string(), "write: the session ended before it was sent; it changed nothing");
 }
 
 fn is_error(line: &str) -> bool {

@@ -38,7 +38,8 @@ impl LockRequest {
     pub(super) async fn answered(mut self) -> Result<LockGuard, LockError> {
         let answer = (&mut self.answer).await;
         self.is_answered = true;
-        let unclaimed = answer.unwrap_or(Err(LockError::Write(WriteError::SessionEnded)))?;
+        let ended = || Err(LockError::Write(WriteError::SessionEnded { path: Some(self.path.clone()) }));
+        let unclaimed = answer.unwrap_or_else(|_| ended())?;
         unclaimed.claim(self.client.clone()).ok_or_else(|| LockError::Lost { path: self.path.clone() })
     }
 }
@@ -103,10 +104,10 @@ async fn take(
     let taken = match outcome {
         Ok(Ok(written)) => match written.lock {
             Some(taken) => Ok(UnclaimedLock { driver: Arc::clone(&driver), path, id: Some(taken.lock) }),
-            None => Err(LockError::Write(WriteError::OutcomeUnknown)),
+            None => Err(LockError::Write(WriteError::OutcomeUnknown { path: Some(path) })),
         },
-        Ok(Err(error)) => Err(LockError::Write(crate::write::ended(error))),
-        Err(_) => Err(LockError::Write(WriteError::SessionEnded)),
+        Ok(Err(error)) => Err(LockError::Write(crate::write::ended(error, Some(path)))),
+        Err(_) => Err(LockError::Write(WriteError::SessionEnded { path: Some(path) })),
     };
     if let Err(Ok(mut unclaimed)) = asked.send(taken)
         && let Some(given_back) = unclaimed.begin_release()

@@ -219,23 +219,23 @@ impl Party {
     pub(super) async fn leave(mut self) -> Result<(), LockError> {
         let Some(lock) = self.lock.take() else { return Ok(()) };
         let after = self.client.driver().options.timeout;
-        let removed = self.remove();
+        let (removed, path) = (self.remove(), Some(self.node.clone()));
         let released = lock.release().await;
         match tokio::time::timeout(after, removed).await {
-            Ok(removed) => removed_or(removed.ok())?,
-            Err(_) => return Err(LockError::Write(WriteError::TimedOut { after })),
+            Ok(removed) => removed_or(removed.ok(), path)?,
+            Err(_) => return Err(LockError::Write(WriteError::TimedOut { path, after })),
         }
         released
     }
 }
 
 /// The result of a removal. A node that no longer existed counts as removed.
-fn removed_or(removed: Option<WriteOutcome>) -> Result<(), LockError> {
+fn removed_or(removed: Option<WriteOutcome>, path: Option<NodePath>) -> Result<(), LockError> {
     use leasehold_protocol::holder::WriteFailure as Ended;
     match removed {
         Some(Ok(_) | Err(Ended::Refused(Refusal::Write(WriteRefusal::NotFound { .. })))) => Ok(()),
-        Some(Err(error)) => Err(LockError::Write(crate::write::ended(error))),
-        None => Err(LockError::Write(WriteError::SessionEnded)),
+        Some(Err(error)) => Err(LockError::Write(crate::write::ended(error, path))),
+        None => Err(LockError::Write(WriteError::SessionEnded { path })),
     }
 }
 

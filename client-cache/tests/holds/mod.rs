@@ -228,5 +228,5 @@ async fn a_client_that_closes_gives_all_its_holds_back() {
     until(|| held.remaining().is_zero()).await;
     drop(within(waiting).await.unwrap());
     let refused = one.lock("/a").wait(LockWait::No).await.unwrap_err();
-    assert!(matches!(refused, LockError::Write(WriteError::SessionEnded)), "{refused:?}");
+    assert!(matches!(refused, LockError::Write(WriteError::SessionEnded { .. })), "{refused:?}");
 }

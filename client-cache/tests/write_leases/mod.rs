@@ -274,7 +274,7 @@ async fn write_lease_refuses_attached_node_and_oversized_value() {
     let (one, two) = (server.client().await, server.client().await);
     let lease = own(&one).await;
     let error = within(lease.set(vec![0; 17 << 20])).await.unwrap_err();
-    assert!(matches!(error, WriteLeaseError::Write(WriteError::Limit(_))), "{error:?}");
+    assert!(matches!(error, WriteLeaseError::Write(WriteError::Limit { .. })), "{error:?}");
     within(lease.release()).await.unwrap();
     within(two.put("/a", "mine").attach(leasehold_client_cache::Attach::Session)).await.unwrap();
     let error = within(one.write_lease("/a")).await.unwrap_err();

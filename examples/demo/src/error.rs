@@ -52,7 +52,7 @@ pub enum DemoError {
         /// The file.
         file: PathBuf,
         /// The reason.
-        source: WriteError,
+        source: Box<WriteError>,
     },
     /// No session could be opened.
     #[error(transparent)]

@@ -269,7 +269,8 @@ async fn import(client: &Client, place: u32, file: &File) -> Result<Ack, DemoErr
     let value = value.map_err(DemoError::io(file.source.display()))?;
     let begin = now_ns();
     let written = client.put(&file.node, value).await;
-    let written = written.map_err(|source| DemoError::Import { file: file.source.clone(), source })?;
+    let written =
+        written.map_err(|source| DemoError::Import { file: file.source.clone(), source: Box::new(source) })?;
     Ok(Ack { file: place, revision: written.revision.0, begin, end: now_ns() })
 }
 
