@@ -344,7 +344,7 @@ pub struct CreateVolumeBuilder<'a> {
     tracking: Option<Tracking>,
     on_write: Option<OnWrite>,
     grants: Option<GrantPolicy>,
-    lease_limit: Option<Option<u64>>,
+    lease_limit: Option<Option<u32>>,
     quota_nodes: Option<Option<u64>>,
     quota_bytes: Option<Option<u64>>,
 }
@@ -415,7 +415,7 @@ impl<'a> CreateVolumeBuilder<'a> {
     /// The most object leases of all clients together; `None` for no limit. At the limit, the leader
     /// recalls those that were granted or renewed least recently:
     /// [`VolumeSettings::lease_limit`].
-    pub fn lease_limit(mut self, most: impl Into<Option<u64>>) -> Self {
+    pub fn lease_limit(mut self, most: impl Into<Option<u32>>) -> Self {
         self.lease_limit = Some(most.into());
         self
     }

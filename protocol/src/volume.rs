@@ -39,9 +39,13 @@ pub struct VolumeSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
-    lease_limit: Option<u64>,
+    /// [`NO_LEASE_LIMIT`] if there is none. Each write has room for settings, so they stay small.
+    lease_limit: u32,
     quota: Quota,
 }
+
+/// More leases than any leader records.
+const NO_LEASE_LIMIT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct RawSettings {
@@ -51,7 +55,7 @@ struct RawSettings {
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
-    lease_limit: Option<u64>,
+    lease_limit: Option<u32>,
     quota: Quota,
 }
 
@@ -78,7 +82,7 @@ impl VolumeSettings {
         tracking: Tracking::Objects,
         on_write: OnWrite::Recall,
         grants: GrantPolicy::All,
-        lease_limit: None,
+        lease_limit: NO_LEASE_LIMIT,
         quota: Quota::NONE,
     };
 
@@ -145,10 +149,10 @@ impl VolumeSettings {
     }
 
     /// These settings with another [limit of object leases](Self::lease_limit). Every limit is valid
-    /// with all other settings.
+    /// with all other settings; `Some(u32::MAX)` is as good as none.
     #[must_use]
-    pub fn with_lease_limit(self, lease_limit: Option<u64>) -> Self {
-        Self { lease_limit, ..self }
+    pub fn with_lease_limit(self, lease_limit: Option<u32>) -> Self {
+        Self { lease_limit: lease_limit.unwrap_or(NO_LEASE_LIMIT), ..self }
     }
 
     /// These settings with another quota. Every quota is valid, also one below the present use.
@@ -296,8 +300,8 @@ impl VolumeSettings {
     /// leases that were granted or renewed least recently. The limit is at most exceeded after a
     /// change of leader: the new leader records all copies that clients report. With
     /// [`Tracking::Covering`] the leader records none, so the limit has no effect.
-    pub fn lease_limit(&self) -> Option<u64> {
-        self.lease_limit
+    pub fn lease_limit(&self) -> Option<u32> {
+        (self.lease_limit != NO_LEASE_LIMIT).then_some(self.lease_limit)
     }
 
     /// The most nodes and bytes of the volume.
@@ -361,8 +365,8 @@ pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
     fn from(settings: VolumeSettings) -> Self {
-        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota } =
-            settings;
+        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants, quota, .. } = settings;
+        let lease_limit = settings.lease_limit();
         Self { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota }
     }
 }
@@ -374,6 +378,7 @@ impl TryFrom<RawSettings> for VolumeSettings {
     /// checks the margin.
     fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
         let RawSettings { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota } = raw;
+        let lease_limit = lease_limit.unwrap_or(NO_LEASE_LIMIT);
         let settings = Self { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota };
         settings.check_bounds()?;
         Ok(settings)

@@ -9,6 +9,10 @@ const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 <
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QuotaLimit(pub(crate) Option<u64>);
 
+/// A limit of leases, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeaseLimit(pub(crate) Option<u32>);
+
 /// The error of a text that is not a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("limit {got:?}: not {expected}, nor none")]
@@ -24,6 +28,15 @@ pub(crate) fn count(text: &str) -> Result<QuotaLimit, QuotaLimitError> {
     }
     let expected = "a number such as 1000";
     text.parse().map(|limit| QuotaLimit(Some(limit))).map_err(|_| QuotaLimitError { got: text.to_owned(), expected })
+}
+
+/// Parses a number of leases, or `none`.
+pub(crate) fn leases(text: &str) -> Result<LeaseLimit, QuotaLimitError> {
+    if text == "none" {
+        return Ok(LeaseLimit(None));
+    }
+    let expected = "a number such as 1000, at most 4294967295";
+    text.parse().map(|limit| LeaseLimit(Some(limit))).map_err(|_| QuotaLimitError { got: text.to_owned(), expected })
 }
 
 /// Parses a number of bytes, perhaps with a unit, or `none`.

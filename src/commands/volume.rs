@@ -19,7 +19,7 @@ use serde::Serialize;
 use self::stats::VolumeStatsAnswer;
 use super::{
     boxed, object_term,
-    quota::{self, QuotaLimit},
+    quota::{self, LeaseLimit, QuotaLimit},
     waits,
 };
 use crate::{
@@ -85,14 +85,14 @@ pub(crate) struct VolumeChangeArgs {
     first_term: Option<Duration>,
     /// The most object leases of all clients together, or none: beyond it, the leader recalls those
     /// that were granted or renewed least recently [new volumes: none]
-    #[arg(long, value_name = "N", value_parser = quota::count)]
-    lease_limit: Option<QuotaLimit>,
+    #[arg(long, value_name = "N", value_parser = quota::leases)]
+    lease_limit: Option<LeaseLimit>,
     /// The most nodes, or none: beyond it, writes are refused [new volumes: none]
     #[arg(long, value_name = "N", value_parser = quota::count)]
-    quota_nodes: Option<QuotaLimit>,
+    quota_nodes: Option<quota::QuotaLimit>,
     /// The most bytes of paths and values, such as 64MiB, or none [new volumes: none]
     #[arg(long, value_name = "SIZE", value_parser = quota::size)]
-    quota_bytes: Option<QuotaLimit>,
+    quota_bytes: Option<quota::QuotaLimit>,
 }
 
 /// A volume.
@@ -172,7 +172,7 @@ struct VolumeAnswer {
     /// The term of a first lease; null unless `grants` is `returning`.
     first_term_ms: Option<u64>,
     /// The most object leases; null if there is no limit.
-    lease_limit: Option<u64>,
+    lease_limit: Option<u32>,
     generation: u64,
     leases: u64,
     nodes: u64,
@@ -371,7 +371,7 @@ impl VolumeChangeArgs {
         let settings = VolumeSettings::new(term, ObjectTerm::Zero, margin, tracking, none).and_then(|settings| {
             settings.with_policy(self.object_term.unwrap_or(base.object_term()), on_write, grants)
         });
-        let lease_limit = self.lease_limit.map_or(base.lease_limit(), |QuotaLimit(limit)| limit);
+        let lease_limit = self.lease_limit.map_or(base.lease_limit(), |LeaseLimit(limit)| limit);
         let quota = quota::changed(base.quota(), self.quota_nodes, self.quota_bytes);
         let settings = settings.map_err(|error| CommandFailure::from_refusal(&error.into()))?;
         Ok(settings.with_lease_limit(lease_limit).with_quota(quota))

@@ -234,7 +234,8 @@ impl Draw {
         let limit = |draw: &mut Self, most: u64| draw.chance(4).then(|| draw.rng.random_range(0..most));
         let quota = Quota { nodes: limit(self, 64), bytes: limit(self, 4096) };
         let settings = settings.with_policy(object_term, on_write, grants).unwrap_or(settings);
-        settings.with_lease_limit(limit(self, 16)).with_quota(quota)
+        let lease_limit = self.chance(4).then(|| self.rng.random_range(0..16));
+        settings.with_lease_limit(lease_limit).with_quota(quota)
     }
 
     fn relation(&mut self) -> Relation {

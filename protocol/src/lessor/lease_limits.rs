@@ -22,7 +22,7 @@ use crate::{
 
 /// The most leases that are recalled at once to make room. An eighth of a small limit is less.
 const BATCH_LEASES: usize = 64;
-const BATCHES_PER_LIMIT: u64 = 8;
+const BATCHES_PER_LIMIT: u32 = 8;
 
 /// If a batch of recalls has no answer by then, the next batch may follow. A client that is gone
 /// must not keep the room for a whole term.
@@ -61,7 +61,7 @@ impl Lessor {
     /// recalls some.
     pub(super) fn is_at_lease_limit(&mut self, volume: &NodePath, settings: &VolumeSettings) -> bool {
         let Some(limit) = settings.lease_limit() else { return false };
-        let is_full = self.object_leases.totals_in(volume).entries >= limit;
+        let is_full = self.object_leases.totals_in(volume).entries >= u64::from(limit);
         if is_full {
             reached(Bound::LeaseLimit);
             self.lease_limits.full.insert(volume.clone());
@@ -75,8 +75,8 @@ impl Lessor {
         for volume in std::mem::take(&mut self.lease_limits.full) {
             let limit = cx.state.volume(&volume).and_then(|volume| volume.settings.lease_limit());
             let (Some(limit), false) = (limit, self.is_batch_unanswered(&volume, cx)) else { continue };
-            let most =
-                usize::try_from(limit.div_ceil(BATCHES_PER_LIMIT)).map_or(BATCH_LEASES, |most| most.min(BATCH_LEASES));
+            let share = usize::try_from(limit.div_ceil(BATCHES_PER_LIMIT)).unwrap_or(BATCH_LEASES);
+            let most = share.min(BATCH_LEASES);
             let recalls = self.recall_oldest(&volume, most, cx);
             self.lease_limits.batches.insert(volume, Batch { sent: cx.now, recalls });
         }

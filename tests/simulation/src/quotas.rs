@@ -39,7 +39,8 @@ impl Quotas {
             nodes: limit(rng, &[1, 2, 3, 5, 8, 20]),
             bytes: limit(rng, &[4, 12, 30, 80, 300]),
         });
-        let lease_limit = self.lease_limits.as_mut().and_then(|rng| limit(rng, &[0, 1, 2, 4, 9]));
+        let lease_limit =
+            self.lease_limits.as_mut().and_then(|rng| rng.chance(400).then(|| *rng.pick(&[0, 1, 2, 4, 9])));
         settings.with_quota(quota).with_lease_limit(lease_limit)
     }
 }

@@ -5,7 +5,7 @@ use crate::volume::Tracking;
 
 impl World {
     /// A leader of a cluster whose root volume has this limit, and a session with a lease on it.
-    fn limited(limit: u64) -> (Self, SessionId) {
+    fn limited(limit: u32) -> (Self, SessionId) {
         Self::limited_by(VolumeSettings::DEFAULT.with_lease_limit(Some(limit)))
     }
 
