@@ -297,8 +297,9 @@ impl VolumeSettings {
     /// `None` for no limit (Cao and Liu 1998 bound the state of a server so).
     ///
     /// At the limit, a read gets an answer without an object lease, and the leader recalls some
-    /// leases that were granted or renewed least recently. The limit is at most exceeded after a
-    /// change of leader: the new leader records all copies that clients report. With
+    /// leases that were granted or renewed least recently. The leases can exceed the limit, because
+    /// the leader records all copies that clients report: after a change of leader, and when they
+    /// come back. With
     /// [`Tracking::Covering`] the leader records none, so the limit has no effect.
     pub fn lease_limit(&self) -> Option<u32> {
         (self.lease_limit != NO_LEASE_LIMIT).then_some(self.lease_limit)

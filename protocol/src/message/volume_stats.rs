@@ -36,8 +36,8 @@ pub struct VolumeCounts {
     pub reads_leased: u64,
     /// Reads of objects that were answered without an object lease.
     pub reads_unleased: u64,
-    /// Reads of new objects that were answered without an object lease because the volume was at its
-    /// [lease limit](crate::volume::VolumeSettings::lease_limit). Part of `reads_unleased`.
+    /// Reads and writes of new objects that brought no object lease because the volume was at its
+    /// [lease limit](crate::volume::VolumeSettings::lease_limit).
     pub reads_without_room: u64,
     /// Reads of both kinds that were answered with *not modified*: they validated a copy.
     pub reads_not_modified: u64,

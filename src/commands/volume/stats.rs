@@ -134,7 +134,7 @@ fn counted(counted_for: Duration, counts: &VolumeCounts) -> Table {
     };
     count("reads with a lease", counts.reads_leased);
     count("reads without a lease", counts.reads_unleased);
-    count("of these: at the lease limit", counts.reads_without_room);
+    count("no lease: at the lease limit", counts.reads_without_room);
     count("of the reads: not modified", counts.reads_not_modified);
     count("pages of lists", counts.list_pages);
     count("renewals by heartbeats", counts.renewals_alone);
