@@ -19,7 +19,7 @@ use serde::Serialize;
 use self::stats::VolumeStatsAnswer;
 use super::{
     boxed, object_term,
-    quota::{self, LeaseLimit, QuotaLimit},
+    quota::{self, LeaseLimit},
     waits,
 };
 use crate::{
