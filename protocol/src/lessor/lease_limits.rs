@@ -24,8 +24,8 @@ use crate::{
 const BATCH_LEASES: usize = 64;
 const BATCHES_PER_LIMIT: u32 = 8;
 
-/// If a batch of recalls has no complete answer by then, the next batch may follow: a client that is
-/// gone answers none.
+/// If a batch of recalls has no complete answer by then, the next batch may follow: a client that
+/// is gone answers none.
 const BATCH_PATIENCE: Duration = RECALL_RESEND_INTERVAL;
 
 /// The volumes that need room, and the last recalls that were to make some.
