@@ -58,7 +58,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (5, 0x0cd0_db2a_a494_612f);
+const WIRE: (u16, u64) = (6, 0x6680_ecb0_866e_a23c);
 const LOG: (u8, u64) = (4, 0x6b23_dfe8_f981_14b9);
 const STATE: (u8, u64) = (4, 0xb171_fbf7_2999_38ca);
 const SNAPSHOT: (u8, u64) = (3, 0xc34f_c0c4_04f2_14db);

@@ -18,8 +18,8 @@ use leasehold_protocol::{
     lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
     lock::{LockMode, LockStatus},
     message::{
-        AwaitedLock, Body, Consent, HolderReportPart, Inspect, KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal,
-        LastValid, NodesAfter, Recall, Renew, Request, RequestHeader, Return,
+        AwaitedLock, Body, CachedReads, Consent, HolderReportPart, Inspect, KeepAliveResult, KeyLeasePromise,
+        KeyLeaseRenewal, LastValid, NodesAfter, Recall, Renew, Request, RequestHeader, Return,
     },
     object::{Object, ObjectKind, ObjectSet},
     path::NodePath,
@@ -383,6 +383,11 @@ impl<'a> Draw<'a> {
             renew: self.list(2, |draw| Renew { volume: draw.top(), incarnation: Incarnation(draw.number(12)) }),
             consents: self.list(2, |draw| draw.stamp(epoch)),
             returns: self.list(1, |draw| Return { object: draw.object(), stamp: draw.stamp(epoch) }),
+            // Without a draw, so that the corpus keeps its meaning.
+            cached_reads: match session {
+                SessionId(0) => Vec::new(),
+                _ => vec![CachedReads { volume: NodePath::root(), reads: u64::MAX }],
+            },
         }
     }
 
