@@ -36,7 +36,8 @@ pub const COUNTED_MIN: Duration = Duration::from_secs(60);
 /// A term is good enough if it saves this share of the messages that the best term saves.
 pub const GOOD_SHARE: f64 = 0.95;
 
-/// The finite terms, in seconds, for which there are predictions, apart from zero and the present one.
+/// The finite terms, in seconds, for which there are predictions, apart from zero and the present
+/// one.
 const TERMS_SECONDS: [u64; 9] = [1, 2, 5, 10, 30, 60, 300, 600, 3600];
 
 /// What was counted in a volume, what the formula predicts for several object terms, and the term

@@ -2,9 +2,10 @@
 //!
 //! Gray and Cheriton (SOSP 1989, section 3.1) give 2 R / (1 + R t) messages for each copy to extend
 //! its lease, and one approval for each write and sharer. They assume that all sharers have a lease
-//! at each write, and that a write leaves the leases as they were. Leasehold recalls only the leases
-//! that exist, a recall ends a lease, and the answer to a write brings a new one. Between the end of
-//! a lease at the client and its end at the server, the lease is of no use and is still recalled.
+//! at each write, and that a write leaves the leases as they were. Leasehold recalls only the
+//! leases that exist, a recall ends a lease, and the answer to a write brings a new one. Between
+//! the end of a lease at the client and its end at the server, the lease is of no use and is still
+//! recalled.
 
 use std::time::Duration;
 

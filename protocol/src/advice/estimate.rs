@@ -18,8 +18,8 @@ const VALIDATIONS_MIN: u64 = 100;
 const HALVINGS: usize = 60;
 
 /// Far fewer and far more copies than there can be.
-const COPIES_MIN: f64 = 1e-3;
-const COPIES_MAX: f64 = 1e12;
+const COPIES_FEWEST: f64 = 1e-3;
+const COPIES_MOST: f64 = 1e12;
 
 /// The copies of a volume, and how they are read and written. Rates are per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -125,8 +125,10 @@ impl CountedCopies {
     fn solve(&self, term: CopyTerm) -> (f64, LeaseCycle) {
         let rates = |copies: f64| self.cycle(copies, term).rates(term);
         let copies = match self.validating {
-            Some(counted) => root(COPIES_MIN, COPIES_MAX, |copies| copies * rates(copies).validations - counted),
-            None => root(self.leases.max(COPIES_MIN), COPIES_MAX, |copies| copies * rates(copies).held - self.leases),
+            Some(counted) => root(COPIES_FEWEST, COPIES_MOST, |copies| copies * rates(copies).validations - counted),
+            None => {
+                root(self.leases.max(COPIES_FEWEST), COPIES_MOST, |copies| copies * rates(copies).held - self.leases)
+            }
         };
         (copies, self.cycle(copies, term))
     }
@@ -144,7 +146,7 @@ impl CountedCopies {
         }
         // As if each copy always had a lease: the least rate.
         let least = by_writes / copies;
-        of(root(least, least * COPIES_MAX, |writes| copies * of(writes).rates(term).held * writes - by_writes))
+        of(root(least, least * COPIES_MOST, |writes| copies * of(writes).rates(term).held * writes - by_writes))
     }
 }
 

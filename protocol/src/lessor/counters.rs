@@ -1,9 +1,9 @@
 //! The counters of each volume, for operators. They never change a decision.
 //!
 //! The lessor counts in memory from its beginning, and counts a volume that is created later from
-//! its creation. A change of the volume's settings sets its counters to zero, so that they belong to
-//! one choice. They are removed with the volume, so they are bounded by the volumes.
-//! Each module counts its own events. This one does not know what the events are.
+//! its creation. A change of the volume's settings sets its counters to zero, so that they belong
+//! to one choice. They are removed with the volume, so they are bounded by the volumes. Each module
+//! counts its own events. This one does not know what the events are.
 
 use std::{
     collections::BTreeMap,
@@ -86,7 +86,8 @@ impl VolumeCounters {
         self.volumes.get_mut(volume).map(|counted| &mut counted.counts)
     }
 
-    /// A read was answered. `validated` says whether the client's copy was confirmed, if it had one.
+    /// A read was answered. `validated` says whether the client's copy was confirmed, if it had
+    /// one.
     pub(super) fn note_read(&mut self, volume: &NodePath, is_leased: bool, validated: Option<bool>) {
         let counts = self.of(volume);
         *if is_leased { &mut counts.reads_leased } else { &mut counts.reads_unleased } += 1;
@@ -121,7 +122,7 @@ impl VolumeCounters {
         self.of(volume).acquisitions += 1;
     }
 
-    /// A part of a holder report about a lease on the volume arrived.
+    /// A part of a holder report about the volume arrived.
     pub(super) fn note_report_part(&mut self, volume: &NodePath) {
         self.of(volume).report_parts += 1;
     }
@@ -172,7 +173,7 @@ impl VolumeCounters {
         match state.volume(volume) {
             None => drop(self.volumes.remove(volume)),
             Some(_) => {
-                drop(self.volumes.insert(volume.clone(), CountedVolume::new(now)));
+                self.volumes.insert(volume.clone(), CountedVolume::new(now));
             }
         }
     }

@@ -22,7 +22,6 @@ impl Lessor {
             return;
         }
         let Some(track) = self.object_leases.track(volume, session) else { return };
-        self.counters.0.note_report_part(volume);
         let CopyTracking::AwaitingReport { number, expires_at, .. } = track.tracking else { return };
         if track.incarnation != *incarnation || number != *covering {
             return;

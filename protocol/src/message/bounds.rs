@@ -36,8 +36,8 @@ pub const RETURNS_MAX: usize = 256;
 /// apart.
 pub const CACHED_READS_MAX: usize = 256;
 
-/// The shortest interval between two such reports: a report costs some bytes, and counting the reads
-/// costs some time.
+/// The shortest interval between two such reports: a report costs some bytes, and counting the
+/// reads costs some time.
 pub const CACHED_READS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most key leases that one request renews.

@@ -61,8 +61,8 @@ pub struct VolumeCounts {
     pub renewals_alone: u64,
     /// Renewals that were piggybacked on other requests.
     pub renewals_piggybacked: u64,
-    /// Heartbeats of sessions with a lease on the volume, also those that renew none. A heartbeat of
-    /// a session with leases on several volumes counts in each.
+    /// Heartbeats of sessions with a lease on the volume, also those that renew none. A heartbeat
+    /// of a session with leases on several volumes counts in each.
     pub heartbeats: u64,
     /// New leases on the volume, by requests of their own.
     pub acquisitions: u64,

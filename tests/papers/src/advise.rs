@@ -1,6 +1,6 @@
-//! Compares what `leasehold advise` predicts with what is counted. Each workload of a grid runs with
-//! several object terms. From what the leader counted with one of them, the shipped module predicts
-//! the messages with all.
+//! Compares what `leasehold advise` predicts with what is counted. Each workload of a grid runs
+//! with several object terms. From what the leader counted with one of them, the shipped module
+//! predicts the messages with all.
 
 use std::time::Duration;
 
