@@ -56,6 +56,14 @@ pub(crate) fn rough(span: Duration) -> String {
     }
 }
 
+/// Like [`rough`], and also with three digits below ten milliseconds.
+pub(crate) fn short(span: Duration) -> String {
+    match span.as_secs_f64() * 1e3 {
+        millis if millis < 10.0 => format!("{millis:.2} ms"),
+        _ => rough(span),
+    }
+}
+
 /// Whole milliseconds, for JSON.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)

@@ -2,6 +2,8 @@
 //!
 //! An application needs none of them to read, write, lock or watch.
 
+mod advise;
+
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -241,8 +243,9 @@ impl<'a> Admin<'a> {
 
     /// The present leases on a volume, and the counters of its leader: reads, renewals,
     /// recalls, consents and waits. `None` if the node is not the top of a volume. A new leader
-    /// counts from zero. The leader does not see reads from memory: [`Client::volume_stats`] counts
-    /// those of one client.
+    /// counts from zero, and so does a change of the volume's settings. Clients report their reads
+    /// from memory some time later, at most once a second: [`Client::volume_stats`] counts those of
+    /// one client at once.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

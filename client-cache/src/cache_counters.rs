@@ -13,7 +13,10 @@ use std::{
     },
 };
 
-use leasehold_protocol::path::NodePath;
+use leasehold_protocol::{
+    message::{CACHED_READS_MAX, CachedReads},
+    path::NodePath,
+};
 use parking_lot::Mutex;
 
 use crate::dropped_copies::MissCause;
@@ -22,8 +25,9 @@ use crate::dropped_copies::MissCause;
 const STRIPES: usize = 64;
 
 /// The most volumes with counters of their own: about two megabytes. If there are more, the table
-/// forgets those without copies. If all have copies, further volumes count in the sums only.
-const VOLUMES_MAX: usize = 256;
+/// forgets those without copies. If all have copies, further volumes count in the sums only. One
+/// request can report the hits of all.
+const VOLUMES_MAX: usize = CACHED_READS_MAX;
 
 /// What a client's cache has done in one volume: see
 /// [`Client::volume_stats`](crate::Client::volume_stats).
@@ -61,6 +65,8 @@ struct Stripe(AtomicU64);
 #[derive(Debug)]
 pub(crate) struct CacheCounters {
     hits: [Stripe; STRIPES],
+    /// Those of the hits that were reported to a server.
+    reported: AtomicU64,
     misses: [AtomicU64; MissCause::ALL.len()],
     recalled: AtomicU64,
     recalled_unread: AtomicU64,
@@ -70,6 +76,7 @@ impl Default for CacheCounters {
     fn default() -> Self {
         Self {
             hits: std::array::from_fn(|_| Stripe::default()),
+            reported: AtomicU64::default(),
             misses: Default::default(),
             recalled: AtomicU64::default(),
             recalled_unread: AtomicU64::default(),
@@ -104,6 +111,12 @@ impl CacheCounters {
 
     pub(crate) fn hits(&self) -> u64 {
         self.hits.iter().map(|stripe| stripe.0.load(Relaxed)).sum()
+    }
+
+    /// The hits since the last call. Only one thread at a time may call this.
+    fn take_unreported(&self) -> u64 {
+        let hits = self.hits();
+        hits.saturating_sub(self.reported.swap(hits, Relaxed))
     }
 
     /// Reads all counters, each as of some moment during the call.
@@ -158,6 +171,15 @@ impl CacheCounterTable {
     /// Counts a read that needed a server.
     pub(crate) fn miss(&self, volume: &NodePath, cause: MissCause) {
         self.of(volume).miss(cause);
+    }
+
+    /// The hits in each volume since the last call, for a report to the server. It leaves out the
+    /// volumes without any, and the hits of forgotten volumes.
+    pub(crate) fn take_unreported(&self) -> Vec<CachedReads> {
+        let volumes = self.volumes.lock();
+        let reads = volumes.iter().map(|(volume, counters)| (volume, counters.take_unreported()));
+        let reads = reads.filter(|(_, reads)| *reads > 0);
+        reads.map(|(volume, reads)| CachedReads { volume: volume.clone(), reads }).collect()
     }
 
     /// The hits in all volumes.
@@ -215,6 +237,25 @@ mod tests {
             copies_recalled_unread: 1,
         };
         assert_eq!(table.read(), BTreeMap::from([(path(1), expected)]));
+    }
+
+    #[test]
+    fn each_hit_is_reported_once() {
+        let table = CacheCounterTable::default();
+        let hits = |number, count| {
+            for _ in 0..count {
+                table.of(&path(number)).hit();
+            }
+        };
+        let report = |number, reads| CachedReads { volume: path(number), reads };
+        hits(1, 3);
+        hits(2, 1);
+        table.miss(&path(3), MissCause::First);
+        assert_eq!(table.take_unreported(), [report(1, 3), report(2, 1)]);
+        hits(2, 2);
+        assert_eq!(table.take_unreported(), [report(2, 2)]);
+        assert_eq!(table.take_unreported(), []);
+        assert_eq!(table.hits(), 6, "a report changes no counter that the application reads");
     }
 
     #[test]

@@ -107,6 +107,8 @@ struct DriverCore {
     /// The channel for the changes of each watch.
     watches: HashMap<WatchId, watches::WatchSender>,
     last_id: u64,
+    /// When this client last reported its reads from memory to a server.
+    reads_reported_at: Instant,
     orders: Option<mpsc::UnboundedSender<ConnectionOrder>>,
     /// The dropped objects that the policy does not know of yet. At most as many as there were
     /// copies.
@@ -174,6 +176,7 @@ impl Driver {
             locks: HashMap::new(),
             watches: HashMap::new(),
             last_id: 0,
+            reads_reported_at: Instant::ZERO,
             orders: None,
             forgotten: VecDeque::new(),
             timer_at: Instant::ZERO,
@@ -421,8 +424,13 @@ impl Driver {
         }
     }
 
-    fn send(&self, core: &DriverCore, send_id: SendId, request: Request) {
+    fn send(&self, core: &mut DriverCore, send_id: SendId, mut request: Request) {
         count(&self.cache.counters.messages_sent);
+        let now = clock::now();
+        if request.takes_cached_reads(now.since(core.reads_reported_at)) {
+            request.header.cached_reads = self.cache_counters.take_unreported();
+            core.reads_reported_at = now;
+        }
         if matches!(request.body, Body::Read { .. } | Body::AwaitRead { .. }) {
             count(&self.cache.counters.server_reads);
         }

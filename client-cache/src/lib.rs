@@ -152,6 +152,7 @@ pub use write::{DeleteBuilder, PutBuilder};
 pub use write_lease::{WriteLease, WriteLeaseBuilder};
 
 pub use leasehold_protocol::{
+    advice,
     change::{Change, ChangeReason, Event, EventKind},
     command::{Attach, Condition, WriteRefusal, Written},
     drift::Excess as ClockExcess,

@@ -26,7 +26,7 @@ use common::{Server, path, until, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
     Client, ConnectError, ConnectionState, Content, ObjectKind, ReadError, ReadSource, Refusal, VolumeCacheStats,
-    VolumeCounts, WriteError, WriteRefusal,
+    VolumeCounts, WriteError, WriteRefusal, advice::NoPrediction,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -285,6 +285,29 @@ async fn leader_counts_reads_recalls_and_consents_of_all_clients() {
     assert!(consents.longest <= stats.counted_for && waits.consent.total >= consents.total, "{stats:?}");
     assert!(stats.volume_leases >= 1 && stats.lease_bytes > 0, "{stats:?}");
     assert_eq!(writer.admin().volume_stats("/a").await.unwrap(), None, "no volume");
+}
+
+/// A client reports its reads from memory with its requests, at most once a second, and with the
+/// last one. So no more are counted than there were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_from_memory_are_reported_to_the_leader() {
+    let server = Server::start(TERM).await;
+    let (observer, reader) = (server.client().await, server.client().await);
+    observer.admin().create_volume("/v").await.unwrap();
+    until_cached(&reader, "/v/a").await;
+    for _ in 0..200 {
+        reader.get("/v/a").await.unwrap();
+    }
+    let hits = counted(&reader, "/v").hits;
+    assert!(hits >= 200, "{hits}");
+    let reported = async || observer.admin().volume_stats("/v").await.unwrap().unwrap().counts.reads_from_memory;
+    assert!(reported().await <= hits);
+    reader.close().await;
+    assert_eq!(reported().await, hits, "the last request reports the rest");
+    let advice = observer.admin().advise("/v").await.unwrap().unwrap();
+    assert_eq!(advice.predictions, Err(NoPrediction::TooShort), "{advice:?}");
+    assert!(advice.workload.from_memory > 0.9 && advice.workload.round_trip > Duration::ZERO, "{advice:?}");
+    assert_eq!(observer.admin().advise("/v/a").await.unwrap(), None, "no volume");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,6 +15,7 @@
 //! [volumes](volume), [ids and stamps](id), [time], [messages](message), [commands](command) and
 //! [transactions](transaction).
 
+pub mod advice;
 mod attach;
 pub mod change;
 pub mod command;

@@ -15,7 +15,7 @@ pub use bounds::*;
 pub use inspect::*;
 pub use recall::{Consent, Recall};
 pub use refusal::Refusal;
-pub use volume_stats::{SpanCounts, VolumeCounts, VolumeStats, WaitCounts};
+pub use volume_stats::{CachedReads, SpanCounts, VolumeCounts, VolumeStats, WaitCounts};
 
 use std::time::Duration;
 
@@ -69,6 +69,10 @@ pub struct RequestHeader {
     /// Copies that the client dropped without a recall, each with the stamp of its grant (S2); at
     /// most [`RETURNS_MAX`].
     pub returns: Vec<Return>,
+    /// Reads that the client has answered from memory since it last reported them, by volume. Only
+    /// counters use them. Lost or twice: they count too low or too high. At most
+    /// [`CACHED_READS_MAX`].
+    pub cached_reads: Vec<CachedReads>,
 }
 
 /// Asks for more time on a volume lease. The answer has a [`Promise`], a [`Lapse`] if the lease has

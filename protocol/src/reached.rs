@@ -97,6 +97,8 @@ bounds! {
     /// As above.
     Returns: "RETURNS_MAX",
     /// As above.
+    CachedReads: "CACHED_READS_MAX",
+    /// As above.
     DroppedSets: "DROPPED_SETS_MAX",
     /// As above.
     ReportObjects: "REPORT_PART_OBJECTS_MAX",
@@ -236,6 +238,7 @@ bounds! {
 /// every other bound low in some worlds, and must reach it.
 pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
+    (Bound::CachedReads, "lessor::tests::headers::request_with_a_list_too_long_changes_nothing"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),

@@ -43,9 +43,9 @@ pub(crate) enum VolumeCommand {
     /// Show the present leases on a volume, and its leader's counters
     ///
     /// The leader counts reads, renewals, recalls, consents and the waits of writes. It counts in
-    /// memory, from when it became leader or from when the volume was created. A new leader counts
-    /// from zero. The leader does not see reads that clients answer from memory: each client counts
-    /// its own.
+    /// memory, from when it became leader, or from when the volume was created or its settings last
+    /// changed. A new leader counts from zero. Clients report the reads that they answer from
+    /// memory some time later.
     Stats(VolumeArgs),
     /// List the volumes at and below a node
     List(VolumeListArgs),
@@ -343,7 +343,7 @@ async fn show(client: &Client, path: &NodePath) -> Result<VolumeInfo, CommandFai
 }
 
 /// The same error as the server's for a change of a node that is no volume.
-async fn not_a_volume(client: &Client, path: &NodePath) -> CommandFailure {
+pub(super) async fn not_a_volume(client: &Client, path: &NodePath) -> CommandFailure {
     let all = match client.admin().volumes(&NodePath::root()).await {
         Ok(all) => all,
         Err(error) => return inspect_failure(&error),

@@ -150,6 +150,7 @@ impl Caller {
             "Admin::holders" => drop(client.admin().holders(&path).await),
             "Admin::pending_writes" => drop(client.admin().pending_writes(&path).await),
             "Admin::blocked_reads" => drop(client.admin().blocked_reads(&path).await),
+            "Admin::advise" => drop(client.admin().advise(&path).await),
             "Admin::volume_stats" => drop(client.admin().volume_stats(&path).await),
             "Admin::volumes" => drop(client.admin().volumes(&path).await),
             "Client::locks" => drop(client.locks(&path).await),

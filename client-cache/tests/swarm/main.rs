@@ -54,6 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The calls that the swarm draws: type and method.
 const CALLS: &[&str] = &[
+    "Admin::advise",
     "Admin::blocked_reads",
     "Admin::cluster",
     "Admin::create_volume",

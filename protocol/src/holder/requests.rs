@@ -113,6 +113,8 @@ impl Holder {
             renew: self.volumes.renewals(reason, is_quick, now),
             consents: self.piggyback.consents.iter().take(CONSENTS_MAX).copied().collect(),
             returns: self.piggyback.returns.iter().take(RETURNS_MAX).cloned().collect(),
+            // The shell counts them, and adds them when it sends the request.
+            cached_reads: Vec::new(),
         }
     }
 

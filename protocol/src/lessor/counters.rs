@@ -1,8 +1,9 @@
 //! The counters of each volume, for operators. They never change a decision.
 //!
 //! The lessor counts in memory from its beginning, and counts a volume that is created later from
-//! its creation. The counters of a volume are removed with it, so they are bounded by the volumes.
-//! Each module counts its own events. This one does not know what the events are.
+//! its creation. A change of the volume's settings sets its counters to zero, so that they belong
+//! to one choice. They are removed with the volume, so they are bounded by the volumes. Each module
+//! counts its own events. This one does not know what the events are.
 
 use std::{
     collections::BTreeMap,
@@ -41,6 +42,21 @@ pub(super) enum WaitEnd {
 struct CountedVolume {
     since: Instant,
     counts: VolumeCounts,
+    /// The object leases of the volume at a time, as last noted.
+    object_leases: (Instant, u64),
+}
+
+impl CountedVolume {
+    fn new(since: Instant) -> Self {
+        Self { since, counts: VolumeCounts::default(), object_leases: (since, 0) }
+    }
+
+    /// The sum over time of the object leases, up to now.
+    fn object_lease_ms(&self, now: Instant) -> u64 {
+        let (noted_at, object_leases) = self.object_leases;
+        let millis = u64::try_from(now.since(noted_at).as_millis()).unwrap_or(u64::MAX);
+        self.counts.object_lease_ms.saturating_add(object_leases.saturating_mul(millis))
+    }
 }
 
 /// The counters of all volumes. A volume without an entry has counted nothing.
@@ -57,9 +73,12 @@ impl VolumeCounters {
 
     /// The counters of a volume that exists.
     fn of(&mut self, volume: &NodePath) -> &mut VolumeCounts {
+        &mut self.counted_volume(volume).counts
+    }
+
+    fn counted_volume(&mut self, volume: &NodePath) -> &mut CountedVolume {
         let since = self.since;
-        let new = || CountedVolume { since, counts: VolumeCounts::default() };
-        &mut self.volumes.entry(volume.clone()).or_insert_with(new).counts
+        self.volumes.entry(volume.clone()).or_insert_with(|| CountedVolume::new(since))
     }
 
     /// The counters of a volume that may have been removed since it was counted in.
@@ -67,11 +86,19 @@ impl VolumeCounters {
         self.volumes.get_mut(volume).map(|counted| &mut counted.counts)
     }
 
-    /// A read was answered.
-    pub(super) fn note_read(&mut self, volume: &NodePath, is_leased: bool, is_not_modified: bool) {
+    /// A read was answered. `validated` says whether the client's copy was confirmed, if it had
+    /// one.
+    pub(super) fn note_read(&mut self, volume: &NodePath, is_leased: bool, validated: Option<bool>) {
         let counts = self.of(volume);
         *if is_leased { &mut counts.reads_leased } else { &mut counts.reads_unleased } += 1;
-        counts.reads_not_modified += u64::from(is_not_modified);
+        counts.reads_validating += u64::from(validated.is_some());
+        counts.reads_not_modified += u64::from(validated == Some(true));
+    }
+
+    /// A client reported reads that it answered from memory.
+    pub(super) fn note_cached_reads(&mut self, volume: &NodePath, reads: u64) {
+        let counts = self.of(volume);
+        counts.reads_from_memory = counts.reads_from_memory.saturating_add(reads);
     }
 
     /// A page of a list was answered.
@@ -83,6 +110,21 @@ impl VolumeCounters {
     pub(super) fn note_renewal(&mut self, volume: &NodePath, is_alone: bool) {
         let counts = self.of(volume);
         *if is_alone { &mut counts.renewals_alone } else { &mut counts.renewals_piggybacked } += 1;
+    }
+
+    /// A session with leases on these volumes sent a heartbeat.
+    pub(super) fn note_heartbeat<'a>(&mut self, volumes: impl Iterator<Item = &'a NodePath>) {
+        volumes.for_each(|volume| self.of(volume).heartbeats += 1);
+    }
+
+    /// A session got a new lease on the volume.
+    pub(super) fn note_acquisition(&mut self, volume: &NodePath) {
+        self.of(volume).acquisitions += 1;
+    }
+
+    /// A part of a holder report about the volume arrived.
+    pub(super) fn note_report_part(&mut self, volume: &NodePath) {
+        self.of(volume).report_parts += 1;
     }
 
     /// A session with leases on these volumes was asked for its consent.
@@ -109,9 +151,18 @@ impl VolumeCounters {
         }
     }
 
-    /// A write of a client arrived.
-    pub(super) fn note_write(&mut self, volume: &NodePath) {
-        self.of(volume).writes += 1;
+    /// There are so many object leases in the volume now.
+    pub(super) fn note_object_leases(&mut self, volume: &NodePath, object_leases: u64, now: Instant) {
+        let counted = self.counted_volume(volume);
+        counted.counts.object_lease_ms = counted.object_lease_ms(now);
+        counted.object_leases = (now, object_leases);
+    }
+
+    /// A write of a client arrived. The writer has a lease on what it writes, or has none.
+    pub(super) fn note_write(&mut self, volume: &NodePath, is_holder: bool) {
+        let counts = self.of(volume);
+        counts.writes += 1;
+        counts.writes_by_holders += u64::from(is_holder);
     }
 
     /// The wait of a write ended.
@@ -132,8 +183,7 @@ impl VolumeCounters {
         match state.volume(volume) {
             None => drop(self.volumes.remove(volume)),
             Some(_) => {
-                let new = || CountedVolume { since: now, counts: VolumeCounts::default() };
-                self.volumes.entry(volume.clone()).or_insert_with(new);
+                self.volumes.insert(volume.clone(), CountedVolume::new(now));
             }
         }
     }
@@ -141,7 +191,10 @@ impl VolumeCounters {
     /// How long the lessor has counted for the volume, and what.
     pub(super) fn counted(&self, volume: &NodePath, now: Instant) -> (Duration, VolumeCounts) {
         match self.volumes.get(volume) {
-            Some(CountedVolume { since, counts }) => (now.since(*since), counts.clone()),
+            Some(counted) => {
+                let object_lease_ms = counted.object_lease_ms(now);
+                (now.since(counted.since), VolumeCounts { object_lease_ms, ..counted.counts.clone() })
+            }
             None => (now.since(self.since), VolumeCounts::default()),
         }
     }

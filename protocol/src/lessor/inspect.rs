@@ -119,11 +119,12 @@ impl Lessor {
     }
 
     fn volume_stats(&self, path: &NodePath, cx: &StepContext<'_>) -> Option<VolumeStats> {
-        cx.state.volume(path)?;
+        let settings = cx.state.volume(path)?.settings;
         let totals = self.object_leases.totals_in(path);
         let (counted_for, counts) = self.counters.0.counted(path, cx.now);
         Some(VolumeStats {
             path: path.clone(),
+            settings,
             counted_for,
             volume_leases: totals.tracks,
             object_leases: totals.entries,

@@ -2,9 +2,9 @@
 //! consents, holder reports and reads (S2, S6, S7).
 
 use crate::{
-    command::Command,
+    command::{Command, LeaseKey},
     id::{Epoch, RequestId, Sequence},
-    message::{Answer, Body, Consent, Refusal, Request, RequestHeader},
+    message::{Answer, Body, CachedReads, Consent, RENEWALS_MAX, Refusal, Request, RequestHeader},
     object::ObjectSet,
 };
 
@@ -66,10 +66,19 @@ impl Lessor {
         for returned in header.returns {
             self.drop_older(session, &ObjectSet::One(returned.object), returned.stamp);
         }
+        for CachedReads { volume, reads } in header.cached_reads {
+            if cx.state.volume(&volume).is_some() {
+                self.counters.0.note_cached_reads(&volume, reads);
+            }
+        }
         // Renewals count from the arrival, not from the answer. They come after the consents,
         // because an unanswered recall limits them (S5).
         let is_alone = matches!(body, Body::Heartbeat(_));
         requester.renewed = self.renew_all(session, header.renew, is_alone, cx);
+        if is_alone {
+            let volumes = self.lease_ends.of(session).take(RENEWALS_MAX).filter_map(LeaseKey::volume);
+            self.counters.0.note_heartbeat(volumes.filter(|volume| cx.state.volume(volume).is_some()));
+        }
         if *body != Body::Register {
             self.resend_recalls(session, RECALL_RESEND_INTERVAL, cx);
         }
@@ -125,6 +134,9 @@ impl Lessor {
             Body::Write { write, dropped, seen } => self.write(requester, numbers, write, (dropped, seen), cx),
             Body::AwaitLocks { locks } => self.await_locks(requester, locks, cx),
             Body::HolderReport(part) => {
+                if cx.state.volume(&part.volume).is_some() {
+                    self.counters.0.note_report_part(&part.volume);
+                }
                 self.add_holder_report_part(session, &part, cx);
                 self.reply(&requester, Ok(Answer::ReportReceived), cx);
             }

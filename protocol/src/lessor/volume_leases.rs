@@ -45,6 +45,7 @@ impl Lessor {
         let Some(lease) = cx.state.lease(&key) else {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
+        self.counters.0.note_acquisition(volume);
         // True if another acquisition in the same entry has replaced this request's lease. Under
         // the present lease the leader tracks no copies, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Body, Request, RequestHeader};
 use crate::{
-    id::SessionId,
+    id::{Epoch, SessionId},
     limits::LimitError,
     reached::{Bound, reached},
     transaction::Transaction,
@@ -32,6 +32,14 @@ pub const CONSENTS_MAX: usize = 1024;
 /// recalls it when necessary.
 pub const RETURNS_MAX: usize = 256;
 
+/// The most volumes for which one request reports reads from memory: as many as a client counts
+/// apart.
+pub const CACHED_READS_MAX: usize = 256;
+
+/// The shortest interval between two such reports: a report costs some bytes, and counting the
+/// reads costs some time.
+pub const CACHED_READS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The most key leases that one request renews.
 pub const KEEP_ALIVES_MAX: usize = 16_384;
 
@@ -50,14 +58,30 @@ pub const AWAIT_LOCKS_BYTES_MAX: usize = 8 << 20;
 pub const DROPPED_SETS_MAX: usize = 3 * 2 * Transaction::OPERATIONS_MAX;
 
 impl RequestHeader {
-    /// Whether the header names no session, and has no renewals, consents or returns. Clients send
-    /// [`Body::List`], [`Body::Inspect`] and [`Body::Open`] with such headers.
+    /// Whether the header names no session, and has no renewals, consents, returns or reports of
+    /// reads. Clients send [`Body::List`], [`Body::Inspect`] and [`Body::Open`] with such headers.
     pub fn is_sessionless(&self) -> bool {
-        self.session == SessionId(0) && self.renew.is_empty() && self.consents.is_empty() && self.returns.is_empty()
+        let Self { session, renew, consents, returns, cached_reads, .. } = self;
+        *session == SessionId(0)
+            && renew.is_empty()
+            && consents.is_empty()
+            && returns.is_empty()
+            && cached_reads.is_empty()
     }
 }
 
 impl Request {
+    /// Whether the client adds a report of its reads from memory to this request, this long after
+    /// its last report. The last request of a session always takes one.
+    pub fn takes_cached_reads(&self, since_last: Duration) -> bool {
+        let is_registered = self.header.session != SessionId(0) && self.header.epoch != Epoch(0);
+        match self.body {
+            Body::Open { .. } | Body::Register => false,
+            Body::Close => is_registered,
+            _ => is_registered && since_last >= CACHED_READS_INTERVAL,
+        }
+    }
+
     /// Checks the lengths of all lists in the request.
     ///
     /// # Errors
@@ -65,7 +89,7 @@ impl Request {
     /// [`LimitError::Request`], [`LimitError::Leases`] or [`LimitError::Locks`] with the numbers of
     /// a list that is too long.
     pub fn check_lengths(&self) -> Result<(), LimitError> {
-        let RequestHeader { renew, consents, returns, .. } = &self.header;
+        let RequestHeader { renew, consents, returns, cached_reads, .. } = &self.header;
         let list = match &self.body {
             Body::Write { dropped, .. } => {
                 ("sets of dropped objects", Bound::DroppedSets, dropped.len(), DROPPED_SETS_MAX)
@@ -98,6 +122,7 @@ impl Request {
             ("renewals", Bound::Renewals, renew.len(), RENEWALS_MAX),
             ("consents", Bound::Consents, consents.len(), CONSENTS_MAX),
             ("returns", Bound::Returns, returns.len(), RETURNS_MAX),
+            ("volumes with reads from memory", Bound::CachedReads, cached_reads.len(), CACHED_READS_MAX),
             list,
         ];
         match lists.into_iter().find(|(_, _, got, expected)| got > expected) {

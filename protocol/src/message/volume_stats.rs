@@ -4,15 +4,26 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::path::NodePath;
+use crate::{path::NodePath, volume::VolumeSettings};
+
+/// How many reads a client has answered from memory in one volume, since it last reported them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CachedReads {
+    /// The top of the volume.
+    pub volume: NodePath,
+    /// The reads.
+    pub reads: u64,
+}
 
 /// The present leases on a volume, and the counters of its leader.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeStats {
     /// The top of the volume.
     pub path: NodePath,
-    /// How long the leader has counted: since it became leader, or since the volume was created
-    /// under it.
+    /// Its settings.
+    pub settings: VolumeSettings,
+    /// How long the leader has counted: since it became leader, or since the volume was created or
+    /// its settings last changed.
     pub counted_for: Duration,
     /// The sessions with a lease on the volume now.
     pub volume_leases: u64,
@@ -29,7 +40,8 @@ pub struct VolumeStats {
     pub counts: VolumeCounts,
 }
 
-/// The counters of one volume. A new leader counts from zero.
+/// The counters of one volume. A new leader counts from zero, and each change of the volume's
+/// settings sets them to zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VolumeCounts {
     /// Reads of objects that were answered with an object lease.
@@ -39,14 +51,26 @@ pub struct VolumeCounts {
     /// Reads and writes of new objects that brought no object lease because the volume was at its
     /// [lease limit](crate::volume::VolumeSettings::lease_limit).
     pub reads_without_room: u64,
-    /// Reads of both kinds that were answered with *not modified*: they validated a copy.
+    /// Reads of both kinds by clients that had a copy, which they could no longer use.
+    pub reads_validating: u64,
+    /// Those of them that were answered with *not modified*: they validated a copy.
     pub reads_not_modified: u64,
+    /// Reads that clients answered from memory, as far as they have reported them. A client reports
+    /// with its requests, at most once a second. Reports can be lost.
+    pub reads_from_memory: u64,
     /// Pages of lists that begin in the volume.
     pub list_pages: u64,
     /// Renewals of leases on the volume by heartbeats: by messages of their own.
     pub renewals_alone: u64,
     /// Renewals that were piggybacked on other requests.
     pub renewals_piggybacked: u64,
+    /// Heartbeats of sessions with a lease on the volume, also those that renew none. A heartbeat
+    /// of a session with leases on several volumes counts in each.
+    pub heartbeats: u64,
+    /// New leases on the volume, by requests of their own.
+    pub acquisitions: u64,
+    /// Parts of holder reports about leases on the volume.
+    pub report_parts: u64,
     /// Recalls from sessions with leases on the volume. A recall that is sent again counts once. A
     /// recall of copies in several volumes counts in each.
     pub recalls: u64,
@@ -57,6 +81,12 @@ pub struct VolumeCounts {
     /// Writes that arrived, without repetitions. A write counts in the volume of its path, and a
     /// transaction in the volume of the first object that it changes.
     pub writes: u64,
+    /// Those of the writes whose writer had a lease on the data of the written node.
+    pub writes_by_holders: u64,
+    /// The object leases of the volume in the leader's memory, summed over time in milliseconds.
+    /// Divided by the time of counting, it is about their mean number: the leader looks at each
+    /// read and write.
+    pub object_lease_ms: u64,
     /// Those of the writes that waited before they were proposed.
     pub waits: WaitCounts,
 }

@@ -25,14 +25,22 @@ pub(super) struct VolumeStatsAnswer {
     reads_leased: u64,
     reads_unleased: u64,
     reads_without_room: u64,
+    reads_validating: u64,
     reads_not_modified: u64,
+    reads_from_memory: u64,
     list_pages: u64,
     renewals_alone: u64,
     renewals_piggybacked: u64,
+    heartbeats: u64,
+    acquisitions: u64,
+    report_parts: u64,
     recalls: u64,
     leases_recalled_for_room: u64,
     consents: SpansAnswer,
     writes: u64,
+    writes_by_holders: u64,
+    /// Their number over time, on average.
+    mean_object_leases: f64,
     waits: WaitsAnswer,
     #[serde(skip)]
     stats: VolumeStats,
@@ -97,17 +105,32 @@ impl From<VolumeStats> for VolumeStatsAnswer {
             reads_leased: counts.reads_leased,
             reads_unleased: counts.reads_unleased,
             reads_without_room: counts.reads_without_room,
+            reads_validating: counts.reads_validating,
             reads_not_modified: counts.reads_not_modified,
+            reads_from_memory: counts.reads_from_memory,
             list_pages: counts.list_pages,
             renewals_alone: counts.renewals_alone,
             renewals_piggybacked: counts.renewals_piggybacked,
+            heartbeats: counts.heartbeats,
+            acquisitions: counts.acquisitions,
+            report_parts: counts.report_parts,
             recalls: counts.recalls,
             leases_recalled_for_room: counts.leases_recalled_for_room,
             consents: (&counts.consents).into(),
             writes: counts.writes,
+            writes_by_holders: counts.writes_by_holders,
+            mean_object_leases: mean_object_leases(&stats),
             waits: (&counts.waits).into(),
             stats,
         }
+    }
+}
+
+/// The mean number of object leases over the time of counting; zero before any time has passed.
+fn mean_object_leases(stats: &VolumeStats) -> f64 {
+    match duration::millis(stats.counted_for) {
+        0 => 0.0,
+        millis => stats.counts.object_lease_ms as f64 / millis as f64,
     }
 }
 
@@ -135,13 +158,19 @@ fn counted(counted_for: Duration, counts: &VolumeCounts) -> Table {
     count("reads with a lease", counts.reads_leased);
     count("reads without a lease", counts.reads_unleased);
     count("no lease: at the lease limit", counts.reads_without_room);
-    count("of the reads: not modified", counts.reads_not_modified);
+    count("of the reads: with an old copy", counts.reads_validating);
+    count("of these: not modified", counts.reads_not_modified);
+    count("reads from memory, as reported", counts.reads_from_memory);
     count("pages of lists", counts.list_pages);
     count("renewals by heartbeats", counts.renewals_alone);
     count("renewals piggybacked", counts.renewals_piggybacked);
+    count("heartbeats", counts.heartbeats);
+    count("new volume leases", counts.acquisitions);
+    count("parts of holder reports", counts.report_parts);
     count("recalls", counts.recalls);
     count("leases recalled to make room", counts.leases_recalled_for_room);
     count("writes", counts.writes);
+    count("of them by holders", counts.writes_by_holders);
     let WaitCounts { consent, volume_lease, object_lease, earlier_write } = &counts.waits;
     for (what, spans) in [
         ("consents, after the recall", &counts.consents),
@@ -151,16 +180,8 @@ fn counted(counted_for: Duration, counts: &VolumeCounts) -> Table {
         ("waits for earlier writes", earlier_write),
     ] {
         let times = [spans.mean(), spans.percentile(50), spans.percentile(99), spans.longest];
-        let [mean, p50, p99, longest] = times.map(|span| if spans.count > 0 { short(span) } else { none() });
+        let [mean, p50, p99, longest] = times.map(|span| if spans.count > 0 { duration::short(span) } else { none() });
         table.row([what.to_owned(), spans.count.to_string(), mean, p50, p99, longest]);
     }
     table
-}
-
-/// A span with about three digits, also below a millisecond.
-fn short(span: Duration) -> String {
-    match span.as_secs_f64() * 1e3 {
-        millis if millis < 10.0 => format!("{millis:.2} ms"),
-        _ => duration::rough(span),
-    }
 }

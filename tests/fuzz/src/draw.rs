@@ -90,8 +90,7 @@ impl<'a> Draw<'a> {
 
     /// A list of at most `most` values.
     pub fn list<T>(&mut self, most: u64, mut draw: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        let count = self.below(most + 1);
-        (0..count).map(|_| draw(self)).collect()
+        (0..self.below(most + 1)).map(|_| draw(self)).collect()
     }
 
     /// A drawn value, or `None`.
@@ -372,7 +371,7 @@ impl<'a> Draw<'a> {
         Proposal { epoch, number: self.number(8), time, commands: self.list(3, |draw| draw.command(revision)) }
     }
 
-    /// A header of this session, mostly in this epoch.
+    /// A header of this session, mostly in this epoch. It reports no reads.
     pub fn header(&mut self, session: SessionId, epoch: Epoch, registration: u64) -> RequestHeader {
         RequestHeader {
             session,
@@ -383,6 +382,7 @@ impl<'a> Draw<'a> {
             renew: self.list(2, |draw| Renew { volume: draw.top(), incarnation: Incarnation(draw.number(12)) }),
             consents: self.list(2, |draw| draw.stamp(epoch)),
             returns: self.list(1, |draw| Return { object: draw.object(), stamp: draw.stamp(epoch) }),
+            cached_reads: Vec::new(),
         }
     }
 

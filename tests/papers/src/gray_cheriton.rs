@@ -5,6 +5,8 @@
 //! first read after the end of a lease extends it, with a request and a response. A write asks the
 //! sharing caches for approval with one multicast, and each but the writer answers.
 
+use leasehold_protocol::advice::{CopyTerm, CycleRates, LeaseCycle};
+
 /// m_prop of the V system: the propagation of a message, in seconds. (From memory.)
 pub const PROPAGATION: f64 = 0.000_5;
 /// m_proc of the V system: sending or receiving a message, in seconds. (From memory.)
@@ -58,37 +60,18 @@ impl Load {
         (extension + writes * approval) / (reads + writes)
     }
 
-    /// What Leasehold sends instead, by the rules. `term` is the term at the client, in seconds.
+    /// What Leasehold sends instead, by the rules.
     ///
-    /// The paper assumes that all S sharers hold a lease at each write, that a write leaves the
-    /// writer's lease as it was, and that one multicast asks all holders. In Leasehold the answer
-    /// to a write brings a new lease, a recall ends a lease, and each holder gets a recall of its
-    /// own. So a client goes through cycles. It holds a lease, until the first of three events:
-    /// the term ends, another client writes, or it writes itself. Its next read or write brings a
-    /// new lease. Reads and writes are Poisson processes, so the mean length of a cycle gives the
-    /// rates.
-    pub fn by_rules(&self, term: f64) -> ByRules {
+    /// This is [`LeaseCycle`] for each cache. Data that was recalled is fetched again, which is no
+    /// message for consistency in the paper.
+    pub fn by_rules(&self, term: CopyTerm) -> ByRules {
         let Self { clients, reads, writes, sharing } = *self;
-        let others = (sharing - 1.0) * writes;
-        let ending = others + writes;
-        if term == 0.0 {
-            return ByRules { validations: 2.0 * clients * reads, recalls: 0.0, validating_reads: 1.0 };
-        }
-        if term.is_infinite() && ending == 0.0 {
-            return ByRules { validations: 0.0, recalls: 0.0, validating_reads: 0.0 };
-        }
-        // The probability that the term ends first, and the mean time until one of the events.
-        let (lasts, held) = match ending > 0.0 {
-            true => ((-ending * term).exp(), (1.0 - (-ending * term).exp()) / ending),
-            false => (1.0, term),
-        };
-        // After its own write, the client has a new lease at once.
-        let cycle = held + (1.0 - held * writes) / (reads + writes);
-        let validating = lasts * reads / (reads + writes) / cycle;
+        let cycle = LeaseCycle { reads, own_writes: writes, other_writes: (sharing - 1.0) * writes };
+        let CycleRates { validations, recalls, .. } = cycle.rates(term);
         ByRules {
-            validations: 2.0 * clients * validating,
-            recalls: 2.0 * clients * held * others / cycle,
-            validating_reads: validating / reads,
+            validations: 2.0 * clients * validations,
+            recalls: 2.0 * clients * recalls,
+            validating_reads: validations / reads,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! decides everything: the same seed is the same run.
 //! `cargo run --release -p leasehold-papers` prints the curves.
 
+pub mod advise;
 pub mod gray_cheriton;
 pub mod popular;
 pub mod replay_1989;

@@ -94,7 +94,8 @@ pub fn run(seed: u64, term: Duration) -> Run {
         world.plan(reading, if client < LIVE { Operation::ReadOn(client) } else { Operation::Read(client) });
     }
     world.plan(before + Duration::from_millis(500), Operation::Write);
-    let counts = world.run(&mut Popular, before + AFTER);
+    world.run(&mut Popular, before + AFTER);
+    let counts = world.counts();
     assert_eq!(counts.written, 1, "the write has ended");
     Run { term, peak: counts.recalls_peak, wait: counts.write_delay }
 }

@@ -56,11 +56,12 @@ pub fn point(seed: u64, sharing: usize, term: ObjectTerm, measured: Duration) ->
 
 /// Runs a workload of [`Workload::file_leases`].
 pub fn point_of(workload: &Workload) -> Point {
-    let (load, at_client) = (workload.load(), workload.object_term_at_client());
+    let (load, term) = (workload.load(), workload.copy_term());
+    let at_client = term.client;
     let counts = run(*workload);
     // With a term of zero there are no copies, so each read fetches.
     let counted = if at_client == 0.0 { counts.fetches } else { counts.consistency() };
-    let (rules, operations) = (load.by_rules(at_client), load.reads + load.writes);
+    let (rules, operations) = (load.by_rules(term), load.reads + load.writes);
     let validating = rules.validating_reads * load.reads * Workload::round_trip().as_secs_f64() / operations;
     Point {
         sharing: workload.sharing,

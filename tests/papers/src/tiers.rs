@@ -262,7 +262,8 @@ pub fn run(seed: u64, policy: Policy, measured: Duration) -> Run {
     }
     world.plan(Duration::from_secs(60), Operation::Change);
     world.plan(HOUR, Operation::Sample);
-    let counts = world.run(&mut web, before + measured);
+    world.run(&mut web, before + measured);
+    let counts = world.counts();
     Run { policy, counts, leases: web.leases as f64 / web.samples as f64, measured }
 }
 

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use leasehold_model::rng::Rng;
 use leasehold_protocol::{
+    advice::CopyTerm,
     command::Write,
     lease_policy::ObjectTerm,
+    message::VolumeStats,
     object::Object,
     path::NodePath,
     time::DriftAllowance,
@@ -27,11 +29,16 @@ pub struct Workload {
     pub clients: usize,
     /// How many of them read and write the same files.
     pub sharing: usize,
+    /// How many of each such group write.
+    pub writing: usize,
     /// Files of each such group, all in one volume. Each read and each write picks one of them.
     pub files: u64,
+    /// Whether some files are read and written more than others: half of the reads and writes pick
+    /// one of an eighth of the files.
+    pub is_uneven: bool,
     /// Reads per second by each client.
     pub reads: f64,
-    /// Writes per second by each client.
+    /// Writes per second by each client that writes.
     pub writes: f64,
     /// The volume term.
     pub term: Duration,
@@ -49,7 +56,8 @@ impl Workload {
         let measured = Duration::from_secs(3000);
         let object_term = ObjectTerm::Fixed(OBJECT_TERM);
         let (reads, writes) = (0.864, 0.040);
-        Self { seed, clients: 20, sharing, files, reads, writes, term, object_term, commit: COMMIT, measured }
+        let (clients, writing, is_uneven, commit) = (20, sharing, false, COMMIT);
+        Self { seed, clients, sharing, writing, files, is_uneven, reads, writes, term, object_term, commit, measured }
     }
 
     /// The V system's rates with a lease for each file, as in the paper: object leases with this
@@ -66,24 +74,24 @@ impl Workload {
         2 * DELAY
     }
 
-    /// The load in the words of the paper, for one file of each group.
+    /// The load in the words of the paper, for one file of each group, if all of them write.
     pub fn load(&self) -> Load {
         let (clients, sharing) = (self.clients as f64, self.sharing as f64);
         Load { clients, reads: self.reads, writes: self.writes, sharing }
     }
 
-    /// For how many seconds a client counts on an object lease: the paper's t_c.
-    pub fn object_term_at_client(&self) -> f64 {
-        let of = |term: Duration| {
-            let allowance = DriftAllowance::DEFAULT.over(term).as_secs_f64();
-            client_term(term.as_secs_f64(), 2.0 * DELAY.as_secs_f64(), allowance)
-        };
-        match self.object_term {
-            ObjectTerm::Zero => 0.0,
-            ObjectTerm::Fixed(term) => of(term),
-            ObjectTerm::Infinite => f64::INFINITY,
-            ObjectTerm::Adaptive { .. } => panic!("the paper has no such term"),
-        }
+    /// The settings of the volume.
+    pub(crate) fn settings(&self) -> VolumeSettings {
+        let drift = DriftAllowance::DEFAULT;
+        // The paper's ε, or the least margin of a volume with a long term.
+        let margin = MARGIN.max(margin_of_drift(self.term, TICK_MAX, drift));
+        let settings = VolumeSettings::new(self.term, self.object_term, margin, Tracking::Objects, drift);
+        settings.expect("terms within bounds")
+    }
+
+    /// How long an object lease lasts. The client's part is the paper's t_c.
+    pub fn copy_term(&self) -> CopyTerm {
+        CopyTerm::of(&self.settings(), self.object_term, Self::round_trip(), DriftAllowance::DEFAULT)
     }
 
     /// The paper's formula for this workload, in messages per second, with one lease for each file.
@@ -129,11 +137,25 @@ struct Poisson {
 ///
 /// If the term is out of bounds, or if something happens that is impossible without a fault.
 pub fn run(load: Workload) -> Counts {
-    let drift = DriftAllowance::DEFAULT;
-    // The paper's ε, or the least margin of a volume with a long term.
-    let margin = MARGIN.max(margin_of_drift(load.term, TICK_MAX, drift));
-    let settings = VolumeSettings::new(load.term, load.object_term, margin, Tracking::Objects, drift);
-    let mut world = World::new(settings.expect("terms within bounds"), load.clients, WARM_UP, load.commit);
+    let (mut world, mut applications) = begun(load);
+    world.run(&mut applications, WARM_UP + load.measured);
+    world.counts()
+}
+
+/// Runs the workload. Returns the counts, and what the leader had counted when the counts began and
+/// at their end.
+pub(crate) fn run_with_stats(load: Workload) -> (Counts, [VolumeStats; 2]) {
+    let (mut world, mut applications) = begun(load);
+    let stats = [WARM_UP, load.measured].map(|span| {
+        world.run(&mut applications, span);
+        world.volume_stats()
+    });
+    (world.counts(), stats)
+}
+
+/// The beginning of a run.
+fn begun(load: Workload) -> (World<Operation>, Poisson) {
+    let mut world = World::new(load.settings(), load.clients, WARM_UP, load.commit);
     // All clients connect. The first of each group makes its files. Then all read and write.
     for client in 0..load.clients {
         world.connect(client, Duration::from_millis(10));
@@ -141,9 +163,11 @@ pub fn run(load: Workload) -> Counts {
             (0..load.files).for_each(|file| world.plan(Duration::from_millis(100), Operation::Make(client, file)));
         }
         world.plan(WARM_UP / 20, Operation::Read(client));
-        world.plan(WARM_UP / 20, Operation::Write(client));
+        if client % load.sharing < load.writing {
+            world.plan(WARM_UP / 20, Operation::Write(client));
+        }
     }
-    world.run(&mut Poisson { load, rng: Rng::new(load.seed) }, WARM_UP + load.measured)
+    (world, Poisson { load, rng: Rng::new(load.seed) })
 }
 
 impl Poisson {
@@ -154,7 +178,14 @@ impl Poisson {
     }
 
     fn any_file(&mut self, client: usize) -> NodePath {
-        let file = self.rng.below(self.load.files);
+        const PARTS: u64 = 1 << 20;
+        let file = match self.load.is_uneven {
+            false => self.rng.below(self.load.files),
+            true => {
+                let drawn = u128::from(self.rng.below(PARTS));
+                (u128::from(self.load.files) * drawn.pow(3) / u128::from(PARTS).pow(3)) as u64
+            }
+        };
         self.file(client, file)
     }
 }

@@ -18,7 +18,7 @@ use leasehold_protocol::{
     id::RequestId,
     lease_policy::LeaseRequest,
     lessor::LessorInput,
-    message::{Consent, Request},
+    message::{Answer, Body, CachedReads, Consent, Inspect, Request, RequestHeader, VolumeStats},
     object::Object,
     path::NodePath,
     planted::Planted,
@@ -56,6 +56,20 @@ struct Client {
     shell: ClientShell,
     /// The holder's next deadline.
     due: Option<Instant>,
+    /// Reads from memory since the last report of them, and when that was.
+    unreported: u64,
+    reported_at: Instant,
+}
+
+impl Client {
+    /// Reports reads from memory, as the library does.
+    fn report_reads(&mut self, request: &mut Request, now: Instant) {
+        if request.takes_cached_reads(now.since(self.reported_at)) && self.unreported > 0 {
+            let reads = std::mem::take(&mut self.unreported);
+            request.header.cached_reads = vec![CachedReads { volume: NodePath::root(), reads }];
+            self.reported_at = now;
+        }
+    }
 }
 
 pub(crate) struct World<O> {
@@ -89,7 +103,7 @@ impl<O> World<O> {
         let client = |client: usize| {
             let spread_permille = u16::try_from(client * 1000 / clients).expect("less than a thousand");
             let config = HolderConfig { spread_permille, ..HolderConfig::new(format!("client {client}")) };
-            Client { shell: ClientShell::new(config, false), due: None }
+            Client { shell: ClientShell::new(config, false), due: None, unreported: 0, reported_at: now }
         };
         let mut world = Self {
             now,
@@ -140,11 +154,12 @@ impl<O> World<O> {
 
     /// The application of a client reads.
     pub(crate) fn read(&mut self, client: usize, object: Object) {
-        let shell = &mut self.clients[client].shell;
-        let is_hit = shell.hit(&object, self.now).is_some();
+        let is_hit = self.clients[client].shell.hit(&object, self.now).is_some();
         if self.now >= self.counts_from {
             self.counts.read(is_hit);
         }
+        self.clients[client].unreported += u64::from(is_hit);
+        let shell = &mut self.clients[client].shell;
         if !is_hit {
             // A read without a copy fetches data. That is no delay for consistency, unless nobody
             // may keep copies.
@@ -162,8 +177,31 @@ impl<O> World<O> {
         self.step_client(client, input);
     }
 
-    /// Runs for a while, and returns what was counted.
-    pub(crate) fn run(mut self, applications: &mut impl Applications<Operation = O>, span: Duration) -> Counts {
+    /// What was counted.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What the leader has counted for the root volume.
+    pub(crate) fn volume_stats(&mut self) -> VolumeStats {
+        self.requests += 1;
+        let (nobody, path) = (usize::MAX, NodePath::root());
+        let request = Request { header: RequestHeader::default(), body: Body::Inspect(Inspect::VolumeStats { path }) };
+        let asker = (nobody, SendId(0), Purpose::Opening);
+        let input = self.server.receive(RequestId(self.requests), asker, nobody, request);
+        let events = self.server.step(input, &self.state, self.now);
+        let stats = events.into_iter().find_map(|event| match event {
+            ServerEvent::Answer(_, asked, response) if asked.0 == nobody => match response.result {
+                Ok(Answer::VolumeStats(stats)) => stats,
+                other => panic!("the stats of a volume: {other:?}"),
+            },
+            _ => None,
+        });
+        *stats.expect("the root is a volume")
+    }
+
+    /// Runs for a while.
+    pub(crate) fn run(&mut self, applications: &mut impl Applications<Operation = O>, span: Duration) {
         let end = self.now.after(span);
         while self.now < end {
             let next = self.events.next_at();
@@ -180,7 +218,6 @@ impl<O> World<O> {
                 self.step_server(LessorInput::Timeout);
             }
         }
-        self.counts
     }
 
     fn happen(&mut self, event: Event<O>, applications: &mut impl Applications<Operation = O>) {
@@ -241,7 +278,8 @@ impl<O> World<O> {
                         result.expect("nothing refuses it");
                         self.delayed(write.expect("it waits for ever").since, Counts::written);
                     }
-                    ClientEvent::Effect(HolderEffect::Send { send_id, request }) => {
+                    ClientEvent::Effect(HolderEffect::Send { send_id, mut request }) => {
+                        self.clients[place].report_reads(&mut request, self.now);
                         self.later(DELAY, Event::Request { client: place, send_id, request });
                     }
                     ClientEvent::Effect(HolderEffect::Consent(consent)) => self.later(DELAY, Event::Consent(consent)),

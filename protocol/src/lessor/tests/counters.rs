@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
-    message::{SpanCounts, VolumeCounts, VolumeStats},
+    message::{CachedReads, SpanCounts, VolumeCounts, VolumeStats},
     volume::Tracking,
 };
 
@@ -62,6 +62,52 @@ fn reads_are_counted_by_their_answer() {
         (2, 1, 1, 1),
         "{counts:?}"
     );
+    world.write(unleased, put("/b", b"2"));
+    world.pass(2 * TERM);
+    world.request(holder, Body::Read { object: data("/b"), known, lease: LeaseRequest::Implicit });
+    answer(&world.step(LessorInput::Proven { round: world.lessor.round }));
+    let counts = world.counts();
+    assert_eq!((counts.reads_validating, counts.reads_not_modified), (2, 1), "the copy was old: {counts:?}");
+}
+
+#[test]
+fn reads_from_memory_are_counted_as_reported() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    let report = |world: &mut World, session, registration, reads| {
+        let reads = |volume| CachedReads { volume: path(volume), reads };
+        let epoch = world.state.epoch();
+        let cached_reads = vec![reads("/"), reads("/no-volume")];
+        let header = RequestHeader { session, epoch, registration, cached_reads, ..RequestHeader::default() };
+        world.send(Request { header, body: Body::Heartbeat(Default::default()) });
+        world.counts().reads_from_memory
+    };
+    let registration = world.registration(holder);
+    assert_eq!(report(&mut world, holder, registration, 5), 5);
+    assert_eq!(report(&mut world, holder, registration, 7), 12);
+    assert_eq!(report(&mut world, holder, registration + 1, 7), 12, "a refused request reports nothing");
+    assert_eq!(report(&mut world, SessionId(0), 0, 7), 12, "nor does one without a session");
+    assert_eq!(report(&mut world, holder, registration, u64::MAX), u64::MAX);
+    world.lessor.check(&world.state).expect("only volumes have counters");
+}
+
+#[test]
+fn writes_and_leases_are_counted_for_advice() {
+    let mut world = World::new();
+    let (holder, _) = world.holder(&data("/a"));
+    world.read(holder, data("/b"));
+    world.pass(MILLI * 100);
+    world.write(holder, put("/a", b"1"));
+    world.write(holder, put("/c", b"1"));
+    let counts = world.counts();
+    assert_eq!((counts.writes, counts.writes_by_holders), (2, 1), "it has no lease on /c");
+    assert_eq!((counts.acquisitions, counts.object_lease_ms), (1, 2 * 100), "two leases for 100 ms");
+    world.request(holder, Body::Heartbeat(Default::default()));
+    let counts = world.counts();
+    assert_eq!((counts.heartbeats, counts.renewals_alone), (1, 0), "it names no lease");
+    let unleased = world.session();
+    world.request(unleased, Body::Heartbeat(Default::default()));
+    assert_eq!(world.counts().heartbeats, 1, "the session has no lease on the volume");
 }
 
 #[test]
@@ -196,11 +242,8 @@ fn counters_begin_and_end_with_their_volume() {
     world.commit();
     world.write(session, Write::SetVolume { path: path("/v"), settings: VolumeSettings::DEFAULT });
     world.commit();
-    assert_eq!(
-        world.stats_of("/v").expect("a volume").counts.writes,
-        2,
-        "a change of settings counts and resets nothing"
-    );
+    let stats = world.stats_of("/v").expect("a volume");
+    assert_eq!((stats.counts, stats.counted_for), (VolumeCounts::default(), Duration::ZERO), "other settings");
     world.write(session, Write::RemoveVolume { path: path("/v") });
     world.commit();
     assert_eq!((world.stats_of("/v"), world.stats_of("/v/a")), (None, None), "no volumes");

@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     limits::LimitError,
-    message::{CONSENTS_MAX, DROPPED_SETS_MAX, RENEWALS_MAX, REPORT_PART_OBJECTS_MAX, RETURNS_MAX, Return},
+    message::{
+        CACHED_READS_MAX, CONSENTS_MAX, CachedReads, DROPPED_SETS_MAX, RENEWALS_MAX, REPORT_PART_OBJECTS_MAX,
+        RETURNS_MAX, Return,
+    },
 };
 
 impl World {
@@ -31,6 +34,7 @@ fn request_with_a_list_too_long_changes_nothing() {
     let before = world.lessor.clone();
     let renew = |count| vec![Renew { volume: NodePath::root(), incarnation }; count];
     let returns = |count| vec![Return { object: data("/a"), stamp: grant.stamp }; count];
+    let cached_reads = |count| vec![CachedReads { volume: NodePath::root(), reads: 1 }; count];
     let set = ObjectSet::One(data("/a"));
     let own = world.header(session);
     let with = |header: RequestHeader, body| Request { header, body };
@@ -61,6 +65,14 @@ fn request_with_a_list_too_long_changes_nothing() {
                 Body::Heartbeat(Default::default()),
             ),
         ),
+        (
+            "volumes with reads from memory",
+            CACHED_READS_MAX,
+            with(
+                RequestHeader { cached_reads: cached_reads(CACHED_READS_MAX + 1), renew: renew(1), ..own.clone() },
+                Body::Heartbeat(Default::default()),
+            ),
+        ),
         ("sets of dropped objects", DROPPED_SETS_MAX, with(own.clone(), write(vec![set; DROPPED_SETS_MAX + 1]))),
         (
             "objects in a piece of a list",
@@ -80,6 +92,7 @@ fn request_with_a_list_too_long_changes_nothing() {
         renew: renew(RENEWALS_MAX),
         consents: vec![grant.stamp; CONSENTS_MAX],
         returns: returns(RETURNS_MAX),
+        cached_reads: cached_reads(CACHED_READS_MAX),
         ..own
     };
     let [response] = replies(&world.send(Request { header: full, body: Body::Heartbeat(Default::default()) }))

@@ -68,10 +68,26 @@ impl Lessor {
         self.results_to_come += results_of_write(&request.write);
         let counted = request.write.path().or(footprint.first().map(ObjectSet::path));
         let counted = counted.map(|path| cx.state.volume_of(path).0.clone());
-        counted.iter().for_each(|volume| self.counters.0.note_write(volume));
+        self.count_write(counted.as_ref(), session, request.write.path(), cx);
         let pending = PendingWrite::new(WriteKind::Client(Box::new(request)), footprint, cx.now);
         let write_id = self.writes.enter(PendingWrite { counted_in: Unhashed(counted), ..pending });
         self.gather(write_id, cx);
+    }
+
+    /// Counts a write in this volume. `path` is the written node, if the write names one.
+    fn count_write(
+        &mut self,
+        volume: Option<&NodePath>,
+        writer: SessionId,
+        path: Option<&NodePath>,
+        cx: &StepContext<'_>,
+    ) {
+        let Some(volume) = volume else { return };
+        let lease = path.and_then(|path| self.object_leases.lease(&Object::data(path.clone()), writer));
+        let is_holder = lease.is_some_and(|lease| lease.expires_at > self.clock.expiry_time());
+        let object_leases = self.object_leases.totals_in(volume).entries;
+        self.counters.0.note_write(volume, is_holder);
+        self.counters.0.note_object_leases(volume, object_leases, cx.now);
     }
 
     /// The objects for which the lessor gathers consents, except the nodes of a revoked lease.
