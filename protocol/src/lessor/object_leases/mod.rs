@@ -15,8 +15,8 @@
 //! # The tables
 //!
 //! [`ObjectLeases`] owns five groups of tables, and changes them together. Each group keeps its own
-//! indexes in step: `tracks`, `entries`, `sums`, `drops` and `grant_order`. `holders` answers who may
-//! hold copies, and `check` says how the tables agree.
+//! indexes in step: `tracks`, `entries`, `sums`, `drops` and `grant_order`. `holders` answers who
+//! may hold copies, and `check` says how the tables agree.
 
 mod check;
 mod drops;
