@@ -415,9 +415,8 @@ impl<'a> CreateVolumeBuilder<'a> {
         self
     }
 
-    /// The most object leases of all clients together; `None` for no limit. At the limit, the
-    /// leader recalls those that were granted or renewed least recently:
-    /// [`VolumeSettings::lease_limit`].
+    /// The most object leases of all clients together; `None` for no limit. Beyond it, the leader
+    /// recalls those that end first: [`VolumeSettings::lease_limit`].
     pub fn lease_limit(mut self, most: impl Into<Option<u32>>) -> Self {
         self.lease_limit = Some(most.into());
         self

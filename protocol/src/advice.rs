@@ -6,8 +6,8 @@
 //! the volume: [`advise`] solves it for them.
 //!
 //! The module predicts for Poisson reads and writes, and as if all copies were read and written
-//! equally often. The same page says how far the prediction is off. It does not know
-//! which objects there are, and it changes nothing: no rule depends on it.
+//! equally often. The same page says how far the prediction is off. The module does not know which
+//! objects there are, and it changes nothing: no rule depends on it.
 
 mod cycle;
 mod estimate;
@@ -40,8 +40,8 @@ pub const GOOD_SHARE: f64 = 0.95;
 /// one.
 const TERMS_SECONDS: [u64; 9] = [1, 2, 5, 10, 30, 60, 300, 600, 3600];
 
-/// What was counted in a volume, what the formula predicts for several object terms, and the term
-/// that follows from it.
+/// The workload that was counted in a volume, the predictions of the formula for several object
+/// terms, and the recommended term.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VolumeAdvice {
     /// The top of the volume.
@@ -165,6 +165,8 @@ pub enum NoPrediction {
     WritesWait,
     /// Not all reads in the volume get a lease of the full term.
     SomeReadsGetLeases,
+    /// The leader has recalled leases to keep the volume's lease limit.
+    LeaseLimit,
 }
 
 /// Advises on the object term of a volume. `stats` is what its leader has counted. `round_trip` is
@@ -225,6 +227,9 @@ fn check(stats: &VolumeStats) -> Result<(), NoPrediction> {
     if settings.grants() != GrantPolicy::All {
         return Err(NoPrediction::SomeReadsGetLeases);
     }
+    if stats.counts.leases_recalled_for_room > 0 {
+        return Err(NoPrediction::LeaseLimit);
+    }
     let counted = reads(stats);
     if counted < READS_MIN {
         return Err(NoPrediction::TooFewReads { counted });
@@ -242,7 +247,7 @@ fn reads(VolumeStats { counts, .. }: &VolumeStats) -> u64 {
 fn measured(stats: &VolumeStats, round_trip: Duration) -> MeasuredWorkload {
     let (counts, reads) = (&stats.counts, reads(stats));
     let asked = counts.reads_leased + counts.reads_unleased;
-    let exchanges = asked + counts.heartbeats + counts.acquisitions + counts.report_parts;
+    let exchanges = asked + counts.renewals_alone + counts.heartbeats_idle + counts.acquisitions + counts.report_parts;
     let per_second = |count: u64| ratio(count as f64, stats.counted_for.as_secs_f64());
     MeasuredWorkload {
         counted_for: stats.counted_for,

@@ -293,14 +293,12 @@ impl VolumeSettings {
         self.skew_margin
     }
 
-    /// The most object leases of the volume that the leader records, for all sessions together;
-    /// `None` for no limit (Cao and Liu 1998 bound the state of a server so).
+    /// The most object leases that clients may keep in the volume, all sessions together; `None`
+    /// for no limit (Cao and Liu 1998 bound the state of a server so).
     ///
-    /// At the limit, a read gets an answer without an object lease, and the leader recalls some
-    /// leases that were granted or renewed least recently. The leases can exceed the limit, because
-    /// the leader records all copies that clients report: after a change of leader, and when they
-    /// come back. With
-    /// [`Tracking::Covering`] the leader records none, so the limit has no effect.
+    /// Beyond the limit, the leader recalls the leases that end first. The recalled ones take
+    /// memory until their holders have consented. With [`Tracking::Covering`] the leader records no
+    /// object leases, so the limit has no effect.
     pub fn lease_limit(&self) -> Option<u32> {
         (self.lease_limit != NO_LEASE_LIMIT).then_some(self.lease_limit)
     }

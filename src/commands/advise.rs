@@ -182,6 +182,7 @@ fn no_advice(reason: NoPrediction) -> String {
         NoPrediction::NotTracked => "the formula needs --tracking objects".to_owned(),
         NoPrediction::WritesWait => "the formula needs --on-write recall".to_owned(),
         NoPrediction::SomeReadsGetLeases => "the formula needs --grants all".to_owned(),
+        NoPrediction::LeaseLimit => "the formula needs a lease limit that is not reached".to_owned(),
         _ => "the formula does not cover these settings".to_owned(),
     };
     format!("no advice: {reason}")

@@ -84,7 +84,7 @@ pub(crate) struct VolumeChangeArgs {
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     first_term: Option<Duration>,
     /// The most object leases of all clients together, or none: beyond it, the leader recalls those
-    /// that were granted or renewed least recently [new volumes: none]
+    /// that end first [new volumes: none]
     #[arg(long, value_name = "N", value_parser = quota::leases)]
     lease_limit: Option<LeaseLimit>,
     /// The most nodes, or none: beyond it, writes are refused [new volumes: none]
@@ -227,10 +227,10 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
             GrantPolicy::Returning { first } => format!("returning:{}", duration::exact(first)),
         };
         let tracking = match volume.tracking {
-            TrackingName::Objects => "objects".to_owned(),
-            TrackingName::Covering => "covering".to_owned(),
+            TrackingName::Objects => "objects",
+            TrackingName::Covering => "covering",
         };
-        let tracking = volume.lease_limit.map_or(tracking.clone(), |most| format!("{tracking} (at most {most})"));
+        let tracking = volume.lease_limit.map_or(tracking.to_owned(), |most| format!("{tracking} (at most {most})"));
         table.row([
             visible(volume.path.as_str()),
             duration::exact(volume.settings.term()),

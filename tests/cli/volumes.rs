@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::common::{Cli, Cluster};
+use crate::common::{Cli, Cluster, Shell};
 
 #[test]
 fn a_volume_is_made_changed_shown_and_removed() {
@@ -131,22 +131,21 @@ fn volume_at_its_lease_limit_recalls_the_oldest_lease() {
     let cluster = Cluster::start(1);
     let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
     cli.done(["volume", "create", "/v", "--lease-limit", "2"]);
-    let mut read_twice = |path: &str| {
-        // The lease comes with a read after the lease on the volume, and after the recall.
-        while shell.ask(&format!("get {path}"))["source"] != "memory" {}
-        shell.ask("stats")["recalls"].as_u64().expect("a number")
-    };
+    // The first read may come before the lease on the volume.
+    let cache = |shell: &mut Shell, path: &str| while shell.ask(&format!("get {path}"))["source"] != "memory" {};
     for path in ["/v/a", "/v/b", "/v/c"] {
         cli.done(["put", path, "1"]);
     }
-    let recalls = [read_twice("/v/a"), read_twice("/v/b"), read_twice("/v/c")];
-    assert_eq!(recalls, [0, 0, 1]);
-    assert_eq!(shell.ask("get /v/b")["source"], "memory");
-    assert_eq!(shell.ask("get /v/a")["source"], "server", "its lease was the oldest");
+    cache(&mut shell, "/v/a");
+    cache(&mut shell, "/v/b");
+    assert_eq!(shell.ask("stats")["recalls"], 0);
+    cache(&mut shell, "/v/c");
+    while shell.ask("stats")["recalls"] == 0 {}
+    for (path, source) in [("/v/c", "memory"), ("/v/b", "memory"), ("/v/a", "server")] {
+        assert_eq!(shell.ask(&format!("get {path}"))["source"], source, "{path}");
+    }
     let stats = cli.done(["volume", "stats", "/v"]);
-    assert!(stats["object_leases"].as_u64() <= Some(2), "{stats}");
     assert!(stats["leases_recalled_for_room"].as_u64() >= Some(1), "{stats}");
-    assert!(stats["reads_without_room"].as_u64() >= Some(1), "{stats}");
     assert_eq!(cli.done(["volume", "show", "/v"])["lease_limit"], 2);
     let list = cli.run(["volume", "list"]);
     assert!(list.text().lines().any(|line| line.contains("  objects (at most 2)  ")), "{list:?}");
@@ -174,7 +173,7 @@ fn stats_of_volume_count_what_its_clients_did() {
     assert!(wait["longest_ms"].as_f64() > Some(0.0) && wait["p99_ms"].as_f64() <= wait["longest_ms"].as_f64());
     assert!(stats["reads_leased"].as_u64() >= Some(1) && stats["lease_bytes"].as_u64() > Some(0), "{stats}");
     assert!(stats["counted_for_ms"].is_u64(), "{stats}");
-    assert!(stats["heartbeats"].is_u64() && stats["mean_object_leases"].is_f64(), "{stats}");
+    assert!(stats["heartbeats_idle"].is_u64() && stats["mean_object_leases"].is_f64(), "{stats}");
     let text = cli.run(["volume", "stats", "/v"]);
     let row = text.text().lines().find(|line| line.starts_with("waits of writes for consents")).map(str::to_owned);
     assert!(row.is_some_and(|row| row.contains("  1  ") && row.ends_with("s")), "{text:?}");

@@ -72,7 +72,7 @@ impl Estimate {
                 term: settings.term().as_secs_f64(),
                 writes: per_second(counts.writes),
                 asking,
-                counted: per_second(counts.heartbeats),
+                counted: per_second(counts.renewals_alone) + per_second(counts.heartbeats_idle),
             },
             returns: per_second(counts.acquisitions) + per_second(counts.report_parts),
             settings,
@@ -133,8 +133,8 @@ impl CountedCopies {
         (copies, self.cycle(copies, term))
     }
 
-    /// The rates of each copy, if there are so many: with them as many leases end by writes as were
-    /// counted.
+    /// The rates of each copy, if the clients use `copies` of them. With these rates, writes end as
+    /// many leases as were counted.
     fn cycle(&self, copies: f64, term: CopyTerm) -> LeaseCycle {
         let (by_writes, reads) = (self.recalled + self.written, ratio(self.reads, copies));
         let of = |writes: f64| {
@@ -177,7 +177,7 @@ struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Heartbeats per second, if so many reads a second ask a server.
+    /// Heartbeats per second, if `asking` reads per second ask a server.
     fn predicted(&self, asking: f64) -> f64 {
         self.counted * ratio(self.interval(self.asking), self.interval(asking))
     }

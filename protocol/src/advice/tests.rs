@@ -47,7 +47,7 @@ fn assert_near(got: f64, expected: f64) {
 }
 
 /// What a leader counts in an hour of Gray and Cheriton's load without writes: 20 clients read
-/// 0.864 times a second, each its own file, with leases of so many seconds.
+/// 0.864 times a second, each its own file, with leases of `term` seconds.
 fn reads_alone(term: u64) -> VolumeStats {
     let reads = 20.0 * 0.864 * HOUR as f64;
     let asking = reads / (1.0 + 0.864 * term as f64);

@@ -33,6 +33,7 @@ impl Lessor {
         self.renewals.check()?;
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
         self.object_leases.check()?;
+        self.lease_limits_are_kept(state)?;
         self.counters.0.check(state)?;
         self.reads_wait_for_a_round()?;
         self.counts_match_requests_in_flight()?;

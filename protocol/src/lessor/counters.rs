@@ -57,6 +57,13 @@ impl CountedVolume {
         let millis = u64::try_from(now.since(noted_at).as_millis()).unwrap_or(u64::MAX);
         self.counts.object_lease_ms.saturating_add(object_leases.saturating_mul(millis))
     }
+
+    /// Notes the number of object leases in the volume now, and returns the counters.
+    fn with_leases(&mut self, object_leases: u64, now: Instant) -> &mut VolumeCounts {
+        self.counts.object_lease_ms = self.object_lease_ms(now);
+        self.object_leases = (now, object_leases);
+        &mut self.counts
+    }
 }
 
 /// The counters of all volumes. A volume without an entry has counted nothing.
@@ -87,9 +94,16 @@ impl VolumeCounters {
     }
 
     /// A read was answered. `validated` says whether the client's copy was confirmed, if it had
-    /// one.
-    pub(super) fn note_read(&mut self, volume: &NodePath, is_leased: bool, validated: Option<bool>) {
-        let counts = self.of(volume);
+    /// one. `object_leases` is the number of object leases in the volume now.
+    pub(super) fn note_read(
+        &mut self,
+        volume: &NodePath,
+        is_leased: bool,
+        validated: Option<bool>,
+        object_leases: u64,
+        now: Instant,
+    ) {
+        let counts = self.counted_volume(volume).with_leases(object_leases, now);
         *if is_leased { &mut counts.reads_leased } else { &mut counts.reads_unleased } += 1;
         counts.reads_validating += u64::from(validated.is_some());
         counts.reads_not_modified += u64::from(validated == Some(true));
@@ -112,9 +126,9 @@ impl VolumeCounters {
         *if is_alone { &mut counts.renewals_alone } else { &mut counts.renewals_piggybacked } += 1;
     }
 
-    /// A session with leases on these volumes sent a heartbeat.
-    pub(super) fn note_heartbeat<'a>(&mut self, volumes: impl Iterator<Item = &'a NodePath>) {
-        volumes.for_each(|volume| self.of(volume).heartbeats += 1);
+    /// A session with leases on these volumes sent a heartbeat that renews none.
+    pub(super) fn note_idle_heartbeat<'a>(&mut self, volumes: impl Iterator<Item = &'a NodePath>) {
+        volumes.for_each(|volume| self.of(volume).heartbeats_idle += 1);
     }
 
     /// A session got a new lease on the volume.
@@ -132,12 +146,7 @@ impl VolumeCounters {
         volumes.iter().for_each(|volume| self.of(volume).recalls += 1);
     }
 
-    /// A read got no lease, because the volume was at its lease limit.
-    pub(super) fn note_without_room(&mut self, volume: &NodePath) {
-        self.of(volume).reads_without_room += 1;
-    }
-
-    /// So many leases were recalled to keep the volume's lease limit.
+    /// Leases were recalled from a session to keep the volume's lease limit.
     pub(super) fn note_recalled_for_room(&mut self, volume: &NodePath, leases: usize) {
         self.of(volume).leases_recalled_for_room += leases as u64;
     }
@@ -151,16 +160,10 @@ impl VolumeCounters {
         }
     }
 
-    /// There are so many object leases in the volume now.
-    pub(super) fn note_object_leases(&mut self, volume: &NodePath, object_leases: u64, now: Instant) {
-        let counted = self.counted_volume(volume);
-        counted.counts.object_lease_ms = counted.object_lease_ms(now);
-        counted.object_leases = (now, object_leases);
-    }
-
-    /// A write of a client arrived. The writer has a lease on what it writes, or has none.
-    pub(super) fn note_write(&mut self, volume: &NodePath, is_holder: bool) {
-        let counts = self.of(volume);
+    /// A write of a client arrived. `is_holder` says whether the writer has a lease on the data of
+    /// the written node. `object_leases` is the number of object leases in the volume now.
+    pub(super) fn note_write(&mut self, volume: &NodePath, is_holder: bool, object_leases: u64, now: Instant) {
+        let counts = self.counted_volume(volume).with_leases(object_leases, now);
         counts.writes += 1;
         counts.writes_by_holders += u64::from(is_holder);
     }

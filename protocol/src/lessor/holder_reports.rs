@@ -35,8 +35,6 @@ impl Lessor {
             reached(Bound::ObjectLeases);
             return;
         }
-        let settings = cx.state.volume(volume).map(|volume| volume.settings);
-        let has_limit = settings.is_some_and(|settings| settings.lease_limit().is_some());
         for object in objects.iter().filter(|object| cx.state.volume_of(&object.path).0 == volume) {
             self.object_leases.add(
                 volume,
@@ -46,9 +44,7 @@ impl Lessor {
                 most,
                 cx.state,
             );
-            if has_limit {
-                self.object_leases.note_limited(volume, object, session);
-            }
+            self.note_recorded(volume, object, session, cx.state);
         }
         self.object_leases.add_report_part(volume, session, *part, *parts);
     }

@@ -129,7 +129,7 @@ impl Lessor {
             volume_leases: totals.tracks,
             object_leases: totals.entries,
             covering_sessions: totals.coverings,
-            lease_bytes: totals.bytes(),
+            lease_bytes: self.object_leases.bytes_in(path),
             counts,
         })
     }

@@ -1,110 +1,92 @@
-//! The [lease limit](crate::volume::VolumeSettings::lease_limit) of a volume: at the limit, the
-//! leader recalls the least recently granted leases (Cao and Liu 1998).
+//! The [lease limit](crate::volume::VolumeSettings::lease_limit) of a volume: beyond it, the leader
+//! recalls the leases that end first (Cao and Liu 1998).
 //!
-//! A leader may refuse an object lease, and may recall one, whenever it wishes. So no limit makes a
-//! read stale (S3), and no rule depends on this module. It does not know which leases are in
-//! memory: the [object leases](super::object_leases) do.
+//! A leader may recall an object lease whenever it wishes. So no limit makes a read stale (S2, S3),
+//! and no rule depends on this module. It does not know which leases are in memory: the
+//! [object leases](super::object_leases) do.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::BTreeMap;
 
-use super::{Lessor, StepContext, recalls::RECALL_RESEND_INTERVAL};
+use super::{Lessor, StepContext};
 use crate::{
-    id::{SessionId, Stamp},
-    object::ObjectSet,
+    id::SessionId,
+    object::{Object, ObjectSet},
     path::NodePath,
     reached::{Bound, reached},
-    time::Instant,
-    volume::VolumeSettings,
+    state::State,
 };
 
-/// The most leases that are recalled at once to make room. An eighth of a small limit is less.
-const BATCH_LEASES: usize = 64;
-const BATCHES_PER_LIMIT: u32 = 8;
+/// The most leases that one step takes out of the order: a step stays short. Later steps take
+/// others.
+const TAKEN_PER_STEP: usize = 1024;
 
-/// If a batch of recalls has no complete answer by then, the next batch may follow: a client that
-/// is gone answers none.
-const BATCH_PATIENCE: Duration = RECALL_RESEND_INTERVAL;
-
-/// The volumes that need room, and the last recalls that were to make some.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct LeaseLimits {
-    /// The volumes in which this step has refused a lease.
-    full: BTreeSet<NodePath>,
-    batches: BTreeMap<NodePath, Batch>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Batch {
-    sent: Instant,
-    recalls: Vec<(SessionId, Stamp)>,
-}
-
-impl LeaseLimits {
-    /// A volume was created, changed or removed: it has no leases in memory.
-    pub(super) fn forget(&mut self, volume: &NodePath) {
-        self.full.remove(volume);
-        self.batches.remove(volume);
-    }
-
-    /// The number of volumes with recalls.
-    #[cfg(test)]
-    pub(super) fn size(&self) -> usize {
-        self.batches.len()
-    }
-}
+/// Beyond the excess, the leader recalls an eighth of the limit, but at most this many leases. Then
+/// the leases of one session share a recall.
+const AHEAD: usize = 64;
 
 impl Lessor {
-    /// Whether the volume has as many object leases as its limit allows. Then the end of this step
-    /// recalls some.
-    pub(super) fn is_at_lease_limit(&mut self, volume: &NodePath, settings: &VolumeSettings) -> bool {
-        let Some(limit) = settings.lease_limit() else { return false };
-        let is_full = self.object_leases.totals_in(volume).entries >= u64::from(limit);
-        if is_full {
+    /// Notes that an object lease was recorded. If its volume is beyond its lease limit now, this
+    /// step or a later one recalls some.
+    pub(super) fn note_recorded(&mut self, volume: &NodePath, object: &Object, session: SessionId, state: &State) {
+        let Some(limit) = lease_limit(volume, state) else { return };
+        if self.object_leases.put_in_order(volume, object, session) > limit {
+            self.over_lease_limit.insert(volume.clone());
+        }
+    }
+
+    /// Recalls leases of the volumes that are beyond their limits.
+    pub(super) fn keep_lease_limits(&mut self, cx: &mut StepContext<'_>) {
+        let mut most = TAKEN_PER_STEP;
+        while most > 0
+            && let Some(volume) = self.over_lease_limit.pop_first()
+        {
+            let Some(limit) = lease_limit(&volume, cx.state) else { continue };
+            let excess = self.object_leases.ordered_in(&volume).saturating_sub(limit);
+            if excess == 0 {
+                continue;
+            }
             reached(Bound::LeaseLimit);
-            self.lease_limits.full.insert(volume.clone());
-        }
-        is_full
-    }
-
-    /// Recalls the least recently granted leases of the volumes that need room: one batch for each
-    /// volume, unless the last one is still unanswered.
-    pub(super) fn make_room(&mut self, cx: &mut StepContext<'_>) {
-        for volume in std::mem::take(&mut self.lease_limits.full) {
-            let limit = cx.state.volume(&volume).and_then(|volume| volume.settings.lease_limit());
-            let (Some(limit), false) = (limit, self.is_batch_unanswered(&volume, cx)) else { continue };
-            let share = usize::try_from(limit.div_ceil(BATCHES_PER_LIMIT)).unwrap_or(BATCH_LEASES);
-            let most = share.min(BATCH_LEASES);
-            let recalls = self.recall_oldest(&volume, most, cx);
-            self.lease_limits.batches.insert(volume, Batch { sent: cx.now, recalls });
-        }
-    }
-
-    fn is_batch_unanswered(&self, volume: &NodePath, cx: &StepContext<'_>) -> bool {
-        let Some(batch) = self.lease_limits.batches.get(volume) else { return false };
-        let is_unanswered = |(session, stamp): &(SessionId, Stamp)| {
-            self.recall_channels.get(session).is_some_and(|channel| channel.recalled(*stamp).is_some())
-        };
-        cx.now.since(batch.sent) < BATCH_PATIENCE && batch.recalls.iter().any(is_unanswered)
-    }
-
-    /// Recalls up to `most` leases. The leases of one session share a recall.
-    fn recall_oldest(&mut self, volume: &NodePath, most: usize, cx: &mut StepContext<'_>) -> Vec<(SessionId, Stamp)> {
-        let Some(epoch) = self.epoch else { return Vec::new() };
-        let mut by_session = BTreeMap::<SessionId, Vec<ObjectSet>>::new();
-        for (object, session) in self.object_leases.make_room(volume, most, self.clock.expiry_time()) {
-            by_session.entry(session).or_default().push(ObjectSet::One(object));
-        }
-        let mut recalls = Vec::new();
-        for (session, sets) in by_session {
-            for sets in sets.chunks(self.config.bounds.recall_sets_max.max(1)) {
-                self.counters.0.note_recalled_for_room(volume, sets.len());
-                let stamp = self.recall_sets(session, epoch, sets.to_vec(), vec![volume.clone()], cx);
-                recalls.push((session, stamp));
+            let taken = excess.saturating_add((limit / 8).min(AHEAD)).min(most);
+            most -= taken;
+            self.recall_first(&volume, taken, cx);
+            if taken < excess {
+                self.over_lease_limit.insert(volume);
             }
         }
-        recalls
     }
+
+    /// Takes so many leases out of the order, and recalls those that have not ended. The leases of
+    /// one session share a recall.
+    fn recall_first(&mut self, volume: &NodePath, taken: usize, cx: &mut StepContext<'_>) {
+        let Some(epoch) = self.epoch else { return };
+        let mut by_session = BTreeMap::<SessionId, Vec<ObjectSet>>::new();
+        for (object, session) in self.object_leases.take_first(volume, taken, self.clock.expiry_time()) {
+            by_session.entry(session).or_default().push(ObjectSet::One(object));
+        }
+        for (session, sets) in by_session {
+            self.counters.0.note_recalled_for_room(volume, sets.len());
+            for sets in sets.chunks(self.config.bounds.recall_sets_max.max(1)) {
+                self.recall_sets(session, epoch, sets.to_vec(), vec![volume.clone()], cx);
+            }
+        }
+    }
+
+    /// Clients keep no more leases of a volume than its limit, apart from leases that a later step
+    /// will recall.
+    pub(super) fn lease_limits_are_kept(&self, state: &State) -> Result<(), String> {
+        for (volume, _) in state.volumes_below(&NodePath::root()).chain([state.volume_of(&NodePath::root())]) {
+            let (Some(limit), kept) = (lease_limit(volume, state), self.object_leases.ordered_in(volume)) else {
+                continue;
+            };
+            if kept > limit && !self.over_lease_limit.contains(volume) {
+                return Err(format!("clients keep {kept} leases of {volume}: expected at most {limit}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lease_limit(volume: &NodePath, state: &State) -> Option<usize> {
+    let limit = state.volume(volume)?.settings.lease_limit()?;
+    Some(usize::try_from(limit).unwrap_or(usize::MAX))
 }

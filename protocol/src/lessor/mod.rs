@@ -78,7 +78,6 @@ use crate::{
 use clock::ClusterClock;
 use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
-use lease_limits::LeaseLimits;
 use leases::LeaseEnds;
 use locks::AwaitedLocks;
 use object_leases::ObjectLeases;
@@ -189,7 +188,8 @@ pub struct Lessor {
     tick: Duration,
     lease_ends: LeaseEnds,
     object_leases: ObjectLeases,
-    lease_limits: LeaseLimits,
+    /// The volumes that have more object leases than their limits allow, or had.
+    over_lease_limit: BTreeSet<NodePath>,
     coverings: CoveringNumber,
     recall_channels: BTreeMap<SessionId, RecallChannel>,
     awaited_locks: AwaitedLocks,
@@ -250,7 +250,7 @@ impl Lessor {
             clock: ClusterClock::new(state.cluster_time(), now),
             lease_ends: LeaseEnds::new(config.bounds.departed_max),
             object_leases: ObjectLeases::default(),
-            lease_limits: LeaseLimits::default(),
+            over_lease_limit: BTreeSet::new(),
             coverings: CoveringNumber::default(),
             recall_channels: BTreeMap::new(),
             awaited_locks: AwaitedLocks::default(),
@@ -308,7 +308,7 @@ impl Lessor {
             self.answer_proven(&mut cx);
         }
         self.answer_renewals(&mut cx);
-        self.make_room(&mut cx);
+        self.keep_lease_limits(&mut cx);
         self.run_timers(&mut cx);
         self.serve_watches(&mut cx);
         cx.effects
@@ -326,6 +326,7 @@ impl Lessor {
         let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watches.is_behind() || self.object_leases.is_tidying() || !self.proven_reads.is_empty();
         let is_behind = is_behind || self.renewals.are_ready(now) || self.may_remove_orphans();
+        let is_behind = is_behind || !self.over_lease_limit.is_empty();
         let waits = self.writes.next_expiry().map_or(until, |deadline| deadline.since(ending));
         let answers = self.renewals.next_deadline().map_or(until, |deadline| deadline.since(now));
         let until = if is_behind { Duration::ZERO } else { until.min(waits).min(answers) };

@@ -154,16 +154,12 @@ impl Lessor {
         if end.is_end_proposed || end.incarnation != track.incarnation || is_blocked || is_write_leased {
             return None;
         }
-        let incarnation = track.incarnation;
-        let is_new = track.tracking != CopyTracking::Covering && self.object_leases.lease(object, session).is_none();
-        if is_new && self.object_leases.len() >= self.config.bounds.object_leases_max {
+        let is_full = self.object_leases.len() >= self.config.bounds.object_leases_max;
+        if is_full && track.tracking != CopyTracking::Covering && self.object_leases.lease(object, session).is_none() {
             reached(Bound::ObjectLeases);
             return None;
         }
-        if is_new && self.is_at_lease_limit(volume, &settings.settings) {
-            self.counters.0.note_without_room(volume);
-            return None;
-        }
+        let incarnation = track.incarnation;
         let stamp = self.recall_channels.entry(session).or_default().stamp_grant(self.epoch?);
         let wait = if self.planted(Bug::ObjectLeaseWithoutMargin) {
             term
@@ -174,9 +170,7 @@ impl Lessor {
         let lease = ObjectLease { expires_at, source: GrantSource::granted(stamp.sequence) };
         let most = self.config.limits.session_objects_max;
         self.object_leases.add(volume, object, session, lease, most, cx.state);
-        if settings.settings.lease_limit().is_some() {
-            self.object_leases.note_limited(volume, object, session);
-        }
+        self.note_recorded(volume, object, session, cx.state);
         Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span: term })
     }
 

@@ -120,9 +120,8 @@ impl Lessor {
         let grant = self.grant(requester.session, object, request, cx);
         let (volume, settings) = cx.state.volume_of(&object.path);
         let (volume, offer) = (volume.clone(), settings.settings.offer());
-        self.counters.0.note_read(&volume, grant.is_some(), known.map(|_| is_unchanged));
-        let object_leases = self.object_leases.totals_in(&volume).entries;
-        self.counters.0.note_object_leases(&volume, object_leases, cx.now);
+        let (validated, object_leases) = (known.map(|_| is_unchanged), self.object_leases.totals_in(&volume).entries);
+        self.counters.0.note_read(&volume, grant.is_some(), validated, object_leases, cx.now);
         let answer = ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() };
         self.reply(requester, Ok(Answer::Read(answer)), cx);
     }

@@ -74,11 +74,11 @@ impl Lessor {
         // Renewals count from the arrival, not from the answer. They come after the consents,
         // because an unanswered recall limits them (S5).
         let is_alone = matches!(body, Body::Heartbeat(_));
-        requester.renewed = self.renew_all(session, header.renew, is_alone, cx);
-        if is_alone {
+        if is_alone && header.renew.is_empty() {
             let volumes = self.lease_ends.of(session).take(RENEWALS_MAX).filter_map(LeaseKey::volume);
-            self.counters.0.note_heartbeat(volumes.filter(|volume| cx.state.volume(volume).is_some()));
+            self.counters.0.note_idle_heartbeat(volumes.filter(|volume| cx.state.volume(volume).is_some()));
         }
+        requester.renewed = self.renew_all(session, header.renew, is_alone, cx);
         if *body != Body::Register {
             self.resend_recalls(session, RECALL_RESEND_INTERVAL, cx);
         }

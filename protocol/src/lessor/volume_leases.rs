@@ -153,7 +153,6 @@ impl Lessor {
     /// lessor has recalled all copies. If the volume was removed, the leases on it have ended. Else
     /// its new settings say how to track them.
     pub(super) fn reset_volume_copies(&mut self, top: &NodePath, state: &State) {
-        self.lease_limits.forget(top);
         let subtree = ObjectSet::Subtree(top.clone());
         for session in self.object_leases.sessions_in(&subtree, self.clock.expiry_time()) {
             let granted = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);

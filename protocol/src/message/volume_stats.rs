@@ -48,9 +48,6 @@ pub struct VolumeCounts {
     pub reads_leased: u64,
     /// Reads of objects that were answered without an object lease.
     pub reads_unleased: u64,
-    /// Reads and writes of new objects that brought no object lease because the volume was at its
-    /// [lease limit](crate::volume::VolumeSettings::lease_limit).
-    pub reads_without_room: u64,
     /// Reads of both kinds by clients that had a copy, which they could no longer use.
     pub reads_validating: u64,
     /// Those of them that were answered with *not modified*: they validated a copy.
@@ -64,9 +61,9 @@ pub struct VolumeCounts {
     pub renewals_alone: u64,
     /// Renewals that were piggybacked on other requests.
     pub renewals_piggybacked: u64,
-    /// Heartbeats of sessions with a lease on the volume, also those that renew none. A heartbeat
-    /// of a session with leases on several volumes counts in each.
-    pub heartbeats: u64,
+    /// Heartbeats that renew no lease, of sessions with a lease on the volume: they only compare
+    /// clocks. A heartbeat of a session with leases on several volumes counts in each.
+    pub heartbeats_idle: u64,
     /// New leases on the volume, by requests of their own.
     pub acquisitions: u64,
     /// Parts of holder reports about leases on the volume.
@@ -74,7 +71,8 @@ pub struct VolumeCounts {
     /// Recalls from sessions with leases on the volume. A recall that is sent again counts once. A
     /// recall of copies in several volumes counts in each.
     pub recalls: u64,
-    /// Object leases that the leader recalled to keep the volume's lease limit.
+    /// Object leases that the leader recalled to keep the volume's
+    /// [lease limit](crate::volume::VolumeSettings::lease_limit).
     pub leases_recalled_for_room: u64,
     /// The consents to these recalls, and the times from the recall to the consent.
     pub consents: SpanCounts,

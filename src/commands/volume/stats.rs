@@ -24,14 +24,13 @@ pub(super) struct VolumeStatsAnswer {
     lease_bytes: u64,
     reads_leased: u64,
     reads_unleased: u64,
-    reads_without_room: u64,
     reads_validating: u64,
     reads_not_modified: u64,
     reads_from_memory: u64,
     list_pages: u64,
     renewals_alone: u64,
     renewals_piggybacked: u64,
-    heartbeats: u64,
+    heartbeats_idle: u64,
     acquisitions: u64,
     report_parts: u64,
     recalls: u64,
@@ -104,14 +103,13 @@ impl From<VolumeStats> for VolumeStatsAnswer {
             lease_bytes: stats.lease_bytes,
             reads_leased: counts.reads_leased,
             reads_unleased: counts.reads_unleased,
-            reads_without_room: counts.reads_without_room,
             reads_validating: counts.reads_validating,
             reads_not_modified: counts.reads_not_modified,
             reads_from_memory: counts.reads_from_memory,
             list_pages: counts.list_pages,
             renewals_alone: counts.renewals_alone,
             renewals_piggybacked: counts.renewals_piggybacked,
-            heartbeats: counts.heartbeats,
+            heartbeats_idle: counts.heartbeats_idle,
             acquisitions: counts.acquisitions,
             report_parts: counts.report_parts,
             recalls: counts.recalls,
@@ -157,18 +155,17 @@ fn counted(counted_for: Duration, counts: &VolumeCounts) -> Table {
     };
     count("reads with a lease", counts.reads_leased);
     count("reads without a lease", counts.reads_unleased);
-    count("no lease: at the lease limit", counts.reads_without_room);
     count("of the reads: with an old copy", counts.reads_validating);
     count("of these: not modified", counts.reads_not_modified);
     count("reads from memory, as reported", counts.reads_from_memory);
     count("pages of lists", counts.list_pages);
     count("renewals by heartbeats", counts.renewals_alone);
     count("renewals piggybacked", counts.renewals_piggybacked);
-    count("heartbeats", counts.heartbeats);
+    count("heartbeats that renew none", counts.heartbeats_idle);
     count("new volume leases", counts.acquisitions);
     count("parts of holder reports", counts.report_parts);
     count("recalls", counts.recalls);
-    count("leases recalled to make room", counts.leases_recalled_for_room);
+    count("leases recalled: lease limit", counts.leases_recalled_for_room);
     count("writes", counts.writes);
     count("of them by holders", counts.writes_by_holders);
     let WaitCounts { consent, volume_lease, object_lease, earlier_write } = &counts.waits;

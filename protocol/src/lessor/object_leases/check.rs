@@ -19,7 +19,7 @@ impl ObjectLeases {
         }
         self.entries.check()?;
         self.tracks.check(&entries)?;
-        self.grant_order.check(|(object, session)| self.entries.get(object, *session).is_some())?;
+        self.end_order.check(|(object, session)| self.entries.get(object, *session).is_some())?;
         self.sums.check(self.entries.iter())
     }
 }

@@ -98,6 +98,15 @@ impl LeaseEntries {
         self.leases.get(&(object.clone(), session))
     }
 
+    /// The entry with its key, whose path shares its text with the node.
+    pub(super) fn get_key_value(
+        &self,
+        object: &Object,
+        session: SessionId,
+    ) -> Option<(&(Object, SessionId), &LeaseEntry)> {
+        self.leases.get_key_value(&(object.clone(), session))
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Object, SessionId, &LeaseEntry)> {
         self.leases.iter().map(|((object, session), entry)| (object, *session, entry))
     }

@@ -15,13 +15,13 @@
 //! # The tables
 //!
 //! [`ObjectLeases`] owns five groups of tables, and changes them together. Each group keeps its own
-//! indexes in step: `tracks`, `entries`, `sums`, `drops` and `grant_order`. `holders` answers who
+//! indexes in step: `tracks`, `entries`, `sums`, `drops` and `end_order`. `holders` answers who
 //! may hold copies, and `check` says how the tables agree.
 
 mod check;
 mod drops;
+mod end_order;
 mod entries;
-mod grant_order;
 mod holders;
 mod sums;
 mod tracks;
@@ -39,8 +39,8 @@ use crate::{
 
 use self::{
     drops::{DropKey, PendingDrop, PendingDrops},
+    end_order::EndOrder,
     entries::{LeaseEntries, LeaseEntry},
-    grant_order::GrantOrder,
     sums::SubtreeSums,
     tracks::{TrackKey, VolumeTracks},
 };
@@ -63,7 +63,7 @@ pub(super) struct ObjectLeases {
     entries: LeaseEntries,
     sums: SubtreeSums,
     drops: PendingDrops,
-    grant_order: GrantOrder,
+    end_order: EndOrder,
 }
 
 impl ObjectLeases {
@@ -178,28 +178,40 @@ impl ObjectLeases {
         self.entries.add(object, session, entry);
     }
 
-    /// Notes that a recorded lease of a volume with a lease limit was granted just now.
-    pub(super) fn note_limited(&mut self, volume: &NodePath, object: &Object, session: SessionId) {
-        if self.entries.get(object, session).is_some() {
-            self.grant_order.note_grant(volume, object, session);
+    /// Puts a recorded lease of a volume with a lease limit in the order of ends. Returns how many
+    /// leases of the volume are in the order then.
+    pub(super) fn put_in_order(&mut self, volume: &NodePath, object: &Object, session: SessionId) -> usize {
+        if let Some((lease, entry)) = self.entries.get_key_value(object, session) {
+            self.end_order.insert(volume, lease.clone(), entry.lease.expires_at);
         }
+        self.end_order.count_in(volume)
     }
 
-    /// Makes room in a volume with a lease limit. It looks at the `most` least recently granted
-    /// leases. Those that have ended are removed. It returns the others: they must be recalled.
-    pub(super) fn make_room(&mut self, volume: &NodePath, most: usize, now: ClusterTime) -> Vec<(Object, SessionId)> {
-        let oldest: Vec<_> = self.grant_order.oldest_in(volume).take(most).cloned().collect();
-        let mut to_recall = Vec::new();
-        for (object, session) in oldest {
-            match self.lease(&object, session) {
-                Some(lease) if lease.expires_at > now => {
-                    self.grant_order.remove(&object, session);
-                    to_recall.push((object, session));
-                }
-                _ => self.remove(&object, session),
+    /// How many leases of the volume are in the order of ends: those that clients may keep.
+    pub(super) fn ordered_in(&self, volume: &NodePath) -> usize {
+        self.end_order.count_in(volume)
+    }
+
+    /// Takes the leases that end first out of the order, at most so many. Those that have ended, or
+    /// are invalid, are removed from memory. It returns the others: they must be recalled.
+    pub(super) fn take_first(&mut self, volume: &NodePath, most: usize, now: ClusterTime) -> Vec<(Object, SessionId)> {
+        let mut first: Vec<_> = self.end_order.first_in(volume).take(most).cloned().collect();
+        first.retain(|lease| {
+            let (object, session) = lease;
+            let is_live = self.lease(object, *session).is_some_and(|lease| lease.expires_at > now);
+            match is_live {
+                true => self.end_order.remove(lease),
+                false => self.remove(object, *session),
             }
-        }
-        to_recall
+            is_live
+        });
+        first
+    }
+
+    /// About how many bytes of memory the leases of a volume take: for operators only.
+    pub(super) fn bytes_in(&self, volume: &NodePath) -> u64 {
+        let ordered = (self.ordered_in(volume) * EndOrder::LEASE_BYTES * TrackTotals::ROOM) as u64;
+        self.totals_in(volume).bytes() + ordered
     }
 
     fn is_full(&self, key: &TrackKey, most: usize) -> bool {
@@ -214,7 +226,9 @@ impl ObjectLeases {
     fn remove(&mut self, object: &Object, session: SessionId) {
         let Some(LeaseEntry { under, .. }) = self.entries.remove(object, session) else { return };
         visit(1);
-        self.grant_order.remove(object, session);
+        if !self.end_order.is_empty() {
+            self.end_order.remove(&(object.clone(), session));
+        }
         self.sums.remove(&object.path, session, under);
         self.tracks.uncount_entry(under);
     }
@@ -308,7 +322,7 @@ impl ObjectLeases {
         sizes.extend(self.entries.sizes());
         sizes.extend(self.sums.sizes());
         sizes.push(("pending drops", self.drops.len()));
-        sizes.push(("leases in the order of grants", self.grant_order.len()));
+        sizes.push(("leases in the order of ends", self.end_order.len()));
         sizes
     }
 }

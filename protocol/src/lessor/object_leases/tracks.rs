@@ -82,10 +82,10 @@ impl TrackTotals {
     /// beside many leases. Paths share their text with the nodes.
     const ENTRY_BYTES: usize = size_of::<((Object, SessionId), LeaseEntry)>() + size_of::<Object>();
     /// A B-tree that fills up in order leaves its nodes about half full.
-    const ROOM: usize = 2;
+    pub(super) const ROOM: usize = 2;
 
     /// About how many bytes of memory they take: for operators only.
-    pub(in crate::lessor) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let all = [
             (self.tracks, Self::TRACK_BYTES),
             (self.coverings, Self::COVERING_BYTES),

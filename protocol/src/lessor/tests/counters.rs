@@ -104,10 +104,10 @@ fn writes_and_leases_are_counted_for_advice() {
     assert_eq!((counts.acquisitions, counts.object_lease_ms), (1, 2 * 100), "two leases for 100 ms");
     world.request(holder, Body::Heartbeat(Default::default()));
     let counts = world.counts();
-    assert_eq!((counts.heartbeats, counts.renewals_alone), (1, 0), "it names no lease");
+    assert_eq!((counts.heartbeats_idle, counts.renewals_alone), (1, 0), "it names no lease");
     let unleased = world.session();
     world.request(unleased, Body::Heartbeat(Default::default()));
-    assert_eq!(world.counts().heartbeats, 1, "the session has no lease on the volume");
+    assert_eq!(world.counts().heartbeats_idle, 1, "the session has no lease on the volume");
 }
 
 #[test]

@@ -86,8 +86,7 @@ impl Lessor {
         let lease = path.and_then(|path| self.object_leases.lease(&Object::data(path.clone()), writer));
         let is_holder = lease.is_some_and(|lease| lease.expires_at > self.clock.expiry_time());
         let object_leases = self.object_leases.totals_in(volume).entries;
-        self.counters.0.note_write(volume, is_holder);
-        self.counters.0.note_object_leases(volume, object_leases, cx.now);
+        self.counters.0.note_write(volume, is_holder, object_leases, cx.now);
     }
 
     /// The objects for which the lessor gathers consents, except the nodes of a revoked lease.
