@@ -224,6 +224,8 @@ bounds! {
     RemovedNodes: "REMOVED_NODES_MAX",
     /// As above.
     LocksPerNode: "LOCKS_PER_NODE_MAX",
+    /// The unanswered recalls of a session that gets object leases in a volume with a lease limit.
+    Unanswered: "UNANSWERED_MAX",
     /// The [lease limit](crate::volume::VolumeSettings::lease_limit) of a volume.
     LeaseLimit: "lease_limit",
     /// A limit of a volume's [`Quota`](crate::quota::Quota), like the next one.
@@ -239,6 +241,7 @@ bounds! {
 pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
     (Bound::CachedReads, "lessor::tests::headers::request_with_a_list_too_long_changes_nothing"),
+    (Bound::Unanswered, "lessor::tests::lease_limits::session_that_answers_no_recall_gets_no_further_lease"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),

@@ -159,6 +159,7 @@ fn because(recommendation: &Recommendation, present: ObjectTerm, workload: &Meas
         ),
     };
     match workload.writes_counted {
+        0 => format!("{reason}. No write was counted, so the messages for recalls are not known"),
         writes @ 1..FEW_WRITES => {
             let uncertain = percent((writes as f64).sqrt().recip());
             format!("{reason}. From {writes} writes, the messages for recalls are uncertain by {uncertain}")
@@ -182,7 +183,11 @@ fn no_advice(reason: NoPrediction) -> String {
         NoPrediction::NotTracked => "the formula needs --tracking objects".to_owned(),
         NoPrediction::WritesWait => "the formula needs --on-write recall".to_owned(),
         NoPrediction::SomeReadsGetLeases => "the formula needs --grants all".to_owned(),
-        NoPrediction::LeaseLimit => "the formula needs a lease limit that is not reached".to_owned(),
+        NoPrediction::LeaseLimit => {
+            "leases were recalled for the lease limit, and the formula does not cover that; raise \
+                                     --lease-limit, and ask again after a minute"
+                .to_owned()
+        }
         _ => "the formula does not cover these settings".to_owned(),
     };
     format!("no advice: {reason}")

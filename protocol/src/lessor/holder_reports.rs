@@ -26,6 +26,7 @@ impl Lessor {
         if track.incarnation != *incarnation || number != *covering {
             return;
         }
+        self.counters.0.note_report_part(volume);
         // The report does not name the grant of each copy. The last grant to the session is an
         // upper bound (S2, S2w).
         let sequence = self.recall_channels.get(&session).map_or(0, RecallChannel::last_grant);
@@ -36,15 +37,10 @@ impl Lessor {
             return;
         }
         for object in objects.iter().filter(|object| cx.state.volume_of(&object.path).0 == volume) {
-            self.object_leases.add(
-                volume,
-                object,
-                session,
-                ObjectLease { expires_at, source: GrantSource::reported(sequence) },
-                most,
-                cx.state,
-            );
-            self.note_recorded(volume, object, session, cx.state);
+            let lease = ObjectLease { expires_at, source: GrantSource::reported(sequence) };
+            if self.object_leases.add(volume, object, session, lease, most, cx.state) {
+                self.note_recorded(volume, object, session, cx.state);
+            }
         }
         self.object_leases.add_report_part(volume, session, *part, *parts);
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lessor, StepContext};
+use super::{Lessor, StepContext, recalls::RecallChannel};
 use crate::{
     id::SessionId,
     object::{Object, ObjectSet},
@@ -24,12 +24,34 @@ const TAKEN_PER_STEP: usize = 1024;
 /// the leases of one session share a recall.
 const AHEAD: usize = 64;
 
+/// The most unanswered recalls of a session that gets an object lease in a volume with a lease
+/// limit. The leader remembers each of them.
+const UNANSWERED_MAX: usize = 1024;
+
 impl Lessor {
+    /// Whether the session may get an object lease in a volume with a lease limit. A session that
+    /// answers no recalls gets none, because each further lease could cost a further recall.
+    pub(super) fn answers_recalls(&self, session: SessionId) -> bool {
+        let unanswered = self.recall_channels.get(&session).map_or(0, RecallChannel::unanswered);
+        if unanswered >= UNANSWERED_MAX {
+            reached(Bound::Unanswered);
+        }
+        unanswered < UNANSWERED_MAX
+    }
+
     /// Notes that an object lease was recorded. If its volume is beyond its lease limit now, this
     /// step or a later one recalls some.
     pub(super) fn note_recorded(&mut self, volume: &NodePath, object: &Object, session: SessionId, state: &State) {
-        let Some(limit) = lease_limit(volume, state) else { return };
-        if self.object_leases.put_in_order(volume, object, session) > limit {
+        if lease_limit(volume, state).is_some() {
+            self.object_leases.put_in_order(volume, object, session);
+            self.check_lease_limit(volume, state);
+        }
+    }
+
+    /// If the volume is beyond its lease limit, this step or a later one recalls some leases. After
+    /// a change of settings, ended or dropped leases can still be in the order.
+    pub(super) fn check_lease_limit(&mut self, volume: &NodePath, state: &State) {
+        if lease_limit(volume, state).is_some_and(|limit| self.object_leases.ordered_in(volume) > limit) {
             self.over_lease_limit.insert(volume.clone());
         }
     }

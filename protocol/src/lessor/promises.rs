@@ -159,6 +159,9 @@ impl Lessor {
             reached(Bound::ObjectLeases);
             return None;
         }
+        if settings.settings.lease_limit().is_some() && !self.answers_recalls(session) {
+            return None;
+        }
         let incarnation = track.incarnation;
         let stamp = self.recall_channels.entry(session).or_default().stamp_grant(self.epoch?);
         let wait = if self.planted(Bug::ObjectLeaseWithoutMargin) {
@@ -169,8 +172,9 @@ impl Lessor {
         let expires_at = self.clock.expiry_time().after(wait);
         let lease = ObjectLease { expires_at, source: GrantSource::granted(stamp.sequence) };
         let most = self.config.limits.session_objects_max;
-        self.object_leases.add(volume, object, session, lease, most, cx.state);
-        self.note_recorded(volume, object, session, cx.state);
+        if self.object_leases.add(volume, object, session, lease, most, cx.state) {
+            self.note_recorded(volume, object, session, cx.state);
+        }
         Some(Grant { stamp, volume: volume.clone(), incarnation, generation: settings.generation, span: term })
     }
 

@@ -199,6 +199,11 @@ impl RecallChannel {
         Some(unanswered.recall.clone())
     }
 
+    /// The number of unanswered recalls.
+    pub(super) fn unanswered(&self) -> usize {
+        self.unanswered.len()
+    }
+
     /// When the oldest unanswered recall was made (S5).
     pub(super) fn unanswered_since(&self) -> Option<Instant> {
         self.unanswered.values().next().map(|unanswered| unanswered.since)

@@ -134,9 +134,6 @@ impl Lessor {
             Body::Write { write, dropped, seen } => self.write(requester, numbers, write, (dropped, seen), cx),
             Body::AwaitLocks { locks } => self.await_locks(requester, locks, cx),
             Body::HolderReport(part) => {
-                if cx.state.volume(&part.volume).is_some() {
-                    self.counters.0.note_report_part(&part.volume);
-                }
                 self.add_holder_report_part(session, &part, cx);
                 self.reply(&requester, Ok(Answer::ReportReceived), cx);
             }

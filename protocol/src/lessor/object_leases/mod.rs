@@ -146,7 +146,7 @@ impl ObjectLeases {
     }
 
     /// Records an object lease. If the volume lease would have more than `most`, the session
-    /// becomes covering instead.
+    /// becomes covering instead. Returns whether the lease was recorded.
     pub(super) fn add(
         &mut self,
         volume: &NodePath,
@@ -155,13 +155,14 @@ impl ObjectLeases {
         lease: ObjectLease,
         most: usize,
         state: &State,
-    ) {
+    ) -> bool {
         let key = (volume.clone(), session);
-        let Some(track) = self.tracks.get(&key).filter(|track| track.is_recorded()) else { return };
+        let Some(track) = self.tracks.get(&key).filter(|track| track.is_recorded()) else { return false };
         let under = track.incarnation;
         if let Some(known) = self.entries.get(object, session).copied() {
             if known.under == under && self.is_live(&object.path, session, &known) {
-                return self.update(object, session, LeaseEntry { lease: known.lease.and(lease), under });
+                self.update(object, session, LeaseEntry { lease: known.lease.and(lease), under });
+                return true;
             }
             self.remove(object, session);
         }
@@ -170,21 +171,21 @@ impl ObjectLeases {
         }
         if self.is_full(&key, most) {
             reached(reached::Bound::SessionObjects);
-            return self.make_covering(&key);
+            self.make_covering(&key);
+            return false;
         }
         let (object, entry) = (self.entries.shared(object, state), LeaseEntry { lease, under });
         self.tracks.count_entry(&key);
         self.sums.add(&object.path, session, entry);
         self.entries.add(object, session, entry);
+        true
     }
 
-    /// Puts a recorded lease of a volume with a lease limit in the order of ends. Returns how many
-    /// leases of the volume are in the order then.
-    pub(super) fn put_in_order(&mut self, volume: &NodePath, object: &Object, session: SessionId) -> usize {
+    /// Puts a recorded lease of a volume with a lease limit in the order of ends.
+    pub(super) fn put_in_order(&mut self, volume: &NodePath, object: &Object, session: SessionId) {
         if let Some((lease, entry)) = self.entries.get_key_value(object, session) {
             self.end_order.insert(volume, lease.clone(), entry.lease.expires_at);
         }
-        self.end_order.count_in(volume)
     }
 
     /// How many leases of the volume are in the order of ends: those that clients may keep.

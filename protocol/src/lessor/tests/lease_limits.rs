@@ -179,6 +179,36 @@ fn large_excess_is_recalled_in_several_steps() {
     assert_eq!(counts, [1024, 1024, 451]);
 }
 
+/// A session that never consents costs a bounded number of recalls.
+#[test]
+fn session_that_answers_no_recall_gets_no_further_lease() {
+    let (mut world, session) = World::limited(0);
+    let mut sent = Vec::new();
+    while let (true, recalls) = world.limited_read(session, "/a") {
+        sent.extend(recalls);
+    }
+    assert_eq!(sent.len(), 1024);
+    world.consent_to(&sent[0]);
+    assert!(world.limited_read(session, "/a").0);
+}
+
+/// Leases that have ended, and are not swept yet, need no consent to the new settings.
+#[test]
+fn lowered_limit_counts_no_ended_leases() {
+    let short = VolumeSettings::new(TERM, TERM / 10, TERM, Tracking::Objects, DriftAllowance::DEFAULT).expect("valid");
+    let (mut world, session) = World::limited_by(short.with_lease_limit(Some(9)));
+    world.lessor.config.bounds.sweep_max = 0;
+    for n in 0..9 {
+        assert!(world.limited_read(session, &format!("/{n}")).0);
+    }
+    world.pass(TERM / 10 + TERM + MILLI);
+    let settings = short.with_lease_limit(Some(1));
+    let write = Write::SetVolume { path: NodePath::root(), settings };
+    assert_eq!(recalls(&world.write(session, write)), []);
+    assert_eq!(recalls(&world.commit()), []);
+    assert_eq!(world.stats().object_leases, 1, "the others are removed without a recall");
+}
+
 /// New settings drop all copies, so they also end the limit.
 #[test]
 fn changed_limit_counts_from_the_change() {

@@ -68,7 +68,9 @@ impl Lessor {
         self.results_to_come += results_of_write(&request.write);
         let counted = request.write.path().or(footprint.first().map(ObjectSet::path));
         let counted = counted.map(|path| cx.state.volume_of(path).0.clone());
-        self.count_write(counted.as_ref(), session, request.write.path(), cx);
+        if !footprint.is_empty() {
+            self.count_write(counted.as_ref(), session, request.write.path(), cx);
+        }
         let pending = PendingWrite::new(WriteKind::Client(Box::new(request)), footprint, cx.now);
         let write_id = self.writes.enter(PendingWrite { counted_in: Unhashed(counted), ..pending });
         self.gather(write_id, cx);

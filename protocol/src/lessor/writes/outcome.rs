@@ -66,6 +66,7 @@ impl Lessor {
                 Write::CreateVolume { path, .. } | Write::SetVolume { path, .. } | Write::RemoveVolume { path },
             ) => {
                 self.reset_volume_copies(path, cx.state);
+                self.check_lease_limit(path, cx.state);
                 self.counters.0.volume_changed(path, cx.state, cx.now);
             }
         }
