@@ -122,6 +122,8 @@ pub enum Body {
         /// have not changed since become valid again (Yin's delayed invalidation). None without
         /// copies.
         last_valid: Option<LastValid>,
+        /// A read to answer with the new lease, which then takes no request of its own.
+        read: Option<FirstRead>,
     },
     /// Asks for the content of an object, and for a lease on it if one is available.
     Read {
@@ -445,6 +447,18 @@ pub enum KeepAliveResult {
     NotFound,
 }
 
+/// A read that a request for a lease on its volume brings along. The fields are those of
+/// [`Body::Read`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FirstRead {
+    /// The object.
+    pub object: Object,
+    /// The modify revision of the client's copy.
+    pub known: Option<Revision>,
+    /// Whether the read wants a lease.
+    pub lease: LeaseRequest,
+}
+
 /// A volume lease that the leader tracks as covering.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CoveringLease {
@@ -466,6 +480,10 @@ pub struct AcquiredVolume {
     pub stamp: Stamp,
     /// Which of the client's copies become valid again.
     pub revival: Revival,
+    /// The answer to the read in the request. None if there was none, or if the client must send
+    /// the read on its own: the data is under a write lease, or the content is too long to come
+    /// along.
+    pub read: Option<ReadAnswer>,
 }
 
 /// Which copies become valid again after their volume lease ended.

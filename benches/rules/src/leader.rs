@@ -224,7 +224,7 @@ impl Leader {
 
     /// Acquires a lease on the root for the session. Returns it with the time of all steps.
     pub(crate) fn acquire(&mut self, last_valid: Option<LastValid>) -> (AcquiredVolume, Duration) {
-        let (acquired, took) = self.time(Body::Acquire { path: NodePath::root(), last_valid });
+        let (acquired, took) = self.time(Body::Acquire { path: NodePath::root(), last_valid, read: None });
         let Ok(Answer::Acquired(acquired)) = acquired else { panic!("a lease is granted: {acquired:?}") };
         (acquired, took)
     }

@@ -30,7 +30,7 @@ fn acquired(volume: &str, incarnation: u64) -> Answer {
         revision: Revision::default(),
     };
     let stamp = Stamp { epoch: Epoch(1), sequence: incarnation };
-    Answer::Acquired(AcquiredVolume { promise, stamp, revival: Revival::None })
+    Answer::Acquired(AcquiredVolume { promise, stamp, revival: Revival::None, read: None })
 }
 
 fn sent(orders: &mut mpsc::UnboundedReceiver<ConnectionOrder>) -> (SendId, Body) {

@@ -7,6 +7,9 @@
 //! was removed, the path is in a volume above. So every volume that the path may belong to is
 //! suspended until the answer names the volume.
 //!
+//! One of the reads that wait for the lease comes along with the request: the first read of a volume
+//! takes one round trip. Other reads and writes wait for the answer.
+//!
 //! Revival (S7 in docs/PROTOCOL.md): the request says at which revision the copies were last valid.
 //! The answer may list the objects that changed since. Other copies are valid again, each while its
 //! own object lease holds.
@@ -14,14 +17,14 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Holder, WriteId,
+    Holder, SendId, WriteId,
     in_flight::Purpose,
     pace::Pace,
-    volume_leases::{KnownVolume, OwnVolumeLease, RenewalReason},
+    volume_leases::{KnownVolume, OwnVolumeLease, RenewalReason, Unreported},
 };
 use crate::{
     id::{Epoch, Incarnation, VolumeGeneration},
-    message::{AcquiredVolume, Body, CoveringLease, LastValid, Revival},
+    message::{AcquiredVolume, Body, LastValid, Revival},
     object::{Object, ObjectSet},
     path::NodePath,
     time::Instant,
@@ -114,8 +117,11 @@ impl Holder {
         (acquisition.is_repeated, acquisition.is_sent) = (acquisition.is_sent, true);
         acquisition.valid_at = last_valid;
         let path = acquisition.path.clone();
+        let send_id = self.in_flight.next();
+        let mut waiters = acquisition.waiters.iter();
+        let read = waiters.find_map(|object| self.reads.send_along(object, self.copies.get(object), send_id));
         self.notify_validities(&path);
-        self.send(Purpose::Acquire(top.clone()), Body::Acquire { path, last_valid }, RenewalReason::Due, now);
+        self.send(Purpose::Acquire(top.clone()), Body::Acquire { path, last_valid, read }, RenewalReason::Due, now);
     }
 
     /// Cancels the request for a new lease.
@@ -145,7 +151,7 @@ impl Holder {
     /// Handles the answer with the new lease.
     pub(super) fn acquired(
         &mut self,
-        believed: &NodePath,
+        (believed, send_id): (&NodePath, SendId),
         sent: Instant,
         epoch: Epoch,
         answer: AcquiredVolume,
@@ -181,10 +187,16 @@ impl Holder {
         self.notify_validities(&acquisition.path);
         self.lose_attached_without_lease_above(&acquisition.path);
         self.lose_locks_without_lease();
+        if let (Some(object), Some(read)) = (self.reads.sent_along(&acquisition.waiters, send_id), answer.read) {
+            self.read_answered(object, sent, epoch, read, now);
+        }
         self.wake_waiters(acquisition.waiters, acquisition.writes);
-        if let Revival::AllExcept { covering, .. } = answer.revival {
-            let incarnation = answer.promise.incarnation;
-            self.start_holder_report(&CoveringLease { volume: top, incarnation, number: covering }, now);
+    }
+
+    /// Sets back a fetch that was sent along with a request for a lease, which must be sent again.
+    pub(super) fn acquisition_set_back(&mut self, top: &NodePath) {
+        if let Some(acquisition) = self.acquisitions.get(top) {
+            self.reads.wait_again(&acquisition.waiters);
         }
     }
 
@@ -223,6 +235,13 @@ impl Holder {
         let promise = &answer.promise;
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
         let pace = Pace::new(sent, promise.span, promise.term, self.config.spread_permille, now);
+        let unreported = match answer.revival {
+            Revival::AllExcept { covering, .. } => {
+                Some(Unreported { covering, due: sent.after(promise.term * Unreported::TERMS) })
+            }
+            Revival::None => None,
+        };
+        let is_only_lease = !self.volumes.are_live_at(now);
         let volume = self.volumes.learn(top);
         volume.ended = None;
         volume.begun = answer.stamp;
@@ -236,7 +255,11 @@ impl Holder {
             stamp: answer.stamp,
             pace,
             has_expired: until <= now,
+            unreported,
         });
+        if is_only_lease {
+            self.postpone_comparison(sent);
+        }
     }
 
     /// Handles a refusal. Waiting reads and writes continue without a lease.

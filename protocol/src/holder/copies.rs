@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, ops::Bound};
 
 use super::validity::CopyValidity;
 use crate::{
-    id::{Revision, VolumeGeneration},
+    id::{Revision, Stamp, VolumeGeneration},
     object::{Object, ObjectKind, ObjectSet},
     path::NodePath,
 };
@@ -18,6 +18,13 @@ pub(super) struct CachedCopy {
     pub(super) generation: VolumeGeneration,
     /// The revision by which a read can validate the copy. `None` if the node does not exist.
     pub(super) modified: Option<Revision>,
+}
+
+impl CachedCopy {
+    /// The copy as a request names it for validation.
+    pub(super) fn named(&self) -> Option<(Revision, Stamp)> {
+        Some((self.modified?, self.validity.stamp))
+    }
 }
 
 /// The copies of one node.

@@ -7,7 +7,8 @@
 //! [`RESUME_WINDOW`] after the last excess.
 //!
 //! Each heartbeat compares clocks. A client with a volume lease sends extra heartbeats for that:
-//! soon after it registers, and after most of a term without one.
+//! soon after it registers, and after most of a term without one. A client that returns, and gets a
+//! lease again, has most of that term.
 
 use std::time::Duration;
 
@@ -71,6 +72,13 @@ impl Holder {
         self.drift.due = Some(now.after(self.comparison_pace()));
         let (references, excess) = (self.drift.references.marks(), self.drift.excess);
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
+    }
+
+    /// Handles a new lease that is the only one. It ends after the next comparison, if that comes
+    /// most of a term later.
+    pub(super) fn postpone_comparison(&mut self, sent: Instant) {
+        let pace = self.comparison_pace();
+        self.drift.due = self.drift.due.map(|due| due.max(sent.after(pace)));
     }
 
     /// When to compare clocks, if no heartbeat does so before. `None` if no lease lasts until then.

@@ -1,12 +1,20 @@
 //! Holder reports: a client sends its object leases to a leader that tracks it as covering (S7).
 //!
-//! The holder takes a report after registering, or after the answer that made the session covering.
-//! It sends each part after the answer to the part before. A report only adds object leases, and is
+//! After registering, the holder reports at once what the leader asks for. After a return, when the
+//! answer that revived its copies made the session covering, it waits with the report. A client that
+//! reads a few objects and leaves again needs none. The report begins with a recall of objects that
+//! the client does not have, or with the first renewal after two terms.
+//!
+//! The holder sends each part after the answer to the part before. A report only adds object leases, and is
 //! never a consent. If it is interrupted, the next registration asks for a new one.
 
 use std::collections::VecDeque;
 
-use super::{Holder, in_flight::Purpose, volume_leases::RenewalReason};
+use super::{
+    Holder,
+    in_flight::Purpose,
+    volume_leases::{RenewalReason, Unreported},
+};
 use crate::{
     id::{CoveringNumber, Incarnation},
     message::{Body, CoveringLease, HolderReportPart, REPORT_PART_OBJECTS_MAX},
@@ -51,13 +59,23 @@ impl HolderReport {
 }
 
 impl Holder {
+    /// Starts the report that the client owes for the volume, if it owes one.
+    pub(super) fn start_owed_report(&mut self, top: &NodePath, now: Instant) {
+        let Some(lease) = self.volumes.get(top).and_then(|volume| volume.lease.as_ref()) else { return };
+        if let Some(Unreported { covering: number, .. }) = lease.unreported {
+            let covering = CoveringLease { volume: top.clone(), incarnation: lease.incarnation, number };
+            self.start_holder_report(&covering, now);
+        }
+    }
+
     /// Starts a report of the object leases under this volume lease, if it is the present lease.
     pub(super) fn start_holder_report(&mut self, covering: &CoveringLease, now: Instant) {
         let CoveringLease { volume: top, incarnation, number } = covering;
-        let Some(lease) = self.volumes.get(top).and_then(|volume| volume.lease.as_ref()) else { return };
+        let Some(lease) = self.volumes.get_mut(top).and_then(|volume| volume.lease.as_mut()) else { return };
         if lease.incarnation != *incarnation {
             return;
         }
+        lease.unreported = None;
         let since = lease.since;
         let copies = self.copies.below(top).filter(|(_, copy)| {
             let validity = &copy.validity;

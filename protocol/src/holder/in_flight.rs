@@ -41,7 +41,7 @@ pub(super) enum Purpose {
 impl Purpose {
     /// Whether the answer may grant an object lease, which a recall can overtake (S4).
     fn may_grant(&self) -> bool {
-        matches!(self, Self::Read(_) | Self::Write(_))
+        matches!(self, Self::Acquire(_) | Self::Read(_) | Self::Write(_))
     }
 }
 

@@ -26,8 +26,8 @@ pub enum RenewalMode {
     /// waits for a lease. Other requests renew it too.
     #[default]
     Ahead,
-    /// Only requests that are sent anyway renew the lease. This saves messages if the application
-    /// reads less than about once in a term.
+    /// Only reads and writes that go to the servers renew the lease. This saves messages if the
+    /// application reads less than about once in a term.
     OnDemand,
     /// Nothing renews the lease. So a write waits for a dead client at most for the rest of one
     /// term, and the margin.

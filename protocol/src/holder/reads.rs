@@ -5,14 +5,17 @@
 //! with leases that still hold. Any other answer may be older than a write that was acknowledged
 //! before the read began.
 //!
-//! A fetch first gets a lease on the volume, so that its answer can be cached. After a few attempts
-//! it reads without a lease.
+//! A fetch first gets a lease on the volume, so that its answer can be cached. The request for that
+//! lease brings one fetch along. After a few attempts, a fetch reads without a lease.
 //!
 //! If another client has the data under a write lease, the holder sends the fetch again at once, as
 //! [`Body::AwaitRead`]. The server owes no quick answer to that, so it does not count as silent
 //! meanwhile. If that request fails, the fetch starts over.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     Holder, HolderEffect, ReadFailure, ReadId, SendId, copies::CachedCopy, in_flight::Purpose,
@@ -21,7 +24,7 @@ use super::{
 use crate::{
     id::{Epoch, Revision, Stamp},
     lease_policy::{LeaseOffer, LeaseRequest},
-    message::{Body, ReadAnswer, Refusal},
+    message::{Body, FirstRead, ReadAnswer, Refusal},
     object::Object,
     planted::Bug,
     reached::{Bound, reached},
@@ -35,6 +38,8 @@ enum FetchStage {
     Queued,
     /// Waiting for a lease on its volume.
     Waiting,
+    /// In flight with the request for that lease.
+    SentAlong(SendId),
     /// In flight.
     Sent(SendId),
 }
@@ -79,6 +84,14 @@ impl Fetch {
         self.stage = FetchStage::Queued;
         self.waits_for_flush = false;
     }
+
+    /// What to ask for. A client that has a copy returns to it.
+    fn lease_request(&self, copy: Option<&CachedCopy>) -> LeaseRequest {
+        match self.lease {
+            LeaseRequest::Implicit if copy.is_some() => LeaseRequest::Returning,
+            lease => lease,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -116,12 +129,46 @@ impl Reads {
 
     /// Ends a fetch's wait for a lease. Returns true if it waited: the caller must queue it.
     pub(super) fn stop_waiting(&mut self, object: &Object) -> bool {
-        match self.fetches.get_mut(object) {
-            Some(fetch) if fetch.stage == FetchStage::Waiting => {
-                fetch.stage = FetchStage::Queued;
-                true
+        let Some(fetch) = self.fetches.get_mut(object) else { return false };
+        match fetch.stage {
+            FetchStage::Waiting => fetch.stage = FetchStage::Queued,
+            FetchStage::SentAlong(_) => fetch.unsend(),
+            FetchStage::Queued | FetchStage::Sent(_) => return false,
+        }
+        true
+    }
+
+    /// Sends a waiting fetch along with the request for the lease, which has this send id. `copy`
+    /// is the copy to validate. `None` if the fetch is not waiting.
+    pub(super) fn send_along(
+        &mut self,
+        object: &Object,
+        copy: Option<&CachedCopy>,
+        send_id: SendId,
+    ) -> Option<FirstRead> {
+        let fetch = self.fetches.get_mut(object).filter(|fetch| fetch.stage == FetchStage::Waiting)?;
+        fetch.waits_for_flush = false;
+        fetch.stage = FetchStage::SentAlong(send_id);
+        fetch.named = copy.and_then(CachedCopy::named);
+        let known = fetch.named.map(|(revision, _)| revision);
+        Some(FirstRead { object: object.clone(), known, lease: fetch.lease_request(copy) })
+    }
+
+    /// The fetch among the waiters that was sent along with the request of this send id.
+    pub(super) fn sent_along(&self, waiters: &BTreeSet<Object>, send_id: SendId) -> Option<Object> {
+        let stage = |object: &Object| self.fetches.get(object).map(|fetch| fetch.stage);
+        waiters.iter().find(|object| stage(object) == Some(FetchStage::SentAlong(send_id))).cloned()
+    }
+
+    /// A request for a lease must be sent again: a fetch that was sent along waits again.
+    pub(super) fn wait_again(&mut self, waiters: &BTreeSet<Object>) {
+        for object in waiters {
+            if let Some(fetch) = self.fetches.get_mut(object)
+                && let FetchStage::SentAlong(_) = fetch.stage
+            {
+                fetch.unsend();
+                fetch.stage = FetchStage::Waiting;
             }
-            _ => false,
         }
     }
 
@@ -164,7 +211,7 @@ impl Holder {
             Some(fetch) => {
                 fetch.lease = fetch.lease.max(lease);
                 match fetch.stage {
-                    FetchStage::Sent(_) => fetch.joined.push(read),
+                    FetchStage::Sent(_) | FetchStage::SentAlong(_) => fetch.joined.push(read),
                     FetchStage::Queued | FetchStage::Waiting => fetch.began.push(read),
                 }
             }
@@ -210,12 +257,9 @@ impl Holder {
             return self.acquire(volume, object);
         }
         let copy = self.copies.get(object);
-        let lease = match fetch.lease {
-            LeaseRequest::Implicit if copy.is_some() => LeaseRequest::Returning,
-            lease => lease,
-        };
+        let lease = fetch.lease_request(copy);
         let waits_for_flush = fetch.waits_for_flush;
-        let named = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
+        let named = copy.and_then(CachedCopy::named);
         let known = named.map(|(revision, _)| revision);
         let (body, reason) = match waits_for_flush {
             // When the answer comes, the client may have died. Renewed leases would then last for
@@ -314,7 +358,7 @@ impl Holder {
 
     fn still_has(&self, object: &Object, named: Option<(Revision, Stamp)>) -> bool {
         let copy = self.copies.get(object);
-        let current = copy.and_then(|copy| Some((copy.modified?, copy.validity.stamp)));
+        let current = copy.and_then(CachedCopy::named);
         current.is_some() && current == named
     }
 
@@ -375,6 +419,12 @@ impl Holder {
             let has_next_step = match fetch.stage {
                 FetchStage::Queued => self.send_queue.iter().any(|other| *other == purpose),
                 FetchStage::Waiting => self.acquisitions.values().any(|other| other.waiters.contains(object)),
+                FetchStage::SentAlong(send_id) => match self.in_flight.purpose(send_id) {
+                    Some(Purpose::Acquire(top)) => {
+                        self.acquisitions.get(top).is_some_and(|acquisition| acquisition.waiters.contains(object))
+                    }
+                    _ => false,
+                },
                 FetchStage::Sent(send_id) => self.in_flight.purpose(send_id) == Some(&purpose),
             };
             if !has_next_step {
@@ -383,7 +433,7 @@ impl Holder {
                     fetch.stage
                 ));
             }
-            if !matches!(fetch.stage, FetchStage::Sent(_)) && !fetch.joined.is_empty() {
+            if !matches!(fetch.stage, FetchStage::Sent(_) | FetchStage::SentAlong(_)) && !fetch.joined.is_empty() {
                 return Err(format!("reads have joined the fetch of {object}, which is not in flight"));
             }
         }

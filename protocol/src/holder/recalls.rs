@@ -157,25 +157,31 @@ impl Holder {
         let everything = [ObjectSet::Subtree(NodePath::root())];
         let sets = if self.recalls.has_gap(recall) { &everything[..] } else { &recall.sets };
         if self.defer_consent(recall.stamp, sets) {
-            return self.overtake(sets, recall.stamp);
+            self.overtake(sets, recall.stamp);
+            return;
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
         self.piggyback.consent(recall.stamp);
-        if !self.planted(Bug::ConsentWithoutDrop) {
-            self.overtake(sets, recall.stamp);
-        }
+        let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.overtake(sets, recall.stamp);
         self.effects.push(consent);
+        if !has_copies {
+            for set in &recall.sets {
+                self.start_owed_report(&self.volumes.nearest(set.path()), now);
+            }
+        }
     }
 
     /// Drops the copies of these sets. Refuses grants on them that are still in flight and stamped
-    /// up to `through`.
-    pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) {
+    /// up to `through`. Returns whether there were copies.
+    pub(super) fn overtake(&mut self, sets: &[ObjectSet], through: Stamp) -> bool {
         let mut dropped = Vec::new();
         for set in sets {
             dropped.extend(self.copies.remove_where(set, |_| true));
             self.recalls.remember(set, through, self.in_flight.next());
         }
+        let has_copies = !dropped.is_empty();
         self.dropped(dropped);
+        has_copies
     }
 }
 

@@ -50,10 +50,14 @@ impl Holder {
         }
         let is_newer = promise.generation > lease.generation;
         lease.generation = promise.generation;
+        let is_report_due = lease.unreported.is_some_and(|unreported| sent >= unreported.due);
         if is_newer {
             self.drop_older_generations(&promise.volume);
         }
         self.notify_validity(&promise.volume);
+        if is_report_due {
+            self.start_owed_report(&promise.volume, now);
+        }
     }
 
     /// Drops the copies from before a change of the volume's borders or settings (S8).

@@ -210,7 +210,8 @@ impl Holder {
             // Each of these requests has its own schedule.
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => return,
             Purpose::Read(object) => self.read_set_back(object),
-            Purpose::Write(_) | Purpose::Acquire(_) | Purpose::HolderReport(_) => {}
+            Purpose::Acquire(volume) => self.acquisition_set_back(volume),
+            Purpose::Write(_) | Purpose::HolderReport(_) => {}
             Purpose::Watch(watch) if !self.watch_set_back(*watch) => return,
             Purpose::Watch(_) => {}
             Purpose::Open | Purpose::Register => {

@@ -89,7 +89,11 @@ impl Holder {
                 | Purpose::AwaitLocks
                 | Purpose::HolderReport(_) => {}
                 Purpose::Close => self.closed(),
-                Purpose::Acquire(_) | Purpose::Read(_) | Purpose::Write(_) | Purpose::Watch(_) => {
+                Purpose::Acquire(volume) => {
+                    self.acquisition_set_back(&volume);
+                    self.send_queue.push(Purpose::Acquire(volume));
+                }
+                Purpose::Read(_) | Purpose::Write(_) | Purpose::Watch(_) => {
                     self.send_queue.push(purpose);
                 }
             }
@@ -144,7 +148,9 @@ impl Holder {
             (Purpose::Open, Answer::Opened { session, term }) => self.opened(session, term, sent, now),
             (Purpose::Close, _) => self.closed(),
             (Purpose::HolderReport(volume), Answer::ReportReceived) => self.advance_holder_report(&volume),
-            (Purpose::Acquire(volume), Answer::Acquired(answer)) => self.acquired(&volume, sent, epoch, answer, now),
+            (Purpose::Acquire(volume), Answer::Acquired(answer)) => {
+                self.acquired((&volume, send_id), sent, epoch, answer, now);
+            }
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::ReadBlocked) => self.read_recalling(object, now),
             (Purpose::KeepAlive, Answer::KeptAlive(promises)) => self.handle_kept_alive(send_id, &promises, sent, now),
@@ -205,6 +211,7 @@ impl Holder {
             session.registered = Some(send_id);
         }
         self.link = LinkState::Registered;
+        self.volumes.forget_unreported();
         self.session_renewed(sent, now);
         self.clocks_registered(send_id, sent, now);
         for covering in coverings {

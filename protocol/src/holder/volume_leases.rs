@@ -13,7 +13,7 @@ use std::{
 
 use super::{HolderConfig, RenewalMode, pace::Pace, validity::VolumeValidity};
 use crate::{
-    id::{Incarnation, LockId, Revision, Stamp, VolumeGeneration},
+    id::{CoveringNumber, Incarnation, LockId, Revision, Stamp, VolumeGeneration},
     lease_policy::LeaseOffer,
     message::{LastValid, Promise, RENEWALS_MAX, Renew},
     path::NodePath,
@@ -37,6 +37,22 @@ pub(super) struct OwnVolumeLease {
     pub(super) pace: Pace,
     /// The holder has handled its end on this client's clock.
     pub(super) has_expired: bool,
+    /// The leader tracks the session as covering, and the holder has not reported its copies.
+    pub(super) unreported: Option<Unreported>,
+}
+
+/// A holder report that is owed. The holder waits with it, because a client that reads a few
+/// objects and leaves again would report for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Unreported {
+    pub(super) covering: CoveringNumber,
+    /// A renewal that is sent from then on brings the report: the client stays.
+    pub(super) due: Instant,
+}
+
+impl Unreported {
+    /// A client that renews its lease after so many terms stays.
+    pub(super) const TERMS: u32 = 2;
 }
 
 /// The data of the ended lease that the request for a new lease needs.
@@ -102,7 +118,7 @@ impl KnownVolume {
         mode == RenewalMode::Ahead || self.is_bound()
     }
 
-    /// Whether a request that is sent anyway may renew the lease.
+    /// Whether a request of the application may renew the lease.
     fn renews(&self, mode: RenewalMode) -> bool {
         mode != RenewalMode::Never || self.is_bound()
     }
@@ -130,8 +146,8 @@ pub(super) enum RenewalReason<'a> {
     Due,
     /// The request renews nothing, because its answer may come after the leases have ended.
     NoRenewal,
-    /// The request only renews, or is the first to a leader. It renews all leases in use, also
-    /// those that have ended on this clock but perhaps not on the server.
+    /// The request only renews, or is the first to a leader. It renews all leases in use that are
+    /// renewed ahead, also those that have ended on this clock but perhaps not on the server.
     All,
 }
 
@@ -231,7 +247,11 @@ impl KnownVolumes {
         };
         let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
         for (top, volume) in &self.map {
-            let Some(lease) = volume.lease.as_ref().filter(|_| volume.renews(self.renewal)) else { continue };
+            let may_renew = match reason {
+                RenewalReason::All => volume.renews_ahead(self.renewal),
+                _ => volume.renews(self.renewal),
+            };
+            let Some(lease) = volume.lease.as_ref().filter(|_| may_renew) else { continue };
             let fits = touched.as_ref() == Some(top)
                 || (volume.is_needed(self.renewal)
                     && (reason == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
@@ -325,6 +345,11 @@ impl KnownVolumes {
         self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
     }
 
+    /// Forgets all reports that are owed: the leader says which it needs.
+    pub(super) fn forget_unreported(&mut self) {
+        self.map.values_mut().filter_map(|volume| volume.lease.as_mut()).for_each(|lease| lease.unreported = None);
+    }
+
     /// The lease that a promise renews. `None` if the promise names another incarnation, or is from
     /// before a change of the volume's borders or settings.
     pub(super) fn promised(&mut self, promise: &Promise) -> Option<&mut OwnVolumeLease> {
@@ -372,6 +397,7 @@ mod tests {
             stamp: Stamp::default(),
             pace: Pace { term: Duration::ZERO, due: Instant::ZERO, is_wanted: false },
             has_expired,
+            unreported: None,
         };
         let mut volumes = KnownVolumes::new(&HolderConfig::new("test"));
         volumes.learn(&path("/0")).lease = Some(lease(false));
@@ -409,6 +435,7 @@ mod tests {
                 stamp: Stamp::default(),
                 pace,
                 has_expired: false,
+                unreported: None,
             });
         }
         // All requests are sent before the first answer.

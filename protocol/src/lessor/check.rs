@@ -60,7 +60,7 @@ impl Lessor {
         for reason in self.proposal_queue.reasons().chain(proposed) {
             match reason {
                 ProposalReason::Open(_) => (load, sessions) = (load + Self::load_of_session(), sessions + 1),
-                ProposalReason::Acquire(_, _, lease_load) => load += lease_load,
+                ProposalReason::Acquire(request) => load += request.load,
                 _ => {}
             }
         }

@@ -67,7 +67,7 @@ use crate::{
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     lease_policy::LeaseRequest,
     limits::Limits,
-    message::{Answer, LastValid, Promise, Refusal, Renew, Response},
+    message::{Answer, Promise, Refusal, Renew, Response},
     object::Object,
     path::NodePath,
     planted::{Bug, Planted},
@@ -84,6 +84,7 @@ use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
 use recalls::RecallChannel;
 use renewals::Renewals;
+use volume_leases::AcquireRequest;
 use watches::WaitingWatches;
 use write_leases::BlockedReads;
 use writes::{PendingWriteId, PendingWrites};
@@ -160,8 +161,7 @@ enum ProposalReason {
     Tick,
     Open(Requester),
     Close(Requester),
-    /// The last field is the load of the lease, as computed on arrival.
-    Acquire(Requester, Option<LastValid>, u64),
+    Acquire(AcquireRequest),
     Expire(LeaseKey, Incarnation),
     Purge(PendingWriteId),
     Write(PendingWriteId),
@@ -406,7 +406,7 @@ impl Lessor {
         for reason in self.proposal_queue.reasons().chain(proposed) {
             if let ProposalReason::Open(requester)
             | ProposalReason::Close(requester)
-            | ProposalReason::Acquire(requester, ..) = reason
+            | ProposalReason::Acquire(AcquireRequest { requester, .. }) = reason
             {
                 self.reply_without_promises(requester, Err(Refusal::Retry), &mut cx);
             }

@@ -36,9 +36,9 @@ impl Lessor {
                     self.handle_session_opened(&requester, &outcome, cx);
                 }
                 ProposalReason::Close(requester) => self.handle_session_closed(&requester, cx),
-                ProposalReason::Acquire(requester, valid_at, load) => {
-                    self.load_to_come -= load;
-                    self.handle_volume_acquired(&requester, valid_at, &outcome, cx);
+                ProposalReason::Acquire(request) => {
+                    self.load_to_come -= request.load;
+                    self.handle_volume_acquired(request, &outcome, cx);
                 }
                 ProposalReason::Expire(key, incarnation) => self.handle_expired(key, incarnation, &outcome, cx),
                 ProposalReason::Write(write_id) => self.handle_written(write_id, outcome, cx),

@@ -2,8 +2,10 @@
 
 use crate::{
     change::Changes,
+    id::{Revision, SessionId},
+    lease_policy::LeaseRequest,
     message::{Answer, LIST_NODES_MAX, ListPage, ReadAnswer, Refusal},
-    object::{Content, Data},
+    object::{Content, Data, Object},
     path::NodePath,
     planted::Bug,
     reached::{Bound, reached},
@@ -104,26 +106,36 @@ impl Lessor {
                 return self.reply(requester, Ok(Answer::Changes(changes)), cx);
             }
         };
-        let is_unchanged = known.is_some() && *known == cx.state.modify_revision(object);
+        let answer = self.read_object(requester.session, object, *known, request, cx);
+        self.reply(requester, answer.map(Answer::Read), cx);
+    }
+
+    /// The content of the object and a lease on it, from the state that is applied now.
+    ///
+    /// # Errors
+    ///
+    /// The content is longer than one answer may be.
+    pub(super) fn read_object(
+        &mut self,
+        session: SessionId,
+        object: &Object,
+        known: Option<Revision>,
+        request: LeaseRequest,
+        cx: &mut StepContext<'_>,
+    ) -> Result<ReadAnswer, Refusal> {
+        let is_unchanged = known.is_some() && known == cx.state.modify_revision(object);
         let content = match is_unchanged {
             true => Ok(None),
             false => cx.state.content_within(object, self.config.bounds.content_bytes_max).map(Some),
         };
-        let content = match content {
-            Ok(content) => content,
-            Err(error) => {
-                reached(Bound::ContentBytes);
-                return self.reply(requester, Err(error.into()), cx);
-            }
-        };
+        let content = content.inspect_err(|_| reached(Bound::ContentBytes))?;
         cx.read_bytes += content.as_ref().map_or(0, Content::weight);
-        let grant = self.grant(requester.session, object, request, cx);
+        let grant = self.grant(session, object, request, cx);
         let (volume, settings) = cx.state.volume_of(&object.path);
         let (volume, offer) = (volume.clone(), settings.settings.offer());
         let (validated, object_leases) = (known.map(|_| is_unchanged), self.object_leases.totals_in(&volume).entries);
         self.counters.0.note_read(&volume, grant.is_some(), validated, object_leases, cx.now);
-        let answer = ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() };
-        self.reply(requester, Ok(Answer::Read(answer)), cx);
+        Ok(ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
 
 use super::{
     Lessor, ProposalReason, ReadTarget, Requester, StepContext, WaitingRead, recalls::RECALL_RESEND_INTERVAL,
-    renewals::RenewalAnswer, watches::WatchRequest,
+    renewals::RenewalAnswer, volume_leases::AcquireRequest, watches::WatchRequest,
 };
 
 impl Lessor {
@@ -102,8 +102,9 @@ impl Lessor {
                 self.answer_renewal(requester, RenewalAnswer::Heartbeat(answer), cx);
             }
             Body::Close => self.propose(Command::CloseSession { session }, ProposalReason::Close(requester)),
-            Body::Acquire { path, last_valid } => {
-                if let Err(error) = self.config.limits.check_path(&path) {
+            Body::Acquire { path, last_valid, read } => {
+                let mut paths = std::iter::once(&path).chain(read.as_ref().map(|read| &read.object.path));
+                if let Err(error) = paths.try_for_each(|path| self.config.limits.check_path(path)) {
                     return self.reply(&requester, Err(error.into()), cx);
                 }
                 if self.may_extend_ending(session, &path, cx.state) {
@@ -114,10 +115,8 @@ impl Lessor {
                     return self.reply_without_promises(&requester, Err(refusal), cx);
                 }
                 self.load_to_come += load;
-                self.propose(
-                    Command::AcquireVolume { session, path },
-                    ProposalReason::Acquire(requester, last_valid, load),
-                );
+                let reason = ProposalReason::Acquire(AcquireRequest { requester, last_valid, read, load });
+                self.propose(Command::AcquireVolume { session, path }, reason);
             }
             Body::KeepAlive { leases } => self.keep_alive(requester, &leases, cx),
             Body::Read { object, known, lease } => {

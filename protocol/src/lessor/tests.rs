@@ -7,6 +7,7 @@ mod counters;
 mod crowd;
 mod drift;
 mod failovers;
+mod first_reads;
 mod growth;
 mod headers;
 mod inspections;
@@ -43,8 +44,8 @@ use crate::{
     id::{Incarnation, Sequence, Stamp, VolumeGeneration},
     lease_policy::LeaseRequest,
     message::{
-        AcquiredVolume, Body, Consent, CoveringLease, Grant, HolderReportPart, Inspect, Lapse, Promise, ReadAnswer,
-        Recall, Request, RequestHeader, Revival,
+        AcquiredVolume, Body, Consent, CoveringLease, Grant, HolderReportPart, Inspect, Lapse, LastValid, Promise,
+        ReadAnswer, Recall, Request, RequestHeader, Revival,
     },
     object::{Content, ObjectSet},
     volume::VolumeSettings,
@@ -205,7 +206,7 @@ impl World {
     }
 
     fn acquire(&mut self, session: SessionId, last_valid: Option<LastValid>) -> AcquiredVolume {
-        self.request(session, Body::Acquire { path: NodePath::root(), last_valid });
+        self.request(session, Body::Acquire { path: NodePath::root(), last_valid, read: None });
         let answer = answer(&self.commit());
         let Answer::Acquired(acquired) = answer else { panic!("acquired: {answer:?}") };
         acquired

@@ -1,9 +1,13 @@
 //! New leases on volumes, and which copies of a returning session are valid again (S7, T5).
+//!
+//! The request may bring a read along. The entry that makes the lease was proposed after the
+//! request arrived, and it is of this epoch. So its commit proves that this lessor led after the
+//! arrival, as a quorum round does (S6).
 
 use crate::{
     command::{LeaseKey, Outcome},
     id::{Incarnation, Revision, SessionId},
-    message::{AcquiredVolume, Answer, LastValid, Refusal, Revival},
+    message::{AcquiredVolume, Answer, FirstRead, LastValid, ReadAnswer, Refusal, Revival},
     object::{Object, ObjectSet},
     path::NodePath,
     planted::Bug,
@@ -12,6 +16,16 @@ use crate::{
 };
 
 use super::{Lessor, Requester, StepContext, recalls::RecallChannel};
+
+/// A request for a lease on a volume, from its arrival until its command is applied.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct AcquireRequest {
+    pub(super) requester: Requester,
+    pub(super) last_valid: Option<LastValid>,
+    pub(super) read: Option<FirstRead>,
+    /// The load of the lease, as computed on arrival.
+    pub(super) load: u64,
+}
 
 impl Lessor {
     /// Whether acquiring a volume lease could extend a lease whose end is proposed: one with nodes
@@ -28,12 +42,12 @@ impl Lessor {
     /// Handles a session's new lease on a volume. The earlier lease ended with the same entry.
     pub(super) fn handle_volume_acquired(
         &mut self,
-        requester: &Requester,
-        valid_at: Option<LastValid>,
+        request: AcquireRequest,
         outcome: &Outcome,
         cx: &mut StepContext<'_>,
     ) {
-        let session = requester.session;
+        let AcquireRequest { requester, last_valid, read, .. } = request;
+        let (requester, session) = (&requester, requester.session);
         let Outcome::VolumeAcquired { volume, incarnation, .. } = outcome else {
             let refusal = match outcome {
                 Outcome::SessionNotFound => Refusal::SessionNotFound { session },
@@ -45,16 +59,18 @@ impl Lessor {
         let Some(lease) = cx.state.lease(&key) else {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
-        self.counters.0.note_acquisition(volume);
+        if read.is_none() {
+            self.counters.0.note_acquisition(volume);
+        }
         // True if another acquisition in the same entry has replaced this request's lease. Under
         // the present lease the leader tracks no copies, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;
         let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
         if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
-            return self.answer_already_acquired(requester, &key, volume, cx);
+            return self.answer_already_acquired(requester, (&key, volume), read, cx);
         }
-        let valid_at = valid_at.filter(|_| !is_overtaken);
-        let revival = self.revival(volume, incarnation, valid_at, cx);
+        let last_valid = last_valid.filter(|_| !is_overtaken);
+        let revival = self.revival(volume, incarnation, last_valid, cx);
         let covering = match &revival {
             Revival::AllExcept { covering, .. } => {
                 Some(*covering).filter(|_| !self.planted(Bug::ReviveWithoutCovering))
@@ -70,10 +86,26 @@ impl Lessor {
         let stamp = self.channel(session).stamp(epoch);
         match self.promise(&key, volume, cx) {
             Some((promise, _)) => {
-                self.reply(requester, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival })), cx)
+                let read = read.and_then(|read| self.answer_first_read(session, &read, cx));
+                self.reply(requester, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival, read })), cx)
             }
             None => self.reply(requester, Err(Refusal::Retry), cx),
         }
+    }
+
+    /// Answers the read that came along. `None` if the client must send it on its own, because it
+    /// waits for a write lease, or because this step has answered enough bytes of content.
+    fn answer_first_read(
+        &mut self,
+        session: SessionId,
+        read: &FirstRead,
+        cx: &mut StepContext<'_>,
+    ) -> Option<ReadAnswer> {
+        let FirstRead { object, known, lease } = read;
+        if self.is_under_write_lease(object, cx.state) || cx.read_bytes >= self.config.bounds.content_bytes_max {
+            return None;
+        }
+        self.read_object(session, object, *known, *lease, cx).ok()
     }
 
     /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
@@ -82,8 +114,8 @@ impl Lessor {
     pub(super) fn answer_already_acquired(
         &mut self,
         requester: &Requester,
-        key: &LeaseKey,
-        volume: &NodePath,
+        (key, volume): (&LeaseKey, &NodePath),
+        read: Option<FirstRead>,
         cx: &mut StepContext<'_>,
     ) {
         let Some(epoch) = self.epoch else { return };
@@ -92,7 +124,8 @@ impl Lessor {
         let promise = if is_ending { None } else { self.promise(key, volume, cx) };
         match promise {
             Some((promise, _)) => {
-                let acquired = AcquiredVolume { promise, stamp, revival: Revival::None };
+                let read = read.and_then(|read| self.answer_first_read(requester.session, &read, cx));
+                let acquired = AcquiredVolume { promise, stamp, revival: Revival::None, read };
                 self.reply(requester, Ok(Answer::Acquired(acquired)), cx);
             }
             None => self.reply(requester, Err(Refusal::Retry), cx),

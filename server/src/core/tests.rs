@@ -133,7 +133,7 @@ fn connection_that_takes_no_recalls_has_few_of_them_waiting() {
     };
     let (reader, writer) = (open(1, &few), open(2, &few));
     let path = |number: u64| NodePath::parse(&format!("/{number}")).expect("a path");
-    ask(reader.clone(), Body::Acquire { path: path(0), last_valid: None }, 1, &few);
+    ask(reader.clone(), Body::Acquire { path: path(0), last_valid: None, read: None }, 1, &few);
     for number in 0..5 {
         let object = Object::data(path(number));
         let read = ask(reader.clone(), Body::Read { object, known: None, lease: LeaseRequest::Implicit }, 1, &few);
@@ -172,7 +172,7 @@ fn recalled(core: &ServerCore, proofs: &mut mpsc::UnboundedReceiver<u64>) -> (Re
     };
     let (reader, writer) = (open(1), open(2));
     let path = NodePath::parse("/a").expect("a path");
-    ask(reader.clone(), Body::Acquire { path: path.clone(), last_valid: None }, 1);
+    ask(reader.clone(), Body::Acquire { path: path.clone(), last_valid: None, read: None }, 1);
     ask(
         reader.clone(),
         Body::Read { object: Object::data(path.clone()), known: None, lease: LeaseRequest::Implicit },

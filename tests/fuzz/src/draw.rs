@@ -18,8 +18,8 @@ use leasehold_protocol::{
     lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
     lock::{LockMode, LockStatus},
     message::{
-        AwaitedLock, Body, Consent, HolderReportPart, Inspect, KeepAliveResult, KeyLeasePromise, KeyLeaseRenewal,
-        LastValid, NodesAfter, Recall, Renew, Request, RequestHeader, Return,
+        AwaitedLock, Body, Consent, FirstRead, HolderReportPart, Inspect, KeepAliveResult, KeyLeasePromise,
+        KeyLeaseRenewal, LastValid, NodesAfter, Recall, Renew, Request, RequestHeader, Return,
     },
     object::{Object, ObjectKind, ObjectSet},
     path::NodePath,
@@ -426,6 +426,11 @@ impl<'a> Draw<'a> {
                     incarnation: Incarnation(draw.number(12)),
                     generation: VolumeGeneration(draw.number(4)),
                     revision: Revision(draw.number(12)),
+                }),
+                read: self.maybe(|draw| FirstRead {
+                    object: draw.object(),
+                    known: draw.maybe(|draw| Revision(draw.number(12))),
+                    lease: LeaseRequest::Implicit,
                 }),
             },
             8..=10 => Body::Read {

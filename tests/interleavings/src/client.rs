@@ -80,7 +80,12 @@ impl Client {
         client.answer(Answer::Opened { session: SESSION, term: 6 * TERM });
         client.answer(Answer::Registered { coverings: vec![] });
         client.begin_read(1, "/first");
-        client.answer(Answer::Acquired(AcquiredVolume { promise: promise(), stamp: stamp(1), revival: Revival::None }));
+        client.answer(Answer::Acquired(AcquiredVolume {
+            promise: promise(),
+            stamp: stamp(1),
+            revival: Revival::None,
+            read: None,
+        }));
         client.answer(read_answer(OLD, None));
         client
     }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::{message::Body, time::Instant};
+use leasehold_protocol::{
+    message::{Body, Request},
+    time::Instant,
+};
 
 /// The messages that the server sent and received while they were counted, and the applications'
 /// reads.
@@ -10,7 +13,9 @@ use leasehold_protocol::{message::Body, time::Instant};
 pub struct Counts {
     /// Requests that only renew, and their answers.
     pub renewals: u64,
-    /// Requests for a new volume lease, and their answers.
+    /// Those of them that renew no volume lease. They keep the session alive, or compare clocks.
+    pub idle: u64,
+    /// Requests for a new volume lease that bring no read along, and their answers.
     pub acquisitions: u64,
     /// Parts of holder reports, which a leader wants after a revival, and their answers.
     pub lists: u64,
@@ -51,8 +56,9 @@ impl Counts {
             self.second = (second, before + 1);
             self.recalls_peak = self.recalls_peak.max(before + 1);
         }
+        self.idle += u64::from(matches!(purpose, Purpose::Idle));
         let count = match purpose {
-            Purpose::Renewal => &mut self.renewals,
+            Purpose::Renewal | Purpose::Idle => &mut self.renewals,
             Purpose::Acquisition => &mut self.acquisitions,
             Purpose::List => &mut self.lists,
             Purpose::Validation => &mut self.validations,
@@ -83,6 +89,8 @@ impl Counts {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     Renewal,
+    /// A renewal of the session alone.
+    Idle,
     Acquisition,
     List,
     Validation,
@@ -95,10 +103,13 @@ pub(crate) enum Purpose {
 
 impl Purpose {
     /// The purpose of a request, and of its answer.
-    pub(crate) fn of(body: &Body) -> Self {
-        match body {
+    pub(crate) fn of(request: &Request) -> Self {
+        match &request.body {
+            Body::Heartbeat(_) if request.header.renew.is_empty() => Self::Idle,
             Body::Heartbeat(_) => Self::Renewal,
-            Body::Acquire { .. } => Self::Acquisition,
+            Body::Acquire { read: None, .. } => Self::Acquisition,
+            Body::Acquire { read: Some(read), .. } if read.known.is_some() => Self::Validation,
+            Body::Acquire { read: Some(_), .. } => Self::Fetch,
             Body::HolderReport(_) => Self::List,
             Body::Read { known: Some(_), .. } => Self::Validation,
             Body::Read { known: None, .. } => Self::Fetch,

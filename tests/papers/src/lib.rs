@@ -12,6 +12,7 @@ pub mod popular;
 pub mod replay_1989;
 pub mod tiers;
 pub mod volume_terms;
+pub mod yin;
 
 mod counts;
 mod plot;

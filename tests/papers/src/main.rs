@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use leasehold_papers::{Plot, advise, popular, replay_1989, tiers, volume_terms};
+use leasehold_papers::{Plot, advise, popular, replay_1989, tiers, volume_terms, yin};
 
 /// Counts the messages of Leasehold's rules in virtual time, and prints them as a table beside the
 /// numbers of a paper.
@@ -33,6 +33,8 @@ enum Replay {
     GrayCheriton,
     /// Yin et al. 1999: the peak when an object that thousands have cached is written.
     PopularObject,
+    /// Yin et al. 1999: the messages of each algorithm, by the reads in a visit.
+    Visits,
     /// `leasehold advise`: what it predicts for other object terms, beside what is counted then.
     Advise,
     /// Cao and Liu 1998, and Alex 1992: two tiers and adaptive terms.
@@ -55,6 +57,11 @@ fn main() -> ExitCode {
         Replay::PopularObject => {
             print!("{}", popular::table(&popular::runs(seed)));
             None
+        }
+        Replay::Visits => {
+            let all = yin::all(seed);
+            print!("{}", yin::tables(&all));
+            Some(yin::plot(&all))
         }
         Replay::Advise => {
             let measured = measured(advise::MEASURED);

@@ -38,9 +38,9 @@ const SHORT: Duration = Duration::from_secs(100 / SHORTENED as u64);
 pub const MEASURED: Duration = Duration::from_secs(5 * DAY.as_secs());
 
 /// Clients.
-const CLIENTS: usize = 33;
+pub(crate) const CLIENTS: usize = 33;
 /// Objects.
-const OBJECTS: usize = 2000;
+pub(crate) const OBJECTS: usize = 2000;
 /// Reads of one client in a second.
 const READS: f64 = 977_899.0 / (30 * DAY.as_secs()) as f64 / CLIENTS as f64;
 /// The exponent of Zipf's law.
@@ -146,14 +146,14 @@ pub fn messages_of_fixed_term(leases: f64) -> f64 {
 }
 
 /// The share of all reads that each object gets, the most popular first.
-fn shares() -> Vec<f64> {
+pub(crate) fn shares() -> Vec<f64> {
     let weights: Vec<f64> = (1..=OBJECTS).map(|rank| (rank as f64).powf(-ZIPF)).collect();
     let all: f64 = weights.iter().sum();
     weights.into_iter().map(|weight| weight / all).collect()
 }
 
 /// Changes of an object in a day, by its rank: the most popular tenth changes least.
-fn changes_of(rank: usize) -> f64 {
+pub(crate) fn changes_of(rank: usize) -> f64 {
     match rank % 100 {
         _ if rank < OBJECTS / 10 => 0.005,
         0..=2 => 0.20,
@@ -182,12 +182,12 @@ struct Web {
     counts_from: Instant,
 }
 
-fn path(object: usize) -> NodePath {
+pub(crate) fn path(object: usize) -> NodePath {
     NodePath::parse(&format!("/web/{object}")).expect("a path")
 }
 
 /// Sums up to each element, in shares of the whole.
-fn cumulated(weights: &[f64]) -> Vec<f64> {
+pub(crate) fn cumulated(weights: &[f64]) -> Vec<f64> {
     let all: f64 = weights.iter().sum();
     weights
         .iter()
@@ -198,11 +198,10 @@ fn cumulated(weights: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-impl Web {
-    fn draw(rng: &mut Rng, until: &[f64]) -> usize {
-        let share = (rng.bits() >> 11) as f64 / (1_u64 << 53) as f64;
-        until.partition_point(|until| *until <= share).min(OBJECTS - 1)
-    }
+/// Draws an object. `until` has the sum of the shares up to each.
+pub(crate) fn drawn(rng: &mut Rng, until: &[f64]) -> usize {
+    let share = (rng.bits() >> 11) as f64 / (1_u64 << 53) as f64;
+    until.partition_point(|until| *until <= share).min(OBJECTS - 1)
 }
 
 impl Applications for Web {
@@ -212,12 +211,12 @@ impl Applications for Web {
         match operation {
             Operation::Make(object) => world.write(object % CLIENTS, Write::put(path(object), "content".into())),
             Operation::Read(client) => {
-                let object = Self::draw(&mut self.rng, &self.until);
+                let object = drawn(&mut self.rng, &self.until);
                 world.read(client, Object::data(path(object)));
                 world.plan_poisson(&mut self.rng, READS, operation);
             }
             Operation::Change => {
-                let object = Self::draw(&mut self.rng, &self.changed_until);
+                let object = drawn(&mut self.rng, &self.changed_until);
                 let writer = self.rng.index(CLIENTS);
                 world.write(writer, Write::put(path(object), "content".into()));
                 world.plan_poisson(&mut self.rng, self.changes, operation);

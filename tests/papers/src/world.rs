@@ -14,7 +14,7 @@ use leasehold_model::{
 };
 use leasehold_protocol::{
     command::{Proposal, Write},
-    holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, SendId},
+    holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, RenewalMode, SendId},
     id::RequestId,
     lease_policy::LeaseRequest,
     lessor::LessorInput,
@@ -95,6 +95,17 @@ pub(crate) struct World<O> {
 impl<O> World<O> {
     /// A leader, and clients that are not connected yet. Counting begins after the warm-up.
     pub(crate) fn new(settings: VolumeSettings, clients: usize, warm_up: Duration, commit: Duration) -> Self {
+        Self::renewing(settings, clients, warm_up, commit, RenewalMode::Ahead)
+    }
+
+    /// Like `new`. The clients renew volume leases in this mode.
+    pub(crate) fn renewing(
+        settings: VolumeSettings,
+        clients: usize,
+        warm_up: Duration,
+        commit: Duration,
+        renewal: RenewalMode,
+    ) -> Self {
         let now = Instant::from_micros(1_000_000);
         let state = State::new(settings);
         let mut server = ServerShell::default();
@@ -102,7 +113,7 @@ impl<O> World<O> {
         server.lead(config, &state, Duration::ZERO, now);
         let client = |client: usize| {
             let spread_permille = u16::try_from(client * 1000 / clients).expect("less than a thousand");
-            let config = HolderConfig { spread_permille, ..HolderConfig::new(format!("client {client}")) };
+            let config = HolderConfig { spread_permille, renewal, ..HolderConfig::new(format!("client {client}")) };
             Client { shell: ClientShell::new(config, false), due: None, unreported: 0, reported_at: now }
         };
         let mut world = Self {
@@ -224,7 +235,7 @@ impl<O> World<O> {
         match event {
             Event::Request { client, send_id, request } => {
                 self.requests += 1;
-                let (id, purpose) = (RequestId(self.requests), Purpose::of(&request.body));
+                let (id, purpose) = (RequestId(self.requests), Purpose::of(&request));
                 self.count(purpose);
                 let input = self.server.receive(id, (client, send_id, purpose), client, request);
                 self.step_server(input);

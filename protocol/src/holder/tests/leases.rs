@@ -1,7 +1,7 @@
 //! T2, T6, S7: volume leases, their renewal, their revival, and the reports about them.
 
 use super::*;
-use crate::message::{CoveringLease, HolderReportPart, Lapse, LastValid, REPORT_PART_OBJECTS_MAX};
+use crate::message::{Lapse, LastValid};
 
 #[test]
 fn term_counts_from_sending_less_the_drift_allowance() {
@@ -189,7 +189,10 @@ fn a_lapse_ends_the_lease_and_keeps_its_copies_for_validation() {
     assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO));
     assert!(!client.may_serve("/a"));
     let last = LastValid { incarnation: Incarnation(1), generation: VolumeGeneration(1), revision: Revision(20) };
-    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/b"), last_valid: Some(last) });
+    assert_eq!(
+        client.only(&effects).1.body,
+        Body::Acquire { path: path("/b"), last_valid: Some(last), read: first_read("/b", None) }
+    );
 }
 
 #[test]
@@ -208,7 +211,10 @@ fn last_valid_revision_comes_only_from_promises_and_grants() {
     client.now = at(150);
     let effects = client.read(7, "/a");
     let last = LastValid { incarnation: Incarnation(1), generation: VolumeGeneration(1), revision: Revision(15) };
-    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/a"), last_valid: Some(last) });
+    assert_eq!(
+        client.only(&effects).1.body,
+        Body::Acquire { path: path("/a"), last_valid: Some(last), read: first_read("/a", Some(10)) }
+    );
 }
 
 #[test]
@@ -225,7 +231,7 @@ fn sending_acquire_ends_the_old_lease() {
 
 fn revival(changed: Vec<ObjectSet>) -> Answer {
     let revival = Revival::AllExcept { changed, covering: CoveringNumber(4) };
-    Answer::Acquired(AcquiredVolume { promise: promise("/", 2), stamp: stamp(9), revival })
+    Answer::Acquired(AcquiredVolume { promise: promise("/", 2), stamp: stamp(9), revival, read: None })
 }
 
 #[test]
@@ -242,18 +248,10 @@ fn unchanged_copies_are_revived_while_object_lease_lasts() {
     let effects = client.read(5, "/a");
     let acquire = client.only(&effects).0;
     let effects = client.answer(acquire, revival(vec![one("/b")]));
-    let part = HolderReportPart {
-        volume: NodePath::root(),
-        incarnation: Incarnation(2),
-        covering: CoveringNumber(4),
-        part: 0,
-        parts: 1,
-        objects: vec![data("/a")],
-    };
     let expected = [HolderEffect::Drop(vec![data("/b")]), volume_valid("/", 1, at(160))];
     assert_eq!(effects[..2], expected, "the changed copy is dropped before the others become valid");
     assert_eq!(effects[2], served_cached(&[5], "/a", 2, Some(at(160))));
-    assert_eq!(sent(&effects)[0].1, Body::HolderReport(part));
+    assert_eq!(sent(&effects), [], "the report waits");
     assert!(client.may_serve("/a") && !client.may_serve("/b") && !client.may_serve("/c"));
 }
 
@@ -281,7 +279,10 @@ fn copies_left_out_of_one_revival_are_not_part_of_the_next() {
     let effects = client.read(6, "/c");
     let acquire = client.only(&effects).0;
     let revival = Revival::AllExcept { changed: vec![], covering: CoveringNumber(4) };
-    client.answer(acquire, Answer::Acquired(AcquiredVolume { promise: promise("/", 3), stamp: stamp(10), revival }));
+    client.answer(
+        acquire,
+        Answer::Acquired(AcquiredVolume { promise: promise("/", 3), stamp: stamp(10), revival, read: None }),
+    );
     assert!(client.may_serve("/b") && !client.may_serve("/a"));
 }
 
@@ -318,31 +319,6 @@ fn a_newer_generation_drops_the_copies_of_the_older() {
     let read = client.only(&effects).0;
     let changed = Promise { generation: VolumeGeneration(2), ..promise("/", 1) };
     assert_eq!(client.renew(read, changed)[0], HolderEffect::Drop(vec![data("/a")]));
-}
-
-#[test]
-fn holder_report_is_sent_in_parts() {
-    let mut client = Client::leased();
-    let many = REPORT_PART_OBJECTS_MAX as u64 + 1;
-    for i in 0..many {
-        client = client.cache(&format!("/many/{i}"), 10 + i);
-    }
-    client.step(HolderInput::Disconnected);
-    let effects = client.step(HolderInput::Connected);
-    let register = client.only(&effects).0;
-    let number = CoveringNumber(5);
-    let covering =
-        |incarnation| CoveringLease { volume: NodePath::root(), incarnation: Incarnation(incarnation), number };
-    let effects = client.answer(register, Answer::Registered { coverings: vec![covering(9), covering(1)] });
-    let (first, request) = client.only(&effects);
-    let Body::HolderReport(part) = request.body else { panic!("{effects:?}") };
-    assert_eq!((part.part, part.parts, part.covering, part.objects.len()), (0, 2, number, REPORT_PART_OBJECTS_MAX));
-    let effects = client.answer(first, Answer::ReportReceived);
-    let (second, request) = client.only(&effects);
-    let Body::HolderReport(part) = request.body else { panic!("{effects:?}") };
-    assert_eq!((part.part, part.parts, part.objects.len()), (1, 2, 1));
-    assert_eq!(client.answer(second, Answer::ReportReceived), []);
-    assert!(client.holder.holder_reports.is_empty());
 }
 
 #[test]
@@ -475,8 +451,10 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
     // `/v/w` was removed, so both requests are for `/v`. The later lease arrives first, and ends.
     let nothing = Promise { span: Duration::ZERO, ..promise("/v", 6) };
     let acquired_late = acquired("/v", 5, 50);
-    client
-        .answer(early, Answer::Acquired(AcquiredVolume { promise: nothing, stamp: stamp(51), revival: Revival::None }));
+    client.answer(
+        early,
+        Answer::Acquired(AcquiredVolume { promise: nothing, stamp: stamp(51), revival: Revival::None, read: None }),
+    );
     let lapses = vec![Lapse { volume: path("/v"), incarnation: Incarnation(6) }];
     let effects = client.read(4, "/first");
     let (read, _) = client.only(&effects);

@@ -42,7 +42,10 @@ fn grant_raises_the_last_valid_revision() {
     client.now = at(150);
     let effects = client.read(5, "/b");
     let last = LastValid { incarnation: Incarnation(1), generation: VolumeGeneration(1), revision: Revision(20) };
-    assert_eq!(client.only(&effects).1.body, Body::Acquire { path: path("/b"), last_valid: Some(last) });
+    assert_eq!(
+        client.only(&effects).1.body,
+        Body::Acquire { path: path("/b"), last_valid: Some(last), read: first_read("/b", None) }
+    );
 }
 
 #[test]

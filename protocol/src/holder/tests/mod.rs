@@ -2,6 +2,8 @@
 
 mod attachments;
 mod clocks;
+mod first_reads;
+mod holder_reports;
 mod key_leases;
 mod leases;
 mod locks;
@@ -28,8 +30,8 @@ use crate::{
     id::{CoveringNumber, Incarnation, Revision, Sequence, VolumeGeneration},
     lease_policy::{LeaseOffer, LeaseRequest},
     message::{
-        AcquiredVolume, Answer, Body, Consent, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request, Response,
-        Revival,
+        AcquiredVolume, Answer, Body, Consent, FirstRead, Grant, Promise, ReadAnswer, Recall, Refusal, Renew, Request,
+        Response, Revival,
     },
     object::{Content, Data, ObjectSet, Stat},
     time::DriftAllowance,
@@ -278,9 +280,15 @@ impl Client {
     }
 }
 
+/// The read that comes along with a request for a lease.
+fn first_read(text: &str, known: Option<u64>) -> Option<FirstRead> {
+    let lease = known.map_or(LeaseRequest::Implicit, |_| LeaseRequest::Returning);
+    Some(FirstRead { object: data(text), known: known.map(Revision), lease })
+}
+
 fn acquired(volume: &str, incarnation: u64, sequence: u64) -> Answer {
     let promise = promise(volume, incarnation);
-    Answer::Acquired(AcquiredVolume { promise, stamp: stamp(sequence), revival: Revival::None })
+    Answer::Acquired(AcquiredVolume { promise, stamp: stamp(sequence), revival: Revival::None, read: None })
 }
 
 fn served(reads: &[u64], text: &str, content: Content, valid_until: Option<Instant>) -> HolderEffect {

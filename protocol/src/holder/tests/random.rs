@@ -137,14 +137,22 @@ impl World {
         self.step(HolderInput::Answered { send_id, response });
     }
 
+    fn grant(&mut self, of: &NodePath) -> Option<Grant> {
+        let volume = self.volume(of);
+        let generation = VolumeGeneration(1 + self.stamps / 200);
+        let incarnation = Incarnation(self.incarnations.saturating_sub(self.numbers.below(3)));
+        let grant = Grant { stamp: self.next_stamp(), volume, incarnation, generation, span: OBJECT_TERM };
+        (self.numbers.below(4) > 0).then_some(grant)
+    }
+
+    fn read_answer(&mut self, object: &Object, known: Option<Revision>) -> ReadAnswer {
+        let content = if known.is_some() && self.numbers.below(2) == 0 { None } else { Some(value(self.stamps)) };
+        let grant = self.grant(&object.path);
+        let volume = grant.as_ref().map_or_else(|| self.volume(&object.path), |grant| grant.volume.clone());
+        ReadAnswer { content, grant, volume, applied: Revision(self.stamps), offer: LeaseOffer::Everybody }
+    }
+
     fn answer_to(&mut self, request: &Request) -> Answer {
-        let granted = |world: &mut Self, of: &NodePath| {
-            let volume = world.volume(of);
-            let generation = VolumeGeneration(1 + world.stamps / 200);
-            let incarnation = Incarnation(world.incarnations.saturating_sub(world.numbers.below(3)));
-            let grant = Grant { stamp: world.next_stamp(), volume, incarnation, generation, span: OBJECT_TERM };
-            (world.numbers.below(4) > 0).then_some(grant)
-        };
         match &request.body {
             Body::Open { .. } => {
                 self.sessions += 1;
@@ -155,7 +163,7 @@ impl World {
                 let incarnation = Incarnation(self.incarnations);
                 Answer::Registered { coverings: vec![CoveringLease { volume, incarnation, number: CoveringNumber(1) }] }
             }
-            Body::Acquire { path, .. } => {
+            Body::Acquire { path, read, .. } => {
                 self.incarnations += 1;
                 let volume = self.volume(path);
                 let generation = VolumeGeneration(1 + self.stamps / 200);
@@ -165,21 +173,14 @@ impl World {
                     0 => Revival::None,
                     _ => Revival::AllExcept { changed, covering: CoveringNumber(2) },
                 };
-                Answer::Acquired(AcquiredVolume { promise, stamp: self.next_stamp(), revival })
+                let stamp = self.next_stamp();
+                let read = read.as_ref().filter(|_| self.numbers.below(4) > 0);
+                let read = read.map(|read| self.read_answer(&read.object, read.known));
+                Answer::Acquired(AcquiredVolume { promise, stamp, revival, read })
             }
             Body::Read { .. } if self.numbers.below(8) == 0 => Answer::ReadBlocked,
             Body::Read { object, known, .. } | Body::AwaitRead { object, known, .. } => {
-                let content =
-                    if known.is_some() && self.numbers.below(2) == 0 { None } else { Some(value(self.stamps)) };
-                let grant = granted(self, &object.path);
-                let volume = grant.as_ref().map_or_else(|| self.volume(&object.path), |grant| grant.volume.clone());
-                Answer::Read(ReadAnswer {
-                    content,
-                    grant,
-                    volume,
-                    applied: Revision(self.stamps),
-                    offer: LeaseOffer::Everybody,
-                })
+                Answer::Read(self.read_answer(object, *known))
             }
             Body::Write { write, .. } => {
                 let Content::Data(Some(found)) = value(self.stamps) else { unreachable!("a value") };
@@ -195,7 +196,7 @@ impl World {
                 let incarnation = crate::id::Incarnation(1 + self.numbers.below(8));
                 written.attached = vec![crate::command::VolumeLease { volume, incarnation }];
                 let stamp = self.next_stamp();
-                let grant = write.path().and_then(|path| granted(self, path));
+                let grant = write.path().and_then(|path| self.grant(path));
                 Answer::Written { written, stamp, grant, applied: revision, key_lease: None, write_lease_data: None }
             }
             Body::Close => Answer::Closed,

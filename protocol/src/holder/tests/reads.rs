@@ -3,11 +3,11 @@
 use super::*;
 
 #[test]
-fn the_first_read_of_a_fresh_client_acquires_the_volume_first() {
+fn first_read_that_did_not_come_along_is_sent_under_new_lease() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
     let (acquire, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Acquire { path: path("/a"), last_valid: None });
+    assert_eq!(request.body, Body::Acquire { path: path("/a"), last_valid: None, read: first_read("/a", None) });
     assert_eq!(effects.len(), 1);
     let effects = client.answer(acquire, acquired("/", 1, 1));
     assert_eq!(effects[0], volume_valid("/", 1, at(110)));
@@ -51,7 +51,7 @@ fn read_answered_from_other_volume_is_repeated_with_its_lease() {
     let elsewhere = read_answer("/v", Some(value(10)), None);
     let effects = client.answer(read, Answer::Read(elsewhere));
     let (acquire, request) = client.only(&effects);
-    assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None });
+    assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None, read: first_read("/v/a", None) });
     assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO), "the path may belong to the root");
     let effects = client.answer(acquire, acquired("/v", 2, 2));
     assert_eq!(effects[..2], [volume_valid("/v", 2, at(110)), volume_valid("/", 1, at(110))]);

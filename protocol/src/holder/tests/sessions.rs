@@ -185,7 +185,7 @@ fn expired_session_restarts_reads_and_sent_writes_are_unknown() {
     let (_, request) = client.only(&effects);
     assert_eq!(
         (request.body, request.header.session),
-        (Body::Acquire { path: path("/b"), last_valid: None }, SessionId(8))
+        (Body::Acquire { path: path("/b"), last_valid: None, read: first_read("/b", None) }, SessionId(8))
     );
 }
 
@@ -298,6 +298,7 @@ fn with_a_shorter_term_a_silent_server_is_left_sooner() {
             promise: Promise { span: term, term, ..promise("/", 1) },
             stamp: stamp(1),
             revival: Revival::None,
+            read: None,
         };
         let effects = client.answer(acquire, Answer::Acquired(lease));
         assert!(matches!(client.only(&effects).1.body, Body::Read { .. }));

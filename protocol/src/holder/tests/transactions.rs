@@ -94,9 +94,9 @@ fn transaction_waits_for_lease_its_node_attaches_to() {
     let transaction = || Transaction::new().then(put_op("/a")).otherwise(attach("/b"));
     let effects = client.write(1, Write::Transaction(transaction()));
     let (send_id, request) = client.only(&effects);
-    let body = Body::Acquire { path: path("/b"), last_valid: None };
+    let body = Body::Acquire { path: path("/b"), last_valid: None, read: None };
     assert_eq!(request.body, body, "the lease is requested first");
-    let acquired = AcquiredVolume { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None };
+    let acquired = AcquiredVolume { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None, read: None };
     let effects = client.answer(send_id, Answer::Acquired(acquired));
     let Body::Write { write, .. } = client.only(&effects).1.body else { panic!("{effects:?}") };
     assert_eq!(write, Write::Transaction(transaction()));

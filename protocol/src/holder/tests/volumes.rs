@@ -39,7 +39,7 @@ fn lease_of_newer_generation_drops_older_copies() {
     let effects = client.read(5, "/b");
     let acquire = client.only(&effects).0;
     let promise = Promise { generation: VolumeGeneration(2), ..promise("/", 2) };
-    let newer = AcquiredVolume { promise, stamp: stamp(9), revival: Revival::None };
+    let newer = AcquiredVolume { promise, stamp: stamp(9), revival: Revival::None, read: None };
     let effects = client.answer(acquire, Answer::Acquired(newer));
     assert!(effects.contains(&HolderEffect::Drop(vec![data("/a")])), "{effects:?}");
 }

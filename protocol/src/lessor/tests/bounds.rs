@@ -30,7 +30,7 @@ fn requests_beyond_the_proposal_queue_are_busy() {
     let mut world = World::new();
     let session = world.session();
     world.lessor.config.bounds.requests_waiting_max = 2;
-    let acquire = || Body::Acquire { path: NodePath::root(), last_valid: None };
+    let acquire = || Body::Acquire { path: NodePath::root(), last_valid: None, read: None };
     assert_eq!(world.request(SessionId(0), open()), []);
     assert_eq!(world.request(session, acquire()), []);
     let full = is_busy("requests to propose", 2, 2);

@@ -168,7 +168,7 @@ fn write_proceeds_when_its_holder_acquires_a_new_lease() {
     let writer = world.session();
     world.write(writer, put("/a", b"1"));
     assert_eq!(world.commit(), []);
-    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None });
+    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None, read: None });
     let effects = world.commit();
     assert!(replies(&effects).iter().any(|reply| matches!(reply.result, Ok(Answer::Written { .. }))), "{effects:?}");
     assert!(world.renew(holder, grant.incarnation).is_err(), "the request ended the old lease");

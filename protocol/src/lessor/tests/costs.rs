@@ -60,7 +60,7 @@ fn requests_with_paths_too_deep_are_refused() {
     let beyond = deep(0, 65);
     let bodies = [
         Body::Read { object: Object::data(beyond.clone()), known: None, lease: LeaseRequest::Implicit },
-        Body::Acquire { path: beyond.clone(), last_valid: None },
+        Body::Acquire { path: beyond.clone(), last_valid: None, read: None },
     ];
     for body in bodies {
         assert_eq!(result(&world.request(session, body)), Err(error().into()));

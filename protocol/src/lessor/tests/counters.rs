@@ -200,7 +200,7 @@ fn wait_without_recall_ends_with_the_object_lease() {
     let settings = VolumeSettings::DEFAULT.with_policy(ObjectTerm::Fixed(TERM / 4), OnWrite::Wait, GrantPolicy::All);
     world.make_volume("/v", settings.expect("valid"));
     let (holder, writer) = (world.session(), world.session());
-    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None, read: None });
     world.commit();
     assert!(world.read(holder, data("/v/a")).grant.is_some());
     world.write(writer, put("/v/a", b"1"));
@@ -218,7 +218,7 @@ fn stats_show_the_leases_of_the_volume_now() {
     assert_eq!((sums(&world.stats()), world.stats().lease_bytes), ((0, 0, 0), 0));
     let (holder, _) = world.holder(&data("/a"));
     world.read(holder, data("/b"));
-    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None, read: None });
     world.commit();
     world.read(holder, data("/v/a"));
     let (root, inner) = (world.stats(), world.stats_of("/v").expect("a volume"));
@@ -258,7 +258,7 @@ fn consent_after_its_volume_was_removed_counts_nowhere() {
     let mut world = World::new();
     world.make_volume("/v", VolumeSettings::DEFAULT);
     let (holder, writer) = (world.session(), world.session());
-    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None, read: None });
     world.commit();
     world.read(holder, data("/v/a"));
     world.write(writer, Write::RemoveVolume { path: path("/v") });

@@ -126,7 +126,7 @@ impl Crowd {
     fn fill_lessor(&mut self, owner: SessionId, count: u64) {
         let reader = self.opened();
         self.register(owner);
-        self.ask(reader, Body::Acquire { path: path("/crowd"), last_valid: None });
+        self.ask(reader, Body::Acquire { path: path("/crowd"), last_valid: None, read: None });
         self.commit();
         for number in 0..count {
             // Waits and recalls: the owner may hold all of it, and does not consent.
@@ -241,7 +241,7 @@ impl Crowd {
         self.note("open and register");
         let top = || path("/quiet");
         for session in [one, two] {
-            self.probe("acquire", session, Body::Acquire { path: top(), last_valid: None });
+            self.probe("acquire", session, Body::Acquire { path: top(), last_valid: None, read: None });
         }
         let key = LeaseKey::Volume(one, top());
         let incarnation = self.world.state.lease(&key).expect("a lease").incarnation;
@@ -310,7 +310,7 @@ impl Crowd {
         }
         // The session returns, and learns what changed since.
         let last_valid = Some(LastValid { incarnation, generation, revision });
-        self.probe("return", one, Body::Acquire { path: top(), last_valid });
+        self.probe("return", one, Body::Acquire { path: top(), last_valid, read: None });
         let watched = Watched::Subtree(top());
         let after = Some(self.world.state.revision());
         self.ask(two, Body::Watch { watched, after, wait: TERM, bytes_max: 100 });

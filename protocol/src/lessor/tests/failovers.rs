@@ -53,7 +53,7 @@ fn request_before_the_latest_registration_has_no_effect() {
         ..RequestHeader::default()
     };
     world.request(holder, Body::Register);
-    let straggler = Body::Acquire { path: NodePath::root(), last_valid: None };
+    let straggler = Body::Acquire { path: NodePath::root(), last_valid: None, read: None };
     let effects = world.send(Request { header: header.clone(), body: straggler });
     assert!(matches!(result(&effects), Err(Refusal::NotRegistered { .. })));
     assert!(!world.lessor.has_proposal());

@@ -254,7 +254,7 @@ impl Churn {
             }
             18 | 19 => {
                 let path = self.path();
-                self.ask(session, Body::Acquire { path, last_valid: None });
+                self.ask(session, Body::Acquire { path, last_valid: None, read: None });
             }
             20 => self.ask(session, Body::Register),
             // One in four disappears without closing.
@@ -305,7 +305,7 @@ impl Churn {
         if let Some(session) = last.filter(|_| last != before) {
             self.sessions.push(session);
             self.ask(session, Body::Register);
-            self.ask(session, Body::Acquire { path: NodePath::root(), last_valid: None });
+            self.ask(session, Body::Acquire { path: NodePath::root(), last_valid: None, read: None });
         }
     }
 

@@ -40,7 +40,7 @@ fn session_with_rare_acquisitions_does_not_expire() {
 fn lease_committed_late_ends_at_its_horizon() {
     let mut world = World::new();
     let session = world.session();
-    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
+    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read: None });
     let proposal = world.lessor.take_proposal(world.now).expect("the lease");
     // For two terms nothing is committed, and the clock runs on.
     let later = world.now.after(TERM * 2);
@@ -150,8 +150,8 @@ fn two_acquisitions_in_one_entry_revive_no_untracked_copies() {
     let (holder, grant) = world.holder(&data("/a"));
     let Grant { incarnation, generation, .. } = grant;
     let last_valid = Some(LastValid { incarnation, generation, revision: world.state.revision() });
-    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid });
-    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
+    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid, read: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None, read: None });
     let track = |world: &World| world.lessor.object_leases.track(&NodePath::root(), holder).cloned().expect("leased");
     for response in replies(&world.commit()) {
         let Ok(Answer::Acquired(acquired)) = response.result else { panic!("{response:?}") };

@@ -86,7 +86,7 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     assert_eq!(busy(&world.write(session, tenth.clone())), Some((2, 1)), "requests in flight count");
     world.commit();
     assert_eq!(busy(&world.write(session, tenth)), Some((2, 1)), "granted leases count");
-    let acquire = Body::Acquire { path: NodePath::root(), last_valid: None };
+    let acquire = Body::Acquire { path: NodePath::root(), last_valid: None, read: None };
     assert_eq!(busy(&world.request(session, acquire.clone())), Some((2, 1)));
     // A longer one needs less.
     assert_eq!(
@@ -115,7 +115,7 @@ fn lease_asked_for_by_a_session_that_closes_adds_no_load() {
     let mut world = World::new();
     let session = world.session();
     world.request(session, Body::Close);
-    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
+    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read: None });
     assert!(world.lessor.load_to_come > 0);
     world.commit();
     assert_eq!(world.lessor.load_to_come, 0, "the session has ended");

@@ -24,7 +24,7 @@ fn ten_thousand_renewing_sessions_cost_ticks_only() {
     let mut world = World::of_many();
     let sessions: Vec<SessionId> = (0..SESSIONS).map(|_| world.session()).collect();
     for session in &sessions {
-        world.request(*session, Body::Acquire { path: NodePath::root(), last_valid: None });
+        world.request(*session, Body::Acquire { path: NodePath::root(), last_valid: None, read: None });
     }
     let acquired = replies(&world.commit()).into_iter().map(|response| match response.result {
         Ok(Answer::Acquired(AcquiredVolume { promise, .. })) => promise.incarnation,
@@ -111,7 +111,10 @@ fn lapsed_holders_learn_of_a_write_when_they_return() {
     assert!(matches!(replies(&effects)[..], [Response { result: Ok(Answer::Written { .. }), .. }]));
     assert_eq!(effects.len(), 1, "nor when it is done");
     for (holder, grant) in &holders {
-        world.request(*holder, Body::Acquire { path: NodePath::root(), last_valid: Some(copies_of(grant, revision)) });
+        world.request(
+            *holder,
+            Body::Acquire { path: NodePath::root(), last_valid: Some(copies_of(grant, revision)), read: None },
+        );
         let effects = world.commit();
         let Answer::Acquired(AcquiredVolume { revival: Revival::AllExcept { changed, .. }, .. }) = answer(&effects)
         else {

@@ -159,7 +159,7 @@ fn write_over_two_volumes_waits_for_both_leases_of_holder() {
     world.write(writer, Write::CreateVolume { path: path("/v"), settings });
     world.commit();
     let (holder, grant) = world.holder(&data("/a"));
-    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None, read: None });
     world.commit();
     assert!(world.read(holder, data("/v")).grant.is_some());
     world.pass(TERM / 2);

@@ -45,7 +45,7 @@ fn long_paths_of_what_has_no_value_count_too() {
     let session = world.session();
     let long = path(&format!("/{}", "0123456789abcde".repeat(13)).repeat(16));
     for _ in 0..1000 {
-        world.request(session, Body::Acquire { path: long.clone(), last_valid: None });
+        world.request(session, Body::Acquire { path: long.clone(), last_valid: None, read: None });
     }
     let encoded_bytes = Command::AcquireVolume { session, path: long }.encoded_bytes();
     assert!((3136..3150).contains(&encoded_bytes));

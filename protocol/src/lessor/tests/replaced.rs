@@ -277,7 +277,7 @@ fn removal_of_a_volume_is_answered_under_registrations() {
     let mut world = World::new();
     let (first, second) = (world.session(), world.session());
     world.done(first, volume("/v"));
-    world.request(second, Body::Acquire { path: path("/v"), last_valid: None });
+    world.request(second, Body::Acquire { path: path("/v"), last_valid: None, read: None });
     world.commit();
     world.write(second, attached("/v/0", Attach::Session));
     let mut on_its_way = world.lessor.take_proposal(world.now).expect("a put");

@@ -267,7 +267,7 @@ fn removal_of_many_waits_in_its_own_volumes_alone() {
         world.step(LessorInput::Consent(Consent { session, stamp }));
     }
     world.commit();
-    world.request(apart, Body::Acquire { path: path("/slow"), last_valid: None });
+    world.request(apart, Body::Acquire { path: path("/slow"), last_valid: None, read: None });
     world.commit();
     let expires_at = world.lessor.clock.expiry_time().after(TERM * 100);
     let lease = object_leases::ObjectLease { expires_at, source: object_leases::GrantSource::granted(1) };
@@ -297,7 +297,7 @@ fn round_in_many_volumes_beside_coverings_is_bounded() {
         }
         world.commit();
         for holder in &holders {
-            world.request(*holder, Body::Acquire { path: path(&format!("/{volume}/x")), last_valid: None });
+            world.request(*holder, Body::Acquire { path: path(&format!("/{volume}/x")), last_valid: None, read: None });
         }
         world.commit();
     }

@@ -112,7 +112,7 @@ fn service_below_a_later_volume_has_its_own_lease() {
     let found = world.services();
     assert_eq!(standings(&found), [("/s/one", ServiceHealth::Live)]);
     assert_eq!(found[0].seen, Some(MILLI), "by its lease on the root");
-    world.request(session, Body::Acquire { path: path("/s"), last_valid: None });
+    world.request(session, Body::Acquire { path: path("/s"), last_valid: None, read: None });
     answer(&world.commit());
     assert_eq!(world.services()[0].seen, Some(MILLI), "not by the lease on the volume");
 }

@@ -116,7 +116,7 @@ fn proposals_of_any_admitted_requests_fit_an_entry() {
             for session in &sessions {
                 let body = match draw.below(6) {
                     0 => Body::Open { name: "n".repeat(256) },
-                    1 => Body::Acquire { path: long(draw.below(9)), last_valid: None },
+                    1 => Body::Acquire { path: long(draw.below(9)), last_valid: None, read: None },
                     _ => write_body(extreme(&mut draw)),
                 };
                 admitted += usize::from(replies(&world.ask_unchecked(*session, sequence, body)).is_empty());

@@ -13,7 +13,9 @@ fn repeated_acquisitions_do_not_prevent_a_proposed_end() {
     world.commit();
     let key = LeaseKey::Volume(session, NodePath::root());
     world.pass(TERM);
-    let ask = |world: &mut World| world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None });
+    let ask = |world: &mut World| {
+        world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read: None })
+    };
     assert_eq!(ask(&mut world), [], "the end is not decided: the request waits for the entry");
     while world.lessor.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed) {
         world.now = world.now.after(clock::STEP_EVERY);
@@ -49,7 +51,9 @@ fn acquisition_below_an_ending_lease_must_retry() {
         world.now = world.now.after(clock::STEP_EVERY);
         world.step(LessorInput::Timeout);
     }
-    let ask = |world: &mut World, at: &str| world.request(session, Body::Acquire { path: path(at), last_valid: None });
+    let ask = |world: &mut World, at: &str| {
+        world.request(session, Body::Acquire { path: path(at), last_valid: None, read: None })
+    };
     assert_eq!(result(&ask(&mut world, "/v/x")), Err(Refusal::Retry));
     world.commit();
     ask(&mut world, "/v/x");

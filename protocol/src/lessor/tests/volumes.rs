@@ -12,7 +12,7 @@ use crate::{
 
 impl World {
     fn acquire_at(&mut self, session: SessionId, text: &str) -> Promise {
-        self.request(session, Body::Acquire { path: path(text), last_valid: None });
+        self.request(session, Body::Acquire { path: path(text), last_valid: None, read: None });
         let answer = answer(&self.commit());
         let Answer::Acquired(acquired) = answer else { panic!("acquired: {answer:?}") };
         acquired.promise

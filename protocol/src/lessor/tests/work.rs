@@ -66,7 +66,7 @@ fn return_after(changes: u64) -> u64 {
     }
     let Promise { incarnation, generation, revision, .. } = acquired.promise;
     let valid_at = LastValid { incarnation, generation, revision };
-    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: Some(valid_at) });
+    world.request(session, Body::Acquire { path: NodePath::root(), last_valid: Some(valid_at), read: None });
     let proposal = world.lessor.take_proposal(world.now).expect("a lease");
     world.index += 1;
     let applied = world.state.apply(world.index, &proposal);

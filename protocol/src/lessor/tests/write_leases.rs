@@ -8,7 +8,7 @@ use crate::{
     id::{LockId, Token},
     lease_policy::LeaseRequest,
     lock::LockMode,
-    message::BlockedReadInfo,
+    message::{BlockedReadInfo, FirstRead},
 };
 
 const LOCK: LockId = LockId(1);
@@ -104,6 +104,18 @@ fn read_value(effects: &[LessorEffect]) -> (Vec<u8>, bool) {
         panic!("data: {effects:?}")
     };
     (data.value.to_vec(), grant.is_some())
+}
+
+/// The client then sends the read on its own, and waits for the flush.
+#[test]
+fn first_read_of_data_under_write_lease_does_not_come_along() {
+    let mut world = World::new();
+    world.caching();
+    let reader = world.session();
+    let read = Some(FirstRead { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
+    world.request(reader, Body::Acquire { path: NodePath::root(), last_valid: None, read });
+    let Answer::Acquired(acquired) = answer(&world.commit()) else { panic!("acquired") };
+    assert_eq!(acquired.read, None);
 }
 
 #[test]

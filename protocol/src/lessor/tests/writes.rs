@@ -148,7 +148,7 @@ fn closed_session_loses_leases_and_its_writes_are_refused() {
     world.write(writer, put("/a", b"1"));
     let recall = one_recall(&world.write(holder, put("/b", b"1")));
     world.request(holder, Body::Close);
-    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None });
+    world.request(holder, Body::Acquire { path: NodePath::root(), last_valid: None, read: None });
     let results: Vec<_> = replies(&world.commit()).into_iter().map(|reply| reply.result).collect();
     let not_found = || Err(Refusal::SessionNotFound { session: holder });
     assert_eq!(results[..2], [Ok(Answer::Closed), not_found()]);
@@ -221,7 +221,7 @@ fn tracked_volume_does_not_end_wait_for_covering_volume() {
     world.commit();
     let (holder, grant) = world.holder(&data("/a"));
     world.pass(TERM / 2);
-    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None });
+    world.request(holder, Body::Acquire { path: path("/v"), last_valid: None, read: None });
     world.commit();
     world.renew(holder, grant.incarnation).expect("live");
     world.write(writer, Write::SetVolume { path: NodePath::root(), settings: with(Tracking::Objects) });

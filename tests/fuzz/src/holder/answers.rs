@@ -51,6 +51,17 @@ impl World {
         (draw.below(4) != 3).then_some(grant)
     }
 
+    /// The answer to a read, perhaps with a grant.
+    fn read_answer(&mut self, object: &Object, known: Option<Revision>, draw: &mut Draw<'_>) -> ReadAnswer {
+        let applied = Revision(self.stamps);
+        let is_unchanged = known.is_some() && draw.below(2) == 1;
+        let content = (!is_unchanged).then(|| content(object.kind, applied, draw));
+        let grant = self.grant(&object.path, draw);
+        let volume = grant.as_ref().map(|grant| grant.volume.clone());
+        let volume = volume.unwrap_or_else(|| self.volume(&object.path, draw));
+        ReadAnswer { content, grant, volume, applied, offer: LeaseOffer::Everybody }
+    }
+
     pub(super) fn answer(&mut self, request: &Request, draw: &mut Draw<'_>) -> Answer {
         let revision = Revision(self.stamps);
         match &request.body {
@@ -63,7 +74,7 @@ impl World {
                 let (incarnation, number) = (Incarnation(self.incarnations), CoveringNumber(1));
                 Answer::Registered { coverings: vec![CoveringLease { volume, incarnation, number }] }
             }
-            Body::Acquire { path, .. } => {
+            Body::Acquire { path, read, .. } => {
                 self.incarnations += 1;
                 let volume = self.volume(path, draw);
                 let promise = self.promise(volume, Incarnation(self.incarnations), TERM);
@@ -71,16 +82,14 @@ impl World {
                     0 => Revival::None,
                     _ => Revival::AllExcept { changed: draw.list(2, Draw::set), covering: CoveringNumber(2) },
                 };
-                Answer::Acquired(AcquiredVolume { promise, stamp: self.stamp(draw), revival })
+                let stamp = self.stamp(draw);
+                let read = read.as_ref().filter(|_| draw.below(4) > 0);
+                let read = read.map(|read| self.read_answer(&read.object, read.known, draw));
+                Answer::Acquired(AcquiredVolume { promise, stamp, revival, read })
             }
             Body::Read { .. } if self.stamps % 8 == 7 => Answer::ReadBlocked,
             Body::Read { object, known, .. } | Body::AwaitRead { object, known, .. } => {
-                let is_unchanged = known.is_some() && draw.below(2) == 1;
-                let content = (!is_unchanged).then(|| content(object.kind, revision, draw));
-                let grant = self.grant(&object.path, draw);
-                let volume = grant.as_ref().map(|grant| grant.volume.clone());
-                let volume = volume.unwrap_or_else(|| self.volume(&object.path, draw));
-                Answer::Read(ReadAnswer { content, grant, volume, applied: revision, offer: LeaseOffer::Everybody })
+                Answer::Read(self.read_answer(object, *known, draw))
             }
             Body::Write { write, .. } => {
                 let lease = draw

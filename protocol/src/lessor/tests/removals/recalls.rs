@@ -55,7 +55,7 @@ fn purge_of_several_leases_recalls_every_list() {
 fn node_with_pending_purge_is_not_revived() {
     let mut world = World::new();
     let acquire = |world: &mut World, session, last_valid| {
-        world.request(session, Body::Acquire { path: path("/s"), last_valid });
+        world.request(session, Body::Acquire { path: path("/s"), last_valid, read: None });
         match answer(&world.commit()) {
             Answer::Acquired(acquired) => acquired,
             other => panic!("acquired: {other:?}"),

@@ -1,0 +1,112 @@
+//! Reads that come along with a request for a lease on their volume.
+
+use super::*;
+
+/// The answer with the lease of this incarnation and stamp, and with the answer to the read.
+fn acquired_with(incarnation: u64, sequence: u64, content: Option<Content>, grant: Option<Grant>) -> Answer {
+    let (promise, read) = (promise("/", incarnation), Some(read_answer("/", content, grant)));
+    Answer::Acquired(AcquiredVolume { promise, stamp: stamp(sequence), revival: Revival::None, read })
+}
+
+#[test]
+fn first_read_takes_one_round_trip() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let (acquire, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Acquire { path: path("/a"), last_valid: None, read: first_read("/a", None) });
+    assert_eq!(client.read(2, "/a"), [], "it joins");
+    let effects = client.answer(acquire, acquired_with(1, 1, Some(value(10)), Some(grant(2))));
+    let expected = [
+        volume_valid("/", 1, at(110)),
+        installed("/a", 10, validity(2, 1, at(200))),
+        served(&[1, 2], "/a", value(10), Some(at(110))),
+    ];
+    assert_eq!(effects, expected);
+}
+
+#[test]
+fn one_of_several_waiting_reads_comes_along() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/b");
+    let acquire = client.only(&effects).0;
+    assert_eq!(client.read(2, "/a"), []);
+    let effects = client.answer(acquire, acquired_with(1, 1, Some(value(10)), Some(grant(2))));
+    assert!(effects.contains(&served(&[1], "/b", value(10), Some(at(110)))), "{effects:?}");
+    let (_, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Read { object: data("/a"), known: None, lease: LeaseRequest::Implicit });
+}
+
+#[test]
+fn copy_that_comes_along_is_validated() {
+    let mut client = Client::cached();
+    client.now = at(150);
+    let effects = client.read(5, "/a");
+    let acquire = client.only(&effects).0;
+    let granted = Grant { incarnation: Incarnation(2), ..grant(10) };
+    let effects = client.answer(acquire, acquired_with(2, 9, None, Some(granted)));
+    assert_eq!(effects.last(), Some(&served_cached(&[5], "/a", 10, Some(at(160)))));
+}
+
+#[test]
+fn recall_that_overtakes_first_read_wins() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.read(2, "/a");
+    let effects = client.answer(acquire, acquired_with(1, 1, Some(value(10)), Some(grant(2))));
+    assert!(effects.contains(&served(&[1], "/a", value(10), None)), "it began before the request: {effects:?}");
+    assert!(!client.may_serve("/a"));
+    let (_, request) = client.only(&effects);
+    assert!(matches!(request.body, Body::Read { .. }), "the read that joined is sent anew: {request:?}");
+}
+
+#[test]
+fn answer_serves_no_read_that_began_after_the_first_was_cancelled() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    client.step(HolderInput::CancelRead(ReadId(1)));
+    assert_eq!(client.read(2, "/a"), [], "it waits for the lease");
+    let effects = client.answer(acquire, acquired_with(1, 1, Some(value(10)), Some(grant(2))));
+    assert!(matches!(client.only(&effects).1.body, Body::Read { .. }), "{effects:?}");
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn first_read_comes_along_again_on_next_connection() {
+    let mut client = Client::registered();
+    client.read(1, "/a");
+    client.read(2, "/a");
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
+    let register = client.only(&effects).0;
+    let effects = client.answer(register, Answer::Registered { coverings: vec![] });
+    let (acquire, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Acquire { path: path("/a"), last_valid: None, read: first_read("/a", None) });
+    let effects = client.answer(acquire, acquired_with(1, 1, Some(value(10)), None));
+    assert!(effects.contains(&served(&[1, 2], "/a", value(10), None)), "both began before it was sent: {effects:?}");
+}
+
+#[test]
+fn refused_lease_leaves_first_read_to_be_sent_alone() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    client.read(2, "/a");
+    let effects = client.refuse(acquire, Refusal::Busy { what: "renewals".to_owned(), got: 2, most: 1 });
+    let read = client.only(&effects).0;
+    assert_eq!(client.answer(read, answer(Some(value(10)), None)), [served(&[1, 2], "/a", value(10), None)]);
+}
+
+#[test]
+fn lease_of_older_epoch_serves_no_first_read() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/a");
+    let acquire = client.only(&effects).0;
+    let result = Ok(acquired_with(1, 1, Some(value(10)), Some(grant(2))));
+    let effects =
+        client.respond(acquire, Response { epoch: Epoch(EPOCH.0 - 1), promises: vec![], lapses: vec![], result });
+    assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::Serve { .. })), "{effects:?}");
+    assert!(!client.may_serve("/a"));
+}
