@@ -55,8 +55,8 @@ impl CampaignBuilder<'_> {
         self
     }
 
-    /// How long nobody is elected after the leadership was lost with its lease. See
-    /// [`LockBuilder::lock_delay`].
+    /// How long nobody is elected after the servers have ended this leadership with its lease.
+    /// See [`LockBuilder::lock_delay`].
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.lock = self.lock.lock_delay(delay);
         self

@@ -57,13 +57,14 @@ pub enum HandOverError<T> {
 ///
 /// # Guarantees
 ///
-/// While [`LockGuard::remaining`] is above zero, no other lock on the node is exclusive. If this
-/// lock is exclusive, there is no other lock on the node.
+/// While [`LockGuard::remaining`] is above zero, no other granted lock on the node is exclusive.
+/// If this lock is exclusive, no other lock on the node is granted. Other requests may wait.
 ///
 /// The lock lives under the session's lease on the node's volume, which the client renews. If no
 /// server answers in time, this client's own clock ends the lock and cancels
-/// [`LockGuard::on_lost`]. The servers grant the node to another owner only later, by the volume's
-/// skew margin at least. A lost lock does not come back.
+/// [`LockGuard::on_lost`]. The servers grant the node to another owner only after that. If this
+/// client reaches no server, they first wait until the lease and the volume's skew margin have
+/// passed on their own clock. A lost lock does not come back.
 ///
 /// # Late requests
 ///
@@ -142,13 +143,15 @@ impl LockGuard {
         }
     }
 
-    /// Whether a waiter is in the lock queue. Also true once the lock has ended.
+    /// Whether another lock waits for the node, or another owner for an upgrade. Also true once
+    /// the lock has ended.
     pub fn is_contended(&self) -> bool {
         matches!(*self.status.borrow(), LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended)
     }
 
-    /// Waits until a waiter is in the lock queue, or the lock has ended. The owner may release the
-    /// lock then, but need not. Nothing is lost if the future is dropped.
+    /// Waits until another lock waits for the node, or another owner for an upgrade, or until
+    /// this lock has ended. The owner may release the lock then, but need not. Nothing is lost if
+    /// the future is dropped.
     pub async fn contended(&mut self) {
         let is_wanted =
             |status: &LockStatus| matches!(status, LockStatus::Granted { is_contended: true, .. } | LockStatus::Ended);
@@ -170,9 +173,9 @@ impl LockGuard {
         if let LockStatus::Granted { token, mode: LockMode::Exclusive, .. } = *self.status.borrow() {
             return Ok(token);
         }
-        // Made before the request is sent, so that an error also cancels a request that may have
-        // been sent. It cancels only after `become_exclusive` has returned: before, the rules would
-        // still count the request as waiting.
+        // This exists before the request is sent. So the request is cancelled if an error leaves
+        // its outcome open, or if the future is dropped. It must cancel after `become_exclusive`
+        // has ended: until then the holder refuses another change of this lock.
         let upgrading =
             UpgradeRequest { client: self.client.clone(), path: self.path.clone(), id: self.id, is_done: false };
         let result = self.become_exclusive(wait).await;
@@ -184,8 +187,9 @@ impl LockGuard {
         result
     }
 
-    /// Waits until the servers have confirmed a cancelled upgrade. Until then no other change of
-    /// the lock can be requested.
+    /// Waits until the servers have confirmed this client's pending releases at the node. A
+    /// cancelled upgrade is one: until it is confirmed, no other change of the lock can be
+    /// requested.
     async fn wait_for_pending_releases(&self, wait: LockWait) -> Result<(), LockError> {
         let driver = self.client.driver();
         let after =
@@ -203,7 +207,8 @@ impl LockGuard {
         granted(&mut self.status, &self.path, wait, asked, is_exclusive).await
     }
 
-    /// Makes an exclusive lock shared. Waiters for a shared lock then get the node.
+    /// Makes an exclusive lock shared. Then the waiters at the front of the queue get the node
+    /// too, up to the first that cannot share it.
     ///
     /// The lock is shared from the call on. If no answer comes in time, or the future is dropped,
     /// the client continues to ask until a server answers or the lock ends.

@@ -144,8 +144,8 @@ pub enum LeaseKey {
     Volume(SessionId, NodePath),
     /// A key lease (etcd). It belongs to no session: any client may renew it.
     Key(LeaseId),
-    /// The lock delay of a lost lock (Chubby). Until it ends, no other session gets the node. It is
-    /// never renewed.
+    /// The lock delay of a lost lock (Chubby). Until it ends, the node stays taken. It is never
+    /// renewed.
     LockDelay(LockId),
 }
 
@@ -251,8 +251,8 @@ pub enum Write {
         /// Whether to wait in the node's lock queue. If not, the request is refused when the node
         /// is taken.
         wait: bool,
-        /// The lock delay (Chubby): how long the node stays taken if the lock is lost with its
-        /// lease. It does not apply to a released lock.
+        /// The lock delay (Chubby): how long the node stays taken after the servers have ended
+        /// the lock with its lease. It does not apply to a released lock.
         delay: Duration,
     },
     /// Upgrades or downgrades a lock. While an upgrade waits, the lock remains shared.

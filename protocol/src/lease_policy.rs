@@ -118,12 +118,17 @@ pub enum OnWrite {
     /// term must be no longer than the volume term, nor than a minute. So the wait is no longer
     /// than a volume term and the margin.
     ///
-    /// Four things are recalled all the same: data under a write lease, the writer's own copies,
-    /// nodes of leases that have ended, and copies of a session that also has copies of the same
-    /// write's objects in a volume whose writes recall.
+    /// Four things are recalled all the same:
     ///
-    /// When the write is applied, it may have to change more objects than on its arrival. Then the
-    /// leader recalls the leases on all of them, and does not let the write wait a second time.
+    /// - data under a write lease;
+    /// - the writer's own copies;
+    /// - nodes of leases that have ended;
+    /// - copies of a session that is recalled for another volume. A write can change objects of
+    ///   several volumes. If a session is recalled for one of them, it is recalled for all.
+    ///
+    /// When the write is applied, it may have to change more objects than on its arrival. Then
+    /// the leader recalls the leases on all of them. It does not wait for their ends a second
+    /// time.
     Wait,
 }
 

@@ -14,6 +14,14 @@
 //! Their inputs and outputs consist of these types: [paths](path), [objects](object),
 //! [volumes](volume), [ids and stamps](id), [time], [messages](message), [commands](command) and
 //! [transactions](transaction).
+//!
+//! # Calls that do nothing in a shipped build
+//!
+//! Skip `visit(..)`, `.counted()`, `reached(..)` and `planted(..)` when you read the rules. They
+//! are for tests, and for builds with the features `count-work` and `planted-bugs`. `visit` and
+//! `counted` count the elements that a step examines. `reached` records that a bound took effect
+//! ([`reached`]). `planted` says whether a known mistake is put into the rules ([`planted`]): in
+//! a shipped build, it is false.
 
 pub mod advice;
 mod attach;

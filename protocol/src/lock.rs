@@ -40,7 +40,8 @@ pub enum LockStatus {
         token: Token,
         /// The granted mode.
         mode: LockMode,
-        /// Another session waits for the node. The owner may release the lock, but need not.
+        /// Another lock waits for the node, or another owner waits for an upgrade. The owner may
+        /// release the lock, but need not.
         is_contended: bool,
     },
     /// It was released, or ended with its lease.

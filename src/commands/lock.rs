@@ -4,10 +4,10 @@
 //! of the command.
 //!
 //! A guard process ([`crate::child`]) kills the command with all its descendants before another
-//! session can own the lock. It uses this machine's clock, and the servers wait longer, by the
-//! volume's skew margin. A guard that is stopped together with the command kills it on resumption.
-//! Only the fencing token refuses requests that the command sent before: `LEASEHOLD_TOKEN`, for
-//! `put --token`.
+//! session can own the lock. It uses this machine's clock. If no release reaches the servers,
+//! they wait longer, by the volume's skew margin. A guard that is stopped together with the
+//! command kills it on resumption. Only the fencing token refuses requests that the command sent
+//! before: `LEASEHOLD_TOKEN`, for `put --token`.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -49,7 +49,8 @@ pub(crate) struct LockWaitArgs {
     /// Wait no longer than this: 500ms, 10s, 2m, 1h
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     wait: Option<Duration>,
-    /// Lock delay: if the lock is lost, no other session gets it for this time; at most 1m
+    /// Lock delay: if the servers end the lock with its lease, the node stays taken for this time;
+    /// at most 1m
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     delay: Option<Duration>,
     /// Command to run under the lock; it gets the token in LEASEHOLD_TOKEN. Without a command, wait

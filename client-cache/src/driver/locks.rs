@@ -70,7 +70,8 @@ impl Driver {
         for lock in ids {
             let Some((path, cell)) = core.locks.remove(&lock) else { continue };
             let write = WriteId(core.next_id());
-            // Before `end`: a caller that sees the loss and locks again must find this release.
+            // This comes before `end`. A caller may see the loss and lock again at once: it must
+            // then find this release, and wait for it.
             core.release_writes.insert(write, self.pending_releases.begin(&path));
             cell.end();
             step.follow.push_back(HolderInput::Write { write, change: Write::Unlock { path, lock } });

@@ -48,9 +48,10 @@ impl<'a> LockBuilder<'a> {
         self
     }
 
-    /// How long nobody gets the node after this lock was lost with its lease (Chubby's lock delay).
-    /// For resources that check no token, it gives late requests of the former owner time to end.
-    /// Zero by default, at most 60 s.
+    /// How long the node stays taken after the servers have ended this lock with its lease
+    /// (Chubby's lock delay). If the client notices the loss first, and its release arrives in
+    /// time, there is no delay. For resources that check no token, it gives late requests of the
+    /// former owner time to end. Zero by default, at most 60 s.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.lock_delay = delay;
         self

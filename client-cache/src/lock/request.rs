@@ -21,7 +21,8 @@ pub(super) struct LockRequest {
     write_id: WriteId,
     answer: oneshot::Receiver<Result<UnclaimedLock, LockError>>,
     is_answered: bool,
-    /// Begins when the request is cancelled. Ends when the task below has dropped it, too.
+    /// Begins when the request is cancelled. This and the task `take` share it. It ends when both
+    /// have dropped it.
     pending_release: Arc<OnceLock<PendingRelease>>,
 }
 
@@ -53,8 +54,9 @@ impl Drop for LockRequest {
         // the lock releases it.
         self.answer.close();
         if self.answer.try_recv().is_err() {
-            // The pending release lasts until the task has released a lock that is still granted.
-            // If the task has ended, it ends at once.
+            // The servers may still grant the lock. The pending release lasts until the task has
+            // released that lock. If the task has ended already, the pending release ends at
+            // once.
             self.pending_release.get_or_init(|| self.client.driver().pending_releases.begin(&self.path));
             self.client.driver().cancel_unsent_write(self.write_id);
         }

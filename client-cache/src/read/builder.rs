@@ -69,9 +69,9 @@ impl<T> ReadBuilder<'_, T> {
     /// have ended, or if the volume grants none. [`Read::age`] says how old it is. Without such an
     /// answer, a server is asked as usual.
     ///
-    /// This is the weak end of the scale: *a fixed time to live*, as in most caches. The client
-    /// still sees its own writes. If the volume's writes recall copies, a changed copy is gone, and
-    /// the answer is rarely older than an outage.
+    /// This is the weakest guarantee: an answer is used for a fixed time, as in most caches. The
+    /// client still sees its own writes. A recall removes a copy, so an answer can only be old if
+    /// it came without a lease, or if its leases have ended.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,10 +1,10 @@
 //! The session's locks, and its positions in lock queues (S10).
 //!
-//! A lock belongs to one incarnation of the lease on its volume. A server's report that the lock is
-//! granted may be old. So the client counts on the lock only while that lease holds on this clock
-//! (S1, T2). When the lease has ended by this clock or on the servers, the lock is lost. The holder
-//! then notifies the application once. The servers may still have the lock, so the client must
-//! release it there.
+//! A lock belongs to one incarnation of the lease on its volume. A server's report that the lock
+//! is granted may be old. So the client counts on the lock only while that lease holds on this
+//! clock (S1, T2). When the lease has ended by this clock or on the servers, the lock is lost.
+//! The holder then notifies the application once. The servers may still have the lock, so the
+//! client releases it there (`lose_locks` in `client-cache/src/driver/locks.rs`).
 //!
 //! To learn of grants and of waiters, the holder has one [`Body::AwaitLocks`] in flight. The leader
 //! answers it when a status has changed. The request names all locks. If there are too many for one
@@ -34,7 +34,8 @@ use crate::{
     time::Instant,
 };
 
-/// How long after a grant the holder asks whether another session waits for the lock.
+/// How long after a grant the holder asks whether another lock waits for the node, or another
+/// owner for an upgrade.
 const FIRST_AWAIT_DELAY: Duration = Duration::from_millis(100);
 
 /// How long a request may wait at the leader before the holder repeats it. So if a request was
@@ -314,9 +315,9 @@ impl Holder {
         self.volumes.get(volume).is_some_and(|volume| volume.live(now).is_some())
     }
 
-    /// Whether the lease is the present lease, or may become it again. If the old lease has nodes
-    /// or locks, the server extends it instead of granting a new one. This client may not know of
-    /// them.
+    /// Whether the lease is the present one, or may be again. While the client asks for a new
+    /// lease, the server may extend the old one instead: it does so if that lease has nodes or
+    /// locks. The client may not know of these nodes and locks.
     pub(super) fn may_be_current_lease(&self, volume: &NodePath, incarnation: Incarnation) -> bool {
         match self.volumes.get(volume).map(|volume| &volume.lease) {
             Some(Some(lease)) => lease.incarnation == incarnation,

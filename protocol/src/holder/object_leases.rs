@@ -1,9 +1,9 @@
 //! Object leases: decides which copies to install, to refuse and to drop.
 //!
 //! `judge` implements S4. It accepts a grant only from the leader that the session has registered
-//! with, and only under the present volume lease. It refuses a grant that was overtaken. A recall,
-//! a return, a write of this client (S2w) or a new incarnation of the volume lease can overtake a
-//! grant.
+//! with, and only under the present volume lease. It refuses a grant that was overtaken
+//! (`recalls.rs` remembers by what). A recall, a return, a write of this client (S2w) or a new
+//! incarnation of the volume lease can overtake a grant.
 
 use std::sync::Arc;
 
@@ -82,9 +82,9 @@ impl Holder {
     /// Handles an eviction by the cache. If the server may still count the copy as leased, the next
     /// request returns it (S2).
     ///
-    /// A return counts as a recall (S4). The server applies it to all grants of the object up to
-    /// this one, and an earlier grant may still be in flight. If the holder cached that grant, no
-    /// leader would recall the copy.
+    /// A return counts as a recall (S4). The server forgets all grants of the object up to this
+    /// one. One of them may still be in flight. If the holder cached it, nobody would recall that
+    /// copy.
     pub(super) fn evicted(&mut self, object: Object, stamp: Stamp, now: Instant) {
         let Some(copy) = self.copies.get(&object) else { return };
         if copy.validity.stamp != stamp {

@@ -58,7 +58,8 @@ struct Fetch {
     named: Option<(Revision, Stamp)>,
     /// How often it waited for a volume lease.
     lease_waits: u8,
-    /// The fetch was repeated once to get a volume lease, or the lease was refused.
+    /// The fetch must not be repeated for a volume lease: it was already, or the lease was
+    /// refused.
     is_repeated: bool,
     /// Sent as [`Body::AwaitRead`], which waits for the flush of a write lease.
     waits_for_flush: bool,
@@ -310,7 +311,7 @@ impl Holder {
             self.learn_volume(&object.path, &volume);
             if let Some(known) = self.volumes.get_mut(&volume) {
                 known.offer = offer;
-                // No copy is left, so no read uses a lease on the volume.
+                // The volume grants no object leases now, so no read uses a lease on it.
                 known.is_used &= offer != LeaseOffer::Nobody;
             }
             if grant.is_none() && self.repeats_with_lease(&object, now) {

@@ -45,9 +45,9 @@ impl CopyValidity {
 /// The conditions that all copies of a volume share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct VolumeValidity {
-    /// The oldest volume lease whose copies are valid under the present one. Copies of older leases
-    /// must be validated before use. If a returning client's copies are revived, the value remains
-    /// as it was (S7 in docs/PROTOCOL.md).
+    /// The oldest volume lease whose copies are valid under the present one. Copies of older
+    /// leases must be validated before use. After a revival, `since` stays the same, so the older
+    /// copies are valid again (S7 in docs/PROTOCOL.md).
     pub since: Incarnation,
     /// When the volume lease ends on this client's clock. Without a lease, this is
     /// [`Instant::ZERO`].

@@ -1,5 +1,5 @@
 //! The bounds of a lessor's queues, tables and batches, and of the work of one step or one answer
-//! (S10b).
+//! (S10b). The three bounds of lease limits are constants in `lease_limits.rs`.
 
 /// The bounds of one lessor. They are not replicated: each leader has its own, and a successor may
 /// have others.

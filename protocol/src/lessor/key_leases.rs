@@ -1,5 +1,5 @@
 //! Key leases. The log grants and revokes them, as for any write. The leader renews them in its
-//! memory (T3, T5, T6).
+//! memory (T3, T5, T6). Their ends are proposed in `expiry.rs`, like those of all leases.
 
 use std::time::Duration;
 

@@ -20,17 +20,18 @@ use crate::{
 /// others.
 const TAKEN_PER_STEP: usize = 1024;
 
-/// Beyond the excess, the leader recalls an eighth of the limit, but at most this many leases. Then
-/// the leases of one session share a recall.
+/// The leader recalls the excess, and some leases more: an eighth of the limit, at most this
+/// many. So one recall can name several leases of a session, and the next grants need none.
 const AHEAD: usize = 64;
 
-/// The most unanswered recalls of a session that gets an object lease in a volume with a lease
+/// A session with this many unanswered recalls gets no object lease in a volume with a lease
 /// limit. The leader remembers each of them.
 const UNANSWERED_MAX: usize = 1024;
 
 impl Lessor {
     /// Whether the session may get an object lease in a volume with a lease limit. A session that
-    /// answers no recalls gets none, because each further lease could cost a further recall.
+    /// has left too many recalls unanswered gets none, because each further lease could cost a
+    /// further recall.
     pub(super) fn answers_recalls(&self, session: SessionId) -> bool {
         let unanswered = self.recall_channels.get(&session).map_or(0, RecallChannel::unanswered);
         if unanswered >= UNANSWERED_MAX {
@@ -48,8 +49,9 @@ impl Lessor {
         }
     }
 
-    /// If the volume is beyond its lease limit, this step or a later one recalls some leases. After
-    /// a change of settings, ended or dropped leases can still be in the order.
+    /// If the volume is beyond its lease limit, this step or a later one recalls some leases. The
+    /// order may have leases that have ended or were dropped, and are not removed yet. They
+    /// count.
     pub(super) fn check_lease_limit(&mut self, volume: &NodePath, state: &State) {
         if lease_limit(volume, state).is_some_and(|limit| self.object_leases.ordered_in(volume) > limit) {
             self.over_lease_limit.insert(volume.clone());
@@ -93,8 +95,7 @@ impl Lessor {
         }
     }
 
-    /// Clients keep no more leases of a volume than its limit, apart from leases that a later step
-    /// will recall.
+    /// Checks that each volume is within its limit, or is listed for a later step.
     pub(super) fn lease_limits_are_kept(&self, state: &State) -> Result<(), String> {
         for (volume, _) in state.volumes_below(&NodePath::root()).chain([state.volume_of(&NodePath::root())]) {
             let (Some(limit), kept) = (lease_limit(volume, state), self.object_leases.ordered_in(volume)) else {

@@ -2,14 +2,18 @@
 //!
 //! The locks of a node are ordered by arrival. The first ones are granted, the others wait. A
 //! shared lock behind a waiting exclusive lock waits too, so that readers do not starve a writer.
-//! When a lock ends, the same command grants the next locks. The sole owner of a node can hand its
-//! lock over to a named waiter, ahead of earlier waiters.
+//! While a shared lock waits for an upgrade, no further lock on the node is granted. When a lock
+//! ends, the same command grants the next locks. The sole owner of a node can hand its lock over
+//! to a named waiter, ahead of earlier waiters.
+//!
+//! A grant gives a waiter its token, or ends a pending upgrade. Only waiters without a token and
+//! pending upgrades are granted, so no request is granted twice.
 //!
 //! A lock ends with the lease under it. So a grant needs no check of the waiter's lease. (Jepsen
 //! found that etcd 3.4.3 granted locks to waiters whose lease had expired.)
 //!
-//! A lock that is lost with its lease ends without consents, because its owner stopped counting on
-//! it earlier, by its own clock (T2, T3). With a lock delay (Chubby), the node stays taken for a
+//! The end of a lost lock waits for no message from its owner: the owner stopped counting on it
+//! earlier, by its own clock (T2, T3). With a lock delay (Chubby), the node stays taken for a
 //! while. The lost lock is then under a special lease, which is never renewed.
 
 mod table;
@@ -50,7 +54,7 @@ pub struct LockRecord {
     pub is_upgrading: bool,
     /// How long the node stays taken if the lock is lost.
     pub lock_delay: Duration,
-    /// The number of the write lease that the lock is, if it is one.
+    /// If the lock is a write lease, the number of that write lease.
     pub write_lease: Option<WriteLeaseId>,
     /// Whether the previous owner handed the lock over to this session, ahead of earlier waiters.
     pub is_handed_over: bool,
@@ -272,8 +276,8 @@ impl State {
         if waits { Ok(()) } else { Err(WriteRefusal::SuccessorNotWaiting { path: path.clone(), successor }) }
     }
 
-    /// Hands a lock over to a waiter. No other session gets the node in between. Waiters that can
-    /// share the node with the successor get it too.
+    /// Hands a lock over to a waiter. No other session gets the node in between. Then the waiters
+    /// at the front of the queue get the node too, up to the first that cannot share it.
     pub(super) fn hand_over(&mut self, id: LockId, to: LockId, touched: &mut Touched) -> Written {
         let Some((path, _)) = self.locks.remove(id) else { return self.unchanged() };
         touched.insert(RowKey::Lock(id, path.clone()));
@@ -328,8 +332,9 @@ impl State {
         }
     }
 
-    /// The next lock to grant. A pending upgrade comes first, when its lock is the only granted
-    /// one. Otherwise it is the first waiter, if it is compatible with the granted locks.
+    /// The next lock to grant. While an upgrade is pending, only that upgrade can be granted, and
+    /// only when its lock is the sole granted one. Without a pending upgrade, it is the first
+    /// waiter, if it is compatible with all granted locks.
     fn next_grantable(&self, path: &NodePath) -> Option<LockId> {
         let granted = || self.locks.on(path).filter(|(_, record)| record.token.is_some());
         if let Some((id, _)) = granted().find(|(_, record)| record.is_upgrading) {

@@ -77,8 +77,9 @@ pub(crate) enum Policies {
     Usual,
     /// Any that recall.
     Recalling,
-    /// Any. Writes of some volumes only wait. Such a write may wait a second time, if it would
-    /// change more than it did on arrival. The writes behind it wait with it.
+    /// Any. Writes of some volumes only wait. If such a write would change more than it did on
+    /// arrival, the leader recalls. So it may wait a second time, and the writes behind it with
+    /// it.
     Waiting,
 }
 

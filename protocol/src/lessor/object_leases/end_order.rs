@@ -1,8 +1,9 @@
 //! The object leases of volumes with a [lease limit](crate::volume::VolumeSettings::lease_limit),
 //! in the order in which they end.
 //!
-//! Owns the order of the leases that clients may keep: a lease that the leader recalls to keep the
-//! limit leaves the order at once. Does not know what the limit is, nor whether a lease is valid.
+//! Owns the order, and how many leases of each volume are in it. A lease that the leader recalls
+//! to keep the limit leaves the order at once. Some leases in it may have ended. Does not know
+//! what the limit is, nor whether a lease is valid.
 
 use std::collections::BTreeMap;
 

@@ -149,7 +149,8 @@ impl LeaseEntries {
         let is_before = |bound: &Object| from.as_ref().is_none_or(|from| from <= bound);
         let last = Object::children(top.clone());
         let own = is_before(&last).then(|| from.clone().unwrap_or(Object::data(top.clone()))..=last);
-        // For the root, `first` is the root's own list.
+        // Below the root, the range would begin with the root's own list. That is in `own`
+        // already.
         let first = Object::children(top.bound_below());
         let below = if is_before(&first) { Bound::Excluded(first) } else { Bound::Included(from.unwrap_or(first)) };
         let below = (below, Bound::Excluded(Object::data(top.bound_after())));
@@ -203,6 +204,8 @@ impl LeaseEntries {
                 ended.push(key.clone());
             }
         }
+        // After the last lease, the next sweep begins with the first. If some leases have ended,
+        // `swept` stays: the next sweep then finds nothing, and the one after it begins anew.
         if ended.is_empty() && self.swept.as_ref() == self.leases.last_key_value().map(|(key, _)| key) {
             self.swept = None;
         }

@@ -188,13 +188,14 @@ impl ObjectLeases {
         }
     }
 
-    /// How many leases of the volume are in the order of ends: those that clients may keep.
+    /// How many leases of the volume are in the order of ends. Not those that the leader has
+    /// recalled to keep the limit. Some may have ended.
     pub(super) fn ordered_in(&self, volume: &NodePath) -> usize {
         self.end_order.count_in(volume)
     }
 
-    /// Takes the leases that end first out of the order, at most so many. Those that have ended, or
-    /// are invalid, are removed from memory. It returns the others: they must be recalled.
+    /// Takes up to `most` leases out of the order, those that end first. Removes from memory
+    /// those that have ended or are invalid. Returns the others: they must be recalled.
     pub(super) fn take_first(&mut self, volume: &NodePath, most: usize, now: ClusterTime) -> Vec<(Object, SessionId)> {
         let mut first: Vec<_> = self.end_order.first_in(volume).take(most).cloned().collect();
         first.retain(|lease| {

@@ -44,7 +44,8 @@ impl VolumeTrack {
         if let CopyTracking::AwaitingReport { parts, .. } = &self.tracking { parts.len() } else { 0 }
     }
 
-    /// When the leases of all copies that the leader does not know have ended, if that is known.
+    /// The end of the last lease that the leader does not know. `None`: there is no such lease
+    /// (`Exact`), or its end is not known (`Covering`).
     fn unknown_until(&self) -> Option<ClusterTime> {
         match self.tracking {
             CopyTracking::AwaitingReport { expires_at, .. } => Some(expires_at),
@@ -214,7 +215,8 @@ impl VolumeTracks {
         }
     }
 
-    /// Counts an object lease no longer, if it is under a live volume lease.
+    /// Subtracts a removed object lease. Nothing to do if its volume lease has ended, or no
+    /// longer counts its object leases.
     pub(super) fn uncount_entry(&mut self, under: Incarnation) {
         let Some(key) = self.recorded.get(&under) else { return };
         if let (Some(track), Some(totals)) = (self.tracks.get_mut(key), self.totals.get_mut(&key.0)) {

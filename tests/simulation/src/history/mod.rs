@@ -4,10 +4,11 @@
 //! The module knows neither the simulator nor Leasehold. It knows keys, values, revisions, and when
 //! each operation began and ended on one clock. Tests of real processes use it too.
 //!
-//! The general check is NP-complete (Gibbons and Korach 1997). This one is exact and costs a sort.
-//! Each write has a unique value, and a revision: its position in the one order of all changes. So
-//! only one order is possible. The check asks whether each operation can have a moment between its
-//! beginning and its end, such that the moments are in that order.
+//! The general check is NP-complete (Gibbons and Korach 1997). This one is exact, and takes no
+//! longer than sorting the history. Each write has a unique value, and a revision: its position
+//! in the one order of all changes. So only one order is possible. The check asks whether each
+//! operation can have a moment between its beginning and its end, such that the moments are in
+//! that order.
 //!
 //! - A write of unknown outcome ([`Outcome::Unknown`]) may have taken effect at any later time, or
 //!   never. A read that finds its value also finds its revision. Otherwise nothing depends on it.
