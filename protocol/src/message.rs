@@ -9,12 +9,14 @@ mod bounds;
 mod inspect;
 mod recall;
 mod refusal;
+mod volume_leases;
 mod volume_stats;
 
 pub use bounds::*;
 pub use inspect::*;
 pub use recall::{Consent, Recall};
 pub use refusal::Refusal;
+pub use volume_leases::*;
 pub use volume_stats::{CachedReads, SpanCounts, VolumeCounts, VolumeStats, WaitCounts};
 
 use std::time::Duration;
@@ -25,7 +27,7 @@ use crate::{
     change::{Changes, Watched},
     command::{Write, Written},
     drift::{ClockAnswer, ClockQuestion},
-    id::{CoveringNumber, Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, VolumeGeneration},
+    id::{Epoch, Incarnation, LeaseId, LockId, Revision, Sequence, SessionId, Stamp, VolumeGeneration},
     lease_policy::{LeaseOffer, LeaseRequest},
     lock::LockStatus,
     object::{Content, Data, Object, ObjectSet},
@@ -235,34 +237,6 @@ pub struct AwaitedLock {
     pub known: LockStatus,
 }
 
-/// The state of a volume as a returning client last knew it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LastValid {
-    /// The lease that ended.
-    pub incarnation: Incarnation,
-    /// The volume's generation at that time.
-    pub generation: VolumeGeneration,
-    /// The revision at which the copies were last valid.
-    pub revision: Revision,
-}
-
-/// One part of a session's holder report for one volume.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct HolderReportPart {
-    /// The top of the volume.
-    pub volume: NodePath,
-    /// The lease under which the session has the copies.
-    pub incarnation: Incarnation,
-    /// The covering that the whole report ends.
-    pub covering: CoveringNumber,
-    /// The index of this part, from 0.
-    pub part: u32,
-    /// The number of parts.
-    pub parts: u32,
-    /// Objects with a cached copy; at most [`REPORT_PART_OBJECTS_MAX`].
-    pub objects: Vec<Object>,
-}
-
 /// Asks for more time on a key lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyLeaseRenewal {
@@ -285,33 +259,6 @@ pub struct Response {
     pub lapses: Vec<Lapse>,
     /// The answer or the refusal.
     pub result: Result<Answer, Refusal>,
-}
-
-/// More time on a volume lease. The client counts it from before it sent the request (T2).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Promise {
-    /// The top of the volume.
-    pub volume: NodePath,
-    /// The lease.
-    pub incarnation: Incarnation,
-    /// The volume's generation. Copies of older generations are not valid.
-    pub generation: VolumeGeneration,
-    /// The promised time from the sending of the request. It is less than the volume's term if the
-    /// horizon or an unanswered recall limits it (T6, S5). It may be zero.
-    pub span: Duration,
-    /// The volume's term. It sets the pace of renewals.
-    pub term: Duration,
-    /// The revision that was applied when the promise was made. The copies are valid at it.
-    pub revision: Revision,
-}
-
-/// A volume lease that has ended.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Lapse {
-    /// The top of the volume.
-    pub volume: NodePath,
-    /// The lease that has ended.
-    pub incarnation: Incarnation,
 }
 
 /// A lease on an object.
@@ -445,60 +392,6 @@ pub enum KeepAliveResult {
     Unconfirmed,
     /// The lease has ended, or never existed. It never comes back.
     NotFound,
-}
-
-/// A read that a request for a lease on its volume brings along. The fields are those of
-/// [`Body::Read`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct FirstRead {
-    /// The object.
-    pub object: Object,
-    /// The modify revision of the client's copy.
-    pub known: Option<Revision>,
-    /// Whether the read wants a lease.
-    pub lease: LeaseRequest,
-}
-
-/// A volume lease that the leader tracks as covering.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct CoveringLease {
-    /// The top of the volume.
-    pub volume: NodePath,
-    /// The lease.
-    pub incarnation: Incarnation,
-    /// The number of the covering. A holder report must name it to end the covering.
-    pub number: CoveringNumber,
-}
-
-/// A new lease on a volume.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct AcquiredVolume {
-    /// The first promise of the lease.
-    pub promise: Promise,
-    /// Accepting the lease counts as a recall of everything in the volume with an earlier stamp
-    /// (S4).
-    pub stamp: Stamp,
-    /// Which of the client's copies become valid again.
-    pub revival: Revival,
-    /// The answer to the read in the request. None if there was none, or if the client must send
-    /// the read on its own: the data is under a write lease, or the content is too long to come
-    /// along.
-    pub read: Option<ReadAnswer>,
-}
-
-/// Which copies become valid again after their volume lease ended.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Revival {
-    /// None. The client validates each copy before it uses it.
-    None,
-    /// All copies whose object leases still hold, except for copies of `changed`. From now on, the
-    /// lessor tracks the session as covering.
-    AllExcept {
-        /// The objects that changed, that pending writes may change, or under write leases.
-        changed: Vec<ObjectSet>,
-        /// The number of the covering.
-        covering: CoveringNumber,
-    },
 }
 
 /// The answer to a read.

@@ -7,8 +7,8 @@
 //! was removed, the path is in a volume above. So every volume that the path may belong to is
 //! suspended until the answer names the volume.
 //!
-//! One of the reads that wait for the lease comes along with the request: the first read of a volume
-//! takes one round trip. Other reads and writes wait for the answer.
+//! One of the reads that wait for the lease comes along with the request: the first read of a
+//! volume takes one round trip. Other reads and writes wait for the answer.
 //!
 //! Revival (S7 in docs/PROTOCOL.md): the request says at which revision the copies were last valid.
 //! The answer may list the objects that changed since. Other copies are valid again, each while its

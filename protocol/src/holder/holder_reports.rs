@@ -1,12 +1,12 @@
 //! Holder reports: a client sends its object leases to a leader that tracks it as covering (S7).
 //!
 //! After registering, the holder reports at once what the leader asks for. After a return, when the
-//! answer that revived its copies made the session covering, it waits with the report. A client that
-//! reads a few objects and leaves again needs none. The report begins with a recall of objects that
-//! the client does not have, or with the first renewal after two terms.
+//! answer that revived its copies made the session covering, it waits with the report. A client
+//! that reads a few objects and leaves again needs none. The report begins with a recall of objects
+//! that the client does not have, or with the first renewal after two terms.
 //!
-//! The holder sends each part after the answer to the part before. A report only adds object leases, and is
-//! never a consent. If it is interrupted, the next registration asks for a new one.
+//! The holder sends each part after the answer to the part before. A report only adds object
+//! leases, and is never a consent. If it is interrupted, the next registration asks for a new one.
 
 use std::collections::VecDeque;
 

@@ -386,6 +386,11 @@ impl<'a> Draw<'a> {
         }
     }
 
+    fn first_read(&mut self) -> FirstRead {
+        let known = |draw: &mut Self| Revision(draw.number(12));
+        FirstRead { object: self.object(), known: self.maybe(known), lease: LeaseRequest::Implicit }
+    }
+
     /// A comparison of clocks.
     fn clock_question(&mut self) -> ClockQuestion {
         let excess =
@@ -427,21 +432,11 @@ impl<'a> Draw<'a> {
                     generation: VolumeGeneration(draw.number(4)),
                     revision: Revision(draw.number(12)),
                 }),
-                read: self.maybe(|draw| FirstRead {
-                    object: draw.object(),
-                    known: draw.maybe(|draw| Revision(draw.number(12))),
-                    lease: LeaseRequest::Implicit,
-                }),
+                read: self.maybe(Self::first_read),
             },
-            8..=10 => Body::Read {
-                object: self.object(),
-                known: self.maybe(|draw| Revision(draw.number(12))),
-                lease: LeaseRequest::Implicit,
-            },
-            11 => Body::AwaitRead {
-                object: self.object(),
-                known: self.maybe(|draw| Revision(draw.number(12))),
-                lease: LeaseRequest::Implicit,
+            8..=11 => match (self.first_read(), self.one_in(4)) {
+                (FirstRead { object, known, lease }, true) => Body::AwaitRead { object, known, lease },
+                (FirstRead { object, known, lease }, false) => Body::Read { object, known, lease },
             },
             12..=16 => {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }

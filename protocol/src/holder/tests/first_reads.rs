@@ -62,7 +62,7 @@ fn recall_that_overtakes_first_read_wins() {
 }
 
 #[test]
-fn answer_serves_no_read_that_began_after_the_first_was_cancelled() {
+fn answer_to_cancelled_first_read_serves_no_later_read() {
     let mut client = Client::registered();
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
