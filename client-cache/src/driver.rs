@@ -164,6 +164,7 @@ impl Driver {
             drift_allowance: options.drift,
             spread_permille,
             renewal: options.renewal,
+            consent_delay: options.consent_delay,
             ..HolderConfig::new(options.name.clone())
         };
         let core = DriverCore {
@@ -431,7 +432,9 @@ impl Driver {
             request.header.cached_reads = self.cache_counters.take_unreported();
             core.reads_reported_at = now;
         }
-        if matches!(request.body, Body::Read { .. } | Body::AwaitRead { .. }) {
+        let is_read =
+            matches!(request.body, Body::Read { .. } | Body::AwaitRead { .. } | Body::Acquire { read: Some(_), .. });
+        if is_read {
             count(&self.cache.counters.server_reads);
         }
         core.order(ConnectionOrder::Send(send_id, request));

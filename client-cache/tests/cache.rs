@@ -20,7 +20,7 @@ mod watches;
 #[path = "write_leases/mod.rs"]
 mod write_leases;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Server, path, until, value, within};
 use futures::future::join_all;
@@ -107,6 +107,29 @@ async fn write_recalls_others_copy_before_it_is_acknowledged() {
         assert_eq!(reader.read(&path).await.unwrap().source, ReadSource::Memory);
     }
     assert_eq!(reader.stats().recalls, 49);
+}
+
+/// The write waits meanwhile, so what the client reads is not stale.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_that_delays_consents_reads_on_from_memory() {
+    const DELAY: Duration = Duration::from_millis(300);
+    let server = Server::start(TERM).await;
+    let writer = server.client().await;
+    let reader = Client::connect(server.options().consent_delay(DELAY)).await.unwrap();
+    writer.put("/a", "one").await.unwrap();
+    reader.get("/a").await.unwrap();
+    let began = Instant::now();
+    let writing = tokio::spawn(async move { writer.put("/a", "two").await.map(|_| began.elapsed()) });
+    until(|| reader.stats().recalls == 1).await;
+    let mut from_memory = 0;
+    while reader.cached(&path("/a")).is_some() {
+        assert!(!writing.is_finished(), "a copy is in use until the client consents");
+        from_memory += 1;
+        tokio::task::yield_now().await;
+    }
+    let waited = within(writing).await.unwrap().unwrap();
+    assert!(from_memory > 0 && waited >= DELAY, "{from_memory} reads, the write took {waited:?}");
+    assert_eq!(&reader.get("/a").await.unwrap().unwrap().value[..], b"two");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -116,6 +116,8 @@ bounds! {
     /// As above.
     ReturnsWaiting: "returns_waiting_max",
     /// As above.
+    DelayedConsents: "delayed_consents_max",
+    /// As above.
     WritesOut: "writes_out_max",
     /// As above.
     ReadWaits: "read_waits_max",

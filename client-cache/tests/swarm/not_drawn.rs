@@ -34,6 +34,7 @@ pub const NOT_DRAWN: &[&str] = &[
     "LockError::is_unavailable",
     "Options::cache_capacity_bytes",
     "Options::connect_lazily",
+    "Options::consent_delay",
     "Options::drift",
     "Options::from_env",
     "Options::name",

@@ -100,7 +100,7 @@ impl Holder {
         // write in flight. The client must not lose these, so it asks for a renewal first.
         if is_bound && !is_sent {
             volume.is_used = true;
-            self.send_heartbeat(now);
+            self.heartbeat(RenewalReason::All, now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
         // An earlier sending may have taken effect. So the client repeats the request, even if
@@ -160,7 +160,7 @@ impl Holder {
         if epoch != self.epoch {
             return self.wants_again(Purpose::Acquire(believed.clone()), now);
         }
-        let Some(acquisition) = self.acquisitions.remove(believed) else { return };
+        let Some(mut acquisition) = self.acquisitions.remove(believed) else { return };
         self.stamp_seen = self.stamp_seen.max(answer.stamp);
         let top = answer.promise.volume.clone();
         let is_late = answer.stamp <= self.volumes.begun(&top);
@@ -188,9 +188,13 @@ impl Holder {
         self.lose_attached_without_lease_above(&acquisition.path);
         self.lose_locks_without_lease();
         if let (Some(object), Some(read)) = (self.reads.sent_along(&acquisition.waiters, send_id), answer.read) {
-            self.read_answered(object, sent, epoch, read, now);
+            acquisition.waiters.remove(&object);
+            self.read_answered(object, sent, epoch, *read, now);
         }
         self.wake_waiters(acquisition.waiters, acquisition.writes);
+        if let Revival::AllExcept { reports_at_once: true, .. } = answer.revival {
+            self.start_owed_report(&top, now);
+        }
     }
 
     /// Sets back a fetch that was sent along with a request for a lease, which must be sent again.
@@ -233,13 +237,19 @@ impl Holder {
         now: Instant,
     ) {
         let promise = &answer.promise;
-        let until = self.ends_at(sent, promise.span.min(promise.term), now);
+        let span = promise.span.min(promise.term);
+        let until = self.ends_at(sent, span, now);
         let pace = Pace::new(sent, promise.span, promise.term, self.config.spread_permille, now);
+        let ended = self.volumes.get(top).and_then(|volume| volume.ended);
         let unreported = match answer.revival {
-            Revival::AllExcept { covering, .. } => {
-                Some(Unreported { covering, due: sent.after(promise.term * Unreported::TERMS) })
+            Revival::AllExcept { covering, reports_at_once, .. } => {
+                let terms = if reports_at_once { 0 } else { Unreported::TERMS };
+                Some(Unreported { covering, due: sent.after(promise.term.saturating_mul(terms)) })
             }
-            Revival::None => None,
+            // The server may have extended a lease that this client had ended.
+            Revival::None => {
+                ended.filter(|ended| ended.last.incarnation == promise.incarnation).and_then(|ended| ended.unreported)
+            }
         };
         let is_only_lease = !self.volumes.are_live_at(now);
         let volume = self.volumes.learn(top);
@@ -258,32 +268,28 @@ impl Holder {
             unreported,
         });
         if is_only_lease {
-            self.postpone_comparison(sent);
+            self.schedule_comparison(sent, span, now);
         }
     }
 
-    /// Handles a refusal. Waiting reads and writes continue without a lease.
-    pub(super) fn refused_volume(&mut self, top: &NodePath) {
-        if let Some(acquisition) = self.acquisitions.get_mut(top) {
-            let waiters = acquisition.take_waiters();
-            self.go_without_lease(waiters);
+    /// Handles a refusal for good. Waiting reads and writes continue without a lease.
+    pub(super) fn refused_volume(&mut self, top: &NodePath, now: Instant) {
+        let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
+        let waiters = acquisition.take_waiters();
+        let replaceable =
+            if acquisition.is_repeated { self.volumes.at_and_above(&acquisition.path) } else { Vec::new() };
+        self.go_without_lease(waiters);
+        if self.end_replaceable(replaceable) {
+            return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
+        self.send_queue.settle(&Purpose::Acquire(top.clone()));
         self.stop_acquiring(top);
     }
 
-    /// Handles a refusal as busy. Waiting reads and writes continue without a lease.
-    ///
-    /// An earlier sending may have replaced a lease that this client still has. Then no leader
-    /// recalls the copies under that lease (S2), so this client ends it. A lease with nodes or
-    /// locks does not end: the client serves nothing under it, and asks again.
-    pub(super) fn no_room_for_lease(&mut self, top: &NodePath, now: Instant) {
-        let Some(acquisition) = self.acquisitions.get_mut(top).filter(|acquisition| acquisition.is_repeated) else {
-            self.send_queue.settle(&Purpose::Acquire(top.clone()));
-            return self.refused_volume(top);
-        };
-        let waiters = acquisition.take_waiters();
-        let replaceable = self.volumes.at_and_above(&acquisition.path);
-        self.go_without_lease(waiters);
+    /// Ends the leases that an earlier sending of a refused request may have replaced. No leader
+    /// recalls the copies under a replaced lease (S2). A lease with nodes or locks does not end:
+    /// the client serves nothing under it, and asks again. Returns whether there is such a lease.
+    fn end_replaceable(&mut self, replaceable: Vec<NodePath>) -> bool {
         let mut are_bound = false;
         for replaceable in replaceable {
             let Some(volume) = self.volumes.get_mut(&replaceable) else { continue };
@@ -294,11 +300,7 @@ impl Holder {
                 self.holder_reports.remove(&replaceable);
             }
         }
-        if are_bound {
-            return self.wants_again(Purpose::Acquire(top.clone()), now);
-        }
-        self.send_queue.settle(&Purpose::Acquire(top.clone()));
-        self.stop_acquiring(top);
+        are_bound
     }
 
     fn go_without_lease(&mut self, (objects, writes): (BTreeSet<Object>, BTreeSet<WriteId>)) {

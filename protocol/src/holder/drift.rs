@@ -74,11 +74,13 @@ impl Holder {
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
     }
 
-    /// Handles a new lease that is the only one. It ends after the next comparison, if that comes
-    /// most of a term later.
-    pub(super) fn postpone_comparison(&mut self, sent: Instant) {
-        let pace = self.comparison_pace();
-        self.drift.due = self.drift.due.map(|due| due.max(sent.after(pace)));
+    /// Handles a new lease that is the only one, and was promised for `span`. The next comparison
+    /// may be long due, because there was no lease, or come after the lease's end. Then it comes
+    /// after most of the span.
+    pub(super) fn schedule_comparison(&mut self, sent: Instant, span: Duration, now: Instant) {
+        let pace = self.comparison_pace().min((span / 10).saturating_mul(7));
+        let usual = sent.after(pace);
+        self.drift.due = self.drift.due.map(|due| if due <= now || due > sent.after(span) { usual } else { due });
     }
 
     /// When to compare clocks, if no heartbeat does so before. `None` if no lease lasts until then.

@@ -1,6 +1,6 @@
 //! The inputs of the holder, and its configuration.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::HolderBounds;
 use crate::planted::Planted;
@@ -47,6 +47,9 @@ pub struct HolderConfig {
     pub spread_permille: u16,
     /// When to renew volume leases.
     pub renewal: RenewalMode,
+    /// For how long a recalled copy that may still be used stays in use, before the holder
+    /// consents. At most half of the volume term counts.
+    pub consent_delay: Duration,
     /// Bounds of the holder's queues and tables.
     pub bounds: HolderBounds,
     /// Bugs that a test build puts back.
@@ -54,10 +57,18 @@ pub struct HolderConfig {
 }
 
 impl HolderConfig {
-    /// The default drift allowance and bounds, no spread, and the default of [`Planted`].
+    /// The default drift allowance and bounds, no spread, consents without delay, and the default
+    /// of [`Planted`].
     pub fn new(name: impl Into<String>) -> Self {
-        let (drift_allowance, bounds, planted) = (DriftAllowance::DEFAULT, HolderBounds::DEFAULT, Planted::default());
-        Self { name: name.into(), drift_allowance, spread_permille: 0, renewal: RenewalMode::Ahead, bounds, planted }
+        Self {
+            name: name.into(),
+            drift_allowance: DriftAllowance::DEFAULT,
+            spread_permille: 0,
+            renewal: RenewalMode::Ahead,
+            consent_delay: Duration::ZERO,
+            bounds: HolderBounds::DEFAULT,
+            planted: Planted::default(),
+        }
     }
 }
 

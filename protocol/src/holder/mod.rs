@@ -38,6 +38,7 @@ mod attachments;
 mod bounds;
 mod check;
 mod copies;
+mod delayed_consents;
 mod drift;
 mod effect;
 mod holder_reports;
@@ -74,6 +75,7 @@ use self::{
     acquisitions::Acquisition,
     attachments::OwnRemovals,
     copies::CachedCopies,
+    delayed_consents::DelayedConsents,
     drift::DriftSupervision,
     holder_reports::HolderReport,
     in_flight::RequestsInFlight,
@@ -129,6 +131,7 @@ pub struct Holder {
     write_leases: WriteLeases,
     watches: OwnWatches,
     drift: DriftSupervision,
+    delayed_consents: DelayedConsents,
     /// Effects of the current step. Empty between steps.
     effects: Vec<HolderEffect>,
 }
@@ -159,6 +162,7 @@ impl Holder {
             write_leases: WriteLeases::default(),
             watches: OwnWatches::default(),
             drift: DriftSupervision::default(),
+            delayed_consents: DelayedConsents::default(),
             effects: Vec::new(),
             config,
         }
@@ -199,6 +203,7 @@ impl Holder {
             HolderInput::ReleaseWriteLease(lock) => self.release_write_lease(lock),
         }
         self.flush_and_consent(now);
+        self.consent_when_due(now);
         self.send_ready(now);
         self.send_keep_alive(now);
         self.await_locks(now);
@@ -222,6 +227,7 @@ impl Holder {
             self.await_locks_deadline(),
             self.flush_deadline(),
             self.clocks_deadline(),
+            self.delayed_consents.deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

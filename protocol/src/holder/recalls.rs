@@ -10,7 +10,7 @@
 //! S5: recalls are numbered for each session and epoch without gaps. After a gap the holder does
 //! not know which objects the lost recalls named, and drops all copies.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Holder, HolderBounds, HolderEffect, input::SendId, volume_leases::at_and_above};
 use crate::{
@@ -155,9 +155,13 @@ impl Holder {
         self.heard_at = self.heard_at.max(now);
         self.stamp_seen = self.stamp_seen.max(recall.stamp);
         let everything = [ObjectSet::Subtree(NodePath::root())];
-        let sets = if self.recalls.has_gap(recall) { &everything[..] } else { &recall.sets };
+        let has_gap = self.recalls.has_gap(recall);
+        let sets = if has_gap { &everything[..] } else { &recall.sets };
         if self.defer_consent(recall.stamp, sets) {
             self.overtake(sets, recall.stamp);
+            return;
+        }
+        if !has_gap && self.delay_consent(recall.stamp, sets, now) {
             return;
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
@@ -165,9 +169,8 @@ impl Holder {
         let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.overtake(sets, recall.stamp);
         self.effects.push(consent);
         if !has_copies {
-            for set in &recall.sets {
-                self.start_owed_report(&self.volumes.nearest(set.path()), now);
-            }
+            let owed = recall.sets.iter().flat_map(|set| self.volumes.unreported_in(set));
+            owed.collect::<BTreeSet<_>>().iter().for_each(|top| self.start_owed_report(top, now));
         }
     }
 

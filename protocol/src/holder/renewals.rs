@@ -121,8 +121,13 @@ impl Holder {
 
     /// Sends a request that only renews and compares clocks.
     pub(super) fn send_heartbeat(&mut self, now: Instant) {
+        self.heartbeat(RenewalReason::Ahead, now);
+    }
+
+    /// Like `send_heartbeat`, with other renewals.
+    pub(super) fn heartbeat(&mut self, reason: RenewalReason<'_>, now: Instant) {
         let question = self.clock_question(now);
-        self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::All, now);
+        self.send(Purpose::Heartbeat, Body::Heartbeat(question), reason, now);
     }
 
     /// When the server counts as silent. `None` if it owes no answer by a known time.

@@ -110,7 +110,7 @@ impl Holder {
             registration: registration.map_or(0, |send_id| send_id.0),
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
-            renew: self.volumes.renewals(reason, is_quick, now),
+            renew: self.volumes.renewals(reason, is_quick, |top| self.writes.may_attach_in(top), now),
             consents: self.piggyback.consents.iter().take(CONSENTS_MAX).copied().collect(),
             returns: self.piggyback.returns.iter().take(RETURNS_MAX).cloned().collect(),
             // The shell counts them, and adds them when it sends the request.
@@ -165,7 +165,7 @@ impl Holder {
     fn refused(&mut self, send_id: SendId, flight: RequestInFlight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
         self.retry_await_locks(send_id, now);
         if let (Purpose::Acquire(volume), Refusal::Busy { .. }) = (&flight.purpose, &refusal) {
-            return self.no_room_for_lease(volume, now);
+            return self.refused_volume(volume, now);
         }
         match refusal {
             Refusal::NotLeader { leader } => {
@@ -183,7 +183,7 @@ impl Holder {
             // application's decision, so it gets the refusal at once.
             Refusal::Busy { .. } if epoch == self.epoch && self.is_about_load(&flight.purpose) => {
                 self.send_queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal);
+                self.refused_for_good(flight.purpose, refusal, now);
             }
             Refusal::Retry | Refusal::OutcomeUnknown | Refusal::Busy { .. } | Refusal::SessionNotFound { .. } => {
                 self.wants_again(flight.purpose, now);
@@ -194,7 +194,7 @@ impl Holder {
             | Refusal::Volume(_)
             | Refusal::Compacted { .. } => {
                 self.send_queue.settle(&flight.purpose);
-                self.refused_for_good(flight.purpose, refusal);
+                self.refused_for_good(flight.purpose, refusal, now);
             }
         }
     }
@@ -223,12 +223,12 @@ impl Holder {
         self.send_queue.postpone(purpose, self.config.spread_permille, now);
     }
 
-    fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal) {
+    fn refused_for_good(&mut self, purpose: Purpose, refusal: Refusal, now: Instant) {
         match purpose {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => {}
-            Purpose::Acquire(volume) => self.refused_volume(&volume),
+            Purpose::Acquire(volume) => self.refused_volume(&volume, now),
             Purpose::HolderReport(volume) => {
                 self.holder_reports.remove(&volume);
             }

@@ -77,6 +77,7 @@ impl Holder {
         self.link = LinkState::Down;
         // The next registration asks for new holder reports.
         self.holder_reports.clear();
+        self.volumes.forget_unreported();
         self.reads.unsend_all();
         self.locks.unsend();
         self.watches.unsend_all();
@@ -206,12 +207,12 @@ impl Holder {
             self.recalls.begin_epoch(epoch);
             self.piggyback.begin_epoch(epoch);
             self.write_leases.begin_epoch(epoch);
+            self.drop_delayed();
         }
         if let Some(session) = &mut self.session {
             session.registered = Some(send_id);
         }
         self.link = LinkState::Registered;
-        self.volumes.forget_unreported();
         self.session_renewed(sent, now);
         self.clocks_registered(send_id, sent, now);
         for covering in coverings {
@@ -310,6 +311,7 @@ impl Holder {
         self.acquisitions.clear();
         self.holder_reports.clear();
         self.write_leases.clear_pending_consents();
+        self.delayed_consents.clear();
     }
 
     /// Fails all operations, because the server refuses to open or register a session.

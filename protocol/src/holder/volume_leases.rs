@@ -16,6 +16,7 @@ use crate::{
     id::{CoveringNumber, Incarnation, LockId, Revision, Stamp, VolumeGeneration},
     lease_policy::LeaseOffer,
     message::{LastValid, Promise, RENEWALS_MAX, Renew},
+    object::ObjectSet,
     path::NodePath,
     reached::{Bound, reached},
     time::Instant,
@@ -60,6 +61,7 @@ impl Unreported {
 pub(super) struct EndedLease {
     pub(super) last: LastValid,
     pub(super) since: Incarnation,
+    pub(super) unreported: Option<Unreported>,
 }
 
 /// The holder's record of an attached node.
@@ -98,8 +100,8 @@ impl KnownVolume {
     /// servers may grant the same lease again.
     pub(super) fn end_lease(&mut self) {
         if let Some(lease) = self.lease.take() {
-            let OwnVolumeLease { incarnation, generation, revision, since, .. } = lease;
-            self.ended = Some(EndedLease { last: LastValid { incarnation, generation, revision }, since });
+            let OwnVolumeLease { incarnation, generation, revision, since, unreported, .. } = lease;
+            self.ended = Some(EndedLease { last: LastValid { incarnation, generation, revision }, since, unreported });
         }
     }
 
@@ -146,8 +148,11 @@ pub(super) enum RenewalReason<'a> {
     Due,
     /// The request renews nothing, because its answer may come after the leases have ended.
     NoRenewal,
-    /// The request only renews, or is the first to a leader. It renews all leases in use that are
-    /// renewed ahead, also those that have ended on this clock but perhaps not on the server.
+    /// A heartbeat. It renews the leases in use that are renewed ahead, also those that have ended
+    /// on this clock but perhaps not on the server.
+    Ahead,
+    /// The request is the first to a leader, or must learn whether a lease still exists. It renews
+    /// all leases in use.
     All,
 }
 
@@ -239,22 +244,34 @@ impl KnownVolumes {
     }
 
     /// The renewals for a request. If its answer may be late, later requests repeat them.
-    pub(super) fn renewals(&mut self, reason: RenewalReason<'_>, is_quick: bool, now: Instant) -> Vec<Renew> {
+    /// `may_be_bound` says whether a write in flight may attach a node or a lock to the lease.
+    pub(super) fn renewals(
+        &mut self,
+        reason: RenewalReason<'_>,
+        is_quick: bool,
+        may_be_bound: impl Fn(&NodePath) -> bool,
+        now: Instant,
+    ) -> Vec<Renew> {
         let touched = match reason {
             RenewalReason::OnPath(path) => Some(self.nearest(path)),
-            RenewalReason::Due | RenewalReason::All => None,
+            RenewalReason::Due | RenewalReason::Ahead | RenewalReason::All => None,
             RenewalReason::NoRenewal => return Vec::new(),
         };
         let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
         for (top, volume) in &self.map {
+            let Some(lease) = &volume.lease else { continue };
             let may_renew = match reason {
-                RenewalReason::All => volume.renews_ahead(self.renewal),
+                RenewalReason::Ahead => volume.renews_ahead(self.renewal),
                 _ => volume.renews(self.renewal),
             };
-            let Some(lease) = volume.lease.as_ref().filter(|_| may_renew) else { continue };
-            let fits = touched.as_ref() == Some(top)
-                || (volume.is_needed(self.renewal)
-                    && (reason == RenewalReason::All || (now >= lease.pace.piggyback_from() && now < lease.until)));
+            if !may_renew && !may_be_bound(top) {
+                continue;
+            }
+            let is_due = match reason {
+                RenewalReason::Ahead | RenewalReason::All => true,
+                _ => now >= lease.pace.piggyback_from() && now < lease.until,
+            };
+            let fits = touched.as_ref() == Some(top) || (volume.is_needed(self.renewal) && is_due);
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
         // The chosen leases are not due when the next request is sent, so that renews the others.
@@ -345,9 +362,25 @@ impl KnownVolumes {
         self.map.values().filter_map(|volume| volume.lease.as_ref()).map(|lease| lease.pace.term).min()
     }
 
-    /// Forgets all reports that are owed: the leader says which it needs.
+    /// Forgets all reports that are owed: with the next registration, the leader says which it
+    /// needs.
     pub(super) fn forget_unreported(&mut self) {
-        self.map.values_mut().filter_map(|volume| volume.lease.as_mut()).for_each(|lease| lease.unreported = None);
+        for volume in self.map.values_mut() {
+            volume.lease.iter_mut().for_each(|lease| lease.unreported = None);
+            volume.ended.iter_mut().for_each(|ended| ended.unreported = None);
+        }
+    }
+
+    /// The volumes to which objects of the set may belong, and for which a report is owed.
+    pub(super) fn unreported_in(&self, set: &ObjectSet) -> Vec<NodePath> {
+        let is_unreported =
+            |volume: &KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.unreported.is_some());
+        let own = self.nearest(set.path());
+        let below = self.map.iter().filter(|(top, volume)| {
+            let may_belong = **top == own || matches!(set, ObjectSet::Subtree(within) if within.contains(top));
+            may_belong && is_unreported(volume)
+        });
+        below.map(|(top, _)| top.clone()).collect()
     }
 
     /// The lease that a promise renews. `None` if the promise names another incarnation, or is from
@@ -443,7 +476,7 @@ mod tests {
         let mut renewed = BTreeSet::new();
         for _ in 0..3 {
             assert!(volumes.are_due(later));
-            let renewals = volumes.renewals(RenewalReason::Due, true, later);
+            let renewals = volumes.renewals(RenewalReason::Due, true, |_| false, later);
             assert_eq!(renewals.len(), RENEWALS_MAX);
             renewed.extend(renewals.into_iter().map(|renew| renew.volume));
         }

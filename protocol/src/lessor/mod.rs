@@ -227,6 +227,8 @@ struct StepContext<'a> {
     effects: Vec<LessorEffect>,
     /// About how many bytes of content this step has sent as answers to reads.
     read_bytes: usize,
+    /// How many reads this step has answered that came along with requests for volume leases.
+    first_reads: usize,
 }
 
 impl Lessor {
@@ -290,7 +292,7 @@ impl Lessor {
     pub fn step(&mut self, input: LessorInput, state: &State, now: Instant) -> Vec<LessorEffect> {
         self.tick = state.tick();
         self.advance_clock(now);
-        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
+        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0 };
         let is_proof = matches!(input, LessorInput::Proven { .. });
         match input {
             LessorInput::Request { id, request } => self.handle_request(id, request, &mut cx),
@@ -382,7 +384,7 @@ impl Lessor {
     /// Ends the lessor when its replica stops leading. It answers *outcome unknown* to proposed
     /// writes, and *retry* to all other requests (S9).
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
-        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0 };
+        let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0 };
         let blocked = std::mem::take(&mut self.blocked_reads).into_reads();
         let proving =
             std::mem::take(&mut self.round_reads).into_iter().chain(std::mem::take(&mut self.next_round_reads));

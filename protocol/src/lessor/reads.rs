@@ -10,6 +10,7 @@ use crate::{
     planted::Bug,
     reached::{Bound, reached},
     state::State,
+    time::Instant,
 };
 
 use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead};
@@ -107,6 +108,9 @@ impl Lessor {
             }
         };
         let answer = self.read_object(requester.session, object, *known, request, cx);
+        if let Ok(answer) = &answer {
+            self.count_read(answer, *known, cx.now);
+        }
         self.reply(requester, answer.map(Answer::Read), cx);
     }
 
@@ -128,14 +132,23 @@ impl Lessor {
             true => Ok(None),
             false => cx.state.content_within(object, self.config.bounds.content_bytes_max).map(Some),
         };
-        let content = content.inspect_err(|_| reached(Bound::ContentBytes))?;
+        let content = content.inspect_err(|_| {
+            reached(Bound::ContentBytes);
+            // As much was examined as one answer may have.
+            cx.read_bytes += self.config.bounds.content_bytes_max;
+        })?;
         cx.read_bytes += content.as_ref().map_or(0, Content::weight);
         let grant = self.grant(session, object, request, cx);
         let (volume, settings) = cx.state.volume_of(&object.path);
         let (volume, offer) = (volume.clone(), settings.settings.offer());
-        let (validated, object_leases) = (known.map(|_| is_unchanged), self.object_leases.totals_in(&volume).entries);
-        self.counters.0.note_read(&volume, grant.is_some(), validated, object_leases, cx.now);
         Ok(ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() })
+    }
+
+    /// Counts an answered read, which named the copy `known`.
+    pub(super) fn count_read(&mut self, answer: &ReadAnswer, known: Option<Revision>, now: Instant) {
+        let validated = known.map(|_| answer.content.is_none());
+        let object_leases = self.object_leases.totals_in(&answer.volume).entries;
+        self.counters.0.note_read(&answer.volume, answer.grant.is_some(), validated, object_leases, now);
     }
 }
 

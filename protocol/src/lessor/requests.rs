@@ -103,10 +103,12 @@ impl Lessor {
             }
             Body::Close => self.propose(Command::CloseSession { session }, ProposalReason::Close(requester)),
             Body::Acquire { path, last_valid, read } => {
-                let mut paths = std::iter::once(&path).chain(read.as_ref().map(|read| &read.object.path));
-                if let Err(error) = paths.try_for_each(|path| self.config.limits.check_path(path)) {
+                if let Err(error) = self.config.limits.check_path(&path) {
                     return self.reply(&requester, Err(error.into()), cx);
                 }
+                // The client then sends the read on its own, and learns the reason. Others may wait
+                // for the lease.
+                let read = read.filter(|read| self.config.limits.check_path(&read.object.path).is_ok());
                 if self.may_extend_ending(session, &path, cx.state) {
                     return self.reply(&requester, Err(Refusal::Retry), cx);
                 }

@@ -7,6 +7,7 @@
 use crate::{
     command::{LeaseKey, Outcome},
     id::{Incarnation, Revision, SessionId},
+    lease_policy::OnWrite,
     message::{AcquiredVolume, Answer, FirstRead, LastValid, ReadAnswer, Refusal, Revival},
     object::{Object, ObjectSet},
     path::NodePath,
@@ -15,7 +16,7 @@ use crate::{
     state::State,
 };
 
-use super::{Lessor, Requester, StepContext, recalls::RecallChannel};
+use super::{Lessor, LessorBounds, Requester, StepContext, recalls::RecallChannel};
 
 /// A request for a lease on a volume, from its arrival until its command is applied.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,9 +60,6 @@ impl Lessor {
         let Some(lease) = cx.state.lease(&key) else {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
-        if read.is_none() {
-            self.counters.0.note_acquisition(volume);
-        }
         // True if another acquisition in the same entry has replaced this request's lease. Under
         // the present lease the leader tracks no copies, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;
@@ -86,26 +84,47 @@ impl Lessor {
         let stamp = self.channel(session).stamp(epoch);
         match self.promise(&key, volume, cx) {
             Some((promise, _)) => {
-                let read = read.and_then(|read| self.answer_first_read(session, &read, cx));
+                let is_revived = matches!(revival, Revival::AllExcept { .. });
+                let read = self.answer_first_read(session, volume, (read, is_revived), cx);
                 self.reply(requester, Ok(Answer::Acquired(AcquiredVolume { promise, stamp, revival, read })), cx)
             }
             None => self.reply(requester, Err(Refusal::Retry), cx),
         }
     }
 
-    /// Answers the read that came along. `None` if the client must send it on its own, because it
-    /// waits for a write lease, or because this step has answered enough bytes of content.
+    /// Answers the read that came along, and counts the request: as a read, or as an acquisition if
+    /// the read needed no answer. `None` if the client must send the read on its own, because it
+    /// waits for a write lease, or because this step has answered enough reads.
     fn answer_first_read(
         &mut self,
         session: SessionId,
-        read: &FirstRead,
+        volume: &NodePath,
+        (read, is_revived): (Option<FirstRead>, bool),
         cx: &mut StepContext<'_>,
-    ) -> Option<ReadAnswer> {
-        let FirstRead { object, known, lease } = read;
-        if self.is_under_write_lease(object, cx.state) || cx.read_bytes >= self.config.bounds.content_bytes_max {
-            return None;
+    ) -> Option<Box<ReadAnswer>> {
+        let answer = read.and_then(|read| {
+            let FirstRead { object, known, lease } = &read;
+            let LessorBounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
+            if self.is_under_write_lease(object, cx.state) {
+                self.recall_write_lease(&object.path, cx);
+                return None;
+            }
+            if cx.first_reads >= reads_per_step || cx.read_bytes >= content_bytes_max {
+                return None;
+            }
+            cx.first_reads += 1;
+            let answer = self.read_object(session, object, *known, *lease, cx).ok()?;
+            // The new lease alone would have made an unchanged copy valid again.
+            let is_needed = answer.content.is_some() || !is_revived;
+            if is_needed {
+                self.count_read(&answer, *known, cx.now);
+            }
+            Some((answer, is_needed))
+        });
+        if !answer.as_ref().is_some_and(|(_, is_needed)| *is_needed) {
+            self.counters.0.note_acquisition(volume);
         }
-        self.read_object(session, object, *known, *lease, cx).ok()
+        answer.map(|(answer, _)| Box::new(answer))
     }
 
     /// Answers an acquisition for which the earlier lease remained, because nodes or locks depend
@@ -124,7 +143,7 @@ impl Lessor {
         let promise = if is_ending { None } else { self.promise(key, volume, cx) };
         match promise {
             Some((promise, _)) => {
-                let read = read.and_then(|read| self.answer_first_read(requester.session, &read, cx));
+                let read = self.answer_first_read(requester.session, volume, (read, false), cx);
                 let acquired = AcquiredVolume { promise, stamp, revival: Revival::None, read };
                 self.reply(requester, Ok(Answer::Acquired(acquired)), cx);
             }
@@ -151,7 +170,11 @@ impl Lessor {
         });
         let changed = valid_at.and_then(|valid_at| self.changed(valid_at.revision, volume, state));
         match changed {
-            Some(changed) => Revival::AllExcept { changed, covering: self.next_covering() },
+            Some(changed) => Revival::AllExcept {
+                changed,
+                covering: self.next_covering(),
+                reports_at_once: state.volume(volume).is_some_and(|volume| volume.settings.on_write() == OnWrite::Wait),
+            },
             None => Revival::None,
         }
     }

@@ -223,7 +223,7 @@ impl Lessor {
 
     /// Recalls the write lease from its owner. One recall for each write lease is enough, because a
     /// consent counts only when the write lease has ended.
-    fn recall_write_lease(&mut self, path: &NodePath, cx: &mut StepContext<'_>) {
+    pub(super) fn recall_write_lease(&mut self, path: &NodePath, cx: &mut StepContext<'_>) {
         let Some((_, record)) = cx.state.write_leased_lock(path) else { return };
         let (Some(lease), Some(epoch)) = (record.write_lease, self.epoch) else { return };
         if self.blocked_reads.recalled.insert(path.clone(), lease) != Some(lease) {

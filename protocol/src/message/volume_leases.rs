@@ -75,7 +75,7 @@ pub struct AcquiredVolume {
     /// The answer to the read in the request. None if there was none, or if the client must send
     /// the read on its own: the data is under a write lease, or the content is too long to come
     /// along.
-    pub read: Option<ReadAnswer>,
+    pub read: Option<Box<ReadAnswer>>,
 }
 
 /// Which copies become valid again after their volume lease ended.
@@ -90,6 +90,10 @@ pub enum Revival {
         changed: Vec<ObjectSet>,
         /// The number of the covering.
         covering: CoveringNumber,
+        /// Whether the client reports its copies at once. Otherwise it waits until it seems to
+        /// stay. In a volume whose writes wait without recalls, each write would wait for a client
+        /// that has not reported.
+        reports_at_once: bool,
     },
 }
 

@@ -64,7 +64,8 @@ pub struct VolumeCounts {
     /// Heartbeats that renew no lease, of sessions with a lease on the volume: they only compare
     /// clocks. A heartbeat of a session with leases on several volumes counts in each.
     pub heartbeats_idle: u64,
-    /// New leases on the volume, by requests of their own.
+    /// Requests for a lease on the volume that brought no read along, or only one of a copy that
+    /// the lease alone made valid again. All others count as reads.
     pub acquisitions: u64,
     /// Parts of holder reports about leases on the volume.
     pub report_parts: u64,

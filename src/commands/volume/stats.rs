@@ -162,7 +162,7 @@ fn counted(counted_for: Duration, counts: &VolumeCounts) -> Table {
     count("renewals by heartbeats", counts.renewals_alone);
     count("renewals piggybacked", counts.renewals_piggybacked);
     count("heartbeats that renew none", counts.heartbeats_idle);
-    count("new volume leases", counts.acquisitions);
+    count("requests for leases alone", counts.acquisitions);
     count("parts of holder reports", counts.report_parts);
     count("recalls", counts.recalls);
     count("leases recalled: lease limit", counts.leases_recalled_for_room);

@@ -11,7 +11,7 @@ use leasehold_protocol::{
     lease_policy::LeaseRequest,
     limits::LimitError,
     lock::LockStatus,
-    message::{AcquiredVolume, Answer, Body, Refusal, Request, Response, Revival},
+    message::{AcquiredVolume, Answer, Body, FirstRead, Refusal, Request, Response, Revival},
     object::{Content, Object},
     path::NodePath,
 };
@@ -87,7 +87,7 @@ impl World {
         self.lives += 1;
         self.forget_writes(place);
         self.forget_write_leases(place);
-        let config = HolderConfig {
+        let mut config = HolderConfig {
             drift_allowance: self.profile.drift,
             spread_permille: u16::try_from(self.rng.below(1001)).expect("small"),
             renewal: self.profile.renewal,
@@ -95,6 +95,7 @@ impl World {
             planted: self.planted,
             ..HolderConfig::new(format!("client {place}"))
         };
+        self.consent_delays.draw(&mut config);
         let client = &mut self.clients[place];
         client.life = self.lives;
         client.shell.restart(config, self.is_planted);
@@ -285,7 +286,9 @@ impl World {
             Body::Heartbeat(_) => "renewals sent",
             Body::KeepAlive { .. } => "renewals of key leases sent",
             Body::Watch { .. } => "watches sent",
-            Body::Read { known: Some(_), .. } => "copies to be validated",
+            Body::Read { known: Some(_), .. } | Body::Acquire { read: Some(FirstRead { known: Some(_), .. }), .. } => {
+                "copies to be validated"
+            }
             Body::AwaitRead { .. } => "reads that wait for write leases",
             _ => "other requests",
         });

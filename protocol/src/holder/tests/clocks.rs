@@ -220,3 +220,25 @@ fn clock_of_another_leader_is_not_compared() {
     let effects = pair.client.respond(send_id, Response { epoch, promises: vec![], lapses: vec![], result });
     assert_eq!((reported(&effects), pair.client.holder.clock_excess()), (vec![], None));
 }
+
+/// Without a lease there is nothing to compare for. The next comparison belongs to the new lease.
+#[test]
+fn first_lease_after_a_while_is_compared_before_it_ends() {
+    for (beats, span) in [(0, 10), (3, 10), (3, 2)] {
+        let mut client = Client::new().connect();
+        for _ in 0..beats {
+            client.now = client.now.after(SESSION_TERM / 4);
+            client.holder.send_heartbeat(client.now);
+            std::mem::take(&mut client.holder.effects);
+        }
+        client.now = client.now.after(SESSION_TERM / 2);
+        let effects = client.read(1, "/a");
+        let acquire = client.only(&effects).0;
+        let span = Duration::from_secs(span);
+        let promise = Promise { span, ..promise("/", 1) };
+        let lease = AcquiredVolume { promise, stamp: stamp(1), revival: Revival::None, read: None };
+        client.answer(acquire, Answer::Acquired(lease));
+        let due = client.holder.clocks_deadline().expect("while the lease holds");
+        assert!(due > client.now && due < client.now.after(span), "{beats} heartbeats, {span:?}: {due}");
+    }
+}

@@ -1,10 +1,11 @@
 //! Reads that come along with a request for a lease on their volume.
 
 use super::*;
+use crate::limits::LimitError;
 
 /// The answer with the lease of this incarnation and stamp, and with the answer to the read.
 fn acquired_with(incarnation: u64, sequence: u64, content: Option<Content>, grant: Option<Grant>) -> Answer {
-    let (promise, read) = (promise("/", incarnation), Some(read_answer("/", content, grant)));
+    let (promise, read) = (promise("/", incarnation), Some(Box::new(read_answer("/", content, grant))));
     Answer::Acquired(AcquiredVolume { promise, stamp: stamp(sequence), revival: Revival::None, read })
 }
 
@@ -109,4 +110,37 @@ fn lease_of_older_epoch_serves_no_first_read() {
         client.respond(acquire, Response { epoch: Epoch(EPOCH.0 - 1), promises: vec![], lapses: vec![], result });
     assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::Serve { .. })), "{effects:?}");
     assert!(!client.may_serve("/a"));
+}
+
+/// An earlier sending may have replaced the lease on `/`, and no leader recalls copies under that.
+#[test]
+fn refused_repetition_ends_leases_that_it_may_have_replaced() {
+    for refusal in [Refusal::Limit(LimitError::Depth { got: 65, expected: 64 }), busy()] {
+        let mut client = Client::cached();
+        client.holder.volumes.learn(&path("/v"));
+        let effects = client.read(5, "/v/x");
+        let acquire = client.only(&effects).0;
+        client.refuse(acquire, Refusal::Retry);
+        client.now = client.holder.next_deadline().expect("it asks again");
+        let effects = client.timeout(&[]);
+        let acquire = client.only(&effects).0;
+        client.refuse(acquire, refusal.clone());
+        assert!(!client.may_serve("/a"), "{refusal:?}");
+    }
+}
+
+fn busy() -> Refusal {
+    Refusal::Busy { what: "renewals".to_owned(), got: 2, most: 1 }
+}
+
+#[test]
+fn read_that_needs_another_volume_comes_along_with_its_request() {
+    let mut client = Client::registered();
+    let effects = client.read(1, "/v/a");
+    let acquire = client.only(&effects).0;
+    let read = Some(Box::new(read_answer("/v", Some(value(10)), None)));
+    let lease = AcquiredVolume { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None, read };
+    let effects = client.answer(acquire, Answer::Acquired(lease));
+    let (_, request) = client.only(&effects);
+    assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None, read: first_read("/v/a", None) });
 }

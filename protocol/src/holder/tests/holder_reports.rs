@@ -6,15 +6,23 @@ use crate::message::{CoveringLease, HolderReportPart, REPORT_PART_OBJECTS_MAX};
 /// A client whose lease ended, and that read `/a` again at 150 s. Its copies of `/a` and `/b` are
 /// valid again, and it owes a report.
 fn returned() -> Client {
+    let (client, effects) = returning(false, TERM);
+    assert_eq!(sent(&effects), []);
+    assert!(client.may_serve("/b"));
+    client
+}
+
+/// Such a client, and the effects of the answer.
+fn returning(reports_at_once: bool, term: Duration) -> (Client, Vec<HolderEffect>) {
     let mut client = Client::cached().cache("/b", 3);
     client.now = at(150);
     let effects = client.read(5, "/a");
     let acquire = client.only(&effects).0;
-    let revival = Revival::AllExcept { changed: vec![], covering: CoveringNumber(4) };
-    let lease = AcquiredVolume { promise: promise("/", 2), stamp: stamp(9), revival, read: None };
-    assert_eq!(sent(&client.answer(acquire, Answer::Acquired(lease))), []);
-    assert!(client.may_serve("/b"));
-    client
+    let revival = Revival::AllExcept { changed: vec![], covering: CoveringNumber(4), reports_at_once };
+    let promise = Promise { term, ..promise("/", 2) };
+    let lease = AcquiredVolume { promise, stamp: stamp(9), revival, read: None };
+    let effects = client.answer(acquire, Answer::Acquired(lease));
+    (client, effects)
 }
 
 /// The objects of the report among the effects.
@@ -53,6 +61,19 @@ fn recall_of_unknown_object_makes_returning_client_report() {
     let effects = client.recall(recall(11, 2, vec![one("/c")]));
     assert_eq!((reported(&effects), effects.contains(&consent(11))), (Some(vec![data("/b")]), true));
     assert_eq!(reported(&client.recall(recall(12, 3, vec![one("/d")]))), None, "it has reported");
+}
+
+#[test]
+fn client_reports_at_once_where_writes_would_wait_for_it() {
+    let (_, effects) = returning(true, TERM);
+    assert_eq!(reported(&effects), Some(vec![data("/a"), data("/b")]));
+}
+
+#[test]
+fn longest_term_leaves_the_report_for_later() {
+    let (client, effects) = returning(false, Duration::MAX);
+    assert_eq!(reported(&effects), None);
+    assert!(client.may_serve("/b"));
 }
 
 #[test]

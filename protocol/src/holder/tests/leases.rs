@@ -230,7 +230,7 @@ fn sending_acquire_ends_the_old_lease() {
 }
 
 fn revival(changed: Vec<ObjectSet>) -> Answer {
-    let revival = Revival::AllExcept { changed, covering: CoveringNumber(4) };
+    let revival = Revival::AllExcept { changed, covering: CoveringNumber(4), reports_at_once: false };
     Answer::Acquired(AcquiredVolume { promise: promise("/", 2), stamp: stamp(9), revival, read: None })
 }
 
@@ -278,7 +278,7 @@ fn copies_left_out_of_one_revival_are_not_part_of_the_next() {
     client.now = at(170);
     let effects = client.read(6, "/c");
     let acquire = client.only(&effects).0;
-    let revival = Revival::AllExcept { changed: vec![], covering: CoveringNumber(4) };
+    let revival = Revival::AllExcept { changed: vec![], covering: CoveringNumber(4), reports_at_once: false };
     client.answer(
         acquire,
         Answer::Acquired(AcquiredVolume { promise: promise("/", 3), stamp: stamp(10), revival, read: None }),

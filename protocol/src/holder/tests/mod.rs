@@ -2,6 +2,7 @@
 
 mod attachments;
 mod clocks;
+mod delayed_consents;
 mod first_reads;
 mod holder_reports;
 mod key_leases;

@@ -154,3 +154,33 @@ fn nodes_and_locks_are_renewed_ahead_in_each_mode() {
         assert!(client.heartbeats() > 0, "{mode:?}");
     }
 }
+
+/// The lease may have been extended meanwhile, with the node. So the holder first asks for it.
+#[test]
+fn lease_that_may_get_a_node_is_renewed_in_each_mode() {
+    for mode in [RenewalMode::OnDemand, RenewalMode::Never] {
+        let mut client = Client::renewing(mode);
+        let attach = Write::Put {
+            path: path("/s"),
+            value: "v".into(),
+            attach: crate::command::Attach::Session,
+            condition: Condition::Any,
+        };
+        client.write(1, attach);
+        client.now = at(111);
+        let effects = client.read(4, "/b");
+        assert_eq!(keep_alive(&effects).map(|(_, renewed)| renewed), Some(vec![root(1)]), "{mode:?}: {effects:?}");
+    }
+}
+
+#[test]
+fn heartbeats_renew_only_leases_that_are_renewed_ahead() {
+    for (mode, expected) in [(RenewalMode::Ahead, vec![root(1)]), (RenewalMode::OnDemand, vec![])] {
+        let mut client = Client::renewing(mode);
+        client.now = at(107);
+        client.timeout(&["/"]);
+        client.holder.send_heartbeat(client.now);
+        let effects = std::mem::take(&mut client.holder.effects);
+        assert_eq!(keep_alive(&effects).map(|(_, renewed)| renewed), Some(expected), "{mode:?}");
+    }
+}

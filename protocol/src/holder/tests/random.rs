@@ -171,11 +171,15 @@ impl World {
                 let changed = vec![ObjectSet::Subtree(self::path(self.path()))];
                 let revival = match self.numbers.below(2) {
                     0 => Revival::None,
-                    _ => Revival::AllExcept { changed, covering: CoveringNumber(2) },
+                    _ => Revival::AllExcept {
+                        changed,
+                        covering: CoveringNumber(2),
+                        reports_at_once: self.numbers.below(2) == 0,
+                    },
                 };
                 let stamp = self.next_stamp();
                 let read = read.as_ref().filter(|_| self.numbers.below(4) > 0);
-                let read = read.map(|read| self.read_answer(&read.object, read.known));
+                let read = read.map(|read| Box::new(self.read_answer(&read.object, read.known)));
                 Answer::Acquired(AcquiredVolume { promise, stamp, revival, read })
             }
             Body::Read { .. } if self.numbers.below(8) == 0 => Answer::ReadBlocked,

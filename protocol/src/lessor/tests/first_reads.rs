@@ -4,12 +4,20 @@ use super::*;
 use crate::{
     command::{Attach, Condition},
     lease_policy::LeaseRequest,
-    limits::LimitError,
     message::FirstRead,
 };
 
 fn first_read(text: &str, known: Option<Revision>) -> Option<FirstRead> {
     Some(FirstRead { object: data(text), known, lease: LeaseRequest::Implicit })
+}
+
+/// Whether each answer has the answer to a read.
+fn came_along(effects: &[LessorEffect]) -> Vec<bool> {
+    let came_along = |reply: Response| match reply.result {
+        Ok(Answer::Acquired(acquired)) => acquired.read.is_some(),
+        other => panic!("acquired: {other:?}"),
+    };
+    replies(effects).into_iter().map(came_along).collect()
 }
 
 impl World {
@@ -99,20 +107,48 @@ fn contents_of_one_commit_stay_within_the_bound() {
         let read = first_read("/a", None);
         world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read });
     }
-    let answers = replies(&world.commit()).into_iter().map(|reply| match reply.result {
-        Ok(Answer::Acquired(acquired)) => acquired.read.is_some(),
-        other => panic!("acquired: {other:?}"),
-    });
-    assert_eq!(answers.collect::<Vec<_>>(), [true, true, false], "the bound is reached with the second");
+    assert_eq!(came_along(&world.commit()), [true, true, false], "the bound is reached with the second");
 }
 
+/// Others may wait for the same lease. The client learns the reason when it sends the read alone.
 #[test]
-fn path_of_first_read_is_checked_on_arrival() {
+fn first_read_with_a_bad_path_does_not_come_along() {
     let mut world = World::new();
     let session = world.session();
     let object = Object::data(path(&"/x".repeat(65)));
     let read = Some(FirstRead { object, known: None, lease: LeaseRequest::Implicit });
-    let effects = world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read });
-    assert!(matches!(result(&effects), Err(Refusal::Limit(LimitError::Depth { .. }))), "{effects:?}");
-    assert!(!world.lessor.has_proposal());
+    assert_eq!(world.acquire_and_read(session, read).read, None);
+}
+
+#[test]
+fn first_reads_of_one_step_are_bounded() {
+    let mut world = World::new();
+    let sessions = [(); 3].map(|()| world.session());
+    world.lessor.config.bounds.reads_per_step = 2;
+    for session in sessions {
+        let read = first_read("/a", None);
+        world.request(session, Body::Acquire { path: NodePath::root(), last_valid: None, read });
+    }
+    assert_eq!(came_along(&world.commit()), [true, true, false]);
+}
+
+/// The lease alone makes the copy valid again, so the read needed nothing.
+#[test]
+fn read_of_a_revived_copy_counts_as_an_acquisition() {
+    let mut world = World::new();
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    world.commit();
+    let (holder, grant) = world.holder(&data("/a"));
+    let revision = world.state.revision();
+    world.pass(3 * TERM);
+    let last_valid = Some(LastValid { incarnation: grant.incarnation, generation: grant.generation, revision });
+    for (text, expected) in [("/a", (1, 1)), ("/b", (1, 2))] {
+        let known = (text == "/a").then(|| world.state.modify_revision(&data("/a"))).flatten();
+        world.request(holder, Body::Acquire { path: NodePath::root(), last_valid, read: first_read(text, known) });
+        world.commit();
+        let counts = world.stats().counts;
+        assert_eq!((counts.acquisitions - 1, counts.reads_leased), expected, "{text}: {counts:?}");
+        world.pass(3 * TERM);
+    }
 }

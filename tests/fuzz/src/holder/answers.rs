@@ -80,11 +80,15 @@ impl World {
                 let promise = self.promise(volume, Incarnation(self.incarnations), TERM);
                 let revival = match draw.below(2) {
                     0 => Revival::None,
-                    _ => Revival::AllExcept { changed: draw.list(2, Draw::set), covering: CoveringNumber(2) },
+                    _ => Revival::AllExcept {
+                        changed: draw.list(2, Draw::set),
+                        covering: CoveringNumber(2),
+                        reports_at_once: draw.below(2) == 0,
+                    },
                 };
                 let stamp = self.stamp(draw);
                 let read = read.as_ref().filter(|_| draw.below(4) > 0);
-                let read = read.map(|read| self.read_answer(&read.object, read.known, draw));
+                let read = read.map(|read| Box::new(self.read_answer(&read.object, read.known, draw)));
                 Answer::Acquired(AcquiredVolume { promise, stamp, revival, read })
             }
             Body::Read { .. } if self.stamps % 8 == 7 => Answer::ReadBlocked,

@@ -1,0 +1,105 @@
+//! Consents that wait while the client uses its copy.
+
+use super::*;
+
+const DELAY: Duration = Duration::from_secs(2);
+
+/// A client that delays consents, with a copy of `/a` and leases until 110 s and 200 s.
+fn delaying() -> Client {
+    let mut client = Client::with(|config| config.consent_delay = DELAY).connect();
+    client.holder.settle_clocks();
+    client.lease().cache("/a", 2)
+}
+
+/// The effects of the timeouts until then.
+fn pass_until(client: &mut Client, end: Instant) -> Vec<HolderEffect> {
+    let mut effects = Vec::new();
+    while let Some(next) = client.holder.next_deadline().filter(|next| *next <= end) {
+        client.now = next;
+        effects.extend(client.timeout(&[]));
+    }
+    client.now = end;
+    effects
+}
+
+#[test]
+fn recalled_copy_stays_in_use_until_the_consent() {
+    let mut client = delaying();
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), []);
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [], "the leader has sent it again");
+    assert_eq!(pass_until(&mut client, at(101)), []);
+    assert!(client.may_serve("/a"));
+    let effects = pass_until(&mut client, at(102));
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
+    assert!(!client.may_serve("/a"));
+    let effects = client.read(5, "/b");
+    assert_eq!(client.only(&effects).1.header.consents, [stamp(3)]);
+}
+
+#[test]
+fn delay_is_at_most_half_of_the_volume_term() {
+    let mut client = Client::with(|config| config.consent_delay = Duration::from_secs(3600)).connect();
+    client.holder.settle_clocks();
+    let mut client = client.lease().cache("/a", 2);
+    client.recall(recall(3, 1, vec![one("/a")]));
+    let effects = pass_until(&mut client, at(100).after(TERM / 2));
+    assert!(effects.contains(&consent(3)), "{effects:?}");
+}
+
+#[test]
+fn without_usable_copy_the_consent_comes_at_once() {
+    let mut client = delaying();
+    assert_eq!(client.recall(recall(3, 1, vec![one("/b")])), [consent(3)]);
+    client.now = at(111);
+    let effects = client.recall(recall(4, 2, vec![one("/a")]));
+    assert_eq!(effects.last(), Some(&consent(4)), "the volume lease has ended: {effects:?}");
+}
+
+#[test]
+fn recall_after_a_gap_is_not_delayed() {
+    let mut client = delaying();
+    let effects = client.recall(recall(3, 2, vec![one("/b")]));
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
+}
+
+#[test]
+fn delayed_recall_overtakes_grants_in_flight() {
+    let mut client = delaying();
+    client.now = at(101);
+    let effects = client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(9) });
+    assert_eq!(effects, [], "another copy was evicted");
+    let effects = client.read(5, "/c");
+    let read = client.only(&effects).0;
+    client.recall(recall(4, 1, vec![one("/a"), one("/c")]));
+    client.answer(read, answer(Some(value(10)), Some(grant(3))));
+    assert!(client.may_serve("/a") && !client.may_serve("/c"));
+}
+
+#[test]
+fn new_leader_gets_no_consent_to_a_recall_of_the_last() {
+    let mut client = delaying();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::Connected);
+    let register = client.only(&effects).0;
+    let result = Ok(Answer::Registered { coverings: vec![] });
+    let effects =
+        client.respond(register, Response { epoch: Epoch(EPOCH.0 + 1), promises: vec![], lapses: vec![], result });
+    assert!(effects.contains(&HolderEffect::Drop(vec![data("/a")])), "{effects:?}");
+    let effects = pass_until(&mut client, at(109));
+    assert!(!effects.contains(&consent(3)), "{effects:?}");
+}
+
+#[test]
+fn delayed_consents_are_bounded() {
+    let mut client = Client::with(|config| {
+        config.consent_delay = DELAY;
+        config.bounds.delayed_consents_max = 1;
+    });
+    client = client.connect();
+    client.holder.settle_clocks();
+    let mut client = client.lease().cache("/a", 2).cache("/b", 3);
+    assert_eq!(client.recall(recall(4, 1, vec![one("/a")])), []);
+    let effects = client.recall(recall(5, 2, vec![one("/b")]));
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/b")]), consent(5)]);
+}
