@@ -1,6 +1,6 @@
 //! Durations as people write and read them: `500ms`, `10s`, `2m`, `1h`.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The error of a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +33,29 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, SecondsError> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let read = if is_number { parse(&format!("{text}s")) } else { parse(text) };
     read.map_err(|DurationError { got: _ }| SecondsError { got: text.to_owned() })
+}
+
+/// The error of a text that is not a time to come.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UntilError {
+    #[error("time {got:?}: not a time in UTC, such as 2026-12-24T18:00:00Z")]
+    Format { got: String },
+    #[error("time {got:?}: has passed, expected a time to come")]
+    Passed { got: String },
+}
+
+/// Parses a time in UTC (RFC 3339), and returns the time until then by this machine's wall clock.
+/// Servers and clients only ever exchange the duration (T1 in docs/PROTOCOL.md).
+pub(crate) fn until(text: &str) -> Result<Duration, UntilError> {
+    until_from(text, SystemTime::now())
+}
+
+fn until_from(text: &str, now: SystemTime) -> Result<Duration, UntilError> {
+    let time = humantime::parse_rfc3339(text).map_err(|_| UntilError::Format { got: text.to_owned() })?;
+    let left = time.duration_since(now).ok().filter(|left| *left >= Duration::from_millis(1));
+    let left = left.ok_or_else(|| UntilError::Passed { got: text.to_owned() })?;
+    // In whole milliseconds, as all durations that people write.
+    Ok(Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// Formats a duration exactly. [`parse`] reads it back if it has whole milliseconds.
@@ -72,6 +95,19 @@ pub(crate) fn millis(span: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn until_is_the_time_that_is_left() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        assert_eq!(until_from("1970-01-01T00:17:40Z", now), Ok(Duration::from_secs(60)));
+        assert_eq!(until_from("1970-01-01T00:16:40.5Z", now), Ok(Duration::from_millis(500)));
+        for passed in ["1970-01-01T00:16:40Z", "1970-01-01T00:00:00Z"] {
+            assert_eq!(until_from(passed, now), Err(UntilError::Passed { got: passed.to_owned() }));
+        }
+        for wrong in ["", "60", "18:00", "1970-01-01", "1970-01-01T00:17:40", "1970-01-01T00:17:40+01:00"] {
+            assert_eq!(until_from(wrong, now), Err(UntilError::Format { got: wrong.to_owned() }), "{wrong}");
+        }
+    }
 
     #[test]
     fn exact_duration_is_parsed_back() {

@@ -40,8 +40,11 @@ pub(crate) enum LeaseCommand {
 #[derive(Debug, Args)]
 pub(crate) struct GrantArgs {
     /// Term from its grant and from each renewal: seconds, or 500ms, 10s, 2m, 1h
-    #[arg(value_parser = duration::seconds, allow_negative_numbers = true)]
-    ttl: Duration,
+    #[arg(value_parser = duration::seconds, allow_negative_numbers = true, required_unless_present = "until")]
+    ttl: Option<Duration>,
+    /// Instead of TTL: the time until then by this machine's clock, such as 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = duration::until, conflicts_with = "ttl")]
+    until: Option<Duration>,
     /// Id in hexadecimal [default: an unused id]
     #[arg(long, value_name = "ID", value_parser = lease_id::parse)]
     id: Option<LeaseId>,
@@ -234,7 +237,10 @@ impl LeaseCommand {
     pub(crate) async fn run(self, context: &Context) -> Result<Box<dyn CommandAnswer>, CommandFailure> {
         let client = context.client().await?;
         match self {
-            Self::Grant(GrantArgs { ttl, id, name }) => boxed(grant(client, ttl, id, name).await),
+            Self::Grant(GrantArgs { ttl, until, id, name }) => {
+                let ttl = ttl.or(until).unwrap_or_default();
+                boxed(grant(client, ttl, id, name).await)
+            }
             Self::KeepAlive(KeepAliveArgs { lease, once }) => boxed(keep_alive(context, lease.required()?, once).await),
             Self::Timetolive(TimeToLiveArgs { lease, keys }) => {
                 let lease = lease.required()?;

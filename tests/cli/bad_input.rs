@@ -6,7 +6,7 @@ use crate::common::{Cli, Cluster, free_address};
 fn malformed_arguments_are_wrong_usage() {
     // No case reaches a server.
     let cli = Cli::of(free_address());
-    let cases: [(&[&str], &str); 24] = [
+    let cases: [(&[&str], &str); 27] = [
         (&["get", "/a//b"], "empty component at byte 3"),
         (&["get", "/a/"], "empty component"),
         (&["get", "/a/../b"], "\"..\""),
@@ -23,6 +23,9 @@ fn malformed_arguments_are_wrong_usage() {
         (&["lease", "grant"], "TTL"),
         (&["lease", "grant", "soon"], "not a whole number of seconds"),
         (&["lease", "grant", "-1"], "not a whole number of seconds"),
+        (&["lease", "grant", "--until", "18:00"], "not a time in UTC, such as 2026-12-24T18:00:00Z"),
+        (&["lease", "grant", "--until", "1989-12-03T00:00:00Z"], "has passed, expected a time to come"),
+        (&["lease", "grant", "60", "--until", "2999-12-24T18:00:00Z"], "cannot be used with"),
         (&["lease", "grant", "60", "--id", "xyz"], "hexadecimal digits"),
         (&["lease", "revoke", "0"], "hexadecimal digits"),
         (&["lease", "timetolive", "0x7b"], "hexadecimal digits"),

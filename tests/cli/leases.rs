@@ -1,6 +1,6 @@
 //! Key leases, with etcdctl's commands and output.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -340,6 +340,19 @@ fn keys_stay_attached_to_last_lease_after_restart() {
     assert_eq!(stay.len(), 4);
     let names: Vec<&str> = stay.iter().map(|key| key.trim_start_matches('/')).collect();
     assert_eq!(cli.done(["ls", "/"])["children"], json!(names));
+}
+
+/// The command line turns the time into a TTL: only durations reach the servers.
+#[test]
+fn lease_until_a_time_is_granted_for_the_rest() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    let end = SystemTime::now() + Duration::from_secs(3600);
+    let granted = cli.done(["lease", "grant", "--until", &humantime::format_rfc3339_millis(end).to_string()]);
+    let ttl = granted["ttl_ms"].as_u64().expect("a number");
+    assert!((3_500_000..=3_600_000).contains(&ttl), "{granted}");
+    let id = text(&granted, "id").to_owned();
+    assert_eq!(cli.done(["lease", "timetolive", &id])["ttl_ms"], ttl);
 }
 
 #[test]

@@ -184,3 +184,14 @@ fn heartbeats_renew_only_leases_that_are_renewed_ahead() {
         assert_eq!(keep_alive(&effects).map(|(_, renewed)| renewed), Some(expected), "{mode:?}");
     }
 }
+
+/// One volume lease is for all copies, so one heartbeat renews them all.
+#[test]
+fn renewals_do_not_grow_with_the_copies() {
+    let heartbeats = |copies: u64| {
+        let client = Client::renewing(RenewalMode::Ahead);
+        (0..copies).fold(client, |client, copy| client.cache(&format!("/installed/{copy}"), 10 + copy)).heartbeats()
+    };
+    assert!(heartbeats(1) > 0);
+    assert_eq!(heartbeats(1), heartbeats(1000));
+}

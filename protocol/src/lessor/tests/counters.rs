@@ -279,3 +279,22 @@ fn counters_do_not_change_the_hash_of_the_lessor() {
     assert_eq!(hash(&world.lessor), before);
     assert_eq!(world.counts().list_pages, 1);
 }
+
+/// Installed files: the leader knows one lease for each session, however many objects it has.
+#[test]
+fn state_of_a_covering_session_does_not_grow_with_its_objects() {
+    let mut world = World::new();
+    world.make_volume("/v", VolumeSettings::DEFAULT.with_tracking(Tracking::Covering));
+    let bytes_after = |world: &mut World, session, objects: u32| {
+        for number in 0..objects {
+            assert!(world.read(session, data(&format!("/v/{number}"))).grant.is_some());
+        }
+        let stats = world.stats_of("/v").expect("a volume");
+        assert_eq!((stats.object_leases, stats.covering_sessions), (0, 1));
+        stats.lease_bytes
+    };
+    let session = world.session();
+    world.request(session, Body::Acquire { path: path("/v"), last_valid: None, read: None });
+    world.commit();
+    assert_eq!(bytes_after(&mut world, session, 1), bytes_after(&mut world, session, 1000));
+}
