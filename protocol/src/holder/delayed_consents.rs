@@ -3,10 +3,11 @@
 //!
 //! The write waits meanwhile, so the copy is not stale (S2). Two rules remain as they are. A recall
 //! overtakes each grant that is still in flight (S4). And the copy is used only while both its
-//! leases hold (S1): with an unanswered recall, the leader lets the volume lease end a term after
-//! the recall (S5). So the delay is at most half of the volume term.
+//! leases hold (S1). While a recall is unanswered, the volume lease ends a term after it at the
+//! latest (S5). The delay is at most half of that, so that the consent comes in time for a renewal.
 //!
-//! The holder consents at once if it has no usable copy, and after a gap in the numbers of recalls.
+//! The holder consents at once if it has no usable copy, after a gap in the numbers of recalls, and
+//! beyond [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -79,7 +80,7 @@ impl Holder {
         terms.min().map(|term| self.config.consent_delay.min(term / 2))
     }
 
-    /// Drops the copies whose recall waits for a consent: a new leader recalls them itself.
+    /// Drops the copies whose recall waits for a consent. A new leader does not know the recall.
     pub(super) fn drop_delayed(&mut self) {
         for (stamp, delayed) in std::mem::take(&mut self.delayed_consents.by_stamp) {
             self.overtake(&delayed.sets, stamp);

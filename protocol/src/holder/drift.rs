@@ -7,8 +7,8 @@
 //! [`RESUME_WINDOW`] after the last excess.
 //!
 //! Each heartbeat compares clocks. A client with a volume lease sends extra heartbeats for that:
-//! soon after it registers, and after most of a term without one. A client that returns, and gets a
-//! lease again, has most of that term.
+//! soon after it registers, and after 0.7 of a term without a heartbeat. If a comparison is overdue
+//! when a client gets its only lease, the client compares after 0.7 of that lease's first promise.
 
 use std::time::Duration;
 

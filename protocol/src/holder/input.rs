@@ -27,7 +27,8 @@ pub enum RenewalMode {
     #[default]
     Ahead,
     /// Only reads and writes that go to the servers renew the lease. This saves messages if the
-    /// application reads less than about once in a term.
+    /// application reads rarely or in short visits. In return, the first read after the end of a
+    /// lease waits for a server.
     OnDemand,
     /// Nothing renews the lease. So a write waits for a dead client at most for the rest of one
     /// term, and the margin.

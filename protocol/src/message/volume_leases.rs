@@ -67,14 +67,13 @@ pub struct FirstRead {
 pub struct AcquiredVolume {
     /// The first promise of the lease.
     pub promise: Promise,
-    /// Accepting the lease counts as a recall of everything in the volume with an earlier stamp
-    /// (S4).
+    /// Under this lease, the client refuses each grant with an earlier or equal stamp (S4).
     pub stamp: Stamp,
     /// Which of the client's copies become valid again.
     pub revival: Revival,
-    /// The answer to the read in the request. None if there was none, or if the client must send
-    /// the read on its own: the data is under a write lease, or the content is too long to come
-    /// along.
+    /// The answer to the read in the request. None if there was none, if the data is under a write
+    /// lease, if the leader has answered enough reads in this step, or if it must refuse the read.
+    /// Then the client sends the read on its own.
     pub read: Option<Box<ReadAnswer>>,
 }
 
@@ -90,9 +89,9 @@ pub enum Revival {
         changed: Vec<ObjectSet>,
         /// The number of the covering.
         covering: CoveringNumber,
-        /// Whether the client reports its copies at once. Otherwise it waits until it seems to
-        /// stay. In a volume whose writes wait without recalls, each write would wait for a client
-        /// that has not reported.
+        /// Whether the client reports its copies at once. Otherwise it reports later, if it stays.
+        /// True in volumes whose writes send no recalls: there each write waits for a client that
+        /// has not reported.
         reports_at_once: bool,
     },
 }

@@ -1,15 +1,15 @@
 //! Replays the algorithms of Yin, Alvisi, Dahlin and Lin (1999) on a synthetic mix: clients visit,
 //! and read k objects in each visit.
 //!
-//! Each algorithm is counted twice on the same reads and writes: by the paper's rules, in a few
-//! lines below (`Paper`), and by the shipped rules with the settings that stand for the algorithm.
+//! An algorithm is counted twice on the same reads and writes: by the paper's rules, in a few lines
+//! below (`Paper`), and by the shipped rules with the settings that stand for the algorithm.
 //!
 //! The objects, their popularity and their changes are those of [`tiers`](crate::tiers). Each of 33
 //! clients makes 20 visits a day for 6 days. 2 s pass between two reads of a visit, on average. A
 //! client of its own makes all writes, as the paper's server does.
 //!
-//! A leader takes a step every 50 ms. Therefore time is shortened: a second takes 50 ms here. Only
-//! the delay of messages is not shortened, and it is far below every term.
+//! A leader takes a step every 50 ms, so days are slow to replay. Therefore time is shortened: a
+//! second takes 50 ms here. The delay of messages and the leader's step are not shortened.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -36,9 +36,9 @@ pub const READS_PER_VISIT: [u64; 4] = [2, 4, 8, 20];
 /// The bounds on the wait of a write, in seconds of the table.
 pub const BOUNDS_SECONDS: [u64; 2] = [10, 100];
 
-/// A second of the table takes so long.
+/// The virtual time of one second of the table.
 const SECOND: Duration = Duration::from_millis(50);
-/// A day of the table takes so long.
+/// The virtual time of one day of the table.
 const DAY: Duration = Duration::from_secs(24 * 3600 / 20);
 /// For how long clients read, in days.
 const DAYS: u32 = 6;
@@ -158,7 +158,7 @@ fn operations(seed: u64, reads_per_visit: u64) -> Vec<(Duration, Operation)> {
     operations
 }
 
-/// Does what was drawn before.
+/// Applications that carry out the planned operations.
 struct Drawn;
 
 /// The client that makes and writes the objects.
@@ -190,7 +190,7 @@ impl Algorithm {
     }
 }
 
-/// The messages of the rules.
+/// Runs the shipped rules, and counts their messages.
 fn rules(algorithm: Algorithm, renewal: RenewalMode, operations: &[(Duration, Operation)]) -> Counts {
     let mut world = World::renewing(algorithm.settings(), CLIENTS + 1, MAKING, COMMIT, renewal);
     (0..=CLIENTS).for_each(|client| world.connect(client, Duration::from_millis(10)));
