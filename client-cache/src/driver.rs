@@ -477,10 +477,11 @@ impl DriverCore {
 }
 
 /// Why copies go that a step with this input drops. Inputs that write drop the copies that the
-/// write changes. Others drop copies whose lease had ended, or whose volume has changed.
+/// write changes. A timeout drops only copies whose consent was delayed. Others drop copies whose
+/// lease had ended, or whose volume has changed.
 fn drop_cause(input: &HolderInput) -> MissCause {
     match input {
-        HolderInput::Recalled(_) => MissCause::Recalled,
+        HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,
         HolderInput::Write { .. } => MissCause::Written,
         HolderInput::Answered { response, .. } if matches!(response.result, Ok(Answer::Written { .. })) => {
             MissCause::Written

@@ -109,7 +109,7 @@ impl Options {
     }
 
     /// For how long the client goes on using a copy that a write recalls: not at all, unless set.
-    /// At most half of the volume term counts.
+    /// The delay is at most half of the time that remains of the client's shortest volume lease.
     ///
     /// The write waits so long for this client, so the copy is not stale meanwhile. Use it if many
     /// reads of one copy are cheaper than a write that is quick.

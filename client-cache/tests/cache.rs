@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 use common::{Server, path, until, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, Content, ObjectKind, ReadError, ReadSource, Refusal, VolumeCacheStats,
-    VolumeCounts, WriteError, WriteRefusal, advice::NoPrediction,
+    Client, ConnectError, ConnectionState, Content, ObjectKind, ReadError, ReadSource, Refusal, RenewalMode,
+    VolumeCacheStats, VolumeCounts, WriteError, WriteRefusal, advice::NoPrediction,
 };
 
 const TERM: Duration = Duration::from_secs(10);
@@ -109,27 +109,39 @@ async fn write_recalls_others_copy_before_it_is_acknowledged() {
     assert_eq!(reader.stats().recalls, 49);
 }
 
-/// The write waits meanwhile, so what the client reads is not stale.
+/// The write waits meanwhile, so what the client reads is not stale. No other request brings the
+/// consent: the client has compared clocks, and its lease is fresh or is never renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_that_delays_consents_reads_on_from_memory() {
     const DELAY: Duration = Duration::from_millis(300);
-    let server = Server::start(TERM).await;
-    let writer = server.client().await;
-    let reader = Client::connect(server.options().consent_delay(DELAY)).await.unwrap();
-    writer.put("/a", "one").await.unwrap();
-    reader.get("/a").await.unwrap();
-    let began = Instant::now();
-    let writing = tokio::spawn(async move { writer.put("/a", "two").await.map(|_| began.elapsed()) });
-    until(|| reader.stats().recalls == 1).await;
-    let mut from_memory = 0;
-    while reader.cached(&path("/a")).is_some() {
-        assert!(!writing.is_finished(), "a copy is in use until the client consents");
-        from_memory += 1;
-        tokio::task::yield_now().await;
+    for renewal in [RenewalMode::Ahead, RenewalMode::Never] {
+        let server = Server::start(TERM).await;
+        let writer = server.client().await;
+        let options = server.options().consent_delay(DELAY).renewal(renewal);
+        let reader = Client::connect(options).await.unwrap();
+        writer.put("/a", "one").await.unwrap();
+        reader.get("/a").await.unwrap();
+        until(|| server.asked("Heartbeat") >= 2).await;
+        reader.get("/b").await.unwrap();
+        let began = Instant::now();
+        let writing = tokio::spawn(async move { writer.put("/a", "two").await.map(|_| began.elapsed()) });
+        until(|| reader.stats().recalls == 1).await;
+        let mut from_memory = 0;
+        loop {
+            let is_written = writing.is_finished();
+            let is_in_use = reader.cached(&path("/a")).is_some();
+            assert!(!is_written || !is_in_use, "the write waits until the copy is dropped");
+            if !is_in_use {
+                break;
+            }
+            from_memory += 1;
+            tokio::task::yield_now().await;
+        }
+        let waited = within(writing).await.unwrap().unwrap();
+        assert!(from_memory > 0 && waited >= DELAY, "{renewal:?}: {from_memory} reads, the write took {waited:?}");
+        assert!(waited < TERM / 4, "{renewal:?}: the consent has a request of its own, after {waited:?}");
+        assert_eq!(&reader.get("/a").await.unwrap().unwrap().value[..], b"two");
     }
-    let waited = within(writing).await.unwrap().unwrap();
-    assert!(from_memory > 0 && waited >= DELAY, "{from_memory} reads, the write took {waited:?}");
-    assert_eq!(&reader.get("/a").await.unwrap().unwrap().value[..], b"two");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -270,16 +270,23 @@ impl Holder {
         if is_only_lease {
             self.schedule_comparison(sent, span, now);
         }
+        // The promises of the new lease are limited by the oldest unanswered recall too.
+        self.end_delays(true, now);
     }
 
-    /// Handles a refusal for good. Waiting reads and writes continue without a lease.
-    pub(super) fn refused_volume(&mut self, top: &NodePath, now: Instant) {
+    /// Handles a refusal. Waiting reads and writes continue without a lease.
+    pub(super) fn refused_volume(&mut self, top: &NodePath, is_busy: bool, now: Instant) {
         let Some(acquisition) = self.acquisitions.get_mut(top) else { return };
         let waiters = acquisition.take_waiters();
         let replaceable =
             if acquisition.is_repeated { self.volumes.at_and_above(&acquisition.path) } else { Vec::new() };
+        // The server refuses this path for good. The volume's own path may be shorter.
+        let is_last = !is_busy && acquisition.path == *top;
+        if !is_busy {
+            acquisition.path = top.clone();
+        }
         self.go_without_lease(waiters);
-        if self.end_replaceable(replaceable) {
+        if self.end_replaceable(replaceable) && !is_last {
             return self.wants_again(Purpose::Acquire(top.clone()), now);
         }
         self.send_queue.settle(&Purpose::Acquire(top.clone()));

@@ -17,7 +17,7 @@ pub struct HolderBounds {
     /// The most returns that wait for a request. Beyond it, the oldest is forgotten. The server may
     /// then recall a copy that was dropped, and gets a consent.
     pub returns_waiting_max: usize,
-    /// The most recalls whose consent is delayed. Beyond it, the holder consents at once.
+    /// The most objects for which consents are delayed. Beyond it, the holder consents at once.
     pub delayed_consents_max: usize,
     /// The most write numbers from the lowest unanswered to the highest sent one: as many outcomes
     /// as servers remember for a session. Further writes wait until the lowest is answered.
@@ -36,7 +36,7 @@ impl HolderBounds {
         recalls_remembered_max: 4096,
         volumes_max: 4096,
         returns_waiting_max: 4096,
-        delayed_consents_max: 1024,
+        delayed_consents_max: 256,
         writes_out_max: State::ANSWERS_MAX,
         flushes_out_max: 32,
         read_waits_max: 4,

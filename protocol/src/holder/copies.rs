@@ -94,14 +94,6 @@ impl CachedCopies {
         removed
     }
 
-    /// The copies in a set.
-    pub(super) fn in_set<'a>(&'a self, set: &'a ObjectSet) -> Box<dyn Iterator<Item = &'a CachedCopy> + 'a> {
-        match set {
-            ObjectSet::One(object) => Box::new(self.get(object).into_iter()),
-            ObjectSet::Subtree(top) => Box::new(self.below(top).map(|(_, copy)| copy)),
-        }
-    }
-
     /// The copies of objects at and below a path.
     pub(super) fn below(&self, top: &NodePath) -> impl Iterator<Item = (Object, &CachedCopy)> {
         // The node itself is looked up alone, because other nodes can sort between it and the nodes

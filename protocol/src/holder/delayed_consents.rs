@@ -3,19 +3,24 @@
 //!
 //! The write waits meanwhile, so the copy is not stale (S2). Two rules remain as they are. A recall
 //! overtakes each grant that is still in flight (S4). And the copy is used only while both its
-//! leases hold (S1). While a recall is unanswered, the volume lease ends a term after it at the
-//! latest (S5). The delay is at most half of that, so that the consent comes in time for a renewal.
+//! leases hold (S1).
 //!
-//! The holder consents at once if it has no usable copy, after a gap in the numbers of recalls, and
-//! beyond [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max).
+//! While a recall is unanswered, no volume lease of the session lasts longer than a term after it
+//! (S5). So the delay is at most half of what remains of the session's shortest lease.
+//!
+//! The holder consents at once in these cases: it has no usable copy; the recall names a subtree;
+//! the numbers of recalls have a gap; a write of this client is unanswered; or consents for
+//! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects are
+//! delayed already.
+//!
+//! The reply to the recall was empty, so a heartbeat brings the consent.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use super::{Holder, HolderEffect};
+use super::Holder;
 use crate::{
-    id::Stamp,
-    message::Consent,
-    object::ObjectSet,
+    id::{Epoch, Stamp},
+    object::{Object, ObjectSet},
     reached::{Bound, reached},
     time::Instant,
 };
@@ -23,7 +28,7 @@ use crate::{
 /// A recall without a consent yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct DelayedConsent {
-    sets: Vec<ObjectSet>,
+    objects: Vec<Object>,
     due: Instant,
 }
 
@@ -42,61 +47,105 @@ impl DelayedConsents {
     pub(super) fn clear(&mut self) {
         self.by_stamp.clear();
     }
+
+    /// How many objects the recalls name.
+    fn objects(&self) -> usize {
+        self.by_stamp.values().map(|delayed| delayed.objects.len()).sum()
+    }
 }
 
 impl Holder {
     /// Delays the consent to a recall, if the client may do so and has a usable copy. The recalled
     /// copies stay in use. Returns whether it does.
     pub(super) fn delay_consent(&mut self, stamp: Stamp, sets: &[ObjectSet], now: Instant) -> bool {
+        if self.config.consent_delay.is_zero() {
+            return false;
+        }
         if self.delayed_consents.by_stamp.contains_key(&stamp) {
             // The leader has sent the recall again.
             return true;
         }
-        let Some(delay) = self.consent_delay(sets, now) else { return false };
-        let most = self.config.bounds.delayed_consents_max;
-        if self.delayed_consents.by_stamp.len() >= most {
+        let Some(objects) = single_objects(sets) else { return false };
+        if self.delayed_consents.objects() + objects.len() > self.config.bounds.delayed_consents_max {
             reached(Bound::DelayedConsents);
             return false;
         }
+        // The recall may be for a write of this client, which must not wait for the client itself.
+        if self.writes.sent().next().is_some() || !objects.iter().any(|object| self.may_serve(object, now)) {
+            return false;
+        }
+        let Some(due) = self.consent_due(now) else { return false };
         for set in sets {
             self.recalls.remember(set, stamp, self.in_flight.next());
         }
-        let delayed = DelayedConsent { sets: sets.to_vec(), due: now.after(delay) };
-        self.delayed_consents.by_stamp.insert(stamp, delayed);
+        self.delayed_consents.by_stamp.insert(stamp, DelayedConsent { objects, due });
         true
     }
 
-    /// For how long to delay a consent to a recall of these sets. `None` if the client has no copy
-    /// of them that it may use.
-    fn consent_delay(&self, sets: &[ObjectSet], now: Instant) -> Option<Duration> {
-        if self.config.consent_delay.is_zero() {
-            return None;
-        }
-        let copies = sets.iter().flat_map(|set| self.copies.in_set(set));
-        let terms = copies.filter(|copy| self.may_use(&copy.validity, now)).filter_map(|copy| {
-            let volume = self.volumes.get(&copy.validity.volume)?;
-            volume.lease.as_ref().map(|lease| lease.pace.term)
-        });
-        terms.min().map(|term| self.config.consent_delay.min(term / 2))
+    /// When a consent is due whose recall arrives now. An unanswered recall limits the promises of
+    /// all volume leases of the session, also of those with nodes or locks. So half of the time
+    /// that remains of each is left for the consent and a renewal.
+    fn consent_due(&self, now: Instant) -> Option<Instant> {
+        let leases = self.volumes.iter().filter_map(|(_, volume)| volume.live(now));
+        let remaining = leases.map(|lease| lease.until.since(now)).min()?;
+        Some(now.after(self.config.consent_delay.min(remaining / 2)))
     }
 
-    /// Drops the copies whose recall waits for a consent. A new leader does not know the recall.
-    pub(super) fn drop_delayed(&mut self) {
-        for (stamp, delayed) in std::mem::take(&mut self.delayed_consents.by_stamp) {
-            self.overtake(&delayed.sets, stamp);
+    /// Makes consents due at once: of all recalls, or of those without a usable copy.
+    pub(super) fn end_delays(&mut self, of_all: bool, now: Instant) {
+        let mut delayed = std::mem::take(&mut self.delayed_consents);
+        for consent in delayed.by_stamp.values_mut() {
+            if of_all || !consent.objects.iter().any(|object| self.may_serve(object, now)) {
+                consent.due = now;
+            }
+        }
+        self.delayed_consents = delayed;
+    }
+
+    /// Drops the copies that leaders of earlier epochs have recalled. The new leader does not know
+    /// the recalls.
+    pub(super) fn drop_delayed_before(&mut self, epoch: Epoch) {
+        let first = Stamp { epoch, sequence: 0 };
+        let later = self.delayed_consents.by_stamp.split_off(&first);
+        for (stamp, delayed) in std::mem::replace(&mut self.delayed_consents.by_stamp, later) {
+            self.overtake(&sets_of(delayed.objects), stamp);
         }
     }
 
-    /// Drops the copies of recalls whose delay is over, and consents.
-    pub(super) fn consent_when_due(&mut self, now: Instant) {
+    /// Drops the copies of recalls whose delay is over. Returns whether there are such recalls: the
+    /// consents are piggybacked, and need a request now.
+    pub(super) fn consent_when_due(&mut self, now: Instant) -> bool {
         let due = self.delayed_consents.by_stamp.iter().filter(|(_, delayed)| now >= delayed.due);
         let due: Vec<Stamp> = due.map(|(stamp, _)| *stamp).collect();
-        for stamp in due {
-            let Some(delayed) = self.delayed_consents.by_stamp.remove(&stamp) else { continue };
-            self.overtake(&delayed.sets, stamp);
-            let Some(session) = self.session() else { continue };
-            self.piggyback.consent(stamp);
-            self.effects.push(HolderEffect::Consent(Consent { session, stamp }));
+        for stamp in &due {
+            let Some(delayed) = self.delayed_consents.by_stamp.remove(stamp) else { continue };
+            self.overtake(&sets_of(delayed.objects), *stamp);
+            self.piggyback.consent(*stamp);
         }
+        !due.is_empty()
     }
+
+    /// Checks that each delayed consent ends, and while the session has volume leases.
+    pub(super) fn check_delayed_consents(&self) -> Result<(), String> {
+        if self.session.is_none() && !self.delayed_consents.by_stamp.is_empty() {
+            return Err("a consent is delayed without a session".to_owned());
+        }
+        if self.delayed_consents.objects() > self.config.bounds.delayed_consents_max {
+            return Err(format!("the consents for {} objects are delayed", self.delayed_consents.objects()));
+        }
+        Ok(())
+    }
+}
+
+/// The objects, if no set is a subtree.
+fn single_objects(sets: &[ObjectSet]) -> Option<Vec<Object>> {
+    let single = |set: &ObjectSet| match set {
+        ObjectSet::One(object) => Some(object.clone()),
+        ObjectSet::Subtree(_) => None,
+    };
+    sets.iter().map(single).collect()
+}
+
+fn sets_of(objects: Vec<Object>) -> Vec<ObjectSet> {
+    objects.into_iter().map(ObjectSet::One).collect()
 }

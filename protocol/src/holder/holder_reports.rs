@@ -1,9 +1,10 @@
 //! Holder reports: a client sends its object leases to a leader that tracks it as covering (S7).
 //!
 //! After registering, the holder reports at once what the leader asks for. After a return that
-//! revived its copies, it waits, because a client that reads a few objects and leaves again needs no
-//! report. It reports after a recall of objects that it does not have, or after the first renewal
-//! that it sends once two terms have passed. If the answer says `reports_at_once`, it does not wait.
+//! revived its copies, it waits, because a client that reads a few objects and leaves again needs
+//! no report. It reports after a recall of objects that it does not have, or after the first
+//! renewal that it sends once two terms have passed. If the answer says `reports_at_once`, it does
+//! not wait.
 //!
 //! The holder sends each part after the answer to the part before. A report only adds object
 //! leases, and is never a consent. If it is interrupted, the next registration asks for a new one.

@@ -49,7 +49,7 @@ pub struct HolderConfig {
     /// When to renew volume leases.
     pub renewal: RenewalMode,
     /// For how long a recalled copy that may still be used stays in use, before the holder
-    /// consents. At most half of the volume term counts.
+    /// consents. At most half of the time that remains of the session's shortest volume lease.
     pub consent_delay: Duration,
     /// Bounds of the holder's queues and tables.
     pub bounds: HolderBounds,

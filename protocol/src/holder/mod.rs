@@ -87,7 +87,7 @@ use self::{
     send_queue::SendQueue,
     session::{LinkState, OwnSession, ReportedState},
     validity::{CopyValidity, VolumeValidity, may_use},
-    volume_leases::KnownVolumes,
+    volume_leases::{KnownVolumes, RenewalReason},
     watches::OwnWatches,
     write_leases::WriteLeases,
     writes::OwnWrites,
@@ -202,8 +202,10 @@ impl Holder {
             HolderInput::Flush(lock) => self.flush(lock),
             HolderInput::ReleaseWriteLease(lock) => self.release_write_lease(lock),
         }
-        self.flush_and_consent(now);
-        self.consent_when_due(now);
+        let has_flushed = self.flush_when_due(now);
+        if (self.consent_when_due(now) | has_flushed) && self.link == LinkState::Registered {
+            self.heartbeat(RenewalReason::Due, now);
+        }
         self.send_ready(now);
         self.send_keep_alive(now);
         self.await_locks(now);

@@ -10,7 +10,7 @@
 //! S5: recalls are numbered for each session and epoch without gaps. After a gap the holder does
 //! not know which objects the lost recalls named, and drops all copies.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{Holder, HolderBounds, HolderEffect, input::SendId, volume_leases::at_and_above};
 use crate::{
@@ -168,9 +168,11 @@ impl Holder {
         self.piggyback.consent(recall.stamp);
         let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.overtake(sets, recall.stamp);
         self.effects.push(consent);
+        if has_gap {
+            self.end_delays(false, now);
+        }
         if !has_copies {
-            let owed = recall.sets.iter().flat_map(|set| self.volumes.unreported_in(set));
-            owed.collect::<BTreeSet<_>>().iter().for_each(|top| self.start_owed_report(top, now));
+            self.volumes.unreported_in(&recall.sets).iter().for_each(|top| self.start_owed_report(top, now));
         }
     }
 

@@ -165,7 +165,7 @@ impl Holder {
     fn refused(&mut self, send_id: SendId, flight: RequestInFlight, (epoch, refusal): (Epoch, Refusal), now: Instant) {
         self.retry_await_locks(send_id, now);
         if let (Purpose::Acquire(volume), Refusal::Busy { .. }) = (&flight.purpose, &refusal) {
-            return self.refused_volume(volume, now);
+            return self.refused_volume(volume, true, now);
         }
         match refusal {
             Refusal::NotLeader { leader } => {
@@ -228,7 +228,7 @@ impl Holder {
             Purpose::Open | Purpose::Register => self.refused_session(refusal),
             Purpose::Close => self.closed(),
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => {}
-            Purpose::Acquire(volume) => self.refused_volume(&volume, now),
+            Purpose::Acquire(volume) => self.refused_volume(&volume, false, now),
             Purpose::HolderReport(volume) => {
                 self.holder_reports.remove(&volume);
             }

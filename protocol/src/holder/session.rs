@@ -207,7 +207,7 @@ impl Holder {
             self.recalls.begin_epoch(epoch);
             self.piggyback.begin_epoch(epoch);
             self.write_leases.begin_epoch(epoch);
-            self.drop_delayed();
+            self.drop_delayed_before(epoch);
         }
         if let Some(session) = &mut self.session {
             session.registered = Some(send_id);

@@ -264,14 +264,17 @@ impl KnownVolumes {
                 RenewalReason::Ahead => volume.renews_ahead(self.renewal),
                 _ => volume.renews(self.renewal),
             };
-            if !may_renew && !may_be_bound(top) {
+            // A lease that is renewed ahead needs no look at the writes.
+            let may_be_bound = self.renewal != RenewalMode::Ahead && may_be_bound(top);
+            if !may_renew && !may_be_bound {
                 continue;
             }
             let is_due = match reason {
                 RenewalReason::Ahead | RenewalReason::All => true,
                 _ => now >= lease.pace.piggyback_from() && now < lease.until,
             };
-            let fits = touched.as_ref() == Some(top) || (volume.is_needed(self.renewal) && is_due);
+            let is_needed = volume.is_needed(self.renewal) || may_be_bound;
+            let fits = touched.as_ref() == Some(top) || (is_needed && is_due);
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
         // The chosen leases are not due when the next request is sent, so that renews the others.
@@ -371,16 +374,18 @@ impl KnownVolumes {
         }
     }
 
-    /// The volumes to which objects of the set may belong, and for which a report is owed.
-    pub(super) fn unreported_in(&self, set: &ObjectSet) -> Vec<NodePath> {
+    /// The volumes for which a report is owed, and to which objects of these sets may belong.
+    pub(super) fn unreported_in(&self, sets: &[ObjectSet]) -> Vec<NodePath> {
         let is_unreported =
             |volume: &KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.unreported.is_some());
-        let own = self.nearest(set.path());
-        let below = self.map.iter().filter(|(top, volume)| {
-            let may_belong = **top == own || matches!(set, ObjectSet::Subtree(within) if within.contains(top));
-            may_belong && is_unreported(volume)
-        });
-        below.map(|(top, _)| top.clone()).collect()
+        let mut unreported = self.map.iter().filter(|(_, volume)| is_unreported(volume)).map(|(top, _)| top).peekable();
+        if unreported.peek().is_none() {
+            return Vec::new();
+        }
+        let nearest: BTreeSet<NodePath> = sets.iter().map(|set| self.nearest(set.path())).collect();
+        let contains =
+            |top: &NodePath| sets.iter().any(|set| matches!(set, ObjectSet::Subtree(within) if within.contains(top)));
+        unreported.filter(|top| nearest.contains(*top) || contains(top)).cloned().collect()
     }
 
     /// The lease that a promise renews. `None` if the promise names another incarnation, or is from

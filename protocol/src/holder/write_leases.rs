@@ -18,17 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Holder, HolderEffect, WriteFailure, WriteId,
-    in_flight::Purpose,
     locks::OwnLock,
     own_write_lease::{FlushInFlight, OwnWriteLease, WriteLeaseStage},
-    session::LinkState,
-    volume_leases::RenewalReason,
 };
 use crate::{
     command::{Write, Written},
     id::{Epoch, LockId, Stamp},
     lock::{LockMode, LockStatus, WriteLeaseStatus},
-    message::Body,
     object::{Data, Object, ObjectSet, Value},
     planted::Bug,
     time::Instant,
@@ -185,8 +181,9 @@ impl Holder {
         true
     }
 
-    /// Starts the flushes that are due, and sends the consents that no longer wait for a flush.
-    pub(super) fn flush_and_consent(&mut self, now: Instant) {
+    /// Starts the flushes that are due. Returns whether consents no longer wait for a flush: they
+    /// are piggybacked, and need a request now.
+    pub(super) fn flush_when_due(&mut self, now: Instant) -> bool {
         let due: Vec<LockId> =
             self.write_leases.locks.iter().copied().filter(|id| self.is_flush_due(*id, now)).collect();
         due.into_iter().for_each(|id| self.start_flush(id));
@@ -198,11 +195,7 @@ impl Holder {
             self.write_leases.pending_consents.remove(stamp);
             self.piggyback.consent(*stamp);
         }
-        // The holder did not consent when the recall came, so it needs a request for the consent.
-        if !ready.is_empty() && self.link == LinkState::Registered {
-            let question = self.clock_question(now);
-            self.send(Purpose::Heartbeat, Body::Heartbeat(question), RenewalReason::Due, now);
-        }
+        !ready.is_empty()
     }
 
     fn is_flush_due(&self, id: LockId, now: Instant) -> bool {

@@ -116,8 +116,9 @@ impl Lessor {
             let answer = self.read_object(session, object, *known, *lease, cx).ok()?;
             // The new lease alone would have made an unchanged copy valid again.
             let is_needed = answer.content.is_some() || !is_revived;
-            if is_needed {
-                self.count_read(&answer, *known, cx.now);
+            match is_needed {
+                true => self.count_read(&answer, *known, cx.now),
+                false => self.counters.0.note_cached_reads(&answer.volume, 1),
             }
             Some((answer, is_needed))
         });

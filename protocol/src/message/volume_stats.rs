@@ -65,7 +65,7 @@ pub struct VolumeCounts {
     /// clocks. A heartbeat of a session with leases on several volumes counts in each.
     pub heartbeats_idle: u64,
     /// Requests for a lease on the volume that brought no read along, or only one of a copy that
-    /// the lease alone made valid again. All others count as reads.
+    /// the lease alone made valid again, or one that was not answered. All others count as reads.
     pub acquisitions: u64,
     /// Parts of holder reports about leases on the volume.
     pub report_parts: u64,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold_model::{
-    client::{ClientEvent, ClientShell, OpenWrite},
+    client::{ClientEvent, ClientShell, OpenWrite, check_consents, recalled},
     committed::WriteKey,
 };
 use leasehold_protocol::{
@@ -225,7 +225,9 @@ impl Run<'_> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             self.say(|| format!("    client {place} <- {input:?}"));
+            let recalled = recalled(&input);
             let effects = self.at.clients[place].change().shell.holder.step(input, clock);
+            self.demand_of(place, check_consents(recalled, &effects));
             for effect in effects {
                 self.say(|| format!("    client {place} -> {effect:?}"));
                 self.carry_out_at_client(place, effect, &mut inputs);

@@ -12,7 +12,7 @@ use std::{
 use leasehold_protocol::{
     command::{LeaseKey, Write, Written},
     holder::{ConnectionNews, Holder, HolderConfig, HolderEffect, HolderInput, ReadId, WriteFailure, WriteId},
-    id::{Incarnation, LeaseId},
+    id::{Incarnation, LeaseId, Stamp},
     lease_policy::LeaseRequest,
     object::{Content, Object},
     state::State,
@@ -83,6 +83,28 @@ pub enum ClientEvent {
     Effect(HolderEffect),
     /// The holder broke an invariant.
     Wrong(String),
+}
+
+/// Checks that a consent among the effects replies to a recall. The driver of the library has no
+/// other way to send it.
+///
+/// # Errors
+///
+/// A sentence about the consent.
+pub fn check_consents(recalled: Option<Stamp>, effects: &[HolderEffect]) -> Result<(), String> {
+    let wrong = effects.iter().find_map(|effect| match effect {
+        HolderEffect::Consent(consent) if Some(consent.stamp) != recalled => Some(consent.stamp),
+        _ => None,
+    });
+    wrong.map_or(Ok(()), |stamp| Err(format!("the consent to {stamp} replies to no recall")))
+}
+
+/// The stamp of the recall, if the input is one.
+pub fn recalled(input: &HolderInput) -> Option<Stamp> {
+    match input {
+        HolderInput::Recalled(recall) => Some(recall.stamp),
+        _ => None,
+    }
 }
 
 impl ClientShell {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use leasehold_model::client::{ClientEvent, ClientShell};
+use leasehold_model::client::{ClientEvent, ClientShell, check_consents, recalled};
 use leasehold_protocol::{
     command::Write,
     holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, ReadFailure, SendId, WriteId},
@@ -197,7 +197,9 @@ impl World {
             let client = &mut self.clients[place];
             client.registrations.step();
             let clock = client.machine.clock.read(self.now);
+            let recalled = recalled(&input);
             let effects = client.shell.holder.step(input, clock);
+            self.demand_at(place, check_consents(recalled, &effects));
             self.freeze(Host::Client(place));
             for effect in effects {
                 self.trace.say(self.now, || format!("client {place} -> {effect:?}"));

@@ -22,6 +22,12 @@ fn pass_until(client: &mut Client, end: Instant) -> Vec<HolderEffect> {
     effects
 }
 
+/// The consents in the headers of the requests.
+fn consented(effects: &[HolderEffect]) -> Vec<Stamp> {
+    assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::Consent(_))), "only a recall is replied to");
+    requests(effects).into_iter().flat_map(|(_, request)| request.header.consents).collect()
+}
+
 #[test]
 fn recalled_copy_stays_in_use_until_the_consent() {
     let mut client = delaying();
@@ -30,20 +36,65 @@ fn recalled_copy_stays_in_use_until_the_consent() {
     assert_eq!(pass_until(&mut client, at(101)), []);
     assert!(client.may_serve("/a"));
     let effects = pass_until(&mut client, at(102));
-    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
+    assert_eq!(effects[0], HolderEffect::Drop(vec![data("/a")]));
+    assert_eq!(consented(&effects), [stamp(3)], "the reply to the recall was empty, so a request has it: {effects:?}");
     assert!(!client.may_serve("/a"));
-    let effects = client.read(5, "/b");
-    assert_eq!(client.only(&effects).1.header.consents, [stamp(3)]);
 }
 
 #[test]
-fn delay_is_at_most_half_of_the_volume_term() {
-    let mut client = Client::with(|config| config.consent_delay = Duration::from_secs(3600)).connect();
-    client.holder.settle_clocks();
-    let mut client = client.lease().cache("/a", 2);
+fn delay_is_at_most_half_of_what_remains_of_each_lease() {
+    for (recalled_at, until, expected_by) in [(100, 110, 105), (106, 110, 108), (100, 102, 101)] {
+        let mut client = Client::with(|config| config.consent_delay = Duration::from_secs(3600)).connect();
+        client.holder.settle_clocks();
+        let mut client = client.lease().cache("/a", 2);
+        // A second volume. Its lease may have nodes or locks.
+        client.holder.volumes.learn(&path("/v")).lease =
+            client.holder.volumes.get(&path("/")).expect("known").lease.clone();
+        client.holder.volumes.get_mut(&path("/v")).and_then(|volume| volume.lease.as_mut()).expect("a lease").until =
+            at(until);
+        client.holder.notify_validity(&path("/v"));
+        std::mem::take(&mut client.holder.effects);
+        client.now = at(recalled_at);
+        client.recall(recall(3, 1, vec![one("/a")]));
+        let effects = pass_until(&mut client, at(expected_by));
+        assert!(consented(&effects).contains(&stamp(3)), "{recalled_at} {until}: {effects:?}");
+    }
+}
+
+#[test]
+fn own_write_ends_the_delays_of_what_it_drops() {
+    let mut client = delaying();
     client.recall(recall(3, 1, vec![one("/a")]));
-    let effects = pass_until(&mut client, at(100).after(TERM / 2));
-    assert!(effects.contains(&consent(3)), "{effects:?}");
+    let effects = client.write(1, put("/a"));
+    assert_eq!(consented(&effects), [stamp(3)], "{effects:?}");
+    let effects = client.recall(recall(4, 2, vec![one("/first")]));
+    assert!(effects.contains(&consent(4)), "a write of this client is unanswered: {effects:?}");
+}
+
+#[test]
+fn eviction_ends_the_delay_of_its_copy() {
+    let mut client = delaying();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    let effects = client.step(HolderInput::Evicted { object: data("/a"), stamp: stamp(2) });
+    assert_eq!(consented(&effects), [stamp(3)], "{effects:?}");
+}
+
+#[test]
+fn recall_of_a_subtree_is_not_delayed() {
+    let mut client = delaying();
+    let effects = client.recall(recall(3, 1, vec![ObjectSet::Subtree(path("/"))]));
+    assert!(effects.contains(&consent(3)) && !client.may_serve("/a"), "{effects:?}");
+}
+
+#[test]
+fn new_lease_ends_all_delays() {
+    let mut client = delaying();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.holder.volumes.learn(&path("/v"));
+    let effects = client.read(5, "/v/x");
+    let acquire = client.only(&effects).0;
+    let effects = client.answer(acquire, acquired("/v", 2, 9));
+    assert!(consented(&effects).contains(&stamp(3)), "its promises are limited by the recall: {effects:?}");
 }
 
 #[test]
@@ -77,17 +128,21 @@ fn delayed_recall_overtakes_grants_in_flight() {
 
 #[test]
 fn new_leader_gets_no_consent_to_a_recall_of_the_last() {
-    let mut client = delaying();
-    client.recall(recall(3, 1, vec![one("/a")]));
+    let mut client = delaying().cache("/b", 3);
+    client.recall(recall(4, 1, vec![one("/a")]));
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
+    let next = Epoch(EPOCH.0 + 1);
+    // A recall of the new leader overtakes its answer.
+    let newer = Stamp { epoch: next, sequence: 7 };
+    client.recall(Recall { session: SESSION, stamp: newer, number: 1, sets: vec![one("/b")] });
     let result = Ok(Answer::Registered { coverings: vec![] });
-    let effects =
-        client.respond(register, Response { epoch: Epoch(EPOCH.0 + 1), promises: vec![], lapses: vec![], result });
+    let effects = client.respond(register, Response { epoch: next, promises: vec![], lapses: vec![], result });
     assert!(effects.contains(&HolderEffect::Drop(vec![data("/a")])), "{effects:?}");
     let effects = pass_until(&mut client, at(109));
-    assert!(!effects.contains(&consent(3)), "{effects:?}");
+    assert_eq!(consented(&effects)[0], newer, "{effects:?}");
+    assert!(!consented(&effects).contains(&stamp(4)), "{effects:?}");
 }
 
 #[test]

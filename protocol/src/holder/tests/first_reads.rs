@@ -1,6 +1,6 @@
 //! Reads that come along with a request for a lease on their volume.
 
-use super::*;
+use super::{volume_leases::AttachedNode, *};
 use crate::limits::LimitError;
 
 /// The answer with the lease of this incarnation and stamp, and with the answer to the read.
@@ -143,4 +143,30 @@ fn read_that_needs_another_volume_comes_along_with_its_request() {
     let effects = client.answer(acquire, Answer::Acquired(lease));
     let (_, request) = client.only(&effects);
     assert_eq!(request.body, Body::Acquire { path: path("/v/a"), last_valid: None, read: first_read("/v/a", None) });
+}
+
+/// The node is under the lease on `/`, which the server may only have extended.
+#[test]
+fn refused_repetition_beside_a_node_asks_for_the_volume_itself() {
+    let mut client = Client::cached();
+    client.holder.volumes.learn(&path("/v"));
+    let node = AttachedNode { incarnation: Incarnation(1), revision: Revision(10) };
+    client.holder.volumes.learn(&NodePath::root()).attached.insert(path("/node"), node);
+    let effects = client.read(5, "/v/x");
+    let (mut acquire, mut refusal, mut paths) = (client.only(&effects).0, Refusal::Retry, Vec::new());
+    for _ in 0..3 {
+        client.refuse(acquire, refusal);
+        let next = client.holder.next_deadline().expect("it asks again");
+        client.now = client.now.max(next);
+        let sent = sent(&client.timeout(&[]));
+        let Some((send_id, path)) = sent.into_iter().find_map(|(send_id, body)| match body {
+            Body::Acquire { path, .. } => Some((send_id, path)),
+            _ => None,
+        }) else {
+            break;
+        };
+        paths.push(path);
+        (acquire, refusal) = (send_id, Refusal::Limit(LimitError::Depth { got: 65, expected: 64 }));
+    }
+    assert_eq!(paths, [path("/v/x"), path("/v")]);
 }
