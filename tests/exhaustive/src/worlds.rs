@@ -62,7 +62,7 @@ fn races() -> Vec<World> {
     let world = |name, about| World::new(name, about).node("/a", "0");
     vec![
         world("read-write", "one client writes an object of which another has a copy and reads it")
-            .least(3000)
+            .least(2000)
             .member(Member::slow().does(&[put("/a", "1"), read("/a")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a"), read("/a")]).does(&[read("/a")])),
         world(
@@ -74,7 +74,7 @@ fn races() -> Vec<World> {
         .member(Member::slow().holds(&[data("/")]).does(&[read("/a"), read("/a")]).does(&[read("/a")]))
         .faults(Faults { overtakings: 1, ..NONE }),
         world("two-writers", "two clients write an object of which a third has a copy, and read it")
-            .least(25000)
+            .least(10000)
             .member(Member::slow().does(&[put("/a", "1"), read("/a")]))
             .member(Member::slow().does(&[put("/a", "2"), read("/a")]))
             .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")])),
@@ -168,7 +168,7 @@ fn lapses() -> Vec<World> {
         )
         .least(100000)
         .member(Member::slow().does(&[put("/a", "1")]))
-        .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+        .member(Member::slow().holds(&[data("/a")]).does(&[read("/")]))
         .moments(&[201, 226]),
         world("object-lapse", "a client's object lease ends before its volume lease, while another writes")
             .least(30000)
@@ -302,7 +302,7 @@ fn connections() -> Vec<World> {
         .large()
         .least(180000)
         .member(Member::slow().does(&[put("/a", "1")]))
-        .member(Member::slow().holds(&[data("/a")]).does(&[read("/a")]))
+        .member(Member::slow().holds(&[data("/a")]).does(&[read("/")]))
         .moments(&[201])
         .faults(Faults { breaks: 1, ..NONE }),
         world("lost-recall", "a recall is lost, and later ones show it")
