@@ -17,13 +17,16 @@
 
 use std::collections::BTreeMap;
 
-use super::Holder;
+use super::{Holder, volume_leases::KnownVolume};
 use crate::{
     id::{Epoch, Stamp},
     object::{Object, ObjectSet},
     reached::{Bound, reached},
     time::Instant,
 };
+
+/// Consents that are due within the delay divided by this go with one request.
+const NEARLY: u32 = 8;
 
 /// A recall without a consent yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -86,6 +89,11 @@ impl Holder {
     /// all volume leases of the session, also of those with nodes or locks. So half of the time
     /// that remains of each is left for the consent and a renewal.
     fn consent_due(&self, now: Instant) -> Option<Instant> {
+        // Such a lease may still exist at the servers, and a promise may be on its way.
+        let is_late = |volume: &KnownVolume| volume.is_bound() && volume.live(now).is_none();
+        if self.volumes.iter().any(|(_, volume)| is_late(volume)) {
+            return None;
+        }
         let leases = self.volumes.iter().filter_map(|(_, volume)| volume.live(now));
         let remaining = leases.map(|lease| lease.until.since(now)).min()?;
         Some(now.after(self.config.consent_delay.min(remaining / 2)))
@@ -112,17 +120,27 @@ impl Holder {
         }
     }
 
-    /// Drops the copies of recalls whose delay is over. Returns whether there are such recalls: the
-    /// consents are piggybacked, and need a request now.
+    /// Drops the copies of recalls whose delay is over, or nearly. Returns whether there are such
+    /// recalls: the consents are piggybacked, and need a request now.
     pub(super) fn consent_when_due(&mut self, now: Instant) -> bool {
-        let due = self.delayed_consents.by_stamp.iter().filter(|(_, delayed)| now >= delayed.due);
-        let due: Vec<Stamp> = due.map(|(stamp, _)| *stamp).collect();
-        for stamp in &due {
-            let Some(delayed) = self.delayed_consents.by_stamp.remove(stamp) else { continue };
-            self.overtake(&sets_of(delayed.objects), *stamp);
-            self.piggyback.consent(*stamp);
+        let mut any = false;
+        loop {
+            // Each copy may be gone by now, for example because of another recall.
+            self.end_delays(false, now);
+            if self.delayed_consents.deadline().is_none_or(|due| now < due) {
+                return any;
+            }
+            any = true;
+            // One request brings all consents that are nearly due.
+            let nearly = now.after(self.config.consent_delay / NEARLY);
+            let due = self.delayed_consents.by_stamp.iter().filter(|(_, delayed)| delayed.due <= nearly);
+            let due: Vec<Stamp> = due.map(|(stamp, _)| *stamp).collect();
+            for stamp in due {
+                let Some(delayed) = self.delayed_consents.by_stamp.remove(&stamp) else { continue };
+                self.overtake(&sets_of(delayed.objects), stamp);
+                self.piggyback.consent(stamp);
+            }
         }
-        !due.is_empty()
     }
 
     /// Checks that each delayed consent ends, and while the session has volume leases.

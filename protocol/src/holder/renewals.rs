@@ -42,12 +42,14 @@ impl Holder {
         let until = self.ends_at(sent, promise.span.min(promise.term), now);
         let Some(lease) = self.volumes.promised(promise) else { return };
         lease.revision = lease.revision.max(promise.revision);
+        let was_late = now >= lease.until;
         // A promise may be shorter (horizon, unanswered recall). Then the lease remains due.
         if until >= lease.until {
             lease.until = until;
             lease.has_expired = until <= now;
             lease.pace.renewed(sent, promise.span, promise.term, now);
         }
+        let is_revived = was_late && until > now;
         let is_newer = promise.generation > lease.generation;
         lease.generation = promise.generation;
         let is_report_due = lease.unreported.is_some_and(|unreported| sent >= unreported.due);
@@ -57,6 +59,10 @@ impl Holder {
         self.notify_validity(&promise.volume);
         if is_report_due {
             self.start_owed_report(&promise.volume, now);
+        }
+        if is_revived {
+            // The delays did not count this lease.
+            self.end_delays(true, now);
         }
     }
 

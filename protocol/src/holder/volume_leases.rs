@@ -260,21 +260,21 @@ impl KnownVolumes {
         let mut chosen: Vec<(Instant, NodePath)> = Vec::new();
         for (top, volume) in &self.map {
             let Some(lease) = &volume.lease else { continue };
-            let may_renew = match reason {
-                RenewalReason::Ahead => volume.renews_ahead(self.renewal),
-                _ => volume.renews(self.renewal),
-            };
-            // A lease that is renewed ahead needs no look at the writes.
-            let may_be_bound = self.renewal != RenewalMode::Ahead && may_be_bound(top);
-            if !may_renew && !may_be_bound {
-                continue;
-            }
+            let is_touched = touched.as_ref() == Some(top);
             let is_due = match reason {
                 RenewalReason::Ahead | RenewalReason::All => true,
                 _ => now >= lease.pace.piggyback_from() && now < lease.until,
             };
-            let is_needed = volume.is_needed(self.renewal) || may_be_bound;
-            let fits = touched.as_ref() == Some(top) || (is_needed && is_due);
+            if !is_touched && !is_due {
+                continue;
+            }
+            let may_renew = match reason {
+                RenewalReason::Ahead => volume.renews_ahead(self.renewal),
+                _ => volume.renews(self.renewal),
+            };
+            let is_needed = is_touched || volume.is_needed(self.renewal);
+            // A lease that is renewed ahead needs no look at the writes.
+            let fits = (may_renew && is_needed) || (self.renewal != RenewalMode::Ahead && may_be_bound(top));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
         // The chosen leases are not due when the next request is sent, so that renews the others.

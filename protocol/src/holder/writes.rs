@@ -308,8 +308,8 @@ impl Holder {
         let floor = Stamp { epoch: self.epoch, sequence: 0 };
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
         self.overtake(&dropped, self.stamp_seen.max(floor));
-        // This write may wait for one that waits for the dropped copies.
-        self.end_delays(false, now);
+        // This write may wait for one that waits for this client.
+        self.end_delays(true, now);
         self.consent_when_due(now);
         let path = write.path().cloned();
         let reason = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);

@@ -1,6 +1,6 @@
 //! Consents that wait while the client uses its copy.
 
-use super::*;
+use super::{volume_leases::OwnVolumeLease, *};
 
 const DELAY: Duration = Duration::from_secs(2);
 
@@ -69,6 +69,41 @@ fn own_write_ends_the_delays_of_what_it_drops() {
     assert_eq!(consented(&effects), [stamp(3)], "{effects:?}");
     let effects = client.recall(recall(4, 2, vec![one("/first")]));
     assert!(effects.contains(&consent(4)), "a write of this client is unanswered: {effects:?}");
+}
+
+/// The write may wait for one that waits for this client.
+#[test]
+fn own_write_ends_all_delays() {
+    let mut client = delaying().cache("/b", 3);
+    client.recall(recall(4, 1, vec![one("/a"), one("/b")]));
+    let effects = client.write(1, put("/b"));
+    assert_eq!(consented(&effects), [stamp(4)], "{effects:?}");
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn second_recall_of_a_copy_ends_with_the_first() {
+    let mut client = delaying();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.now = at(101);
+    client.recall(recall(4, 2, vec![one("/a")]));
+    let effects = pass_until(&mut client, at(102));
+    assert_eq!(consented(&effects), [stamp(3), stamp(4)], "{effects:?}");
+}
+
+#[test]
+fn late_lease_with_a_node_allows_no_delay() {
+    let mut client = delaying();
+    let node = volume_leases::AttachedNode { incarnation: Incarnation(5), revision: Revision(10) };
+    let late = client.holder.volumes.get(&path("/")).expect("known").lease.clone();
+    let inner = client.holder.volumes.learn(&path("/v"));
+    inner.lease =
+        late.map(|lease| OwnVolumeLease { incarnation: Incarnation(5), until: at(100), has_expired: true, ..lease });
+    inner.attached.insert(path("/v/node"), node);
+    client.holder.notify_validity(&path("/v"));
+    std::mem::take(&mut client.holder.effects);
+    let effects = client.recall(recall(3, 1, vec![one("/a")]));
+    assert!(effects.contains(&consent(3)), "{effects:?}");
 }
 
 #[test]
