@@ -267,11 +267,9 @@ impl Holder {
             has_expired: until <= now,
             unreported,
         });
-        if is_only_lease {
-            self.schedule_comparison(sent, span, now);
-        }
+        self.schedule_comparison(sent, span, is_only_lease, now);
         // The promises of the new lease are limited by the oldest unanswered recall too.
-        self.end_delays(true, now);
+        self.end_delays(now);
     }
 
     /// Handles a refusal. Waiting reads and writes continue without a lease.

@@ -99,15 +99,24 @@ impl Holder {
         Some(now.after(self.config.consent_delay.min(remaining / 2)))
     }
 
-    /// Makes consents due at once: of all recalls, or of those without a usable copy.
-    pub(super) fn end_delays(&mut self, of_all: bool, now: Instant) {
-        let mut delayed = std::mem::take(&mut self.delayed_consents);
-        for consent in delayed.by_stamp.values_mut() {
-            if of_all || !consent.objects.iter().any(|object| self.may_serve(object, now)) {
-                consent.due = now;
-            }
+    /// Makes all delayed consents due at once.
+    pub(super) fn end_delays(&mut self, now: Instant) {
+        self.delayed_consents.by_stamp.values_mut().for_each(|delayed| delayed.due = now);
+    }
+
+    /// The stamps of the recalls to consent to now. One request brings all consents that are nearly
+    /// due. A copy may be gone before its time, for example by another recall or an eviction.
+    fn due_consents(&self, now: Instant) -> Vec<Stamp> {
+        let nearly = now.after(self.config.consent_delay / NEARLY);
+        let is_due = |delayed: &DelayedConsent| {
+            now >= delayed.due || !delayed.objects.iter().any(|object| self.may_serve(object, now))
+        };
+        let all = &self.delayed_consents.by_stamp;
+        if !all.values().any(is_due) {
+            return Vec::new();
         }
-        self.delayed_consents = delayed;
+        let due = all.iter().filter(|(_, delayed)| delayed.due <= nearly || is_due(delayed));
+        due.map(|(stamp, _)| *stamp).collect()
     }
 
     /// Drops the copies that leaders of earlier epochs have recalled. The new leader does not know
@@ -120,21 +129,17 @@ impl Holder {
         }
     }
 
-    /// Drops the copies of recalls whose delay is over, or nearly. Returns whether there are such
-    /// recalls: the consents are piggybacked, and need a request now.
+    /// Ends the delays that are due: drops the copies. Returns true if a request must be sent now,
+    /// to carry the consents.
     pub(super) fn consent_when_due(&mut self, now: Instant) -> bool {
-        let mut any = false;
+        let mut has_consented = false;
+        // The copies of one recall may be those of another.
         loop {
-            // Each copy may be gone by now, for example because of another recall.
-            self.end_delays(false, now);
-            if self.delayed_consents.deadline().is_none_or(|due| now < due) {
-                return any;
+            let due = self.due_consents(now);
+            if due.is_empty() {
+                return has_consented;
             }
-            any = true;
-            // One request brings all consents that are nearly due.
-            let nearly = now.after(self.config.consent_delay / NEARLY);
-            let due = self.delayed_consents.by_stamp.iter().filter(|(_, delayed)| delayed.due <= nearly);
-            let due: Vec<Stamp> = due.map(|(stamp, _)| *stamp).collect();
+            has_consented = true;
             for stamp in due {
                 let Some(delayed) = self.delayed_consents.by_stamp.remove(&stamp) else { continue };
                 self.overtake(&sets_of(delayed.objects), stamp);

@@ -7,8 +7,8 @@
 //! [`RESUME_WINDOW`] after the last excess.
 //!
 //! Each heartbeat compares clocks. A client with a volume lease sends extra heartbeats for that:
-//! soon after it registers, and after 0.7 of a term without a heartbeat. If a comparison is overdue
-//! when a client gets its only lease, the client compares after 0.7 of that lease's first promise.
+//! soon after it registers, and after 0.7 of a term without a heartbeat. A client without a lease
+//! compares nothing. When it gets one, it compares after 0.7 of the first promise.
 
 use std::time::Duration;
 
@@ -74,13 +74,13 @@ impl Holder {
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
     }
 
-    /// Handles a new lease that is the only one, and was promised for `span`. The next comparison
-    /// may be long due, because there was no lease, or come after the lease's end. Then it comes
-    /// after most of the span.
-    pub(super) fn schedule_comparison(&mut self, sent: Instant, span: Duration, now: Instant) {
-        let pace = self.comparison_pace().min((span / 10).saturating_mul(7));
-        let usual = sent.after(pace);
-        self.drift.due = self.drift.due.map(|due| if due <= now || due > sent.after(span) { usual } else { due });
+    /// Handles a new lease that was promised for `span`. The next comparison may come after the end
+    /// of the lease. Or it is overdue because there was no lease. Then it comes after 0.7 of the
+    /// span.
+    pub(super) fn schedule_comparison(&mut self, sent: Instant, span: Duration, is_only_lease: bool, now: Instant) {
+        let usual = sent.after(self.comparison_pace().min((span / 10).saturating_mul(7)));
+        let is_changed = |due: Instant| due > sent.after(span) || (is_only_lease && due <= now);
+        self.drift.due = self.drift.due.map(|due| if is_changed(due) { usual } else { due });
     }
 
     /// When to compare clocks, if no heartbeat does so before. `None` if no lease lasts until then.

@@ -203,8 +203,9 @@ impl Holder {
             HolderInput::ReleaseWriteLease(lock) => self.release_write_lease(lock),
         }
         let has_flushed = self.flush_when_due(now);
-        if (self.consent_when_due(now) | has_flushed) && self.link == LinkState::Registered {
-            self.heartbeat(RenewalReason::Due, now);
+        let has_consented = self.consent_when_due(now);
+        if (has_flushed || has_consented) && self.link == LinkState::Registered {
+            self.heartbeat(if has_flushed { RenewalReason::Due } else { RenewalReason::Ahead }, now);
         }
         self.send_ready(now);
         self.send_keep_alive(now);

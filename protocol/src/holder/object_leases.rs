@@ -92,7 +92,6 @@ impl Holder {
         }
         let is_leased = now < copy.validity.until && stamp.epoch == self.epoch;
         self.copies.remove(&object);
-        self.end_delays(false, now);
         if is_leased {
             self.recalls.remember(&ObjectSet::One(object.clone()), stamp, self.in_flight.next());
             self.piggyback.push_return(Return { object, stamp }, &self.config.bounds);

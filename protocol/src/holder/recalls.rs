@@ -168,9 +168,6 @@ impl Holder {
         self.piggyback.consent(recall.stamp);
         let has_copies = self.planted(Bug::ConsentWithoutDrop) || self.overtake(sets, recall.stamp);
         self.effects.push(consent);
-        if has_gap {
-            self.end_delays(false, now);
-        }
         if !has_copies {
             self.volumes.unreported_in(&recall.sets).iter().for_each(|top| self.start_owed_report(top, now));
         }

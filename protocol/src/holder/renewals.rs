@@ -62,7 +62,7 @@ impl Holder {
         }
         if is_revived {
             // The delays did not count this lease.
-            self.end_delays(true, now);
+            self.end_delays(now);
         }
     }
 

@@ -52,7 +52,8 @@ pub(super) struct Unreported {
 }
 
 impl Unreported {
-    /// A client that renews its lease after so many terms stays.
+    /// For how many terms the holder waits. A client that still renews its lease then has come to
+    /// stay.
     pub(super) const TERMS: u32 = 2;
 }
 

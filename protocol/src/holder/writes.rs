@@ -309,7 +309,7 @@ impl Holder {
         let seen = if self.stamp_seen.epoch == self.epoch { self.stamp_seen } else { floor };
         self.overtake(&dropped, self.stamp_seen.max(floor));
         // This write may wait for one that waits for this client.
-        self.end_delays(true, now);
+        self.end_delays(now);
         self.consent_when_due(now);
         let path = write.path().cloned();
         let reason = path.as_ref().map_or(RenewalReason::Due, RenewalReason::OnPath);

@@ -130,16 +130,9 @@ fn volume_leases_need_fewer_messages_at_the_same_bound() {
             assert!(at.delayed.rules >= at.delayed.paper, "{at:?}");
             assert!(is_near(at.delayed.rules as f64, at.delayed.paper as f64, 0.08), "{at:?}");
             let most = match (visits.reads_per_visit, at.seconds) {
-                (2, _) => 0.90,
+                (2 | 4, _) => 0.90,
                 (8, 10) => 0.66,
-                (8, _) => 0.62,
-                (reads, _) => {
-                    if reads < 8 {
-                        0.90
-                    } else {
-                        0.62
-                    }
-                }
+                _ => 0.62,
             };
             assert!(at.share() <= most, "{}: {at:?}", visits.reads_per_visit);
         }

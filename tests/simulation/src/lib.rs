@@ -20,6 +20,7 @@ mod caching;
 mod churn;
 mod client;
 mod commits;
+mod consent_delays;
 mod event;
 mod faults;
 mod healing;

@@ -1,13 +1,11 @@
 //! Quotas and lease limits of the volumes of a world: small, so that its few nodes and clients
-//! reach them. And the consents of clients that delay them.
+//! reach them.
 //!
-//! The draws of all three use random streams of their own, so that everything else in a world is
-//! drawn as it would be without them.
-
-use std::time::Duration;
+//! The draws of both use random streams of their own, so that everything else in a world is drawn
+//! as it would be without them.
 
 use leasehold_model::rng::Rng;
-use leasehold_protocol::{holder::HolderConfig, quota::Quota, volume::VolumeSettings};
+use leasehold_protocol::{quota::Quota, volume::VolumeSettings};
 
 /// Selects the random stream of quotas.
 const QUOTAS: u64 = 0x71_75_6f_74_61;
@@ -23,29 +21,6 @@ const WORLDS: u64 = 250;
 pub(crate) struct Quotas {
     quotas: Option<Rng>,
     lease_limits: Option<Rng>,
-}
-
-/// Selects the random stream of delayed consents.
-const CONSENTS: u64 = 0x63_6f_6e_73_65_6e_74;
-
-/// The draws of delayed consents in one world, from a random stream of their own.
-#[derive(Debug)]
-pub(crate) struct ConsentDelays(Option<Rng>);
-
-impl ConsentDelays {
-    pub(crate) fn new(seed: u64) -> Self {
-        let mut rng = Rng::new(seed ^ CONSENTS);
-        Self(rng.chance(WORLDS).then_some(rng))
-    }
-
-    /// Delays the consents of a client that begins, or not.
-    pub(crate) fn draw(&mut self, config: &mut HolderConfig) {
-        let Some(rng) = &mut self.0 else { return };
-        config.consent_delay = Duration::from_millis(*rng.pick(&[0, 5, 40, 300, 60_000]));
-        if rng.chance(300) {
-            config.bounds.delayed_consents_max = 1;
-        }
-    }
 }
 
 impl Quotas {

@@ -19,13 +19,14 @@ use leasehold_protocol::{
 
 use crate::{
     client::Client,
+    consent_delays::ConsentDelays,
     event::{Event, Host},
     invariants::{elections::Elected, grants::Grants, linearizability::Told, uncovered::Uncovered},
     judges::Judge,
     network::Connection,
     oracle::Oracle,
     profile::{Fault, MS, Profile, SECOND},
-    quotas::{ConsentDelays, Quotas},
+    quotas::Quotas,
     raft::{SERVERS, peers::Links},
     reached,
     server::Server,
