@@ -319,7 +319,7 @@ async fn oversee() -> Outcome<()> {
     assert_eq!((reads, writes), (0, 0), "an operation needs no request");
     // Renewals need requests, but no operation does: a renewal comes a quarter of a term after the
     // last at the soonest.
-    let terms = took.as_secs_f64() / VolumeSettings::DEFAULT.term().as_secs_f64();
+    let terms = took.as_secs_f64() / VolumeSettings::DEFAULT.longest_term().as_secs_f64();
     assert!(renewals as f64 <= 4.0 * terms + 2.0, "{renewals} requests in {took:.1?}");
 
     let Primary { leadership, lines: mut old_lines } = first;

@@ -16,7 +16,7 @@ use leasehold_protocol::{
     },
     path::{NodePath, PathError},
     quota::Quota,
-    volume::{Tracking, VolumeError, VolumeSettings},
+    volume::{Tracking, VolumeError, VolumeSettings, VolumeTerm},
 };
 
 use crate::{
@@ -341,7 +341,7 @@ pub struct CreateVolumeBuilder<'a> {
     client: &'a Client,
     path: GivenPath,
     base: VolumeSettings,
-    term: Option<Duration>,
+    term: Option<VolumeTerm>,
     object_term: Option<ObjectTerm>,
     skew_margin: Option<Duration>,
     tracking: Option<Tracking>,
@@ -377,9 +377,10 @@ impl<'a> CreateVolumeBuilder<'a> {
         self
     }
 
-    /// The term of volume leases: how long a dead client can delay a write, apart from the margin.
-    pub fn term(mut self, term: Duration) -> Self {
-        self.term = Some(term);
+    /// The term of volume leases: a [`Duration`] or a [`VolumeTerm`]. It is how long a dead client
+    /// can delay a write, apart from the margin.
+    pub fn term(mut self, term: impl Into<VolumeTerm>) -> Self {
+        self.term = Some(term.into());
         self
     }
 

@@ -171,7 +171,7 @@ pub use leasehold_protocol::{
     quota::{Quota, QuotaFigure, VolumeUse},
     time::{DriftAllowance, DriftError},
     transaction::{Branch, Compare, CompareTarget, FailedCompare, Operation, OperationResult, Relation, Transaction},
-    volume::{Tracking, VolumeError, VolumeSettings},
+    volume::{Tracking, VolumeError, VolumeSettings, VolumeTerm},
 };
 
 pub use tokio_util::sync::CancellationToken;

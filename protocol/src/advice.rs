@@ -282,7 +282,7 @@ fn write_delay(settings: &VolumeSettings, term: ObjectTerm, drift: DriftAllowanc
     if term == ObjectTerm::Zero {
         return Duration::ZERO;
     }
-    let volume = settings.term().saturating_add(settings.margin_with(drift));
+    let volume = settings.longest_term().saturating_add(settings.margin_with(drift));
     volume.min(settings.object_wait(term.longest(), drift))
 }
 

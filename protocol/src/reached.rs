@@ -226,6 +226,8 @@ bounds! {
     RemovedNodes: "REMOVED_NODES_MAX",
     /// As above.
     LocksPerNode: "LOCKS_PER_NODE_MAX",
+    /// As above.
+    SessionTermMax: "SESSION_TERM_MAX",
     /// The unanswered recalls of a session that gets object leases in a volume with a lease limit.
     Unanswered: "UNANSWERED_MAX",
     /// The [lease limit](crate::volume::VolumeSettings::lease_limit) of a volume.
@@ -285,6 +287,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::ChangeBytes, "state::history::tests::watch_of_change_without_events_is_compacted"),
     (Bound::RemovedNodes, "lessor::tests::costs::delete_of_too_many_nodes_is_refused"),
     (Bound::LocksPerNode, "state::locks::tests::locks_on_a_node_are_bounded"),
+    (Bound::SessionTermMax, "state::sessions::tests::session_term_grows_with_the_sessions_and_stays"),
 ];
 
 /// Constants that are named like bounds but never take effect: maximal lengths of encodings, and

@@ -78,6 +78,14 @@ time! {
 pub(crate) struct Span(u64);
 
 impl Span {
+    /// Rounds down to microseconds.
+    pub(crate) const fn of(span: Duration) -> Self {
+        match span.as_micros() {
+            micros if micros > u64::MAX as u128 => Self(u64::MAX),
+            micros => Self(micros as u64),
+        }
+    }
+
     pub(crate) const fn duration(self) -> Duration {
         Duration::from_micros(self.0)
     }

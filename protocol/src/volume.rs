@@ -4,6 +4,7 @@
 //! The lease policy of a volume is in [`lease_policy`](crate::lease_policy).
 
 mod error;
+mod term;
 
 use std::time::Duration;
 
@@ -13,10 +14,12 @@ use crate::{
     lease_policy::{GrantPolicy, LeaseOffer, LeaseRequest, ObjectTerm, OnWrite},
     quota::Quota,
     reached::{Bound, reached},
-    time::DriftAllowance,
+    time::{DriftAllowance, Span},
 };
 
 pub use error::VolumeError;
+use term::PackedTerm;
+pub use term::VolumeTerm;
 
 /// How a server tracks the object leases of sessions in a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -33,9 +36,9 @@ pub enum Tracking {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "RawSettings", into = "RawSettings")]
 pub struct VolumeSettings {
-    term: Duration,
+    term: PackedTerm,
     object_term: ObjectTerm,
-    skew_margin: Duration,
+    skew_margin: Span,
     tracking: Tracking,
     on_write: OnWrite,
     grants: GrantPolicy,
@@ -49,7 +52,7 @@ const NO_LEASE_LIMIT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct RawSettings {
-    term: Duration,
+    term: VolumeTerm,
     object_term: ObjectTerm,
     skew_margin: Duration,
     tracking: Tracking,
@@ -76,9 +79,9 @@ impl VolumeSettings {
     /// Volume leases of 10 s with a margin of 100 ms (Gray and Cheriton's conclusion and their ε),
     /// and object leases of an hour.
     pub const DEFAULT: Self = Self {
-        term: Duration::from_secs(10),
+        term: VolumeTerm::Fixed(Duration::from_secs(10)).pack(),
         object_term: ObjectTerm::Fixed(Duration::from_secs(3600)),
-        skew_margin: Duration::from_millis(100),
+        skew_margin: Span::of(Duration::from_millis(100)),
         tracking: Tracking::Objects,
         on_write: OnWrite::Recall,
         grants: GrantPolicy::All,
@@ -88,8 +91,8 @@ impl VolumeSettings {
 
     /// Makes settings, and checks them against the cluster's drift allowance (T3).
     ///
-    /// The margin must exceed twice the allowance over a volume term and a tick. An object term can
-    /// be shorter or much longer. For object leases the server waits
+    /// The margin must exceed twice the allowance over the longest volume term and a tick. An
+    /// object term can be shorter or much longer. For object leases the server waits
     /// [`VolumeSettings::object_wait`] instead.
     ///
     /// Every read gets an object lease, and writes recall them. [`VolumeSettings::with_policy`]
@@ -99,13 +102,14 @@ impl VolumeSettings {
     ///
     /// [`VolumeError`] with the given number and the bounds.
     pub fn new(
-        term: Duration,
+        term: impl Into<VolumeTerm>,
         object_term: impl Into<ObjectTerm>,
         skew_margin: Duration,
         tracking: Tracking,
         drift: DriftAllowance,
     ) -> Result<Self, VolumeError> {
-        let settings = Self { term, object_term: object_term.into(), skew_margin, tracking, ..Self::DEFAULT };
+        let (term, object_term, skew_margin) = (term.into().pack(), object_term.into(), Span::of(skew_margin));
+        let settings = Self { term, object_term, skew_margin, tracking, ..Self::DEFAULT };
         settings.check_bounds()?;
         settings.check_drift(drift)?;
         Ok(settings)
@@ -168,14 +172,15 @@ impl VolumeSettings {
     /// [`VolumeError::SkewMargin`] if two clocks within the allowance could differ by the margin,
     /// or if the margin is too long.
     pub fn check_drift(&self, drift: DriftAllowance) -> Result<(), VolumeError> {
-        let over = self.term + self.tick();
+        let over = self.longest_term() + self.tick();
         let least = drift.over(over) * 2;
-        if self.skew_margin <= least || self.skew_margin > Self::SKEW_MARGIN_MAX {
-            if self.skew_margin > Self::SKEW_MARGIN_MAX {
+        let got = self.skew_margin();
+        if got <= least || got > Self::SKEW_MARGIN_MAX {
+            if got > Self::SKEW_MARGIN_MAX {
                 reached(Bound::SkewMarginMax);
             }
             return Err(VolumeError::SkewMargin {
-                got: self.skew_margin,
+                got,
                 least,
                 most: Self::SKEW_MARGIN_MAX,
                 drift_ppm: drift.ppm(),
@@ -186,12 +191,7 @@ impl VolumeSettings {
     }
 
     fn check_bounds(&self) -> Result<(), VolumeError> {
-        if self.term < Self::TERM_MIN || self.term > Self::TERM_MAX {
-            if self.term > Self::TERM_MAX {
-                reached(Bound::TermMax);
-            }
-            return Err(VolumeError::Term { got: self.term, least: Self::TERM_MIN, most: Self::TERM_MAX });
-        }
+        self.term().check()?;
         self.check_object_term()?;
         self.check_grants()
     }
@@ -216,7 +216,7 @@ impl VolumeSettings {
             if most > Self::WAITED_TERM_MAX {
                 reached(Bound::WaitedTermMax);
             }
-            let longest = self.term.min(Self::WAITED_TERM_MAX);
+            let longest = self.shortest_term().min(Self::WAITED_TERM_MAX);
             return match least >= Self::TERM_MIN && most <= longest {
                 true => Ok(()),
                 false => Err(VolumeError::WaitTooLong { got: self.object_term, least: Self::TERM_MIN, most: longest }),
@@ -242,8 +242,18 @@ impl VolumeSettings {
     }
 
     /// The term of volume leases.
-    pub const fn term(&self) -> Duration {
-        self.term
+    pub const fn term(&self) -> VolumeTerm {
+        self.term.unpack()
+    }
+
+    /// The shortest term of a lease on the volume.
+    pub const fn shortest_term(&self) -> Duration {
+        self.term().shortest()
+    }
+
+    /// The longest term of a lease on the volume.
+    pub const fn longest_term(&self) -> Duration {
+        self.term().longest()
     }
 
     /// The term of object leases.
@@ -290,7 +300,7 @@ impl VolumeSettings {
     /// How long the server waits after a volume lease's end before it counts the lease as ended
     /// (ε).
     pub const fn skew_margin(&self) -> Duration {
-        self.skew_margin
+        self.skew_margin.duration()
     }
 
     /// The most object leases that clients may keep in the volume, all sessions together; `None`
@@ -315,10 +325,10 @@ impl VolumeSettings {
 
     /// How long after a grant of an object lease with this term the server counts it as ended (T3).
     /// It is the sum of the term, the [margin](VolumeSettings::margin_with), and the drift of two
-    /// clocks over the time by which the term exceeds a volume term. The margin exceeds their
-    /// drift over a volume term.
+    /// clocks over the time by which the term exceeds the longest volume term. The margin exceeds
+    /// their drift over that term.
     pub fn object_wait(&self, term: Duration, drift: DriftAllowance) -> Duration {
-        let beyond = drift.over(term.saturating_sub(self.term)).saturating_mul(2);
+        let beyond = drift.over(term.saturating_sub(self.longest_term())).saturating_mul(2);
         term.saturating_add(beyond).saturating_add(self.margin_with(drift))
     }
 
@@ -326,7 +336,7 @@ impl VolumeSettings {
     /// a term and a tick. The allowance may have been raised since the volume got its margin, and
     /// nothing checks the margin of the root volume of a new cluster.
     pub fn margin_with(&self, drift: DriftAllowance) -> Duration {
-        self.skew_margin.max(margin_of_drift(self.term, self.tick(), drift))
+        self.skew_margin().max(margin_of_drift(self.longest_term(), self.tick(), drift))
     }
 
     /// As [`VolumeSettings::object_wait`], for a lease whose term is unknown: the longest one.
@@ -334,9 +344,9 @@ impl VolumeSettings {
         self.object_wait(self.object_term.longest(), drift)
     }
 
-    /// The interval at which ticks move the horizons of leases with this term.
+    /// The interval at which ticks move the horizons of leases on this volume.
     pub fn tick(&self) -> Duration {
-        let tick = self.term / TICKS_PER_TERM;
+        let tick = self.shortest_term() / TICKS_PER_TERM;
         if tick > TICK_MAX {
             reached(Bound::TickMax);
         }
@@ -364,7 +374,8 @@ pub const TICK_MAX: Duration = Duration::from_millis(250);
 
 impl From<VolumeSettings> for RawSettings {
     fn from(settings: VolumeSettings) -> Self {
-        let VolumeSettings { term, object_term, skew_margin, tracking, on_write, grants, quota, .. } = settings;
+        let VolumeSettings { object_term, tracking, on_write, grants, quota, .. } = settings;
+        let (term, skew_margin) = (settings.term(), settings.skew_margin());
         let lease_limit = settings.lease_limit();
         Self { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota }
     }
@@ -377,6 +388,7 @@ impl TryFrom<RawSettings> for VolumeSettings {
     /// checks the margin.
     fn try_from(raw: RawSettings) -> Result<Self, VolumeError> {
         let RawSettings { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota } = raw;
+        let (term, skew_margin) = (term.pack(), Span::of(skew_margin));
         let lease_limit = lease_limit.unwrap_or(NO_LEASE_LIMIT);
         let settings = Self { term, object_term, skew_margin, tracking, on_write, grants, lease_limit, quota };
         settings.check_bounds()?;

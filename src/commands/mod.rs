@@ -19,6 +19,7 @@ pub(crate) mod services;
 pub(crate) mod tree;
 pub(crate) mod txn;
 pub(crate) mod volume;
+mod volume_term;
 pub(crate) mod waits;
 pub(crate) mod watch;
 

@@ -7,7 +7,7 @@ use leasehold_protocol::{lease_policy::ObjectTerm, volume::VolumeSettings};
 use crate::duration;
 
 /// The bounds of an adaptive term that names none.
-const ADAPTIVE_BOUNDS: (Duration, Duration) = (VolumeSettings::DEFAULT.term(), Duration::from_secs(24 * 3600));
+const ADAPTIVE_BOUNDS: (Duration, Duration) = (VolumeSettings::DEFAULT.longest_term(), Duration::from_secs(24 * 3600));
 
 /// The error of a text that is not an object term.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

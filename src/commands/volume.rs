@@ -12,7 +12,7 @@ use leasehold_protocol::{
     message::VolumeInfo,
     path::NodePath,
     time::DriftAllowance,
-    volume::{Tracking, VolumeSettings},
+    volume::{Tracking, VolumeSettings, VolumeTerm},
 };
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use self::stats::VolumeStatsAnswer;
 use super::{
     boxed, object_term,
     quota::{self, LeaseLimit},
-    waits,
+    volume_term, waits,
 };
 use crate::{
     arguments,
@@ -59,9 +59,11 @@ pub(crate) struct VolumeChangeArgs {
     /// Topmost node of the volume
     #[arg(value_parser = arguments::path)]
     path: NodePath,
-    /// Term of a volume lease: how long a write may wait for a client that died [new volumes: 10s]
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
-    term: Option<Duration>,
+    /// Term of a volume lease, how long a write may wait for a client that died: a duration; or
+    /// adaptive, longer with more leases, as adaptive:LEAST:MOST:RENEWALS_PER_SECOND [new volumes:
+    /// 10s]
+    #[arg(long, value_name = "TERM", value_parser = volume_term::parse)]
+    term: Option<VolumeTerm>,
     /// Term of an object lease: a duration; 0, each read asks a server; infinite; or adaptive, a
     /// share of the time since the last change, as adaptive:PERCENT:LEAST:MOST [new volumes: 1h]
     #[arg(long, value_name = "TERM", value_parser = object_term::parse)]
@@ -160,6 +162,9 @@ impl Text for ChangeAnswer {
 #[derive(Debug, Serialize)]
 struct VolumeAnswer {
     path: NodePath,
+    /// As `--term` reads it.
+    term: String,
+    /// The present term of a volume lease.
     term_ms: u64,
     /// As `--object-term` reads it.
     object_term: String,
@@ -181,6 +186,8 @@ struct VolumeAnswer {
     /// Null if there is no limit.
     quota_nodes: Option<u64>,
     quota_bytes: Option<u64>,
+    #[serde(skip)]
+    term_now: Duration,
     #[serde(skip)]
     settings: VolumeSettings,
 }
@@ -233,7 +240,10 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
         let tracking = volume.lease_limit.map_or(tracking.to_owned(), |most| format!("{tracking} (at most {most})"));
         table.row([
             visible(volume.path.as_str()),
-            duration::exact(volume.settings.term()),
+            match volume.settings.term() {
+                VolumeTerm::Fixed(_) => volume.term.clone(),
+                VolumeTerm::Adaptive { .. } => format!("{} (now {:?})", volume.term, volume.term_now),
+            },
             volume.object_term.clone(),
             duration::exact(volume.settings.skew_margin()),
             tracking,
@@ -251,6 +261,7 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
 impl From<VolumeInfo> for VolumeAnswer {
     fn from(info: VolumeInfo) -> Self {
         let VolumeInfo { path, settings, generation, leases, used } = info;
+        let term_now = settings.term().for_leases(leases);
         let finite = settings.object_term() != ObjectTerm::Infinite;
         let (grants, first) = match settings.grants() {
             GrantPolicy::All => (GrantsName::All, None),
@@ -259,7 +270,9 @@ impl From<VolumeInfo> for VolumeAnswer {
         };
         Self {
             path,
-            term_ms: duration::millis(settings.term()),
+            term: volume_term::text(settings.term()),
+            term_ms: duration::millis(term_now),
+            term_now,
             object_term: object_term::text(settings.object_term()),
             object_term_ms: finite.then(|| duration::millis(settings.object_term().longest())),
             skew_margin_ms: duration::millis(settings.skew_margin()),

@@ -17,7 +17,7 @@ fn malformed_arguments_are_wrong_usage() {
         (&["frobnicate"], "frobnicate"),
         (&["get", "/a", "--timeout", "5"], "500ms"),
         (&["get", "/a", "--endpoints", "nowhere"], "HOST:PORT"),
-        (&["volume", "create", "/v", "--term", "soon"], "500ms"),
+        (&["volume", "create", "/v", "--term", "soon"], "adaptive:10s:60s:100"),
         (&["volume", "create", "/v", "--tracking", "all"], "objects"),
         (&["lease"], "grant, keep-alive, timetolive, revoke, list"),
         (&["lease", "grant"], "TTL"),

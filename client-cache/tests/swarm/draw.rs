@@ -7,7 +7,7 @@ use leasehold_client_cache::{
     Attach, Compare, CompareTarget, Condition, DeleteBuilder, DriftAllowance, GrantLeaseBuilder, GrantPolicy, LeaseId,
     LeaseName, LeaseRef, LockBuilder, LockId, LockWait, NodePath, ObjectKind, ObjectTerm, OnWrite, Operation,
     PutBuilder, Quota, ReadBuilder, RegisterBuilder, Relation, Revision, SnapshotReadBuilder, Token, Tracking,
-    Transaction, TransactionBuilder, UpdateBuilder, Value, VolumeSettings, WatchBuilder, WriteLeaseBuilder,
+    Transaction, TransactionBuilder, UpdateBuilder, Value, VolumeSettings, VolumeTerm, WatchBuilder, WriteLeaseBuilder,
 };
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 
@@ -216,8 +216,12 @@ impl Draw {
         let object_term = Duration::from_millis(*[1, 500, 3_600_000].choose(&mut self.rng).expect("not empty"));
         let margin = Duration::from_millis(*[50, 100, 500].choose(&mut self.rng).expect("not empty"));
         let drift = DriftAllowance::DEFAULT;
+        let volume_term = match self.chance(4) {
+            true => VolumeTerm::Adaptive { least: term, most: 2 * term, renewals_per_second: 1 },
+            false => VolumeTerm::Fixed(term),
+        };
         let settings =
-            VolumeSettings::new(term, object_term, margin, tracking, drift).unwrap_or(VolumeSettings::DEFAULT);
+            VolumeSettings::new(volume_term, object_term, margin, tracking, drift).unwrap_or(VolumeSettings::DEFAULT);
         let second = Duration::from_secs(1);
         let object_term = match self.rng.random_range(0..6_u8) {
             0 => ObjectTerm::Zero,

@@ -69,7 +69,7 @@ impl Estimate {
             reads: per_second(counts.reads_from_memory) + asking,
             heartbeats: Heartbeats {
                 clients: stats.volume_leases as f64,
-                term: settings.term().as_secs_f64(),
+                term: settings.term().for_leases(stats.volume_leases).as_secs_f64(),
                 writes: per_second(counts.writes),
                 asking,
                 counted: per_second(counts.renewals_alone) + per_second(counts.heartbeats_idle),

@@ -41,7 +41,7 @@ impl Lessor {
         let drift = self.config.drift;
         let replicated = |key: &LeaseKey| {
             let lease = state.lease(key)?;
-            let margin = if has_margin { margin(key, lease, state.tick(), drift) } else { Duration::ZERO };
+            let margin = if has_margin { margin(key, lease, state, drift) } else { Duration::ZERO };
             Some(ReplicatedLease { margin, horizon: lease.horizon })
         };
         let may_end = |key: &LeaseKey| match key {
@@ -91,11 +91,12 @@ impl Lessor {
     pub(super) fn renew_session_lease(&mut self, session: SessionId, cx: &StepContext<'_>) {
         let key = LeaseKey::Session(session);
         let now = self.clock.expiry_time();
-        let horizon = cx.state.lease(&key).map_or(now, |lease| lease.horizon);
+        let Some(lease) = cx.state.lease(&key) else { return };
+        let (horizon, term) = (lease.horizon, lease.term());
         // The entry of a new volume lease moves the horizon. It does not move the end in memory.
         let remaining = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
-        if remaining < State::SESSION_TERM / 4 * 3 {
-            self.lease_ends.renew(&key, now, State::SESSION_TERM, RenewalPlan { horizon, term: State::SESSION_TERM });
+        if remaining < term / 4 * 3 {
+            self.lease_ends.renew(&key, now, term, RenewalPlan { horizon, term });
         }
     }
 
@@ -117,10 +118,11 @@ impl Lessor {
             // A session lease promises nothing: a sign of life, such as a new volume lease, renews
             // it.
             Outcome::HorizonMoved { .. } => {
+                let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) else { return };
                 if let LeaseKey::Session(_) = &key {
-                    let end = self.clock.expiry_time().after(State::SESSION_TERM);
-                    self.lease_ends.insert(key, incarnation, end, State::SESSION_TERM);
-                } else if let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) {
+                    let term = lease.term();
+                    self.lease_ends.insert(key, incarnation, self.clock.expiry_time().after(term), term);
+                } else {
                     self.propose_expiry(key, incarnation, lease.horizon);
                 }
             }
@@ -140,12 +142,19 @@ impl Lessor {
 }
 
 /// The wait beyond a lease's end (T3). For a volume lease it is the volume's margin, or more if the
-/// drift allowance was raised since. A key lease has no volume with a margin. Its margin is how far
-/// two clocks can drift apart over a term and a tick, plus [`KEY_MARGIN_MIN`].
-pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, tick: Duration, drift: DriftAllowance) -> Duration {
+/// drift allowance was raised since. It covers the volume's longest term: if the term adapts, a
+/// promise may have been made under a longer term than that of the last renewal.
+///
+/// A key lease has no volume with a margin. Its margin is how far two clocks can drift apart over a
+/// term and a tick, plus [`KEY_MARGIN_MIN`].
+pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, state: &State, drift: DriftAllowance) -> Duration {
+    let tick = state.tick();
     match key {
         LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
-        LeaseKey::Volume(..) => lease.margin().max(margin_of_drift(lease.term(), tick, drift)),
+        LeaseKey::Volume(_, top) => {
+            let longest = state.volume(top).map_or(Duration::ZERO, |volume| volume.settings.longest_term());
+            lease.margin().max(margin_of_drift(lease.term().max(longest), tick, drift))
+        }
         LeaseKey::Session(_) | LeaseKey::LockDelay(_) => lease.margin(),
     }
 }

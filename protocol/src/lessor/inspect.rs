@@ -175,7 +175,7 @@ impl Lessor {
     /// The remaining time of a lease, including its margin.
     pub(super) fn remaining_of(&self, key: &LeaseKey, state: &State) -> Duration {
         let now = self.clock.expiry_time();
-        let margin = |lease: &LeaseRecord| margin(key, lease, state.tick(), self.config.drift);
+        let margin = |lease: &LeaseRecord| margin(key, lease, state, self.config.drift);
         let margin = state.lease(key).map_or(Duration::ZERO, margin);
         self.lease_ends.get(key).map_or(Duration::ZERO, |end| end.ends_at.after(margin).since(now))
     }

@@ -37,7 +37,7 @@ impl Lessor {
         is_refused.then_some(Refusal::Busy { what, got: count, most })
     }
 
-    /// The load of a new session.
+    /// The most load of a session that a request in flight opens. Its term is not known yet.
     pub(super) fn load_of_session() -> u64 {
         load_of_term(State::SESSION_TERM)
     }
@@ -47,7 +47,7 @@ impl Lessor {
     pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
         let has_one = self.lease_ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
-        if has_one { 0 } else { load_of_term(volume.settings.term()) }
+        if has_one { 0 } else { load_of_term(state.volume_term(top, &volume.settings)) }
     }
 
     /// The load that a write adds if it takes effect. A new key lease adds its own load. A shorter
@@ -56,8 +56,9 @@ impl Lessor {
         match write {
             Write::GrantLease { ttl, .. } => load_of_term((*ttl).max(Duration::from_micros(1))),
             Write::SetVolume { path, settings } => {
-                let now = state.volume(path).map(|volume| load_of_term(volume.settings.term()));
-                let more = now.map_or(0, |now| load_of_term(settings.term()).saturating_sub(now));
+                let load = |settings| load_of_term(state.volume_term(path, settings));
+                let now = state.volume(path).map(|volume| load(&volume.settings));
+                let more = now.map_or(0, |now| load(settings).saturating_sub(now));
                 more.saturating_mul(self.object_leases.totals_in(path).tracks)
             }
             _ => 0,

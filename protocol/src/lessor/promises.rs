@@ -95,7 +95,7 @@ impl Lessor {
     ) -> Option<(Promise, Duration)> {
         let lease = cx.state.lease(key)?;
         let settings = cx.state.volume(volume)?;
-        let term = settings.settings.term();
+        let term = cx.state.volume_term(volume, &settings.settings);
         let PromiseReach { span, span_uncapped } = self.reach(key, lease.horizon, term, cx.now, cx.now)?;
         let ending = self.clock.expiry_time();
         self.lease_ends.renew(key, ending, span, RenewalPlan { horizon: lease.horizon, term });

@@ -7,7 +7,7 @@ use crate::{
     id::SessionId,
     message::{Answer, Refusal},
     planted::Bug,
-    state::State,
+    state::{LeaseRecord, State},
 };
 
 use super::{Lessor, ProposalReason, Requester, StepContext, recalls::RecallChannel};
@@ -29,11 +29,13 @@ impl Lessor {
             return self.reply_without_promises(requester, Err(Refusal::Retry), cx);
         };
         let key = LeaseKey::Session(*session);
-        if let Some(lease) = cx.state.lease(&key) {
-            let end = self.clock.expiry_time().after(State::SESSION_TERM);
-            self.lease_ends.insert(key, lease.incarnation, end, State::SESSION_TERM);
+        let lease = cx.state.lease(&key);
+        let term = lease.map_or(State::SESSION_TERM, LeaseRecord::term);
+        if let Some(lease) = lease {
+            let end = self.clock.expiry_time().after(term);
+            self.lease_ends.insert(key, lease.incarnation, end, term);
         }
-        self.reply_without_promises(requester, Ok(Answer::Opened { session: *session, term: State::SESSION_TERM }), cx);
+        self.reply_without_promises(requester, Ok(Answer::Opened { session: *session, term }), cx);
     }
 
     /// Answers a registration of the session. The answer names the coverings for which the lessor

@@ -30,6 +30,7 @@ mod services;
 mod sizes;
 mod transactions;
 mod volume_leases;
+mod volume_terms;
 mod volumes;
 mod watches;
 mod work;

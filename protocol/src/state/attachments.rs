@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::nodes::Nodes;
-use super::{Attachment, LeaseRecord, NodeRecord, RowKey, State, touched::Touched, volumes::volume_lease_holder};
+use super::{Attachment, LeaseRecord, NodeRecord, RowKey, State, touched::Touched};
 use crate::{
     change::{ChangeReason, EventKind},
     command::{Attach, LeaseKey, Outcome, VolumeLease, WriteRefusal},
@@ -332,9 +332,7 @@ impl State {
     /// Ends the lease. Its locks end too, and its nodes become orphans.
     pub(super) fn end_lease(&mut self, key: &LeaseKey, touched: &mut Touched) {
         if let Some(lease) = self.leases.remove(key) {
-            if let Some(on_volume) = volume_lease_holder(key) {
-                self.volume_lease_holders.remove(&on_volume);
-            }
+            self.forget_volume_lease(key);
             if let Some(name) = &lease.name {
                 self.lease_names.remove(name);
             }

@@ -41,7 +41,7 @@ impl State {
             ("answers", self.sessions.values().map(|session| session.answers.len()).sum()),
             ("leases", self.leases.len()),
             ("names of leases", self.lease_names.len()),
-            ("leases on volumes", self.volume_lease_holders.len()),
+            ("leases on volumes", self.volume_lease_holders.values().map(BTreeSet::len).sum()),
             ("ticks", self.tick_counts.len()),
             ("locks", locks),
             ("locks by path", by_path),

@@ -13,7 +13,7 @@ use std::{ops::Bound, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{RowKey, State, touched::Touched, volumes::volume_lease_holder};
+use super::{RowKey, State, touched::Touched};
 use crate::{
     command::{LeaseKey, Outcome, Renewal},
     id::{Incarnation, LeaseId, Revision, SessionId},
@@ -116,7 +116,7 @@ impl State {
         let (term, margin) = (Span::from(term), Span::from(margin));
         let lease = LeaseRecord { incarnation, term, horizon, margin, attached_at: Revision(0), name: None };
         touched.insert(RowKey::Lease(key.clone()));
-        self.volume_lease_holders.extend(volume_lease_holder(&key));
+        self.note_volume_lease(&key);
         self.leases.insert(key, lease.clone());
         lease
     }
@@ -130,22 +130,27 @@ impl State {
         if !self.sessions.contains_key(&id) {
             return Outcome::SessionNotFound;
         }
-        let session_horizon = self.horizon_from_now(Self::SESSION_TERM);
-        let session_key = LeaseKey::Session(id);
-        if let Some(lease) = self.leases.get_mut(&session_key)
-            && lease.horizon < session_horizon
-        {
-            lease.horizon = session_horizon;
-            touched.insert(RowKey::Lease(session_key));
-        }
+        self.renew_session(id, touched);
         let (top, volume) = self.volume_of(path);
-        let (top, generation, term) = (top.clone(), volume.generation, volume.settings.term());
+        let (top, generation, term) = (top.clone(), volume.generation, self.volume_term(top, &volume.settings));
         let key = LeaseKey::Volume(id, top.clone());
         let lease = match self.has_dependents(&key) {
             true => self.extend_lease(&key, term, touched),
             false => self.end_and_grant(key, term, touched),
         };
         Outcome::VolumeAcquired { volume: top, incarnation: lease.incarnation, generation, horizon: lease.horizon }
+    }
+
+    fn renew_session(&mut self, id: SessionId, touched: &mut Touched) {
+        let key = LeaseKey::Session(id);
+        let horizon = self.lease(&key).map(|lease| self.horizon_from_now(lease.term()));
+        if let Some(horizon) = horizon
+            && let Some(lease) = self.leases.get_mut(&key)
+            && lease.horizon < horizon
+        {
+            lease.horizon = horizon;
+            touched.insert(RowKey::Lease(key));
+        }
     }
 
     /// Extends a lease that has nodes or locks, instead of replacing it. The client may have named
@@ -187,9 +192,10 @@ impl State {
 
     fn current_term(&self, key: &LeaseKey) -> Duration {
         match key {
-            LeaseKey::Session(_) => Self::SESSION_TERM,
-            LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.term(),
-            LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.lease(key).map_or(Duration::ZERO, LeaseRecord::term),
+            LeaseKey::Volume(_, top) => self.volume_term(top, &self.volume_of(top).1.settings),
+            LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => {
+                self.lease(key).map_or(Duration::ZERO, LeaseRecord::term)
+            }
         }
     }
 
@@ -230,7 +236,7 @@ impl State {
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
             let key = LeaseKey::Volume(session, top.clone());
             self.leases.remove(&key);
-            self.volume_lease_holders.remove(&(top.clone(), session));
+            self.forget_volume_lease(&key);
             touched.insert(RowKey::Lease(key));
         }
     }

@@ -109,7 +109,7 @@ pub struct State {
     locks: LockTable,
     history: History,
     /// The sessions with a lease on each volume. Derived from the leases.
-    volume_lease_holders: BTreeSet<(NodePath, SessionId)>,
+    volume_lease_holders: BTreeMap<NodePath, BTreeSet<SessionId>>,
     /// The number of volumes that need each tick. Derived from the volumes.
     tick_counts: BTreeMap<Duration, usize>,
     /// The nodes and bytes of each volume. Derived from the nodes and the volumes.
@@ -162,9 +162,16 @@ impl Applied {
 }
 
 impl State {
-    /// How long the state remembers a silent session. It is long, because the loss of a session
-    /// means *outcome unknown* for its writes in flight (S9), and a session takes little memory.
+    /// How long the state remembers a silent session, if there are few sessions. It is long,
+    /// because the loss of a session means *outcome unknown* for its writes in flight (S9), and a
+    /// session takes little memory. See [`State::session_term`].
     pub const SESSION_TERM: Duration = Duration::from_secs(600);
+
+    /// The longest term of a session. It bounds how many sessions of dead clients the state keeps.
+    pub const SESSION_TERM_MAX: Duration = Duration::from_secs(3600);
+
+    /// The renewals of session leases in a second from which on new sessions get a longer term.
+    pub const SESSION_RENEWALS_PER_SECOND: u32 = 5;
 
     /// The most requests of one session with remembered outcomes (S9). It is the size of the window
     /// of sequences that a session may use. It is more than a client usually has in flight, and
@@ -213,7 +220,7 @@ impl State {
             attachments: Attachments::default(),
             locks: LockTable::default(),
             history: History::default(),
-            volume_lease_holders: BTreeSet::new(),
+            volume_lease_holders: BTreeMap::new(),
             tick_counts: BTreeMap::new(),
             volume_uses: VolumeUses::new(),
             tick: Duration::ZERO,

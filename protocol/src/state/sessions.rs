@@ -5,7 +5,7 @@
 //! have got the answers to all writes in the window. So the window first moves to the command's own
 //! `unanswered_from`. Only then is the command's number compared with it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,7 @@ use crate::{
     object::ObjectSet,
     planted::Bug,
     reached::{Bound, reached},
+    volume::VolumeTerm,
     work::CountVisits,
 };
 
@@ -102,6 +103,20 @@ impl State {
         self.sessions.iter().counted().map(|(id, session)| (*id, session))
     }
 
+    /// The term of a session that is opened now. It grows with the number of sessions, so that
+    /// their heartbeats do not become a load by themselves. A session keeps its term.
+    ///
+    /// No write waits for a session lease (S9), so its length delays nothing.
+    pub fn session_term(&self) -> Duration {
+        let (least, most) = (Self::SESSION_TERM, Self::SESSION_TERM_MAX);
+        let adaptive = VolumeTerm::Adaptive { least, most, renewals_per_second: Self::SESSION_RENEWALS_PER_SECOND };
+        let term = adaptive.for_leases(self.sessions.len() as u64);
+        if term == most {
+            reached(Bound::SessionTermMax);
+        }
+        term
+    }
+
     /// The number of sessions.
     pub fn session_count(&self) -> usize {
         self.sessions.len()
@@ -138,7 +153,7 @@ impl State {
         let session = SessionRecord { name: name.to_owned(), unanswered_from: Sequence(1), answers: BTreeMap::new() };
         self.sessions.insert(id, session);
         touched.insert(RowKey::Session(id));
-        self.grant_lease(LeaseKey::Session(id), Self::SESSION_TERM, touched);
+        self.grant_lease(LeaseKey::Session(id), self.session_term(), touched);
         Outcome::SessionOpened { session: id }
     }
 
@@ -225,7 +240,7 @@ impl State {
 mod tests {
     use super::{super::fixture::*, *};
     use crate::{
-        command::{Command, Condition},
+        command::{Command, Condition, Proposal, Renewal},
         id::Revision,
         path::NodePath,
     };
@@ -234,6 +249,21 @@ mod tests {
         let (sequence, unanswered_from) = (Sequence(sequence), Sequence(unanswered_from));
         let (consented, intended, attached_through) = (everything(), IntendedLeases::default(), Revision(u64::MAX));
         Command::Write { session, sequence, unanswered_from, write, consented, intended, attached_through }
+    }
+
+    #[test]
+    fn session_term_grows_with_the_sessions_and_stays() {
+        let mut fixture = Fixture::new();
+        let commands = (0..20_000).map(|_| Command::OpenSession { name: String::new() }).collect();
+        let proposal = Proposal { epoch: fixture.state.epoch(), number: 1, time: fixture.time, commands };
+        fixture.apply(&proposal);
+        let term = |id| fixture.state.lease(&LeaseKey::Session(SessionId(id))).expect("a lease").term().as_secs();
+        assert_eq!([1, 3_000, 3_005, 6_000, 18_000, 20_000].map(term), [600, 600, 601, 1_200, 3_600, 3_600]);
+        let early = LeaseKey::Session(SessionId(1));
+        let incarnation = fixture.state.lease(&early).expect("a lease").incarnation;
+        let renewal = Renewal { lease: early.clone(), incarnation, renewed_at: fixture.time };
+        fixture.run(Command::Tick { renewals: vec![renewal] });
+        assert_eq!(fixture.state.lease(&early).expect("a lease").term(), State::SESSION_TERM, "its client knows it");
     }
 
     #[test]

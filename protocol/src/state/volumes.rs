@@ -56,6 +56,16 @@ impl State {
         self.volumes.get_key_value(path).into_iter().chain(below(&self.volumes, path)).counted()
     }
 
+    /// The present term of leases on this volume. It depends on their number if the volume adapts
+    /// its term.
+    pub fn volume_term(&self, top: &NodePath, settings: &VolumeSettings) -> Duration {
+        settings.term().for_leases(self.leases_on(top))
+    }
+
+    fn leases_on(&self, top: &NodePath) -> u64 {
+        self.volume_lease_holders.get(top).map_or(0, |holders| holders.len() as u64)
+    }
+
     /// The interval of ticks: a tenth of the shortest volume term, at most [`TICK_MAX`] (T6).
     ///
     /// [`TICK_MAX`]: crate::volume::TICK_MAX
@@ -69,7 +79,7 @@ impl State {
         self.volume_uses = self.count_volume_uses();
         self.tick_counts = self.ticks_of_volumes();
         self.tick = self.shortest_tick();
-        self.volume_lease_holders = self.leases.keys().filter_map(volume_lease_holder).collect();
+        self.volume_lease_holders = self.holders_of_volumes();
     }
 
     /// Replaces a volume's tick in the index.
@@ -100,10 +110,36 @@ impl State {
         ticks
     }
 
+    fn holders_of_volumes(&self) -> BTreeMap<NodePath, BTreeSet<SessionId>> {
+        let mut holders: BTreeMap<NodePath, BTreeSet<SessionId>> = BTreeMap::new();
+        for (top, session) in self.leases.keys().filter_map(volume_lease_holder) {
+            holders.entry(top.clone()).or_default().insert(session);
+        }
+        holders
+    }
+
+    /// Adds a lease to the index, if it is a lease on a volume.
+    pub(super) fn note_volume_lease(&mut self, key: &LeaseKey) {
+        if let Some((top, session)) = volume_lease_holder(key) {
+            self.volume_lease_holders.entry(top.clone()).or_default().insert(session);
+        }
+    }
+
+    /// Removes a lease from the index, if it is a lease on a volume.
+    pub(super) fn forget_volume_lease(&mut self, key: &LeaseKey) {
+        if let Some((top, session)) = volume_lease_holder(key)
+            && let Some(holders) = self.volume_lease_holders.get_mut(top)
+        {
+            holders.remove(&session);
+            if holders.is_empty() {
+                self.volume_lease_holders.remove(top);
+            }
+        }
+    }
+
     /// The sessions with a lease on the volume.
     pub(super) fn lease_holders_on(&self, top: &NodePath) -> impl Iterator<Item = SessionId> {
-        let range = (top.clone(), SessionId(0))..=(top.clone(), SessionId(u64::MAX));
-        self.volume_lease_holders.range(range).counted().map(|(_, session)| *session)
+        self.volume_lease_holders.get(top).into_iter().flat_map(|holders| holders.iter().counted().copied())
     }
 
     /// Checks the data that is derived from volumes and volume leases.
@@ -114,7 +150,7 @@ impl State {
                 self.tick, self.tick_counts
             ));
         }
-        if !self.leases.keys().filter_map(volume_lease_holder).collect::<BTreeSet<_>>().eq(&self.volume_lease_holders) {
+        if self.holders_of_volumes() != self.volume_lease_holders {
             return Err("the index of volume leases does not match the leases".to_owned());
         }
         self.check_volume_uses()
@@ -122,9 +158,9 @@ impl State {
 }
 
 /// The volume and the session of a volume lease.
-pub(super) fn volume_lease_holder(lease: &LeaseKey) -> Option<(NodePath, SessionId)> {
+fn volume_lease_holder(lease: &LeaseKey) -> Option<(&NodePath, SessionId)> {
     match lease {
-        LeaseKey::Volume(session, top) => Some((top.clone(), *session)),
+        LeaseKey::Volume(session, top) => Some((top, *session)),
         LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => None,
     }
 }
@@ -151,8 +187,9 @@ pub(super) fn volume_of<'a>(
 mod tests {
     use super::{super::fixture::*, *};
     use crate::{
-        command::{Write, WriteRefusal},
-        volume::TICK_MAX,
+        command::{Command, Renewal, Write, WriteRefusal},
+        time::{ClusterTime, DriftAllowance},
+        volume::{TICK_MAX, VolumeTerm},
     };
 
     #[test]
@@ -209,5 +246,65 @@ mod tests {
             fixture.write(session, create_volume("/a", 5)),
             Err(WriteRefusal::VolumeExists { path: path("/a") })
         );
+    }
+
+    /// 1 renewal in a second, between 2 s and 5 s.
+    fn adaptive() -> VolumeSettings {
+        let (least, most) = (Duration::from_secs(2), Duration::from_secs(5));
+        let term = VolumeTerm::Adaptive { least, most, renewals_per_second: 1 };
+        let usual = settings(most);
+        VolumeSettings::new(term, usual.object_term(), usual.skew_margin(), usual.tracking(), DriftAllowance::DEFAULT)
+            .expect("valid")
+    }
+
+    #[test]
+    fn term_grows_and_shrinks_with_the_leases_on_the_volume() {
+        let mut fixture = Fixture::new();
+        let writer = fixture.open();
+        fixture.write(writer, Write::CreateVolume { path: path("/v"), settings: adaptive() }).expect("new");
+        let term = |fixture: &Fixture| fixture.state.volume_term(&path("/v"), &adaptive()).as_secs();
+        let mut terms = vec![term(&fixture)];
+        let sessions: Vec<SessionId> = (0..7).map(|_| fixture.open()).collect();
+        for session in &sessions {
+            fixture.acquire(*session, "/v");
+            terms.push(term(&fixture));
+        }
+        assert_eq!(terms, [2, 2, 2, 3, 4, 5, 5, 5]);
+        fixture.acquire(sessions[0], "/v");
+        fixture.acquire(writer, "/");
+        assert_eq!(term(&fixture), 5, "a lease acquired again, and one on another volume, do not count");
+        for (session, expected) in sessions.iter().zip([5, 5, 4, 3, 2, 2, 2]) {
+            fixture.run(Command::CloseSession { session: *session });
+            assert_eq!(term(&fixture), expected);
+        }
+    }
+
+    #[test]
+    fn renewed_lease_gets_the_present_term_and_no_nearer_horizon() {
+        let mut fixture = Fixture::new();
+        let writer = fixture.open();
+        fixture.write(writer, Write::CreateVolume { path: path("/v"), settings: adaptive() }).expect("new");
+        let sessions: Vec<SessionId> = (0..5).map(|_| fixture.open()).collect();
+        for session in &sessions {
+            fixture.acquire(*session, "/v");
+        }
+        let key = LeaseKey::Volume(sessions[0], path("/v"));
+        let renew = |fixture: &mut Fixture| {
+            let incarnation = fixture.state.lease(&key).expect("a lease").incarnation;
+            let renewal = Renewal { lease: key.clone(), incarnation, renewed_at: fixture.time };
+            fixture.run(Command::Tick { renewals: vec![renewal] });
+            let lease = fixture.state.lease(&key).expect("a lease");
+            (lease.term().as_secs(), lease.horizon)
+        };
+        let after = |base: ClusterTime, millis| base.after(Duration::from_millis(millis));
+        // The tick is a tenth of the shortest term.
+        assert_eq!(renew(&mut fixture), (5, after(ClusterTime::ZERO, 5_200)));
+        for session in &sessions[1..] {
+            fixture.run(Command::CloseSession { session: *session });
+        }
+        fixture.time = seconds(1);
+        assert_eq!(renew(&mut fixture), (2, after(ClusterTime::ZERO, 5_200)), "5 s were promised");
+        fixture.time = seconds(4);
+        assert_eq!(renew(&mut fixture), (2, after(ClusterTime::ZERO, 6_200)));
     }
 }

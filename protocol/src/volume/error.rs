@@ -19,6 +19,17 @@ pub enum VolumeError {
         /// The upper bound.
         most: Duration,
     },
+    /// The lower bound of an adaptive volume term is above its upper bound.
+    #[error("adaptive volume term of {least:?} to {most:?}: expected the shorter term first")]
+    TermOrder {
+        /// The shortest term.
+        least: Duration,
+        /// The longest term.
+        most: Duration,
+    },
+    /// An adaptive volume term allows no renewals.
+    #[error("adaptive volume term of 0 renewals in a second: expected at least 1")]
+    RenewalRate,
     /// The object term is out of bounds.
     #[error("object term {got:?}: out of range; expected {least:?} to {most:?}")]
     ObjectTerm {
@@ -36,7 +47,7 @@ pub enum VolumeError {
         got: ObjectTerm,
         /// The lower bound.
         least: Duration,
-        /// The upper bound: the volume term, or less.
+        /// The upper bound: the shortest volume term, or less.
         most: Duration,
     },
     /// The share of an adaptive object term is out of bounds.
@@ -78,7 +89,7 @@ pub enum VolumeError {
         most: Duration,
         /// The drift allowance of each clock, in parts per million.
         drift_ppm: u32,
-        /// The time over which the clocks drift: the volume term and a tick.
+        /// The time over which the clocks drift: the longest volume term and a tick.
         over: Duration,
     },
 }

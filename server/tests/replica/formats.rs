@@ -28,7 +28,7 @@ use leasehold_protocol::{
     state::{RowKey, State},
     time::ClusterTime,
     transaction::{Branch, CompareTarget, Operation, OperationResult, Relation},
-    volume::{Tracking, VolumeError, VolumeSettings},
+    volume::{Tracking, VolumeError, VolumeSettings, VolumeTerm},
 };
 use leasehold_server::{
     raft::{
@@ -58,12 +58,12 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (7, 0x56e4_9594_338d_dfa0);
-const LOG: (u8, u64) = (5, 0x2da6_3803_cc27_d504);
-const STATE: (u8, u64) = (5, 0x73d9_cd8d_5e6b_201f);
-const SNAPSHOT: (u8, u64) = (4, 0x00a8_121c_2ea4_fd1c);
+const WIRE: (u16, u64) = (8, 0x4990_c9f4_1fba_44f3);
+const LOG: (u8, u64) = (6, 0x8528_9bdb_1db6_2bc6);
+const STATE: (u8, u64) = (6, 0xc343_9ee8_4e91_3e0b);
+const SNAPSHOT: (u8, u64) = (5, 0xf3f7_5d4f_692f_14f9);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
-const STORE_IDENTITY: (u8, u64) = (4, 0x3be6_9abd_443c_354c);
+const STORE_IDENTITY: (u8, u64) = (5, 0xebc9_ed71_1ef7_48a8);
 
 /// Fails unless version and bytes are the recorded ones.
 fn expect<V: PartialEq + std::fmt::Display>(what: &str, version: V, bytes: &[u8], (recorded, mark): (V, u64)) {
@@ -146,6 +146,7 @@ fn of_the_protocol() -> Registry {
         traced::<VolumeError>,
         traced::<LimitError>,
         traced::<Tracking>,
+        traced::<VolumeTerm>,
         traced::<ObjectTerm>,
         traced::<OnWrite>,
         traced::<GrantPolicy>,
@@ -195,6 +196,7 @@ fn of_the_protocol() -> Registry {
 fn of_peers() -> Registry {
     shapes(&[
         traced::<Tracking>,
+        traced::<VolumeTerm>,
         traced::<ObjectTerm>,
         traced::<OnWrite>,
         traced::<GrantPolicy>,
@@ -396,6 +398,7 @@ fn identity_changes_with_its_format_and_another_is_refused() {
     let mut bytes = std::fs::read(&file).expect("read");
     let shapes = shapes(&[
         traced::<Tracking>,
+        traced::<VolumeTerm>,
         traced::<ObjectTerm>,
         traced::<OnWrite>,
         traced::<GrantPolicy>,

@@ -25,7 +25,7 @@ use leasehold_protocol::{
     path::NodePath,
     time::ClusterTime,
     transaction::{Compare, CompareTarget, Operation, Relation, Transaction},
-    volume::{Tracking, VolumeSettings},
+    volume::{Tracking, VolumeSettings, VolumeTerm},
 };
 
 /// Paths with bytes that sort on both sides of the slash.
@@ -158,17 +158,16 @@ impl<'a> Draw<'a> {
         // Decoding does not check the margin. The lessor does, as it knows the drift allowance.
         let object_term = ObjectTerm::Fixed(if self.one_in(8) { self.span() } else { term * 4 });
         let margin = if self.one_in(8) { self.span() } else { term };
-        let limit = |most: u64| (steps % 4 == 3).then_some(steps % most);
+        let limit = |most| (steps % 4 == 3).then_some(steps % most);
         let policy = (usual.on_write(), usual.grants(), (limit(16), limit(200)));
-        let raw = postcard::to_allocvec(&(term, object_term, margin, tracking, policy));
+        let adaptive = VolumeTerm::Adaptive { least: term, most: term * 2, renewals_per_second: 1 };
+        let volume_term = if steps % 8 == 5 { adaptive } else { term.into() };
+        let raw = postcard::to_allocvec(&(volume_term, object_term, margin, tracking, policy));
         let settings: VolumeSettings = postcard::from_bytes(&raw.unwrap_or_default()).unwrap_or(usual);
         let object_term = match self.below(8) {
             0 => ObjectTerm::Zero,
             1 => ObjectTerm::Infinite,
-            2 => {
-                let percent = u32::try_from(self.below(102)).unwrap_or_default();
-                ObjectTerm::Adaptive { percent, least: self.span(), most: self.span() }
-            }
+            2 => ObjectTerm::Adaptive { percent: self.below(102) as u32, least: self.span(), most: self.span() },
             _ => settings.object_term(),
         };
         let on_write = if self.one_in(6) { OnWrite::Wait } else { OnWrite::Recall };

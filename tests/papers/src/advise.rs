@@ -34,7 +34,7 @@ struct GridWorkload {
 }
 
 const LONG: Duration = VolumeSettings::TERM_MAX;
-const USUAL: Duration = VolumeSettings::DEFAULT.term();
+const USUAL: Duration = VolumeSettings::DEFAULT.longest_term();
 
 const GRID: [GridWorkload; 10] = [
     of("V system, S = 1", 1, 1, 1, (0.864, 0.040), LONG),

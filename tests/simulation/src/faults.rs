@@ -36,7 +36,7 @@ impl World {
     }
 
     pub(crate) fn term(&self) -> u64 {
-        u64::try_from(self.profile.volume.term().as_micros()).expect("short")
+        u64::try_from(self.profile.volume.longest_term().as_micros()).expect("short")
     }
 
     /// How long a client is away: up to three volume terms; in a long world also about a session's

@@ -15,6 +15,7 @@
 //!
 //! Not modelled: Raft snapshots, truncated logs, disks that fail or lie, more than one Raft group.
 
+mod adaptive_terms;
 mod application;
 mod caching;
 mod churn;

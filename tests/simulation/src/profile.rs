@@ -16,7 +16,7 @@ use leasehold_protocol::{
     path::NodePath,
     state::State,
     time::DriftAllowance,
-    volume::{Tracking, VolumeSettings},
+    volume::{Tracking, VolumeSettings, VolumeTerm},
 };
 
 use crate::{event::Host, names::named, swarm::Swarm};
@@ -226,7 +226,7 @@ impl Profile {
 
     /// The longest term of any volume.
     pub(crate) fn term_max(&self) -> Duration {
-        self.all_settings().map(VolumeSettings::term).max().unwrap_or_default()
+        self.all_settings().map(VolumeSettings::longest_term).max().unwrap_or_default()
     }
 
     pub(crate) fn margin_max(&self) -> Duration {
@@ -271,10 +271,14 @@ pub(crate) fn settings(drift: DriftAllowance, policies: Policies, rng: &mut Rng)
 /// The settings with a margin that does not cover the drift: the drift allowance was raised after
 /// the volume got its margin. No server accepts such settings for a volume.
 fn with_small_margin(settings: &VolumeSettings) -> VolumeSettings {
+    with_term(settings, settings.term(), Duration::from_micros(1))
+}
+
+/// The settings with this volume term and margin.
+pub(crate) fn with_term(settings: &VolumeSettings, term: VolumeTerm, margin: Duration) -> VolumeSettings {
     let no_drift = DriftAllowance::from_ppm(0).expect("within bounds");
-    let (term, object_term, margin) = (settings.term(), settings.object_term(), Duration::from_micros(1));
     VolumeSettings::new(term, ObjectTerm::Zero, margin, settings.tracking(), no_drift)
-        .and_then(|small| small.with_policy(object_term, settings.on_write(), settings.grants()))
+        .and_then(|changed| changed.with_policy(settings.object_term(), settings.on_write(), settings.grants()))
         .expect("within bounds")
         .with_quota(settings.quota())
         .with_lease_limit(settings.lease_limit())
@@ -285,12 +289,11 @@ pub(crate) fn policy(settings: VolumeSettings, policies: Policies, rng: &mut Rng
     if policies == Policies::Usual {
         return settings;
     }
-    let term = settings.term();
     let waits = policies == Policies::Waiting && rng.chance(500);
     let on_write = if waits { OnWrite::Wait } else { OnWrite::Recall };
     let least = VolumeSettings::TERM_MIN;
-    // Without recalls, no object lease may outlast a volume term.
-    let most = if on_write == OnWrite::Recall { term * 6 } else { term };
+    // Without recalls, no object lease may outlast the shortest volume term.
+    let most = if on_write == OnWrite::Recall { settings.longest_term() * 6 } else { settings.shortest_term() };
     let object_term = match rng.below(10) {
         0 => ObjectTerm::Zero,
         1 if on_write == OnWrite::Recall => ObjectTerm::Infinite,

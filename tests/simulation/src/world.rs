@@ -196,6 +196,7 @@ impl World {
         if plan.is_wide {
             profile.widen(&mut Rng::new(plan.seed ^ WIDE));
         }
+        crate::adaptive_terms::draw(plan.seed, &mut profile);
         let mut quotas = Quotas::new(plan.seed);
         profile.volume = quotas.draw(profile.volume);
         profile.inner.iter_mut().for_each(|settings| *settings = quotas.draw(*settings));

@@ -21,7 +21,7 @@ fn policy(object_term: impl Into<ObjectTerm>, on_write: OnWrite, grants: GrantPo
 
 impl World {
     /// A leader of a cluster whose root volume has these settings.
-    fn with_settings(settings: VolumeSettings) -> Self {
+    pub(super) fn with_settings(settings: VolumeSettings) -> Self {
         let mut world = Self::before_the_epoch();
         world.state = State::new(settings);
         world.lessor = Lessor::new(config(1), &world.state, Duration::ZERO, world.now);

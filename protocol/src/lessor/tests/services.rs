@@ -71,7 +71,7 @@ fn service_is_live_then_in_jeopardy_then_removed() {
     let registered = world.state.node(&path("/s/one")).map(|node| node.modify_revision);
     assert!(registered.is_some() && found[0].registered == registered, "{found:?}");
     let term = found[0].remaining;
-    assert_eq!(term, VolumeSettings::DEFAULT.term());
+    assert_eq!(term, VolumeSettings::DEFAULT.longest_term());
     world.pass(term * 3 / 4);
     // The first promise after a tick reaches no further than the horizon in the log (T6), so the
     // client asks again.

@@ -21,7 +21,7 @@ pub(crate) fn bounds(truth: &State, proposal: &Proposal) -> BTreeMap<LeaseKey, C
         let lease = truth.lease(key)?;
         let term = match key {
             LeaseKey::Session(_) => return None,
-            LeaseKey::Volume(_, top) => truth.volume(top)?.settings.term(),
+            LeaseKey::Volume(_, top) => truth.volume_term(top, &truth.volume(top)?.settings),
             LeaseKey::Key(_) | LeaseKey::LockDelay(_) => lease.term(),
         };
         Some(renewed.after(term).after(truth.tick() * 2).max(lease.horizon))

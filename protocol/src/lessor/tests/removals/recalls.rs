@@ -69,7 +69,7 @@ fn node_with_pending_purge_is_not_revived() {
     acquire(&mut world, returning, None);
     let grant = world.read(returning, data("/s/a")).grant.expect("the write is not refused");
     let revision = world.state.revision();
-    let until = world.now.after(VolumeSettings::DEFAULT.term() * 2);
+    let until = world.now.after(VolumeSettings::DEFAULT.longest_term() * 2);
     while world.now < until {
         world.pass(TTL / 4);
         world.keep(session);

@@ -1,0 +1,84 @@
+//! Volumes whose term adapts to the number of their leases.
+
+use super::*;
+use crate::{time::DriftAllowance, volume::VolumeTerm};
+
+/// 1 renewal in a second, between 10 s and 40 s.
+fn adaptive() -> VolumeSettings {
+    let usual = VolumeSettings::DEFAULT;
+    let term = VolumeTerm::Adaptive { least: TERM, most: 4 * TERM, renewals_per_second: 1 };
+    let drift = DriftAllowance::DEFAULT;
+    VolumeSettings::new(term, usual.object_term(), usual.skew_margin(), usual.tracking(), drift).expect("valid")
+}
+
+/// A leader, a holder of `/a`, and 30 sessions that each acquire a lease later.
+fn crowd() -> (World, SessionId, Incarnation, Vec<SessionId>) {
+    let mut world = World::with_settings(adaptive());
+    let (holder, grant) = world.holder(&data("/a"));
+    let others = (0..30).map(|_| world.session()).collect();
+    (world, holder, grant.incarnation, others)
+}
+
+#[test]
+fn promises_get_longer_with_more_leases_and_shorter_with_fewer() {
+    let (mut world, holder, incarnation, others) = crowd();
+    assert_eq!(world.renew(holder, incarnation).expect("live").term, TERM);
+    for other in &others {
+        world.acquire(*other, None);
+    }
+    let first = world.renew(holder, incarnation).expect("live");
+    assert_eq!(first.term, Duration::from_secs(31));
+    assert!(first.span <= TERM + TERM / 10, "{:?} goes beyond the horizon of the old term", first.span);
+    world.pass(TERM / 10);
+    let next = world.renew(holder, incarnation).expect("live");
+    assert!(next.span > Duration::from_secs(29), "{:?} after the tick", next.span);
+    for other in &others {
+        world.request(*other, Body::Close);
+    }
+    world.commit();
+    assert_eq!(world.renew(holder, incarnation).expect("live").term, TERM);
+}
+
+/// A dead client was promised 31 s. Then all others leave, and the term is 10 s again.
+#[test]
+fn shorter_term_takes_back_no_earlier_promise() {
+    let (mut world, holder, incarnation, others) = crowd();
+    for other in &others {
+        world.acquire(*other, None);
+    }
+    world.renew(holder, incarnation).expect("live");
+    world.pass(TERM / 10);
+    let promised = world.renew(holder, incarnation).expect("live").span;
+    for other in &others {
+        world.request(*other, Body::Close);
+    }
+    world.commit();
+    let writer = world.session();
+    let start = world.now;
+    let mut effects = world.write(writer, put("/a", b"1"));
+    effects.extend(world.commit());
+    while replies(&effects).is_empty() {
+        effects = world.pass(10 * MILLI);
+        assert!(world.now.since(start) < 5 * TERM, "it waits for ever");
+    }
+    let (waited, margin) = (world.now.since(start), adaptive().skew_margin());
+    assert!(waited >= promised, "{waited:?}: {promised:?} was promised");
+    assert!(waited < promised + margin + TERM / 10, "{waited:?}: {promised:?} was promised");
+}
+
+#[test]
+fn leases_of_adaptive_volumes_are_counted_with_their_term() {
+    let (mut world, holder, incarnation, others) = crowd();
+    let load = |world: &World| world.lessor.lease_ends.load() / 1_000;
+    let sessions = load(&world) - 100;
+    for other in &others {
+        world.acquire(*other, None);
+    }
+    world.renew(holder, incarnation).expect("live");
+    for other in &others {
+        let incarnation = world.state.lease(&LeaseKey::Volume(*other, NodePath::root())).expect("a lease").incarnation;
+        world.renew(*other, incarnation).expect("live");
+    }
+    let volume = load(&world) - sessions;
+    assert!((990..=1_000).contains(&volume), "{volume} thousandths of a renewal in a second");
+}

@@ -1,0 +1,77 @@
+//! Volume terms as people write and read them: `10s`, `adaptive`, `adaptive:10s:60s:100`.
+
+use std::time::Duration;
+
+use leasehold_protocol::volume::VolumeTerm;
+
+use crate::duration;
+
+/// The bounds of an adaptive term that names none: a volume's usual term, and the longest of
+/// Chubby's.
+const ADAPTIVE_BOUNDS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+
+/// The error of a text that is not a volume term.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "volume term {got:?}: not a duration such as 10s, nor adaptive, adaptive:LEAST:MOST or \
+     adaptive:LEAST:MOST:RENEWALS_PER_SECOND, such as adaptive:10s:60s:100"
+)]
+pub(crate) struct VolumeTermError {
+    got: String,
+}
+
+/// Parses a volume term. The server checks its bounds.
+pub(crate) fn parse(text: &str) -> Result<VolumeTerm, VolumeTermError> {
+    let error = || VolumeTermError { got: text.to_owned() };
+    let Some(rest) = text.strip_prefix("adaptive") else {
+        return duration::parse(text).map(VolumeTerm::from).map_err(|_| error());
+    };
+    let parts: Vec<&str> = rest.split(':').collect();
+    let (bounds, rate) = match parts[..] {
+        [""] => (None, None),
+        ["", least, most] => (Some((least, most)), None),
+        ["", least, most, rate] => (Some((least, most)), Some(rate)),
+        _ => return Err(error()),
+    };
+    let parse = |bound| duration::parse(bound).map_err(|_| error());
+    let (least, most) = match bounds {
+        None => ADAPTIVE_BOUNDS,
+        Some((least, most)) => (parse(least)?, parse(most)?),
+    };
+    let rate = rate.map(|rate| rate.parse().map_err(|_| error())).transpose()?;
+    let renewals_per_second = rate.unwrap_or(VolumeTerm::RENEWALS_PER_SECOND);
+    Ok(VolumeTerm::Adaptive { least, most, renewals_per_second })
+}
+
+/// Formats a volume term. [`parse`] reads it back if its durations have whole milliseconds.
+pub(crate) fn text(term: VolumeTerm) -> String {
+    match term {
+        VolumeTerm::Fixed(term) => duration::exact(term),
+        VolumeTerm::Adaptive { least, most, renewals_per_second } => {
+            format!("adaptive:{}:{}:{renewals_per_second}", duration::exact(least), duration::exact(most))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volume_term_is_parsed_back() {
+        for written in ["10s", "1500ms", "adaptive:10s:1m:100", "adaptive:200ms:24h:1"] {
+            assert_eq!(text(parse(written).expect(written)), written);
+        }
+        assert_eq!(parse("adaptive"), parse("adaptive:10s:60s:100"));
+        assert_eq!(parse("adaptive:5s:20s"), parse("adaptive:5s:20s:100"));
+    }
+
+    #[test]
+    fn malformed_volume_term_is_refused_with_examples() {
+        let malformed = ["", "forever", "10", "adaptive:", "adaptive:10s", "adaptive:x:60s", "adaptivex:1s:2s"];
+        for written in malformed.into_iter().chain(["adaptive:1s:2s:-1", "adaptive:1s:2s:3:4", "adaptive:1s:2s:"]) {
+            let error = parse(written).expect_err(written).to_string();
+            assert!(error.contains(&format!("{written:?}")) && error.contains("adaptive:10s:60s:100"), "{error}");
+        }
+    }
+}
