@@ -286,6 +286,7 @@ async fn call(leasehold: LeaseholdClient, send_id: SendId, request: Request) -> 
                 epoch: Epoch::default(),
                 promises: Vec::new(),
                 lapses: Vec::new(),
+                clocks: None,
                 result: Err(Refusal::Retry),
             })
         }

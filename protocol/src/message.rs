@@ -75,6 +75,9 @@ pub struct RequestHeader {
     /// counters use them. Lost or twice: they count too low or too high. At most
     /// [`CACHED_READS_MAX`].
     pub cached_reads: Vec<CachedReads>,
+    /// A comparison of clocks beside what the body asks for. [`Response::clocks`] has the answer.
+    /// Lost or twice: as for [`Body::Heartbeat`].
+    pub clocks: Option<Box<ClockQuestion>>,
 }
 
 /// Asks for more time on a volume lease. The answer has a [`Promise`], a [`Lapse`] if the lease has
@@ -257,6 +260,9 @@ pub struct Response {
     pub promises: Vec<Promise>,
     /// Volume leases that the client asked to renew, and that have ended.
     pub lapses: Vec<Lapse>,
+    /// The answer to [`RequestHeader::clocks`]; `None` if there was no question, or if the leader
+    /// did not handle the request.
+    pub clocks: Option<Box<ClockAnswer>>,
     /// The answer or the refusal.
     pub result: Result<Answer, Refusal>,
 }

@@ -197,6 +197,7 @@ impl Leasehold for ClientService {
                 epoch,
                 promises: Vec::new(),
                 lapses: Vec::new(),
+                clocks: None,
                 result: Ok(Done::Cluster(self.cluster())),
             };
         }

@@ -379,7 +379,7 @@ fn ended_session(command: &Command) -> Option<SessionId> {
 
 /// A refusal without promises and lapses.
 pub(crate) fn refusal_response(epoch: Epoch, refusal: Refusal) -> Response {
-    Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Err(refusal) }
+    Response { epoch, promises: Vec::new(), lapses: Vec::new(), clocks: None, result: Err(refusal) }
 }
 
 impl std::fmt::Debug for ServerCore {

@@ -16,7 +16,7 @@ fn path(text: &str) -> NodePath {
 }
 
 fn response(answer: Answer) -> Response {
-    Response { epoch: Epoch(1), promises: Vec::new(), lapses: Vec::new(), result: Ok(answer) }
+    Response { epoch: Epoch(1), promises: Vec::new(), lapses: Vec::new(), clocks: None, result: Ok(answer) }
 }
 
 /// An answer that grants a lease on the volume.

@@ -386,6 +386,7 @@ impl Shared {
             epoch: Default::default(),
             promises: Vec::new(),
             lapses: Vec::new(),
+            clocks: None,
             result: Err(Refusal::Retry),
         });
         if is_read {
@@ -401,7 +402,7 @@ impl Rules {
         let members = Vec::new();
         let (clocks_beyond, clocks) = (0, Vec::new());
         let info = ClusterInfo { replica: 1, leader: Some(1), epoch, revision, members, clocks_beyond, clocks };
-        Response { epoch, promises: Vec::new(), lapses: Vec::new(), result: Ok(Answer::Cluster(info)) }
+        Response { epoch, promises: Vec::new(), lapses: Vec::new(), clocks: None, result: Ok(Answer::Cluster(info)) }
     }
 }
 

@@ -7,12 +7,16 @@
 //! [`RESUME_WINDOW`] after the last excess.
 //!
 //! Each heartbeat compares clocks. A client with a volume lease sends extra heartbeats for that:
-//! soon after it registers, and after 0.7 of a term without a heartbeat. A client without a lease
+//! soon after it registers, and after 0.7 of a term without a comparison. A client without a lease
 //! compares nothing. When it gets one, it compares after 0.7 of the first promise.
+//!
+//! A client that does not renew ahead has many short leases (`RenewalMode`). Its request for each
+//! lease compares clocks too, before it uses a copy under the lease. So it sends a heartbeat for
+//! that only after a whole term without a comparison (docs/adr/0021).
 
 use std::time::Duration;
 
-use super::{Holder, HolderEffect, SendId, session::LinkState};
+use super::{Holder, HolderEffect, RenewalMode, SendId, in_flight::Purpose, session::LinkState};
 use crate::{
     drift::{ClockAnswer, ClockQuestion, DriftVerdict, ElapsedPair, Excess, RESUME_WINDOW, References},
     path::NodePath,
@@ -31,9 +35,9 @@ const APART_MIN: Duration = Duration::from_millis(100);
 pub(super) struct DriftSupervision {
     references: References,
     excess: Option<Excess>,
-    /// When to compare, if no heartbeat does so before.
+    /// When to compare, if no request does so before.
     due: Option<Instant>,
-    /// Heartbeats since registering, counted up to the length of `EARLY_DELAYS`.
+    /// Comparisons since registering, counted up to the length of `EARLY_DELAYS`.
     early_count: usize,
 }
 
@@ -74,11 +78,28 @@ impl Holder {
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
     }
 
+    /// The comparison of clocks that a request brings along: a request for a volume lease, if the
+    /// client does not renew ahead.
+    pub(super) fn question_along(&mut self, purpose: &Purpose, now: Instant) -> Option<Box<ClockQuestion>> {
+        let is_wanted = self.compares_with_leases() && matches!(purpose, Purpose::Acquire(_));
+        is_wanted.then(|| Box::new(self.clock_question(now)))
+    }
+
+    /// Whether requests for volume leases compare clocks.
+    fn compares_with_leases(&self) -> bool {
+        self.config.renewal != RenewalMode::Ahead
+    }
+
+    /// The part of a span after which clocks are compared again, in tenths.
+    fn tenths(&self) -> u32 {
+        if self.compares_with_leases() { 10 } else { 7 }
+    }
+
     /// Handles a new lease that was promised for `span`. The next comparison may come after the end
     /// of the lease. Or it is overdue because there was no lease. Then it comes after 0.7 of the
-    /// span.
+    /// span, or at its end.
     pub(super) fn schedule_comparison(&mut self, sent: Instant, span: Duration, is_only_lease: bool, now: Instant) {
-        let usual = sent.after(self.comparison_pace().min((span / 10).saturating_mul(7)));
+        let usual = sent.after(self.comparison_pace().min((span / 10).saturating_mul(self.tenths())));
         let is_changed = |due: Instant| due > sent.after(span) || (is_only_lease && due <= now);
         self.drift.due = self.drift.due.map(|due| if is_changed(due) { usual } else { due });
     }
@@ -100,11 +121,11 @@ impl Holder {
     /// heartbeats that renew leases, because those compare clocks anyway.
     fn comparison_pace(&self) -> Duration {
         let term = self.volumes.shortest_term().unwrap_or(Duration::MAX);
-        let pace = (term / 10).saturating_mul(7).max(APART_MIN);
+        let pace = (term / 10).saturating_mul(self.tenths()).max(APART_MIN);
         EARLY_DELAYS.get(self.drift.early_count).map_or(pace, |early| pace.min(*early))
     }
 
-    /// Handles the leader's answer to a heartbeat.
+    /// Handles the leader's answer to a question about clocks.
     pub(super) fn clocks_compared(&mut self, send_id: SendId, sent: Instant, answer: &ClockAnswer, now: Instant) {
         // `handled` is the latest time at which the leader can have handled the exchange, because
         // it delayed the answer for at least `waited`.

@@ -21,6 +21,7 @@ use crate::{
 /// An action for the driver. The driver executes effects in order. It completes an effect on the
 /// cache before the next effect and before the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "an effect is made, moved once, and taken apart")]
 pub enum HolderEffect {
     /// Send a request on the current connection.
     /// [`HolderInput::Answered`](super::HolderInput::Answered) brings its answer.

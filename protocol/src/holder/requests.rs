@@ -96,6 +96,7 @@ impl Holder {
     }
 
     fn header(&mut self, purpose: &Purpose, is_quick: bool, reason: RenewalReason<'_>, now: Instant) -> RequestHeader {
+        let clocks = self.question_along(purpose, now);
         let Some(session) = &mut self.session else { return RequestHeader::default() };
         if is_quick {
             session.pace.renewal_sent(session.until, now);
@@ -115,6 +116,7 @@ impl Holder {
             returns: self.piggyback.returns.iter().take(RETURNS_MAX).cloned().collect(),
             // The shell counts them, and adds them when it sends the request.
             cached_reads: Vec::new(),
+            clocks,
         }
     }
 
@@ -137,7 +139,10 @@ impl Holder {
                 self.lapsed(lapse);
             }
         }
-        let Response { epoch, result, .. } = response;
+        let Response { epoch, result, clocks, .. } = response;
+        if let Some(clocks) = clocks.filter(|_| is_from_leader) {
+            self.clocks_compared(send_id, flight.sent, &clocks, now);
+        }
         match result {
             Ok(answer) => self.accepted(send_id, flight, epoch, answer, now),
             Err(refusal) => self.refused(send_id, flight, (epoch, refusal), now),

@@ -64,6 +64,7 @@ use std::{
 
 use crate::{
     command::{Command, LeaseKey, Proposal},
+    drift::ClockAnswer,
     id::{CoveringNumber, Epoch, Incarnation, RequestId, Revision, SessionId},
     lease_policy::LeaseRequest,
     limits::Limits,
@@ -118,6 +119,8 @@ struct Requester {
     id: RequestId,
     session: SessionId,
     renewed: Vec<RenewedLease>,
+    /// The answer to a question about clocks, and when it arrived.
+    clocks: Option<Box<(ClockAnswer, Instant)>>,
 }
 
 /// The result of a renewal: a promise, or none if the lease has ended or its end is proposed.
@@ -421,7 +424,7 @@ impl Lessor {
 
     fn reply_without_promises(&self, requester: &Requester, result: Result<Answer, Refusal>, cx: &mut StepContext<'_>) {
         let epoch = self.epoch.unwrap_or_default();
-        let response = Response { epoch, promises: Vec::new(), lapses: Vec::new(), result };
+        let response = Response { epoch, promises: Vec::new(), lapses: Vec::new(), clocks: None, result };
         cx.effects.push(LessorEffect::Reply { id: requester.id, response });
     }
 
@@ -435,7 +438,11 @@ impl Lessor {
                 None => {}
             }
         }
-        let response = Response { epoch: self.epoch.unwrap_or_default(), promises, lapses, result };
+        let clocks = requester.clocks.as_ref().map(|asked| {
+            let (answer, arrived) = &**asked;
+            Box::new(ClockAnswer { delay: cx.now.since(*arrived), ..answer.clone() })
+        });
+        let response = Response { epoch: self.epoch.unwrap_or_default(), promises, lapses, clocks, result };
         cx.effects.push(LessorEffect::Reply { id: requester.id, response });
     }
 

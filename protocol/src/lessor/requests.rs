@@ -18,7 +18,7 @@ impl Lessor {
         let lengths = request.check_lengths();
         let Request { header, body } = request;
         let is_sessionless = header.is_sessionless();
-        let mut requester = Requester { id, session: header.session, renewed: Vec::new() };
+        let mut requester = Requester { id, session: header.session, renewed: Vec::new(), clocks: None };
         let Some(epoch) = self.epoch.filter(|epoch| *epoch == cx.state.epoch()) else {
             return self.reply_without_promises(&requester, Err(Refusal::Retry), cx);
         };
@@ -79,6 +79,8 @@ impl Lessor {
             self.counters.0.note_idle_heartbeat(volumes.filter(|volume| cx.state.volume(volume).is_some()));
         }
         requester.renewed = self.renew_all(session, header.renew, is_alone, cx);
+        requester.clocks =
+            header.clocks.map(|question| Box::new((self.compare_clocks(session, &question, cx), cx.now)));
         if *body != Body::Register {
             self.resend_recalls(session, RECALL_RESEND_INTERVAL, cx);
         }

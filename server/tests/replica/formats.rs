@@ -222,7 +222,7 @@ fn of_peers() -> Registry {
 /// A response. Its parts are compared by their shapes.
 fn response() -> Response {
     let result = Err(Refusal::Retry);
-    Response { epoch: Epoch(3), promises: Vec::new(), lapses: Vec::new(), result }
+    Response { epoch: Epoch(3), promises: Vec::new(), lapses: Vec::new(), clocks: None, result }
 }
 
 #[test]

@@ -382,6 +382,7 @@ impl<'a> Draw<'a> {
             consents: self.list(2, |draw| draw.stamp(epoch)),
             returns: self.list(1, |draw| Return { object: draw.object(), stamp: draw.stamp(epoch) }),
             cached_reads: Vec::new(),
+            clocks: (session.0 % 3 == 2).then(|| Box::new(ClockQuestion { mark: registration, ..Default::default() })),
         }
     }
 

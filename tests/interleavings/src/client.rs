@@ -152,7 +152,7 @@ impl Client {
     /// Answers the only request in flight.
     fn answer(&self, answer: Answer) {
         let send_id = self.core.lock().expect("not poisoned").sent.remove(0);
-        let response = Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) };
+        let response = Response { epoch: EPOCH, promises: vec![], lapses: vec![], clocks: None, result: Ok(answer) };
         self.step(HolderInput::Answered { send_id, response });
     }
 

@@ -138,5 +138,5 @@ pub fn lessor_config(replica: u64, attempt: u64, drift: DriftAllowance, planted:
 /// The answer of a server that does not lead. `leader` is the address of the one that does.
 pub fn not_leader(leader: Option<String>) -> Response {
     let result = Err(Refusal::NotLeader { leader });
-    Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), result }
+    Response { epoch: Epoch(0), promises: Vec::new(), lapses: Vec::new(), clocks: None, result }
 }

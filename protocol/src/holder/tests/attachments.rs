@@ -60,7 +60,7 @@ impl Client {
         let read = self.only(&effects).0;
         let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
         let result = Ok(answer(Some(value(9)), None));
-        let lapsed = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+        let lapsed = self.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result });
         let acquire = |effects: &[HolderEffect]| {
             let mut sent = sent(effects).into_iter().filter(|(_, body)| matches!(body, Body::Acquire { .. }));
             sent.next().map(|(send_id, _)| send_id)
@@ -133,7 +133,7 @@ fn node_is_attached_to_the_lease_its_outcome_names() {
     let read = client.only(&effects).0;
     let lapses = vec![Lapse { volume: path("/v"), incarnation: Incarnation(2) }];
     let result = Ok(answer(Some(value(9)), None));
-    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result });
     assert!(!reports_lost_node(&effects), "{effects:?}");
 }
 

@@ -167,7 +167,7 @@ fn new_leader_learns_excess_and_compares_own_exchanges() {
     let effects = pair.client.step(HolderInput::Connected);
     let (register, _) = pair.client.only(&effects);
     let result = Ok(Answer::Registered { coverings: vec![] });
-    let response = Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result };
+    let response = Response { epoch: Epoch(9), promises: vec![], lapses: vec![], clocks: None, result };
     let effects = pair.client.respond(register, response);
     let (_, question) = clock_question(&effects).expect("a heartbeat notifies the leader");
     assert_eq!(question.references, [register.0, 0, 0, 0]);
@@ -217,7 +217,8 @@ fn clock_of_another_leader_is_not_compared() {
     let (send_id, question) = clock_question(&effects).expect("a heartbeat compares clocks");
     let result = Ok(Answer::Heartbeat(pair.count(&question)));
     let epoch = Epoch(EPOCH.0 + 1);
-    let effects = pair.client.respond(send_id, Response { epoch, promises: vec![], lapses: vec![], result });
+    let effects =
+        pair.client.respond(send_id, Response { epoch, promises: vec![], lapses: vec![], clocks: None, result });
     assert_eq!((reported(&effects), pair.client.holder.clock_excess()), (vec![], None));
 }
 
@@ -241,4 +242,68 @@ fn first_lease_after_a_while_is_compared_before_it_ends() {
         let due = client.holder.clocks_deadline().expect("while the lease holds");
         assert!(due > client.now && due < client.now.after(span), "{beats} heartbeats, {span:?}: {due}");
     }
+}
+
+/// A client that does not renew ahead, without a lease.
+fn without_leases(mode: RenewalMode) -> Client {
+    let mut client = Client::new();
+    client.holder.config.renewal = mode;
+    client.connect()
+}
+
+/// Answers the request for a lease on the root after a while. The leader's clock ran at `permille`
+/// thousandths of the client's since the registration.
+fn lease_with_comparison(client: &mut Client, permille: u32) -> Vec<HolderEffect> {
+    client.now = client.now.after(Duration::from_secs(20));
+    let effects = client.read(1, "/a");
+    let (send_id, request) = client.only(&effects);
+    let question = request.header.clocks.as_ref().expect("a request for a lease compares clocks");
+    assert_eq!((question.mark, question.references[0]), (send_id.0, 2));
+    let since = vec![SinceExchange { mark: 2, span: Duration::from_secs(20) * permille / 1_000 }];
+    let allowance = DriftAllowance::from_ppm(1_000).expect("within bounds");
+    let clocks = Some(Box::new(ClockAnswer { since, allowance, delay: Duration::ZERO }));
+    let lease = AcquiredVolume { promise: promise("/", 1), stamp: stamp(1), revival: Revival::None, read: None };
+    let result = Ok(Answer::Acquired(lease));
+    client.respond(send_id, Response { epoch: EPOCH, promises: vec![], lapses: vec![], clocks, result })
+}
+
+#[test]
+fn request_for_a_lease_compares_clocks_before_a_copy_is_used() {
+    for mode in [RenewalMode::OnDemand, RenewalMode::Never] {
+        let mut client = without_leases(mode);
+        let effects = lease_with_comparison(&mut client, 1_500);
+        assert!(matches!(reported(&effects)[..], [Some(_)]), "{mode:?}: {effects:?}");
+        assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO, "{mode:?}");
+    }
+}
+
+#[test]
+fn lease_that_is_not_renewed_needs_no_other_comparison() {
+    for mode in [RenewalMode::OnDemand, RenewalMode::Never] {
+        let mut client = without_leases(mode);
+        client.holder.settle_clocks();
+        lease_with_comparison(&mut client, 1_000);
+        assert!(client.holder.volume_remaining(&NodePath::root(), client.now) > Duration::ZERO, "{mode:?}");
+        assert_eq!(client.holder.clocks_deadline(), None, "{mode:?}: the lease ends before");
+    }
+}
+
+#[test]
+fn lease_that_reads_renew_is_compared_once_in_a_term() {
+    let mut client = without_leases(RenewalMode::OnDemand);
+    client.holder.settle_clocks();
+    lease_with_comparison(&mut client, 1_000);
+    let begun = client.now;
+    client.now = begun.after(Duration::from_secs(6));
+    let effects = client.read(2, "/b");
+    let read = sent(&effects).pop().expect("it asks").0;
+    client.answer_renewing(read, answer(Some(value(9)), None));
+    assert_eq!(client.holder.clocks_deadline(), Some(begun.after(Duration::from_secs(10))));
+}
+
+#[test]
+fn client_that_renews_ahead_compares_by_heartbeats_alone() {
+    let mut client = without_leases(RenewalMode::Ahead);
+    let effects = client.read(1, "/a");
+    assert_eq!(client.only(&effects).1.header.clocks, None);
 }

@@ -173,7 +173,8 @@ fn new_leader_gets_no_consent_to_a_recall_of_the_last() {
     let newer = Stamp { epoch: next, sequence: 7 };
     client.recall(Recall { session: SESSION, stamp: newer, number: 1, sets: vec![one("/b")] });
     let result = Ok(Answer::Registered { coverings: vec![] });
-    let effects = client.respond(register, Response { epoch: next, promises: vec![], lapses: vec![], result });
+    let effects =
+        client.respond(register, Response { epoch: next, promises: vec![], lapses: vec![], clocks: None, result });
     assert!(effects.contains(&HolderEffect::Drop(vec![data("/a")])), "{effects:?}");
     let effects = pass_until(&mut client, at(109));
     assert_eq!(consented(&effects)[0], newer, "{effects:?}");

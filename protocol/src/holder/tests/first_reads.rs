@@ -106,8 +106,10 @@ fn lease_of_older_epoch_serves_no_first_read() {
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
     let result = Ok(acquired_with(1, 1, Some(value(10)), Some(grant(2))));
-    let effects =
-        client.respond(acquire, Response { epoch: Epoch(EPOCH.0 - 1), promises: vec![], lapses: vec![], result });
+    let effects = client.respond(
+        acquire,
+        Response { epoch: Epoch(EPOCH.0 - 1), promises: vec![], lapses: vec![], clocks: None, result },
+    );
     assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::Serve { .. })), "{effects:?}");
     assert!(!client.may_serve("/a"));
 }

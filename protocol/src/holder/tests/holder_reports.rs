@@ -47,6 +47,7 @@ fn returning_client_reports_with_first_renewal_after_two_terms() {
             epoch: EPOCH,
             promises: vec![promise("/", 2)],
             lapses: vec![],
+            clocks: None,
             result: Ok(answer(Some(value(10)), None)),
         };
         assert_eq!(reported(&client.respond(read, response)), expected, "{sent_at}");

@@ -396,7 +396,8 @@ fn nodes_attached_to_ended_lease_are_reported_removed() {
     let effects = client.timeout(&[]);
     let send_id = client.only(&effects).0;
     let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
-    let response = Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::ReportReceived) };
+    let response =
+        Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result: Ok(Answer::ReportReceived) };
     let effects = client.respond(send_id, response);
     assert!(effects.contains(&HolderEffect::AttachedNodesLost { nodes: vec![path("/a")] }), "{effects:?}");
 }

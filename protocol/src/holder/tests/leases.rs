@@ -185,7 +185,7 @@ fn a_lapse_ends_the_lease_and_keeps_its_copies_for_validation() {
     let read = client.only(&effects).0;
     let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let result = Ok(answer(Some(value(10)), None));
-    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result });
     assert_eq!(effects[0], volume_valid("/", 0, Instant::ZERO));
     assert!(!client.may_serve("/a"));
     let last = LastValid { incarnation: Incarnation(1), generation: VolumeGeneration(1), revision: Revision(20) };
@@ -421,7 +421,7 @@ fn lapse_of_an_earlier_lease_leaves_the_present_one() {
     let read = client.only(&effects).0;
     let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(0) }];
     let result = Ok(answer(Some(value(10)), None));
-    client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result });
     assert!(client.may_serve("/a"), "the lapse is of an earlier lease than the present one");
 }
 
@@ -431,7 +431,7 @@ fn lease_acquired_in_other_epoch_is_requested_again() {
     let effects = client.read(1, "/a");
     let acquire = client.only(&effects).0;
     let (epoch, result) = (Epoch(EPOCH.0 - 1), Ok(acquired("/", 1, 1)));
-    client.respond(acquire, Response { epoch, promises: vec![], lapses: vec![], result });
+    client.respond(acquire, Response { epoch, promises: vec![], lapses: vec![], clocks: None, result });
     assert_eq!(client.holder.volume_remaining(&NodePath::root(), client.now), Duration::ZERO);
     client.now = client.holder.next_deadline().expect("the lease is requested again");
     let effects = client.timeout(&[]);
@@ -458,7 +458,10 @@ fn late_answer_that_names_a_replaced_lease_begins_none() {
     let lapses = vec![Lapse { volume: path("/v"), incarnation: Incarnation(6) }];
     let effects = client.read(4, "/first");
     let (read, _) = client.only(&effects);
-    client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(answer(Some(value(9)), None)) });
+    client.respond(
+        read,
+        Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result: Ok(answer(Some(value(9)), None)) },
+    );
     client.answer(late, acquired_late);
     let lease = client.holder.volumes.get(&path("/v")).and_then(|volume| volume.lease.as_ref());
     assert_eq!(lease.map(|lease| lease.incarnation), None, "the named lease has been replaced");

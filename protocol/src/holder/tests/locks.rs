@@ -224,7 +224,7 @@ fn locks_are_lost_once_with_lease_session_or_client() {
     let read = send_read(&mut client);
     let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
     let result = Ok(answer(Some(value(9)), None));
-    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, result });
+    let effects = client.respond(read, Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result });
     assert!(effects.contains(&lock_lost()));
     assert!(!client.step(HolderInput::Close).contains(&lock_lost()));
 

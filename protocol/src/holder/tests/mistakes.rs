@@ -67,6 +67,7 @@ fn copy_without_object_lease_is_not_returned() {
     let effects = of_old_epoch.step(HolderInput::Connected);
     let register = of_old_epoch.only(&effects).0;
     let result = Ok(Answer::Registered { coverings: vec![] });
-    of_old_epoch.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
+    of_old_epoch
+        .respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], clocks: None, result });
     assert_eq!(returns(&mut of_old_epoch), [], "the new leader did not grant the lease");
 }

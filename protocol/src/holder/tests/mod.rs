@@ -243,22 +243,28 @@ impl Client {
     }
 
     fn answer(&mut self, send_id: SendId, answer: Answer) -> Vec<HolderEffect> {
-        self.respond(send_id, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Ok(answer) })
+        self.respond(
+            send_id,
+            Response { epoch: EPOCH, promises: vec![], lapses: vec![], clocks: None, result: Ok(answer) },
+        )
     }
 
     /// Answers with a promise for the lease on the root.
     fn answer_renewing(&mut self, send_id: SendId, answer: Answer) -> Vec<HolderEffect> {
         let promises = vec![promise("/", 1)];
-        self.respond(send_id, Response { epoch: EPOCH, promises, lapses: vec![], result: Ok(answer) })
+        self.respond(send_id, Response { epoch: EPOCH, promises, lapses: vec![], clocks: None, result: Ok(answer) })
     }
 
     fn refuse(&mut self, send_id: SendId, refusal: Refusal) -> Vec<HolderEffect> {
-        self.respond(send_id, Response { epoch: EPOCH, promises: vec![], lapses: vec![], result: Err(refusal) })
+        self.respond(
+            send_id,
+            Response { epoch: EPOCH, promises: vec![], lapses: vec![], clocks: None, result: Err(refusal) },
+        )
     }
 
     fn renew(&mut self, send_id: SendId, promise: Promise) -> Vec<HolderEffect> {
         let result = Ok(Answer::ReportReceived);
-        self.respond(send_id, Response { epoch: EPOCH, promises: vec![promise], lapses: vec![], result })
+        self.respond(send_id, Response { epoch: EPOCH, promises: vec![promise], lapses: vec![], clocks: None, result })
     }
 
     fn recall(&mut self, recall: Recall) -> Vec<HolderEffect> {

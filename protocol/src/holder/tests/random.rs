@@ -123,7 +123,8 @@ impl World {
             4 if self.numbers.below(8) == 0 => Err(Refusal::SessionNotFound { session: request.header.session }),
             _ => Ok(self.answer_to(&request)),
         };
-        let mut response = Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], result };
+        let mut response =
+            Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], clocks: None, result };
         for renew in request.header.renew {
             if !is_kind && self.numbers.below(5) == 0 {
                 response.lapses.push(Lapse { volume: renew.volume, incarnation: renew.incarnation });

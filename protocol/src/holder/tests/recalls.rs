@@ -148,7 +148,7 @@ fn a_grant_of_an_older_epoch_is_not_cached() {
     let effects = client.read(5, "/a");
     let read = client.only(&effects).0;
     let result = Ok(answer(Some(value(10)), Some(grant(2))));
-    let response = Response { epoch: Epoch(2), promises: vec![promise("/", 1)], lapses: vec![], result };
+    let response = Response { epoch: Epoch(2), promises: vec![promise("/", 1)], lapses: vec![], clocks: None, result };
     client.now = at(105);
     let effects = client.respond(read, response);
     assert_eq!(effects, [served(&[5], "/a", value(10), None)]);
@@ -195,7 +195,7 @@ fn new_leader_gets_no_consents_or_returns_of_older_epoch() {
     let stamp = Stamp { epoch: Epoch(9), sequence: 1 };
     client.recall(Recall { stamp, ..recall(0, 1, vec![one("/y")]) });
     let result = Ok(Answer::Registered { coverings: vec![] });
-    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
+    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], clocks: None, result });
     let effects = client.read(5, "/b");
     let header = client.only(&effects).1.header;
     assert_eq!((header.consents, header.returns), (vec![stamp], vec![]));

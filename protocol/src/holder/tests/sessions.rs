@@ -49,7 +49,7 @@ fn copies_survive_leader_change_and_registration_renews_them() {
     assert_eq!(request.header.renew, [Renew { volume: path("/"), incarnation: Incarnation(1) }]);
     client.now = at(105);
     let result = Ok(Answer::Registered { coverings: vec![] });
-    let response = Response { epoch: Epoch(9), promises: vec![promise("/", 1)], lapses: vec![], result };
+    let response = Response { epoch: Epoch(9), promises: vec![promise("/", 1)], lapses: vec![], clocks: None, result };
     assert_eq!(client.respond(register, response), [volume_valid("/", 1, at(114))]);
     assert_eq!(client.holder.epoch(), Epoch(9));
     assert!(client.may_serve("/a"));
@@ -63,7 +63,7 @@ fn recalls_of_a_new_epoch_are_counted_from_one() {
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let result = Ok(Answer::Registered { coverings: vec![] });
-    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
+    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], clocks: None, result });
     let stamp = Stamp { epoch: Epoch(9), sequence: 1 };
     let first = Recall { stamp, ..recall(0, 1, vec![one("/a")]) };
     let consent = HolderEffect::Consent(Consent { session: SESSION, stamp });
@@ -97,7 +97,8 @@ fn leader_of_older_epoch_is_left() {
     let effects = client.step(HolderInput::Connected);
     let register = client.only(&effects).0;
     let result = Ok(Answer::Registered { coverings: vec![] });
-    let effects = client.respond(register, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], result });
+    let effects =
+        client.respond(register, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], clocks: None, result });
     assert_eq!(effects, [HolderEffect::FindLeader { hint: None }]);
     assert_eq!(client.holder.epoch(), EPOCH);
 }
@@ -111,7 +112,7 @@ fn client_registers_again_when_leader_does_not_know_session() {
     let (register, request) = client.only(&effects);
     assert_eq!(request.body, Body::Register);
     let result = Ok(Answer::Registered { coverings: vec![] });
-    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], result });
+    client.respond(register, Response { epoch: Epoch(9), promises: vec![], lapses: vec![], clocks: None, result });
     client.now = client.now.after(Duration::from_millis(20));
     let effects = client.timeout(&[]);
     assert_eq!(client.only(&effects).1.header.epoch, Epoch(9));
@@ -273,7 +274,8 @@ fn a_deposed_leader_that_does_not_know_the_session_is_left() {
     let effects = client.read(5, "/b");
     let read = client.only(&effects).0;
     let result = Err(Refusal::SessionNotFound { session: SESSION });
-    let effects = client.respond(read, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], result });
+    let effects =
+        client.respond(read, Response { epoch: Epoch(2), promises: vec![], lapses: vec![], clocks: None, result });
     assert_eq!(effects, [HolderEffect::FindLeader { hint: None }]);
     assert_eq!(client.holder.session(), Some(SESSION));
 }

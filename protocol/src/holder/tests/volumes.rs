@@ -101,7 +101,8 @@ impl Client {
         let register = self.only(&effects).0;
         let registered = Ok(Answer::Registered { coverings: vec![] });
         let promises = vec![promise("/", 1)];
-        let effects = self.respond(register, Response { epoch: EPOCH, promises, lapses: vec![], result: registered });
+        let effects = self
+            .respond(register, Response { epoch: EPOCH, promises, lapses: vec![], clocks: None, result: registered });
         let repeated = acquiring(&effects).expect("the lease is requested again");
         let busy = Refusal::Busy { what: "requests to propose".to_owned(), got: 9, most: 8 };
         let effects = self.refuse(repeated, busy);

@@ -393,7 +393,10 @@ fn consent_pending_for_old_epoch_is_not_sent_to_new_leader() {
     let (register, _) = client.only(&effects);
     let epoch = Epoch(EPOCH.0 + 1);
     let respond = |client: &mut Client, send_id, answer| {
-        client.respond(send_id, Response { epoch, promises: vec![promise("/", 1)], lapses: vec![], result: Ok(answer) })
+        client.respond(
+            send_id,
+            Response { epoch, promises: vec![promise("/", 1)], lapses: vec![], clocks: None, result: Ok(answer) },
+        )
     };
     let effects = respond(&mut client, register, Answer::Registered { coverings: vec![] });
     let (send_id, _) = flushes(&effects).expect("the flush is sent again");

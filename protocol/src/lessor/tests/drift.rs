@@ -76,3 +76,23 @@ fn drifting_clients_are_all_counted_and_some_listed() {
     let (count, infos) = world.lessor.clock_infos(&world.state);
     assert_eq!((count, infos.len()), (CLOCK_INFOS_MAX as u64 + 1, CLOCK_INFOS_MAX));
 }
+
+#[test]
+fn question_beside_a_request_for_a_lease_is_answered_with_the_lease() {
+    let mut world = World::new();
+    let session = world.session();
+    let registration = world.registration(session);
+    world.pass(Duration::from_secs(1));
+    let clocks = Some(Box::new(ClockQuestion { mark: 7, references: [registration, 0, 0, 0], excess: None }));
+    let header = RequestHeader { session, epoch: world.state.epoch(), registration, clocks, ..Default::default() };
+    let body = Body::Acquire { path: NodePath::root(), last_valid: None, read: None };
+    assert_eq!(replies(&world.send(Request { header, body })), []);
+    world.now = world.now.after(MILLI * 30);
+    let response = replies(&world.commit()).pop().expect("the lease is committed");
+    let clocks = response.clocks.expect("the question is answered");
+    assert_eq!(clocks.since, [SinceExchange { mark: registration, span: Duration::from_secs(1) }]);
+    assert_eq!(clocks.delay, MILLI * 30, "the client knows how long the commit took");
+    let ask = Body::Heartbeat(ClockQuestion { mark: 8, references: [7, 0, 0, 0], excess: None });
+    let Answer::Heartbeat(ClockAnswer { since, .. }) = answer(&world.request(session, ask)) else { panic!("alive") };
+    assert_eq!(since, [SinceExchange { mark: 7, span: MILLI * 30 }], "the leader noted the arrival");
+}

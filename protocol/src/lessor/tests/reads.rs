@@ -88,7 +88,7 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let mut world = World::new();
     let session = world.session();
     let waiting = || WaitingRead {
-        requester: Requester { id: RequestId(0), session, renewed: Vec::new() },
+        requester: Requester { id: RequestId(0), session, renewed: Vec::new(), clocks: None },
         target: ReadTarget::Object { object: data("/a"), known: None, waits: false, lease: LeaseRequest::Implicit },
     };
     world.lessor.round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2];

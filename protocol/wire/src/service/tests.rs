@@ -76,7 +76,7 @@ fn wait(writer_name: String) -> leasehold_protocol::message::PendingWriteInfo {
 }
 
 fn response(epoch: u64, answer: Answer) -> Response {
-    Response { epoch: Epoch(epoch), promises: Vec::new(), lapses: Vec::new(), result: Ok(answer) }
+    Response { epoch: Epoch(epoch), promises: Vec::new(), lapses: Vec::new(), clocks: None, result: Ok(answer) }
 }
 
 fn context() -> Context {

@@ -13,7 +13,8 @@ impl World {
             5 if draw.one_in(8) => Err(Refusal::SessionNotFound { session: request.header.session }),
             _ => Ok(self.answer(request, draw)),
         };
-        let mut response = Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], result };
+        let mut response =
+            Response { epoch: Epoch(self.epoch), promises: vec![], lapses: vec![], clocks: None, result };
         for Renew { volume, incarnation } in request.header.renew.clone() {
             if draw.below(5) == 1 {
                 response.lapses.push(Lapse { volume, incarnation });

@@ -68,8 +68,10 @@ fn paused_client_is_in_jeopardy_until_its_lease_is_renewed() {
 fn paused_client_is_notified_if_servers_lost_its_position() {
     let (mut client, heartbeat, _) = paused();
     let lapses = vec![Lapse { volume: NodePath::root(), incarnation: Incarnation(1) }];
-    let effects = client
-        .respond(heartbeat, Response { epoch: EPOCH, promises: vec![], lapses, result: Ok(Answer::ReportReceived) });
+    let effects = client.respond(
+        heartbeat,
+        Response { epoch: EPOCH, promises: vec![], lapses, clocks: None, result: Ok(Answer::ReportReceived) },
+    );
     assert!(effects.contains(&lock_lost()));
     assert_eq!(reported(&effects), [&ConnectionNews::Connected { session: SESSION }]);
 }

@@ -10,7 +10,7 @@ fn blocked_reads_have_their_own_bound() {
     let reader = world.session();
     the_recall(&world.ask_for(reader, "/a"));
     let waiting = WaitingRead {
-        requester: Requester { id: RequestId(0), session: SessionId(0), renewed: Vec::new() },
+        requester: Requester { id: RequestId(0), session: SessionId(0), renewed: Vec::new(), clocks: None },
         target: ReadTarget::List { path: path("/a"), after: None, nodes_max: 1 },
     };
     for id in 1..LessorBounds::DEFAULT.blocked_reads_max as u64 {
