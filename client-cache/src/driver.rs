@@ -276,8 +276,9 @@ impl Driver {
         self.status.heard(refusal, had_session);
     }
 
-    /// Handles a recall. The copies are dropped when this returns. If the recall is for an earlier
-    /// session of this client, the consent names no recall.
+    /// Handles a recall. If the consent names the recall, its copies are dropped when this returns.
+    /// A delayed consent comes later. If the recall is for an earlier session of this client, the
+    /// consent names no recall.
     pub(crate) fn recalled(&self, recall: Recall) -> Consent {
         count(&self.cache.counters.recalls);
         count(&self.cache.counters.messages_sent);

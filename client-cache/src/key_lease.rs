@@ -130,8 +130,9 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 ///
 /// The lease is lost if no server answers in time, or if somebody revokes it. [`KeyLease::on_lost`]
 /// is then cancelled: by this client's own clock at the latest, and before any server counts the
-/// lease as expired. So an application that listens to it stops in time. If a request is already on
-/// its way, only its receiver can refuse it.
+/// lease as expired. So an application that listens to it stops in time. A request that the
+/// application has sent to another system may still arrive there after the loss. Only that system
+/// can refuse it.
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {
@@ -157,7 +158,7 @@ impl KeyLease {
     }
 
     /// Waits for the next renewal, and returns for how long the lease certainly lasts. `None` if
-    /// the lease has ended. Nothing is lost if the future is dropped.
+    /// the lease has ended. If the future is dropped, the next call still returns the renewal.
     pub async fn renewed(&mut self) -> Option<Duration> {
         if self.state.changed().await.is_ok()
             && let KeyLeaseState::Until { until, .. } = *self.state.borrow_and_update()
@@ -177,9 +178,13 @@ impl KeyLease {
 
     /// Ends the lease at once, and removes all attached nodes.
     ///
+    /// The request names the lease by its id. A server never chooses an id twice. But if clients
+    /// choose ids, another client may have granted a lease with this id after this one was lost:
+    /// then this call ends that lease. So do not call it after [`KeyLease::on_lost`].
+    ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if the lease has ended already.
+    /// [`WriteError`]. Refused if there is no lease with this id any more.
     pub async fn revoke(self) -> Result<Written, WriteError> {
         let timeout = self.client.driver().options.timeout;
         self.client.driver().execute_write(Write::RevokeLease { id: self.id }, timeout).await

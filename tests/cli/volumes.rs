@@ -156,6 +156,31 @@ fn volume_at_its_lease_limit_recalls_the_oldest_lease() {
 }
 
 #[test]
+fn adaptive_volume_term_is_shown_with_the_present_one() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["volume", "create", "/v", "--term", "adaptive:2s:20s:5"]);
+    let shown = cli.done(["volume", "show", "/v"]);
+    assert_eq!((&shown["term"], &shown["term_ms"]), (&json!("adaptive:2s:20s:5"), &json!(2_000)));
+    let list = cli.run(["volume", "list"]);
+    assert!(list.text().lines().any(|line| line.contains("  adaptive:2s:20s:5 (now 2s)  ")), "{list:?}");
+    cli.done(["volume", "set", "/v", "--object-term", "1m"]);
+    assert_eq!(cli.done(["volume", "show", "/v"])["term"], "adaptive:2s:20s:5", "an omitted setting stays");
+    for (term, expected) in [
+        ("adaptive:20s:2s", "expected the shorter term first"),
+        ("adaptive:2s:20s:0", "expected at least 1"),
+        ("adaptive:1ms:20s", "expected 200ms to 86400s"),
+        ("adaptive:2s:24h", "expected more than"),
+    ] {
+        let (status, _, message) = cli.fails(["volume", "set", "/v", "--term", term]);
+        assert!(status == 1 && message.contains(expected), "{term}: {status}: {message}");
+    }
+    cli.done(["volume", "set", "/v", "--term", "3s"]);
+    let shown = cli.done(["volume", "show", "/v"]);
+    assert_eq!((&shown["term"], &shown["term_ms"]), (&json!("3s"), &json!(3_000)));
+}
+
+#[test]
 fn stats_of_volume_count_what_its_clients_did() {
     let cluster = Cluster::start(1);
     let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());

@@ -13,7 +13,8 @@
 //! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects are
 //! delayed already.
 //!
-//! The reply to the recall was empty, so a heartbeat brings the consent.
+//! The client has already replied to the recall, without a consent. So a heartbeat brings the
+//! consent later.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ use crate::{
     time::Instant,
 };
 
-/// Consents that are due within the delay divided by this go with one request.
+/// One request brings all consents that are due within the configured delay, divided by this.
 const NEARLY: u32 = 8;
 
 /// A recall without a consent yet.
@@ -89,7 +90,8 @@ impl Holder {
     /// all volume leases of the session, also of those with nodes or locks. So half of the time
     /// that remains of each is left for the consent and a renewal.
     fn consent_due(&self, now: Instant) -> Option<Instant> {
-        // Such a lease may still exist at the servers, and a promise may be on its way.
+        // A lease with nodes or locks whose time has passed here may still exist at the servers,
+        // and a promise may be on its way.
         let is_late = |volume: &KnownVolume| volume.is_bound() && volume.live(now).is_none();
         if self.volumes.iter().any(|(_, volume)| is_late(volume)) {
             return None;
@@ -133,7 +135,7 @@ impl Holder {
     /// to carry the consents.
     pub(super) fn consent_when_due(&mut self, now: Instant) -> bool {
         let mut has_consented = false;
-        // The copies of one recall may be those of another.
+        // Dropping the copies of one recall can leave another without copies.
         loop {
             let due = self.due_consents(now);
             if due.is_empty() {
@@ -148,7 +150,7 @@ impl Holder {
         }
     }
 
-    /// Checks that each delayed consent ends, and while the session has volume leases.
+    /// Checks that consents are delayed only with a session, and not for too many objects.
     pub(super) fn check_delayed_consents(&self) -> Result<(), String> {
         if self.session.is_none() && !self.delayed_consents.by_stamp.is_empty() {
             return Err("a consent is delayed without a session".to_owned());

@@ -12,7 +12,7 @@
 //!
 //! A client that does not renew ahead has many short leases (`RenewalMode`). Its request for each
 //! lease compares clocks too, before it uses a copy under the lease. So it sends a heartbeat for
-//! that only after a whole term without a comparison (docs/adr/0021).
+//! that only after 1.2 terms without a comparison, if reads have renewed the lease (docs/adr/0021).
 
 use std::time::Duration;
 
@@ -92,12 +92,12 @@ impl Holder {
 
     /// The part of a span after which clocks are compared again, in tenths.
     fn tenths(&self) -> u32 {
-        if self.compares_with_leases() { 10 } else { 7 }
+        if self.compares_with_leases() { 12 } else { 7 }
     }
 
     /// Handles a new lease that was promised for `span`. The next comparison may come after the end
-    /// of the lease. Or it is overdue because there was no lease. Then it comes after 0.7 of the
-    /// span, or at its end.
+    /// of the lease. Or it is overdue because there was no lease. Then it comes after
+    /// [`Self::tenths`] of the span.
     pub(super) fn schedule_comparison(&mut self, sent: Instant, span: Duration, is_only_lease: bool, now: Instant) {
         let usual = sent.after(self.comparison_pace().min((span / 10).saturating_mul(self.tenths())));
         let is_changed = |due: Instant| due > sent.after(span) || (is_only_lease && due <= now);

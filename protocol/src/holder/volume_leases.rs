@@ -33,7 +33,8 @@ pub(super) struct OwnVolumeLease {
     pub(super) revision: Revision,
     /// When it ends on this client's clock.
     pub(super) until: Instant,
-    /// The stamp of the answer that began the lease. The lease overtakes earlier grants (S4).
+    /// The stamp of the answer that began the lease. The stamp of the answer that began the lease.
+    /// The holder refuses older grants (S4).
     pub(super) stamp: Stamp,
     pub(super) pace: Pace,
     /// The holder has handled its end on this client's clock.
@@ -116,7 +117,7 @@ impl KnownVolume {
         !self.attached.is_empty() || !self.locks.is_empty()
     }
 
-    /// Whether a message of its own may renew the lease.
+    /// Whether the holder may send a request only to renew this lease.
     fn renews_ahead(&self, mode: RenewalMode) -> bool {
         mode == RenewalMode::Ahead || self.is_bound()
     }
@@ -244,8 +245,9 @@ impl KnownVolumes {
         self.get(&self.nearest(path)).map_or_else(LeaseOffer::default, |volume| volume.offer)
     }
 
-    /// The renewals for a request. If its answer may be late, later requests repeat them.
-    /// `may_be_bound` says whether a write in flight may attach a node or a lock to the lease.
+    /// The renewals for a request. If the answer may be late (`is_quick` is false), later requests
+    /// repeat the renewals. `may_be_bound` says whether a write in flight may attach a node or a
+    /// lock to the lease.
     pub(super) fn renewals(
         &mut self,
         reason: RenewalReason<'_>,

@@ -93,7 +93,8 @@ impl Lessor {
         let now = self.clock.expiry_time();
         let Some(lease) = cx.state.lease(&key) else { return };
         let (horizon, term) = (lease.horizon, lease.term());
-        // The entry of a new volume lease moves the horizon. It does not move the end in memory.
+        // When the session acquires a volume lease, the state moves the horizon of the session
+        // lease. The end in memory stays. So the earlier of the two counts.
         let remaining = self.lease_ends.get(&key).map_or(horizon, |end| horizon.min(end.ends_at)).since(now);
         if remaining < term / 4 * 3 {
             self.lease_ends.renew(&key, now, term, RenewalPlan { horizon, term });
@@ -112,11 +113,12 @@ impl Lessor {
                 LeaseKey::Session(session) => self.forget_session(*session, cx),
                 LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => self.forget_lease(&key),
             },
-            // A tick in flight moved the horizon. The lessor still refuses to renew the lease, and
-            // proposes its end again (T5). A new lease from the same entry is not affected.
+            // A tick in flight moved the horizon. The lessor has not renewed the lease since it
+            // proposed the end, and now proposes the end again (T5). If the same entry has replaced
+            // the lease, the new lease has another incarnation, and goes on.
             //
-            // A session lease promises nothing: a sign of life, such as a new volume lease, renews
-            // it.
+            // Nothing is promised on a session lease, so it may go on although its end was
+            // proposed. The moved horizon shows that the client is alive.
             Outcome::HorizonMoved { .. } => {
                 let Some(lease) = cx.state.lease(&key).filter(|lease| lease.incarnation == incarnation) else { return };
                 if let LeaseKey::Session(_) = &key {
@@ -141,9 +143,10 @@ impl Lessor {
     }
 }
 
-/// The wait beyond a lease's end (T3). For a volume lease it is the volume's margin, or more if the
-/// drift allowance was raised since. It covers the volume's longest term: if the term adapts, a
-/// promise may have been made under a longer term than that of the last renewal.
+/// The wait beyond a lease's end (T3). For a volume lease it is the greatest margin that its volume
+/// has had since the grant, or more if the drift allowance was raised since. It covers the volume's
+/// longest term: if the term adapts, a promise may have been made under a longer term than that of
+/// the last renewal.
 ///
 /// A key lease has no volume with a margin. Its margin is how far two clocks can drift apart over a
 /// term and a tick, plus [`KEY_MARGIN_MIN`].

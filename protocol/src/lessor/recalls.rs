@@ -17,13 +17,14 @@ use crate::{
     work::CountVisits,
 };
 
-/// An unanswered recall is sent again with the session's requests, at most this often. A connection
-/// loses nothing, but a server may have dropped recalls that it could not send.
+/// When a request of the session arrives, the lessor sends an unanswered recall again, but at most
+/// this often. A connection loses nothing, but a server may have dropped recalls that it could not
+/// send.
 pub const RECALL_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The most unanswered recalls that are examined to find one that includes all the sets. If none of
-/// these does, the sets are recalled once more, which costs only a message. Recalls that share one
-/// set and differ in others are rare.
+/// Before the lessor recalls some sets, it looks for an unanswered recall that includes all of
+/// them. It examines at most this many. If none of these does, the sets are recalled once more,
+/// which costs only a message. Recalls that share one set and differ in others are rare.
 const CANDIDATES_MAX: usize = 16;
 
 /// One session's stamps and recalls in one epoch.
@@ -100,8 +101,8 @@ impl RecallChannel {
         (stamp, self.registration.map(|_| recall))
     }
 
-    /// The oldest unanswered recall after the last grant that includes all the sets. It examines
-    /// only the first [`CANDIDATES_MAX`] recalls of the set with the fewest recalls.
+    /// The oldest unanswered recall that is later than the last grant and includes all the sets. It
+    /// examines only the first [`CANDIDATES_MAX`] recalls of the set with the fewest recalls.
     fn unanswered_recall_of(&self, epoch: Epoch, sets: &[ObjectSet]) -> Option<Stamp> {
         let mut fewest: Option<Vec<Stamp>> = None;
         for set in sets {

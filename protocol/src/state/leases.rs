@@ -44,17 +44,17 @@ impl LeaseRecord {
         self.term.duration()
     }
 
-    /// The greatest skew margin that its volume has had since the grant. A promise under a longer
-    /// term needs the margin of that term (T3). Zero for sessions and lock delays, whose end is
-    /// always safe. Zero for key leases: their margin follows from the TTL and the cluster's drift
-    /// allowance.
+    /// The greatest skew margin that its volume has had since the grant. A promise under earlier
+    /// settings, with a longer term and a greater margin, may still hold (T3). Zero for sessions
+    /// and lock delays: they may end at any time without harm. Zero for key leases: their margin
+    /// follows from the TTL and the cluster's drift allowance.
     pub fn margin(&self) -> Duration {
         self.margin.duration()
     }
 }
 
 impl State {
-    /// The lease with this name.
+    /// The lease with this key.
     pub fn lease(&self, key: &LeaseKey) -> Option<&LeaseRecord> {
         self.leases.get(key)
     }
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// Grants a new lease with this name. It replaces any earlier lease of the name.
+    /// Grants a new lease with this key. It replaces an earlier lease with the same key.
     pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
@@ -153,8 +153,9 @@ impl State {
         }
     }
 
-    /// Extends a lease that has nodes or locks, instead of replacing it. The client may have named
-    /// a path in a volume that was removed since. It must not lose its nodes in the volume above.
+    /// Extends a lease that has nodes or locks, instead of replacing it. For example, the client
+    /// asks for a lease on a path in a volume that has been removed. The path now belongs to the
+    /// volume above. The client keeps its nodes there, because its lease on that volume goes on.
     fn extend_lease(&mut self, key: &LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let horizon = self.horizon_from_now(term);
         let lease = self.leases.get_mut(key).expect("the lease has nodes or locks");

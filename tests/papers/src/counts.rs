@@ -27,6 +27,8 @@ pub struct Counts {
     pub fetches: u64,
     /// Writes, and their answers: the same with any term.
     pub writes: u64,
+    /// Requests that open, register or close a session, and their answers.
+    pub openings: u64,
     /// Reads of the applications.
     pub reads: u64,
     /// Reads that were answered from memory, without a message.
@@ -65,7 +67,7 @@ impl Counts {
             Purpose::Recall => &mut self.recalls,
             Purpose::Fetch => &mut self.fetches,
             Purpose::Write => &mut self.writes,
-            Purpose::Opening => return,
+            Purpose::Opening => &mut self.openings,
         };
         *count += 1;
     }
@@ -97,7 +99,7 @@ pub(crate) enum Purpose {
     Recall,
     Fetch,
     Write,
-    /// A session begins.
+    /// A session begins or ends.
     Opening,
 }
 
@@ -114,7 +116,7 @@ impl Purpose {
             Body::Read { known: Some(_), .. } => Self::Validation,
             Body::Read { known: None, .. } => Self::Fetch,
             Body::Write { .. } => Self::Write,
-            Body::Open { .. } | Body::Register => Self::Opening,
+            Body::Open { .. } | Body::Register | Body::Close => Self::Opening,
             other => panic!("the model sends no such request: {other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use leasehold_papers::{Plot, advise, popular, replay_1989, tiers, volume_terms, yin};
+use leasehold_papers::{Plot, advise, chubby, popular, replay_1989, tiers, volume_terms, yin};
 
 /// Counts the messages of Leasehold's rules in virtual time, and prints them as a table beside the
 /// numbers of a paper.
@@ -35,6 +35,10 @@ enum Replay {
     PopularObject,
     /// Yin et al. 1999: the messages of each algorithm, by the reads in a visit.
     Visits,
+    /// Chubby 2006: the share of heartbeats in a cell of 22,000 clients.
+    Chubby,
+    /// Chubby 2006: 90,000 sessions on one leader, and its processor time.
+    ManySessions,
     /// `leasehold advise`: what it predicts for other object terms, beside what is counted then.
     Advise,
     /// Cao and Liu 1998, and Alex 1992: two tiers and adaptive terms.
@@ -62,6 +66,14 @@ fn main() -> ExitCode {
             let all = yin::all(seed);
             print!("{}", yin::tables(&all));
             Some(yin::plot(&all))
+        }
+        Replay::Chubby => {
+            print!("{}", chubby::table(&chubby::runs(seed, measured(chubby::MEASURED))));
+            None
+        }
+        Replay::ManySessions => {
+            print!("{}", chubby::processor_time(&chubby::many_sessions(seed, measured(chubby::MEASURED))));
+            None
         }
         Replay::Advise => {
             let measured = measured(advise::MEASURED);

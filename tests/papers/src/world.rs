@@ -14,7 +14,7 @@ use leasehold_model::{
 };
 use leasehold_protocol::{
     command::{Proposal, Write},
-    holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, RenewalMode, SendId},
+    holder::{ConnectionNews, HolderConfig, HolderEffect, HolderInput, ReadFailure, RenewalMode, SendId},
     id::RequestId,
     lease_policy::LeaseRequest,
     lessor::LessorInput,
@@ -88,6 +88,9 @@ pub(crate) struct World<O> {
     server_due: Instant,
     committed: Instant,
     clients: Vec<Client>,
+    renewal: RenewalMode,
+    /// The processor time of the lessor's steps while messages were counted.
+    leader_time: Duration,
     /// The deadlines of all clients.
     due: BTreeSet<(Instant, usize)>,
 }
@@ -112,9 +115,8 @@ impl<O> World<O> {
         let config = lessor_config(1, 1, DriftAllowance::DEFAULT, Planted::default());
         server.lead(config, &state, Duration::ZERO, now);
         let client = |client: usize| {
-            let spread_permille = u16::try_from(client * 1000 / clients).expect("less than a thousand");
-            let config = HolderConfig { spread_permille, renewal, ..HolderConfig::new(format!("client {client}")) };
-            Client { shell: ClientShell::new(config, false), due: None, unreported: 0, reported_at: now }
+            let shell = ClientShell::new(config_of(client, clients, renewal), false);
+            Client { shell, due: None, unreported: 0, reported_at: now }
         };
         let mut world = Self {
             now,
@@ -128,6 +130,8 @@ impl<O> World<O> {
             server_due: now,
             committed: now,
             clients: (0..clients).map(client).collect(),
+            renewal,
+            leader_time: Duration::ZERO,
             due: BTreeSet::new(),
         };
         world.propose();
@@ -137,6 +141,28 @@ impl<O> World<O> {
     /// A client connects after a while.
     pub(crate) fn connect(&mut self, client: usize, after: Duration) {
         self.later(after, Event::ToClient(client, HolderInput::Connected));
+    }
+
+    /// A client starts anew, with an empty cache, and connects.
+    pub(crate) fn reopen(&mut self, client: usize) {
+        let config = config_of(client, self.clients.len(), self.renewal);
+        self.clients[client].shell.restart(config, false);
+        self.step_client(client, HolderInput::Connected);
+    }
+
+    /// A client closes its session.
+    pub(crate) fn close(&mut self, client: usize) {
+        self.step_client(client, HolderInput::Close);
+    }
+
+    /// How many copies the clients have, valid or not.
+    pub(crate) fn copies(&self) -> u64 {
+        self.clients.iter().map(|client| client.shell.cache.copies.len() as u64).sum()
+    }
+
+    /// The processor time of the lessor's steps while messages were counted.
+    pub(crate) fn leader_time(&self) -> Duration {
+        self.leader_time
     }
 
     /// An application does something after a while.
@@ -297,6 +323,10 @@ impl<O> World<O> {
                     ClientEvent::Effect(HolderEffect::Connection(news)) => {
                         assert!(!matches!(news, ConnectionNews::Expired { .. }), "{news:?}");
                     }
+                    // The application has closed the session.
+                    ClientEvent::Effect(
+                        HolderEffect::Closed | HolderEffect::ReadFailed { error: ReadFailure::Closed, .. },
+                    ) => {}
                     other => panic!("nothing fails here: {other:?}"),
                 }
             }
@@ -310,7 +340,12 @@ impl<O> World<O> {
     }
 
     fn step_server(&mut self, input: LessorInput) {
-        for event in self.server.step(input, &self.state, self.now) {
+        let started = std::time::Instant::now();
+        let events = self.server.step(input, &self.state, self.now);
+        if self.now >= self.counts_from {
+            self.leader_time += started.elapsed();
+        }
+        for event in events {
             match event {
                 ServerEvent::Answer(_, (client, send_id, purpose), response) => {
                     self.count(purpose);
@@ -336,4 +371,10 @@ impl<O> World<O> {
             self.events.add(self.committed, Event::Commit(proposal));
         }
     }
+}
+
+/// The configuration of a client. The clients spread their renewals over time.
+fn config_of(client: usize, clients: usize, renewal: RenewalMode) -> HolderConfig {
+    let spread_permille = u16::try_from(client * 1000 / clients).expect("less than a thousand");
+    HolderConfig { spread_permille, renewal, ..HolderConfig::new(format!("client {client}")) }
 }

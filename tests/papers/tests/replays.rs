@@ -4,7 +4,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use leasehold_papers::{
-    Workload, advise,
+    Workload, advise, chubby,
     gray_cheriton::Load,
     popular,
     replay_1989::{self, CONSISTENCY_SHARE, Point, SHARING, point_of},
@@ -114,6 +114,19 @@ fn peak_of_a_popular_object_is_that_of_its_live_holders() {
     assert_eq!(leases.peak, 2 * (popular::LIVE as u64 - 1));
     assert!(leases.peak as f64 <= callbacks.peak as f64 * 0.06, "{runs:?}");
     page_has("yin-1999.md", &popular::table(&runs));
+}
+
+/// 93 % of the paper's requests are KeepAlives.
+#[test]
+fn heartbeats_are_few_in_a_cell_of_chubby() {
+    let [_, on_demand] = chubby::Policy::ALL;
+    let run = chubby::run(1, on_demand, chubby::CLIENTS, chubby::MEASURED);
+    assert!(run.share() <= 0.10, "{run:?}");
+    // The cell is that of the paper: as many cached entries, and as many other requests.
+    assert!(run.entries >= 230_000, "{run:?}");
+    let others = run.requests() - run.heartbeats();
+    assert!(others >= chubby::REQUESTS * (1.0 - chubby::KEEP_ALIVES), "{run:?}");
+    page_has("chubby-2006.md", &chubby::row(&run));
 }
 
 /// The bounds on the shares are those that the paper claims: 30 to 40 % fewer messages.

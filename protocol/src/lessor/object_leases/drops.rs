@@ -14,7 +14,8 @@ pub(super) type DropKey = (SessionId, NodePath);
 /// Object leases that a session has dropped, and that are still in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PendingDrop {
-    /// Leases with stamps up to this are invalid. `None`: only leases whose volume lease has ended.
+    /// Leases with stamps up to this are invalid. `None`: only leases whose volume lease has ended,
+    /// or no longer records its object leases.
     pub(super) through: Option<u64>,
     /// The next object to look at.
     pub(super) next: Option<Object>,
@@ -54,7 +55,8 @@ impl PendingDrops {
         tops.filter_map(|top| self.dropping.get(&(session, top))).any(|dropping| Some(newest) <= dropping.through)
     }
 
-    /// Begins a drop, or extends it and begins its removal again.
+    /// Begins a drop. If one has this key already, extends it, and begins again to remove its
+    /// entries.
     pub(super) fn add(&mut self, key: DropKey, through: Option<u64>) {
         let dropping = self.dropping.entry(key).or_insert(PendingDrop { through, next: None });
         (dropping.through, dropping.next) = (dropping.through.max(through), None);

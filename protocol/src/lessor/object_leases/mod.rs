@@ -3,7 +3,7 @@
 //! Object leases are not replicated. Each live volume lease has a [`VolumeTrack`]. The track is
 //! exact, or *covering*: the leader then assumes that the session holds every object of the volume.
 //! While a covering waits for a holder report, the leader also records object leases, from grants
-//! and from the report. They matter when the covering ends.
+//! and from the report. When the covering ends, the leader relies on these records alone.
 //!
 //! # Invalid at once, removed in parts
 //!

@@ -29,7 +29,7 @@ pub(super) struct SubtreeCopies {
 }
 
 impl SubtreeCopies {
-    /// No copies, with the limits of this lease.
+    /// A sum with count 0, and with the end and the stamp of this lease.
     fn none(lease: ObjectLease) -> Self {
         Self { count: 0, expires_at: lease.expires_at, newest: lease.source.sequence() }
     }

@@ -78,7 +78,7 @@ fn drifting_clients_are_all_counted_and_some_listed() {
 }
 
 #[test]
-fn question_beside_a_request_for_a_lease_is_answered_with_the_lease() {
+fn question_with_a_request_for_a_lease_is_answered_with_it() {
     let mut world = World::new();
     let session = world.session();
     let registration = world.registration(session);

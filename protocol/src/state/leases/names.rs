@@ -15,8 +15,8 @@ use crate::{
 /// The number of taken ids that the search skips one by one.
 const TAKEN_IDS_SKIPPED: usize = 16;
 
-/// The mixing function of SplitMix64 (Steele, Lea and Flood 2014). It maps each number to a
-/// different number.
+/// The mixing function of SplitMix64 (Steele, Lea and Flood 2014). It never maps two numbers to the
+/// same number.
 fn splitmix64(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -113,8 +113,7 @@ impl State {
             self.meta.next_incarnation = next.next();
         }
         let mut number = self.meta.next_incarnation.0;
-        // The loop continues only while clients have taken exactly the ids that follow from
-        // `number`.
+        // The loop tries the next pseudo-random id only if a client has taken this one.
         loop {
             number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let id = splitmix64(number);
