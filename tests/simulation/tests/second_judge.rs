@@ -199,7 +199,10 @@ fn both_judges_refuse_what_clients_of_broken_rules_were_told() {
         let bug = mistakes[place as usize];
         let stale = |seed| {
             let of_key = |key: OfKey| match key.violation() {
-                Some(Violation::Stale { .. } | Violation::Lost { .. }) => Some((seed, key)),
+                // The other judge takes very long if many operations overlap.
+                Some(Violation::Stale { .. } | Violation::Lost { .. }) if key.most_open() <= OPEN_MAX => {
+                    Some((seed, key))
+                }
                 _ => None,
             };
             OfKey::all(&run(&Plan { stops_never: true, ..Plan::of(seed, Some(bug)) }).told).into_iter().find_map(of_key)
