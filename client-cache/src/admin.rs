@@ -404,7 +404,7 @@ impl<'a> CreateVolumeBuilder<'a> {
     }
 
     /// What a write does about object leases. With [`OnWrite::Wait`], the object term may be no
-    /// longer than the volume term.
+    /// longer than the shortest volume term.
     pub fn on_write(mut self, on_write: OnWrite) -> Self {
         self.on_write = Some(on_write);
         self

@@ -170,7 +170,8 @@ fn adaptive_volume_term_is_shown_with_the_present_one() {
         ("adaptive:20s:2s", "expected the shorter term first"),
         ("adaptive:2s:20s:0", "expected at least 1"),
         ("adaptive:1ms:20s", "expected 200ms to 86400s"),
-        ("adaptive:2s:24h", "expected more than"),
+        ("adaptive:2s:21s", "expected at most 10 times the shorter term"),
+        ("adaptive:1m:10m", "expected more than"),
     ] {
         let (status, _, message) = cli.fails(["volume", "set", "/v", "--term", term]);
         assert!(status == 1 && message.contains(expected), "{term}: {status}: {message}");

@@ -37,7 +37,7 @@ pub(super) struct DriftSupervision {
     excess: Option<Excess>,
     /// When to compare, if no request does so before.
     due: Option<Instant>,
-    /// Comparisons since registering, counted up to the length of `EARLY_DELAYS`.
+    /// Heartbeats since registering, counted up to the length of `EARLY_DELAYS`.
     early_count: usize,
 }
 
@@ -74,15 +74,29 @@ impl Holder {
     pub(super) fn clock_question(&mut self, now: Instant) -> ClockQuestion {
         self.drift.early_count = (self.drift.early_count + 1).min(EARLY_DELAYS.len());
         self.drift.due = Some(now.after(self.comparison_pace()));
-        let (references, excess) = (self.drift.references.marks(), self.drift.excess);
-        ClockQuestion { mark: self.in_flight.next().0, references, excess }
+        self.question()
     }
 
     /// The comparison of clocks that a request brings along: a request for a volume lease, if the
     /// client does not renew ahead.
-    pub(super) fn question_along(&mut self, purpose: &Purpose, now: Instant) -> Option<Box<ClockQuestion>> {
+    pub(super) fn question_along(&self, purpose: &Purpose) -> Option<Box<ClockQuestion>> {
         let is_wanted = self.compares_with_leases() && matches!(purpose, Purpose::Acquire(_));
-        is_wanted.then(|| Box::new(self.clock_question(now)))
+        is_wanted.then(|| Box::new(self.question()))
+    }
+
+    fn question(&self) -> ClockQuestion {
+        let (references, excess) = (self.drift.references.marks(), self.drift.excess);
+        ClockQuestion { mark: self.in_flight.next().0, references, excess }
+    }
+
+    /// Handles the answer to [`Self::question_along`]. It replaces the next comparison by a
+    /// heartbeat, but not those soon after the registration: its span may be too short to find
+    /// anything.
+    pub(super) fn compared_along(&mut self, send_id: SendId, sent: Instant, answer: &ClockAnswer, now: Instant) {
+        self.clocks_compared(send_id, sent, answer, now);
+        if self.drift.early_count == EARLY_DELAYS.len() {
+            self.drift.due = self.drift.due.max(Some(sent.after(self.comparison_pace())));
+        }
     }
 
     /// Whether requests for volume leases compare clocks.
@@ -108,6 +122,11 @@ impl Holder {
     pub(super) fn clocks_deadline(&self) -> Option<Instant> {
         let due = self.drift.due.filter(|_| self.link == LinkState::Registered)?;
         self.volumes.are_live_at(due).then_some(due)
+    }
+
+    #[cfg(test)]
+    pub(super) fn drift_due(&self) -> Option<Instant> {
+        self.drift.due
     }
 
     /// Skips the early comparisons.

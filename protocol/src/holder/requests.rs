@@ -96,7 +96,7 @@ impl Holder {
     }
 
     fn header(&mut self, purpose: &Purpose, is_quick: bool, reason: RenewalReason<'_>, now: Instant) -> RequestHeader {
-        let clocks = self.question_along(purpose, now);
+        let clocks = self.question_along(purpose);
         let Some(session) = &mut self.session else { return RequestHeader::default() };
         if is_quick {
             session.pace.renewal_sent(session.until, now);
@@ -141,7 +141,7 @@ impl Holder {
         }
         let Response { epoch, result, clocks, .. } = response;
         if let Some(clocks) = clocks.filter(|_| is_from_leader) {
-            self.clocks_compared(send_id, flight.sent, &clocks, now);
+            self.compared_along(send_id, flight.sent, &clocks, now);
         }
         match result {
             Ok(answer) => self.accepted(send_id, flight, epoch, answer, now),

@@ -33,8 +33,7 @@ pub(super) struct OwnVolumeLease {
     pub(super) revision: Revision,
     /// When it ends on this client's clock.
     pub(super) until: Instant,
-    /// The stamp of the answer that began the lease. The stamp of the answer that began the lease.
-    /// The holder refuses older grants (S4).
+    /// The stamp of the answer that began the lease. The holder refuses older grants (S4).
     pub(super) stamp: Stamp,
     pub(super) pace: Pace,
     /// The holder has handled its end on this client's clock.

@@ -27,6 +27,16 @@ pub enum VolumeError {
         /// The longest term.
         most: Duration,
     },
+    /// The bounds of an adaptive volume term are too far apart.
+    #[error("adaptive volume term of {least:?} to {most:?}: expected at most {times} times the shorter term")]
+    TermSpread {
+        /// The shortest term.
+        least: Duration,
+        /// The longest term.
+        most: Duration,
+        /// How many times the shortest term the longest may be.
+        times: u32,
+    },
     /// An adaptive volume term allows no renewals.
     #[error("adaptive volume term of 0 renewals in a second: expected at least 1")]
     RenewalRate,

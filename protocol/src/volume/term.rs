@@ -37,6 +37,11 @@ pub enum VolumeTerm {
 }
 
 impl VolumeTerm {
+    /// The longest adaptive term is at most this many times the shortest. A client tries to renew a
+    /// lease at intervals of at least a sixteenth of the term that it knows. So it notices a much
+    /// shorter term in time.
+    pub const SPREAD: u32 = 10;
+
     /// The rate of an adaptive term that names none.
     pub const RENEWALS_PER_SECOND: u32 = 100;
 
@@ -75,6 +80,9 @@ impl VolumeTerm {
         }
         match self {
             Self::Adaptive { least, most, .. } if least > most => Err(VolumeError::TermOrder { least, most }),
+            Self::Adaptive { least, most, .. } if most > least * Self::SPREAD => {
+                Err(VolumeError::TermSpread { least, most, times: Self::SPREAD })
+            }
             Self::Adaptive { renewals_per_second: 0, .. } => Err(VolumeError::RenewalRate),
             Self::Adaptive { .. } | Self::Fixed(_) => Ok(()),
         }
@@ -182,12 +190,14 @@ mod tests {
         let day = 24 * 3600;
         assert!(matches!(settings(adaptive(10, day + 1, 1)), Err(VolumeError::Term { .. })));
         assert!(matches!(settings(adaptive(10, 60, 0)), Err(VolumeError::RenewalRate)));
+        assert!(settings(adaptive(10, 100, 1)).is_ok());
+        assert!(matches!(settings(adaptive(10, 101, 1)), Err(VolumeError::TermSpread { .. })));
     }
 
     #[test]
     fn margin_covers_the_drift_over_the_longest_term() {
         let (drift, hour) = (DriftAllowance::DEFAULT, Duration::from_secs(3600));
-        let term = adaptive(10, 3600, 1);
+        let term = adaptive(360, 3600, 1);
         let least = (drift.over(hour + VolumeSettings::DEFAULT.tick())) * 2;
         let new = |margin| VolumeSettings::new(term, hour, margin, Tracking::Objects, drift);
         assert!(matches!(new(least), Err(VolumeError::SkewMargin { .. })));
@@ -204,7 +214,7 @@ mod tests {
 
     #[test]
     fn tick_follows_the_shortest_term() {
-        let term = VolumeTerm::Adaptive { least: SECOND, most: Duration::from_secs(60), renewals_per_second: 1 };
+        let term = adaptive(1, 10, 1);
         assert_eq!(settings(term).expect("valid").tick(), SECOND / 10);
     }
 }

@@ -58,7 +58,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (8, 0x2587_e2aa_37c3_5222);
+const WIRE: (u16, u64) = (8, 0xf71f_cd64_099b_a953);
 const LOG: (u8, u64) = (6, 0x8528_9bdb_1db6_2bc6);
 const STATE: (u8, u64) = (6, 0xc343_9ee8_4e91_3e0b);
 const SNAPSHOT: (u8, u64) = (5, 0xf3f7_5d4f_692f_14f9);

@@ -159,7 +159,7 @@ impl<'a> Draw<'a> {
         let object_term = ObjectTerm::Fixed(if self.one_in(8) { self.span() } else { term * 4 });
         let margin = if self.one_in(8) { self.span() } else { term };
         let limit = |most| (steps % 4 == 3).then_some(steps % most);
-        let policy = (usual.on_write(), usual.grants(), (limit(16), limit(200)));
+        let policy = (usual.on_write(), usual.grants(), (limit(16), limit(16), limit(200)));
         let adaptive = VolumeTerm::Adaptive { least: term, most: term * 2, renewals_per_second: 1 };
         let volume_term = if steps % 8 == 5 { adaptive } else { term.into() };
         let raw = postcard::to_allocvec(&(volume_term, object_term, margin, tracking, policy));

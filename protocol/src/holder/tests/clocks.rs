@@ -307,3 +307,27 @@ fn client_that_renews_ahead_compares_by_heartbeats_alone() {
     let effects = client.read(1, "/a");
     assert_eq!(client.only(&effects).1.header.clocks, None);
 }
+
+/// Their spans are too short to find anything.
+#[test]
+fn requests_for_leases_do_not_replace_the_early_comparisons() {
+    let mut client = without_leases(RenewalMode::OnDemand);
+    let early = at(100).after(Duration::from_millis(500));
+    for (read, text) in [(1, "/a"), (2, "/b")] {
+        client.read(read, text);
+    }
+    assert_eq!(client.holder.drift_due(), Some(early));
+}
+
+#[test]
+fn refused_request_for_a_lease_postpones_no_comparison() {
+    let mut client = without_leases(RenewalMode::OnDemand);
+    client.holder.settle_clocks();
+    lease_with_comparison(&mut client, 1_000);
+    let due = client.holder.drift_due();
+    client.now = client.now.after(Duration::from_secs(20));
+    let effects = client.read(2, "/b");
+    let acquire = client.only(&effects).0;
+    client.refuse(acquire, Refusal::Retry);
+    assert_eq!(client.holder.drift_due(), due);
+}
