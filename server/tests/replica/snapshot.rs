@@ -143,15 +143,15 @@ async fn no_change_of_a_snapshot_goes_unnoticed() {
 #[tokio::test]
 async fn garbage_is_refused_without_reserving_what_it_asks_for() {
     let dir = tempfile::tempdir().expect("a directory");
-    assert!(matches!(received(dir.path(), b"LSHSNAP\x05rest"), Err(SnapshotFileError::Format { got: 5, expected: 4 })));
+    assert!(matches!(received(dir.path(), b"LSHSNAP\x04rest"), Err(SnapshotFileError::Format { got: 4, expected: 5 })));
     assert!(matches!(received(dir.path(), b"LSHSNIP\x01rest"), Err(SnapshotFileError::Magic { .. })));
-    let mut lies = b"LSHSNAP\x04".to_vec();
+    let mut lies = b"LSHSNAP\x05".to_vec();
     lies.extend_from_slice(&u32::MAX.to_le_bytes());
     let refused = received(dir.path(), &lies).expect_err("refused");
     assert!(matches!(refused, SnapshotFileError::Length { what: "header", got: u32::MAX, .. }), "{refused}");
     let mut random: u64 = 7;
     for _ in 0..2_000 {
-        let mut bytes = b"LSHSNAP\x04".to_vec();
+        let mut bytes = b"LSHSNAP\x05".to_vec();
         for _ in 0..64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             bytes.push((random >> 56) as u8);
