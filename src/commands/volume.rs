@@ -187,8 +187,6 @@ struct VolumeAnswer {
     quota_nodes: Option<u64>,
     quota_bytes: Option<u64>,
     #[serde(skip)]
-    term_now: Duration,
-    #[serde(skip)]
     settings: VolumeSettings,
 }
 
@@ -242,7 +240,10 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
             visible(volume.path.as_str()),
             match volume.settings.term() {
                 VolumeTerm::Fixed(_) => volume.term.clone(),
-                VolumeTerm::Adaptive { .. } => format!("{} (now {:?})", volume.term, volume.term_now),
+                VolumeTerm::Adaptive { .. } => {
+                    let now = volume.settings.term().for_leases(volume.leases);
+                    format!("{} (now {now:?})", volume.term)
+                }
             },
             volume.object_term.clone(),
             duration::exact(volume.settings.skew_margin()),
@@ -261,7 +262,6 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
 impl From<VolumeInfo> for VolumeAnswer {
     fn from(info: VolumeInfo) -> Self {
         let VolumeInfo { path, settings, generation, leases, used } = info;
-        let term_now = settings.term().for_leases(leases);
         let finite = settings.object_term() != ObjectTerm::Infinite;
         let (grants, first) = match settings.grants() {
             GrantPolicy::All => (GrantsName::All, None),
@@ -271,8 +271,7 @@ impl From<VolumeInfo> for VolumeAnswer {
         Self {
             path,
             term: volume_term::text(settings.term()),
-            term_ms: duration::millis(term_now),
-            term_now,
+            term_ms: duration::millis(settings.term().for_leases(leases)),
             object_term: object_term::text(settings.object_term()),
             object_term_ms: finite.then(|| duration::millis(settings.object_term().longest())),
             skew_margin_ms: duration::millis(settings.skew_margin()),

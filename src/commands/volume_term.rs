@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold_protocol::volume::VolumeTerm;
+use leasehold_protocol::volume::{VolumeSettings, VolumeTerm};
 
 use crate::duration;
 
 /// The bounds of an adaptive term that names none: a volume's usual term, and the longest of
 /// Chubby's.
-const ADAPTIVE_BOUNDS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+const ADAPTIVE_BOUNDS: (Duration, Duration) = (VolumeSettings::DEFAULT.longest_term(), Duration::from_secs(60));
 
 /// The error of a text that is not a volume term.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

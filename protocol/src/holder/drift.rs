@@ -89,9 +89,9 @@ impl Holder {
         ClockQuestion { mark: self.in_flight.next().0, references, excess }
     }
 
-    /// Handles the answer to [`Self::question_along`]. It replaces the next comparison by a
-    /// heartbeat, but not those soon after the registration: its span may be too short to find
-    /// anything.
+    /// Handles the answer to [`Self::question_along`]. The next heartbeat for a comparison
+    /// comes later. But those soon after the registration remain, because the span of this
+    /// comparison may be too short to find anything.
     pub(super) fn compared_along(&mut self, send_id: SendId, sent: Instant, answer: &ClockAnswer, now: Instant) {
         self.clocks_compared(send_id, sent, answer, now);
         if self.drift.early_count == EARLY_DELAYS.len() {

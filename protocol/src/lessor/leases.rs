@@ -124,7 +124,7 @@ pub(super) struct ReplicatedLease {
     pub(super) horizon: ClusterTime,
 }
 
-/// The data that recording a renewal needs: the present horizon and the term.
+/// The data that recording a renewal needs: the present horizon, and the term for the load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RenewalPlan {
     pub(super) horizon: ClusterTime,
@@ -171,6 +171,12 @@ pub(super) struct LeaseEnds {
     ended_max: usize,
 }
 
+/// The term that counts for the load of a lease: the shortest that it may have.
+fn load_term(state: &State, key: &LeaseKey, lease: &LeaseRecord) -> Duration {
+    let volume = key.volume().and_then(|top| state.volume(top));
+    volume.map_or(lease.term(), |volume| volume.settings.shortest_term())
+}
+
 impl LeaseEnds {
     /// No leases yet. The last renewals of `ended_max` ended leases will be remembered.
     pub(super) fn new(ended_max: usize) -> Self {
@@ -181,7 +187,8 @@ impl LeaseEnds {
     /// further (T6).
     pub(super) fn from_horizons(state: &State, ended_max: usize) -> Self {
         let at_horizon = |(key, lease): (&LeaseKey, &LeaseRecord)| {
-            (key.clone(), LeaseEnd::new(lease.incarnation, lease.horizon, load_of(key, lease.term())))
+            let load = load_of(key, load_term(state, key, lease));
+            (key.clone(), LeaseEnd::new(lease.incarnation, lease.horizon, load))
         };
         let ends: BTreeMap<LeaseKey, LeaseEnd> = state.leases().map(at_horizon).collect();
         let queue = ends.iter().map(|(key, lease)| (lease.ends_at, key.clone())).collect();
@@ -189,7 +196,8 @@ impl LeaseEnds {
         Self { ends, queue, load, ..Self::new(ended_max) }
     }
 
-    /// Adds a lease that ends at `end` and has this term. It replaces a lease of the same name.
+    /// Adds a lease that ends at `end`. Its load is that of this term. It replaces a lease of the
+    /// same name.
     pub(super) fn insert(&mut self, key: LeaseKey, incarnation: Incarnation, end: ClusterTime, term: Duration) {
         let lease = LeaseEnd::new(incarnation, end, load_of(&key, term));
         self.take_out(&key);

@@ -3,8 +3,10 @@
 //! The lessor must not grant leases that it cannot renew in time. Each lease has to be renewed at
 //! least once in its term, and each renewal enters the log with a tick. So the lessor counts the
 //! renewals that all leases need in a second. It also counts those of the leases that requests in
-//! flight may bring. It refuses one more lease as busy if the sum would be too large. If earlier
-//! leaders granted more under other bounds, the lessor renews as far as it can.
+//! flight may bring. A lease on a volume with an adaptive term counts with the shortest term,
+//! because it may get that when others leave. The lessor refuses one more lease as busy if the sum
+//! would be too large. If earlier leaders granted more under other bounds, the lessor renews as far
+//! as it can.
 
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use crate::{
     path::NodePath,
     reached::{Bound, reached},
     state::State,
+    volume::VolumeSettings,
 };
 
 use super::{
@@ -47,7 +50,7 @@ impl Lessor {
     pub(super) fn load_of_acquiring(&self, session: SessionId, path: &NodePath, state: &State) -> u64 {
         let (top, volume) = state.volume_of(path);
         let has_one = self.lease_ends.get(&LeaseKey::Volume(session, top.clone())).is_some();
-        if has_one { 0 } else { load_of_term(state.volume_term(top, &volume.settings)) }
+        if has_one { 0 } else { load_of_term(volume.settings.shortest_term()) }
     }
 
     /// The load that a write adds if it takes effect. A new key lease adds its own load. A shorter
@@ -56,7 +59,7 @@ impl Lessor {
         match write {
             Write::GrantLease { ttl, .. } => load_of_term((*ttl).max(Duration::from_micros(1))),
             Write::SetVolume { path, settings } => {
-                let load = |settings| load_of_term(state.volume_term(path, settings));
+                let load = |settings: &VolumeSettings| load_of_term(settings.shortest_term());
                 let now = state.volume(path).map(|volume| load(&volume.settings));
                 let more = now.map_or(0, |now| load(settings).saturating_sub(now));
                 more.saturating_mul(self.object_leases.totals_in(path).tracks)

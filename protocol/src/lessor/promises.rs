@@ -98,7 +98,8 @@ impl Lessor {
         let term = cx.state.volume_term(volume, &settings.settings);
         let PromiseReach { span, span_uncapped } = self.reach(key, lease.horizon, term, cx.now, cx.now)?;
         let ending = self.clock.expiry_time();
-        self.lease_ends.renew(key, ending, span, RenewalPlan { horizon: lease.horizon, term });
+        let plan = RenewalPlan { horizon: lease.horizon, term: settings.settings.shortest_term() };
+        self.lease_ends.renew(key, ending, span, plan);
         let (volume, incarnation, generation) = (volume.clone(), lease.incarnation, settings.generation);
         Some((Promise { volume, incarnation, generation, span, term, revision: cx.state.revision() }, span_uncapped))
     }

@@ -63,7 +63,7 @@ impl Lessor {
         // True if another acquisition in the same entry has replaced this request's lease. Under
         // the present lease the leader tracks no copies, so this answer must revive none.
         let is_overtaken = lease.incarnation != *incarnation;
-        let (incarnation, horizon, term) = (lease.incarnation, lease.horizon, lease.term());
+        let (incarnation, horizon) = (lease.incarnation, lease.horizon);
         if self.lease_ends.get(&key).is_some_and(|end| end.incarnation == incarnation) {
             return self.answer_already_acquired(requester, (&key, volume), read, cx);
         }
@@ -78,7 +78,8 @@ impl Lessor {
         let mode = self.copy_tracking(volume, covering, cx.state);
         self.object_leases.start_tracking(volume.clone(), session, incarnation, mode);
         // If the commit took long, the horizon may have passed already.
-        self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), term);
+        let shortest = cx.state.volume_of(volume).1.settings.shortest_term();
+        self.lease_ends.insert(key.clone(), incarnation, self.clock.expiry_time().min(horizon), shortest);
         self.end_waits_without_lease(session, volume);
         let Some(epoch) = self.epoch else { return };
         let stamp = self.channel(session).stamp(epoch);

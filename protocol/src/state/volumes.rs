@@ -12,7 +12,7 @@ use crate::{
     command::LeaseKey,
     id::{Revision, SessionId, VolumeGeneration},
     path::NodePath,
-    volume::VolumeSettings,
+    volume::{VolumeSettings, VolumeTerm},
     work::CountVisits,
 };
 
@@ -59,7 +59,10 @@ impl State {
     /// The present term of leases on this volume. It depends on their number if the volume adapts
     /// its term.
     pub fn volume_term(&self, top: &NodePath, settings: &VolumeSettings) -> Duration {
-        settings.term().for_leases(self.leases_on(top))
+        match settings.term() {
+            VolumeTerm::Fixed(term) => term,
+            adaptive @ VolumeTerm::Adaptive { .. } => adaptive.for_leases(self.leases_on(top)),
+        }
     }
 
     fn leases_on(&self, top: &NodePath) -> u64 {
@@ -189,7 +192,7 @@ mod tests {
     use crate::{
         command::{Command, Renewal, Write, WriteRefusal},
         time::{ClusterTime, DriftAllowance},
-        volume::{TICK_MAX, VolumeTerm},
+        volume::TICK_MAX,
     };
 
     #[test]

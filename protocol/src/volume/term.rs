@@ -1,6 +1,6 @@
 //! The term of a volume's leases: fixed, or adapted to the number of its holders ([`VolumeTerm`]).
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -137,17 +137,6 @@ impl PackedTerm {
 impl From<Duration> for VolumeTerm {
     fn from(term: Duration) -> Self {
         Self::Fixed(term)
-    }
-}
-
-impl fmt::Display for VolumeTerm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(term) => write!(f, "{term:?}"),
-            Self::Adaptive { least, most, renewals_per_second } => {
-                write!(f, "adaptive:{least:?}:{most:?}:{renewals_per_second}")
-            }
-        }
     }
 }
 
