@@ -109,8 +109,8 @@ impl Holder {
         if self.compares_with_leases() { 12 } else { 7 }
     }
 
-    /// Handles a new lease that was promised for `span`. The next comparison may come after the end
-    /// of the lease. Or it is overdue because there was no lease. Then it comes after
+    /// Handles a new lease that was promised for `span`. If the next comparison would come after
+    /// the end of the lease, or is overdue because there was no lease, it comes after
     /// [`Self::tenths`] of the span.
     pub(super) fn schedule_comparison(&mut self, sent: Instant, span: Duration, is_only_lease: bool, now: Instant) {
         let usual = sent.after(self.comparison_pace().min((span / 10).saturating_mul(self.tenths())));

@@ -12,10 +12,11 @@ use crate::{
 
 /// How long the leases on a volume last.
 ///
-/// Every lease in use is renewed once in its term. So many clients with short terms are a load for
-/// the leader. An adaptive term grows with the number of leases on the volume, and holds their
-/// renewals at a rate. Under load, Chubby lengthens its session leases from 12 s to 60 s (Burrows
-/// 2006). Duvvuri, Shenoy and Tewari (2000) adapt terms to the state of a server.
+/// A client renews each lease in use at least once in its term. So if very many clients have short
+/// terms, the leader has many requests. An adaptive term grows with the number of leases on the
+/// volume, and holds their renewals at a rate. Under load, Chubby lengthens its session leases from
+/// 12 s to 60 s (Burrows 2006). Duvvuri, Shenoy and Tewari (2000) adapt terms to the state of a
+/// server.
 ///
 /// Every replica computes the same term from the replicated leases. A lease gets the present term
 /// when it is granted and with each renewal. A shorter term never shortens an earlier promise.

@@ -94,7 +94,7 @@ pub struct Run {
     pub policy: Policy,
     /// The clients.
     pub clients: usize,
-    /// What was counted.
+    /// The messages, by purpose.
     pub counts: Counts,
     /// For how long.
     pub measured: Duration,
