@@ -136,17 +136,31 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {
+    renewals: Renewals,
+    /// Distinguishes the lease from other leases of the same id.
+    incarnation: Incarnation,
+    state: watch::Receiver<KeyLeaseState>,
+    lost: CancellationToken,
+}
+
+/// Renewals of a key lease. They stop when this is dropped.
+#[derive(Debug)]
+struct Renewals {
     client: Client,
     id: LeaseId,
     number: u64,
-    state: watch::Receiver<KeyLeaseState>,
-    lost: CancellationToken,
+}
+
+impl Drop for Renewals {
+    fn drop(&mut self) {
+        self.client.driver().stop_keep_alive(self.id, self.number);
+    }
 }
 
 impl KeyLease {
     /// The id of the lease.
     pub fn id(&self) -> LeaseId {
-        self.id
+        self.renewals.id
     }
 
     /// For how long the lease certainly lasts, even if no server answers. Zero if it has ended.
@@ -178,22 +192,16 @@ impl KeyLease {
 
     /// Ends the lease at once, and removes all attached nodes.
     ///
-    /// The request names the lease by its id. A server never chooses an id twice. But if clients
-    /// choose ids, another client may have granted a lease with this id after this one was lost:
-    /// then this call ends that lease. So do not call it after [`KeyLease::on_lost`].
+    /// It never ends another lease, even if another client has granted one with the same id after
+    /// this one was lost.
     ///
     /// # Errors
     ///
-    /// [`WriteError`]. Refused if there is no lease with this id any more.
+    /// [`WriteError`]. Refused if this lease has ended.
     pub async fn revoke(self) -> Result<Written, WriteError> {
-        let timeout = self.client.driver().options.timeout;
-        self.client.driver().execute_write(Write::RevokeLease { id: self.id }, timeout).await
-    }
-}
-
-impl Drop for KeyLease {
-    fn drop(&mut self) {
-        self.client.driver().stop_keep_alive(self.id, self.number);
+        let driver = self.renewals.client.driver();
+        let revocation = Write::RevokeLease { id: self.id(), incarnation: Some(self.incarnation) };
+        driver.execute_write(revocation, driver.options.timeout).await
     }
 }
 
@@ -244,14 +252,14 @@ impl Client {
         lease: impl TryInto<LeaseRef, Error: Into<LeaseNameError>>,
     ) -> Result<KeyLease, LeaseError> {
         match given_lease(lease)? {
-            LeaseRef::Id(id) => self.keep_id_alive(id).await.map(|(lease, _)| lease),
+            LeaseRef::Id(id) => self.keep_id_alive(id).await,
             LeaseRef::Name(name) => {
                 let info = self.inspect_lease(name.clone().into(), None).await.map_err(LeaseError::Lookup)?;
                 let Some(LeaseInfo { id, incarnation, .. }) = info else {
                     return Err(LeaseError::NameNotFound { name });
                 };
                 match self.keep_id_alive(id).await {
-                    Ok((lease, kept)) if kept == incarnation => Ok(lease),
+                    Ok(lease) if lease.incarnation == incarnation => Ok(lease),
                     // The lease has ended since. Another may have the id by now.
                     Ok(_) | Err(LeaseError::NotFound { .. }) => Err(LeaseError::NameNotFound { name }),
                     Err(error) => Err(error),
@@ -260,17 +268,17 @@ impl Client {
         }
     }
 
-    /// Renews the lease that has this id. Returns its incarnation too.
-    async fn keep_id_alive(&self, id: LeaseId) -> Result<(KeyLease, Incarnation), LeaseError> {
+    /// Renews the lease that has this id.
+    async fn keep_id_alive(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
         let after = self.driver().options.timeout;
-        let (number, mut held, lost) = self.driver().start_keep_alive(id);
-        let mut lease = KeyLease { client: self.clone(), id, number, state: held.clone(), lost };
-        let answered = tokio::time::timeout(after, held.wait_for(|held| *held != KeyLeaseState::Asked)).await;
+        let (number, mut state, lost) = self.driver().start_keep_alive(id);
+        let renewals = Renewals { client: self.clone(), id, number };
+        let answered = tokio::time::timeout(after, state.wait_for(|state| *state != KeyLeaseState::Asked)).await;
         let is_closed = self.driver().closed.is_cancelled();
-        match answered.map(|held| held.map(|held| *held)) {
+        match answered.map(|state| state.map(|state| *state)) {
             Ok(Ok(KeyLeaseState::Until { incarnation, .. })) => {
-                lease.state.mark_unchanged();
-                Ok((lease, incarnation))
+                state.mark_unchanged();
+                Ok(KeyLease { renewals, incarnation, state, lost })
             }
             _ if is_closed => Err(LeaseError::Closed),
             Ok(_) => Err(LeaseError::NotFound { id }),
@@ -291,6 +299,10 @@ impl Client {
     /// # }
     /// ```
     ///
+    /// It ends the lease that has the id or the name when the request arrives at the leader. If
+    /// other clients may grant a lease with the same id or name, use [`KeyLease::revoke`], which
+    /// ends no lease but its own.
+    ///
     /// # Errors
     ///
     /// [`WriteError`]. Refused if there is no such lease.
@@ -299,7 +311,7 @@ impl Client {
         lease: impl TryInto<LeaseRef, Error: Into<LeaseNameError>>,
     ) -> Result<Written, WriteError> {
         let revocation = match given_lease(lease)? {
-            LeaseRef::Id(id) => Write::RevokeLease { id },
+            LeaseRef::Id(id) => Write::RevokeLease { id, incarnation: None },
             LeaseRef::Name(name) => Write::RevokeLeaseNamed { name },
         };
         self.write(revocation, None).await

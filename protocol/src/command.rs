@@ -234,6 +234,10 @@ pub enum Write {
     RevokeLease {
         /// The lease.
         id: LeaseId,
+        /// The incarnation, if the client knows it. If another lease has the id, the revocation is
+        /// refused. With `None`, it is for the lease that has the id when the request arrives at
+        /// the leader (S7b).
+        incarnation: Option<Incarnation>,
     },
     /// Like [`RevokeLease`](Write::RevokeLease), for the key lease that has this name when the
     /// request arrives at the leader (S7b).

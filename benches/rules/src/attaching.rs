@@ -51,7 +51,7 @@ pub(crate) fn measure(carried: u64, commit: Duration) -> Figures {
     });
     let mut figures: Figures = told.collect();
     figures.push(services(&mut leader, "there"));
-    leader.write(Write::RevokeLease { id: LeaseId(2) });
+    leader.write(Write::RevokeLease { id: LeaseId(2), incarnation: None });
     figures.push(services(&mut leader, "gone"));
     figures
 }

@@ -116,6 +116,10 @@ async fn who_keeps_a_lease_hears_once_that_another_has_revoked_it() {
     client.grant_lease(TTL).id(LeaseId(7)).await.unwrap();
     assert!(lease.on_lost().is_cancelled());
     assert_eq!(other.get("/a").await.unwrap(), None);
+    let refused = within(lease.revoke()).await.unwrap_err();
+    let not_found = Refusal::Write(WriteRefusal::LeaseNotFound { id });
+    assert!(matches!(refused, WriteError::Refused(refusal) if refusal == not_found));
+    assert!(client.lease(id).await.unwrap().is_some(), "a handle revokes no lease but its own");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

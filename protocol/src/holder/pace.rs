@@ -22,7 +22,11 @@ const APART_MIN: Duration = Duration::from_micros(12_500);
 /// When to renew one lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pace {
+    /// The term with which the lease was last renewed.
     pub(super) term: Duration,
+    /// The term that the last answer named. It is another one if the volume's term has changed, and
+    /// the lease lasts for longer than that answer promised.
+    present_term: Duration,
     /// When to send a request just to renew.
     pub(super) due: Instant,
     /// A renewal was sent, and got no answer yet, or only a very short promise.
@@ -35,7 +39,7 @@ impl Pace {
     /// The first renewal comes up to a quarter of a term early, at a different time for each
     /// client. So clients that start together do not renew together.
     pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
-        let mut pace = Self { term, due: Instant::ZERO, is_wanted: false };
+        let mut pace = Self { term, present_term: term, due: Instant::ZERO, is_wanted: false };
         let spread = (term / 4).saturating_mul(u32::from(spread_permille)) / 1000;
         pace.renewed(sent, span.saturating_sub(spread), term, now);
         pace
@@ -45,11 +49,24 @@ impl Pace {
     pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
         // After a promise of less than half of a term, renew again soon.
         let interval = span.saturating_sub(term / 2).max(span / 8);
-        self.term = term;
-        self.due = self.due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
+        // The next attempt was set by a longer term.
+        let due = if term < self.term { Instant::ZERO } else { self.due };
+        (self.term, self.present_term) = (term, term);
+        self.due = due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
         // A leader without a quorum promises less and less, up to the horizon. The lease then ends
         // before the client can ask again.
         self.is_wanted = self.due >= sent.after(span - span / 8);
+    }
+
+    /// Records a promise that ends before the lease does, which ends at `until`. If the term has
+    /// become shorter, the next attempt comes when half of the new term remains, and is repeated by
+    /// the new term. Otherwise the attempts go on as they were.
+    pub(super) fn promised_less(&mut self, until: Instant, term: Duration, now: Instant) {
+        self.present_term = term.min(self.term);
+        if self.present_term < self.term {
+            let earliest = now.after(self.part(RETRIES_PER_TERM_MAX));
+            self.due = self.due.min(until.before(self.present_term / 2).max(earliest));
+        }
     }
 
     /// Records that a renewal is sent for a lease that ends at `until`. Sets when to try again if
@@ -69,9 +86,9 @@ impl Pace {
         self.due = now.after(self.part(LOOKS_PER_TERM));
     }
 
-    /// The term divided by `per_term`, but at least [`APART_MIN`].
+    /// The present term divided by `per_term`, but at least [`APART_MIN`].
     fn part(&self, per_term: u32) -> Duration {
-        (self.term / per_term).max(APART_MIN)
+        (self.present_term / per_term).max(APART_MIN)
     }
 
     /// From this time on, any request renews the lease too: usually a third of a term after the
@@ -121,6 +138,34 @@ mod tests {
             assert!(pace.due > now, "{span:?} of {term:?}");
             pace.idle(now);
             assert!(pace.due > now, "{span:?} of {term:?}");
+        }
+    }
+
+    #[test]
+    fn shortened_term_is_tried_before_the_lease_ends() {
+        let seconds = Duration::from_secs;
+        let at = |secs| Instant::ZERO.after(seconds(secs));
+        let (old, new) = (seconds(3600), seconds(10));
+        for asked in [1900, 3500, 3595] {
+            let mut pace = Pace::new(at(0), old, old, 0, at(0));
+            let (mut now, mut until, mut attempts) = (at(asked), at(3600), 0);
+            while now < at(3700) {
+                pace.renewal_sent(until, now);
+                attempts += 1;
+                // Every third attempt is answered.
+                let promised = now.after(new);
+                match attempts % 3 {
+                    1 if promised < until => pace.promised_less(until, new, now),
+                    1 => {
+                        until = promised;
+                        pace.renewed(now, new, new, now);
+                    }
+                    _ => {}
+                }
+                assert!(pace.due < until, "asked at {asked} s: the lease ends at {until} before {}", pace.due);
+                now = pace.due;
+            }
+            assert!(attempts < 200, "{attempts} attempts");
         }
     }
 

@@ -48,6 +48,8 @@ impl Holder {
             lease.until = until;
             lease.has_expired = until <= now;
             lease.pace.renewed(sent, promise.span, promise.term, now);
+        } else {
+            lease.pace.promised_less(lease.until, promise.term, now);
         }
         let is_revived = was_late && until > now;
         let is_newer = promise.generation > lease.generation;

@@ -435,7 +435,7 @@ mod tests {
             revision: Revision(0),
             until: Instant::ZERO,
             stamp: Stamp::default(),
-            pace: Pace { term: Duration::ZERO, due: Instant::ZERO, is_wanted: false },
+            pace: Pace::new(Instant::ZERO, Duration::ZERO, Duration::ZERO, 0, Instant::ZERO),
             has_expired,
             unreported: None,
         };

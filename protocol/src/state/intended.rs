@@ -13,7 +13,6 @@ use super::State;
 use crate::{
     command::{Attach, IntendedLeases, LeaseKey, Write, WriteRefusal},
     id::{LeaseId, SessionId},
-    lease_name::LeaseName,
     path::NodePath,
     planted::Bug,
     transaction::Operation,
@@ -25,8 +24,7 @@ impl State {
     pub fn intended(&self, writer: SessionId, write: &Write) -> IntendedLeases {
         let leases = leases_named_by(write).into_iter().filter_map(|named| {
             let key = match named {
-                NamedLease::Revoked(key) => Some(key),
-                NamedLease::RevokedByName(name) => self.lease_named(name).map(LeaseKey::Key),
+                NamedLease::Revoked => self.revoked_lease(write).map(LeaseKey::Key),
                 NamedLease::Attached(path, attach) => self.named_lease(writer, path, attach),
             };
             key.and_then(|key| self.lease(&key)).map(|lease| lease.incarnation)
@@ -59,11 +57,14 @@ impl State {
         }
     }
 
-    /// The key lease that the write revokes. It need not exist. `None` if the write is no
-    /// revocation, or names a lease by a name that no lease has.
+    /// The key lease that the write revokes. `None` if the write is no revocation, or if no lease
+    /// has the id and the incarnation, or the name, that it names.
     pub fn revoked_lease(&self, write: &Write) -> Option<LeaseId> {
         match write {
-            Write::RevokeLease { id } => Some(*id),
+            Write::RevokeLease { id, incarnation } => {
+                let lease = self.lease(&LeaseKey::Key(*id))?;
+                incarnation.is_none_or(|incarnation| lease.incarnation == incarnation).then_some(*id)
+            }
             Write::RevokeLeaseNamed { name } => self.lease_named(name),
             _ => None,
         }
@@ -103,16 +104,15 @@ impl State {
 
 /// A lease that a write names.
 enum NamedLease<'a> {
-    Revoked(LeaseKey),
-    RevokedByName(&'a LeaseName),
+    /// [`State::revoked_lease`] finds it.
+    Revoked,
     /// Named by the node of a put or a lock request, and by the kind of attachment.
     Attached(&'a NodePath, &'a Attach),
 }
 
 fn leases_named_by<'a>(write: &'a Write) -> Vec<NamedLease<'a>> {
     match write {
-        Write::RevokeLease { id } => vec![NamedLease::Revoked(LeaseKey::Key(*id))],
-        Write::RevokeLeaseNamed { name } => vec![NamedLease::RevokedByName(name)],
+        Write::RevokeLease { .. } | Write::RevokeLeaseNamed { .. } => vec![NamedLease::Revoked],
         Write::Put { path, attach, .. } => vec![NamedLease::Attached(path, attach)],
         Write::Lock { path, .. } => vec![NamedLease::Attached(path, &Attach::Session)],
         Write::Transaction(transaction) => {
@@ -179,7 +179,7 @@ mod tests {
 
     /// Replaces everything that has a reusable name.
     fn replace(fixture: &mut Fixture, session: SessionId) {
-        fixture.write(session, Write::RevokeLease { id: ONE }).expect("revoked");
+        fixture.write(session, Write::RevokeLease { id: ONE, incarnation: None }).expect("revoked");
         fixture.write(session, grant()).expect("a new lease");
         fixture.write(session, Write::RemoveVolume { path: path("/v") }).expect("removed");
         fixture.write(session, create_volume("/v", 5)).expect("a new volume");
@@ -193,7 +193,7 @@ mod tests {
         let replaced = || WriteRefusal::VolumeReplaced { path: path("/v") };
         let settings = VolumeSettings::DEFAULT;
         let cases = [
-            (Write::RevokeLease { id: ONE }, no_lease()),
+            (Write::RevokeLease { id: ONE, incarnation: None }, no_lease()),
             (to("/x", Attach::Lease(ONE)), no_lease()),
             (to("/v/x", Attach::Session), no_volume_lease()),
             (lock("/v/x"), no_volume_lease()),
@@ -231,12 +231,28 @@ mod tests {
     fn lease_id_unused_at_arrival_intends_no_later_lease() {
         let mut fixture = Fixture::new();
         let session = fixture.open();
-        let revoke = fixture.command(session, Write::RevokeLease { id: ONE });
+        let revoke = fixture.command(session, Write::RevokeLease { id: ONE, incarnation: None });
         let remove = fixture.command(session, Write::RemoveVolume { path: path("/v") });
         fixture.write(session, grant()).expect("new");
         fixture.write(session, create_volume("/v", 5)).expect("new");
         assert_eq!(fixture.run(revoke), Outcome::Written(Err(WriteRefusal::LeaseNotFound { id: ONE })));
         assert_eq!(fixture.run(remove), Outcome::Written(Err(WriteRefusal::VolumeReplaced { path: path("/v") })));
+    }
+
+    #[test]
+    fn revocation_by_incarnation_spares_every_other_lease_of_the_id() {
+        let (mut fixture, session) = fixture();
+        let lease = fixture.state.lease(&LeaseKey::Key(ONE)).expect("granted").incarnation;
+        let revoke = Write::RevokeLease { id: ONE, incarnation: Some(lease) };
+        replace(&mut fixture, session);
+        let refusal = WriteRefusal::LeaseNotFound { id: ONE };
+        let intended = fixture.state.intended(session, &revoke);
+        assert_eq!((intended.leases, fixture.state.revoked_lease(&revoke)), (std::collections::BTreeSet::new(), None));
+        assert_eq!(fixture.write(session, revoke).expect_err("another lease"), refusal);
+        let present = fixture.state.lease(&LeaseKey::Key(ONE)).expect("still there").incarnation;
+        let revoke = Write::RevokeLease { id: ONE, incarnation: Some(present) };
+        fixture.write(session, revoke).expect("revoked");
+        assert!(fixture.state.lease(&LeaseKey::Key(ONE)).is_none());
     }
 
     #[test]

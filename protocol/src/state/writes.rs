@@ -72,7 +72,7 @@ impl State {
             {
                 Ok(Vec::new())
             }
-            Write::RevokeLease { id } => Err(WriteRefusal::LeaseNotFound { id: *id }),
+            Write::RevokeLease { id, .. } => Err(WriteRefusal::LeaseNotFound { id: *id }),
             Write::RevokeLeaseNamed { name } => Err(WriteRefusal::LeaseNameNotFound { name: name.clone() }),
             Write::Lock { path, mode, wait, .. } => {
                 self.check_lock_request(writer, path, (*mode, *wait), intended).map(|()| Vec::new())

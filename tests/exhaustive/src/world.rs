@@ -382,7 +382,7 @@ pub fn grant(ttl: u64) -> Write {
 
 /// Revokes [`LEASE`].
 pub fn revoke() -> Write {
-    Write::RevokeLease { id: LEASE }
+    Write::RevokeLease { id: LEASE, incarnation: None }
 }
 
 /// Writes a value, and attaches its node to [`LEASE`].

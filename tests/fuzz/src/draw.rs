@@ -196,7 +196,10 @@ impl<'a> Draw<'a> {
             }
             14 => match self.maybe(Self::lease_name) {
                 Some(name) => Write::RevokeLeaseNamed { name },
-                None => Write::RevokeLease { id: self.lease_id() },
+                None => Write::RevokeLease {
+                    id: self.lease_id(),
+                    incarnation: self.maybe(|draw| Incarnation(draw.number(12))),
+                },
             },
             0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition, attach: self.attach() },
             6 | 7 => Write::Delete { path: self.path(), recursive: self.below(2) == 1, condition },

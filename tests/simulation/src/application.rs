@@ -128,7 +128,7 @@ impl World {
             let id = self.rng.chance(200).then(|| LeaseId(self.rng.below(8)));
             return Write::GrantLease { id, name: None, ttl };
         }
-        Write::RevokeLease { id: *self.rng.pick(&self.leases) }
+        Write::RevokeLease { id: *self.rng.pick(&self.leases), incarnation: None }
     }
 
     /// The application starts or stops keep-alives of a key lease.

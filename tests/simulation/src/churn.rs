@@ -84,7 +84,10 @@ impl World {
             }
             Operation::Revoke => {
                 let id = self.some_lease();
-                self.write(place, Write::RevokeLease { id });
+                // A client that renews the lease means only that one, as a handle does.
+                let renewed = self.clients[place].shell.key_leases.until.get(&id);
+                let incarnation = renewed.map(|(incarnation, _)| *incarnation);
+                self.write(place, Write::RevokeLease { id, incarnation });
             }
             Operation::Keep => {
                 let id = self.some_lease();
@@ -275,7 +278,7 @@ impl World {
         let keep = KeyLeaseRenewal { id: LeaseId(0), incarnation: None };
         let lock = AwaitedLock { path: root.clone(), lock: LockId(0), known: LockStatus::Ended };
         let dropped = vec![ObjectSet::Subtree(root.clone()); DROPPED_SETS_MAX + 1];
-        let write = Write::RevokeLease { id: LeaseId(u64::MAX) };
+        let write = Write::RevokeLease { id: LeaseId(u64::MAX), incarnation: None };
         let (header, body) = match self.rng.below(7) {
             0 => (RequestHeader { renew: vec![renew; RENEWALS_MAX + 1], ..header }, Body::Close),
             1 => (RequestHeader { consents: vec![stamp; CONSENTS_MAX + 1], ..header }, Body::Close),

@@ -1,7 +1,10 @@
 //! Commits: what a quorum has is final, and each commit is judged.
 
 use leasehold_model::committed;
-use leasehold_protocol::command::{Outcome, Proposal, Write};
+use leasehold_protocol::{
+    command::{LeaseKey, Outcome, Proposal, Write},
+    id::{Incarnation, LeaseId},
+};
 
 use crate::{invariants, judges::Judge, raft::Payload, tally, world::World};
 
@@ -49,6 +52,25 @@ impl World {
         self.check_compared(proposal, &outcomes);
     }
 
+    /// A key lease was revoked. That does not ask the clients that renew it. If the request named
+    /// an incarnation, it did not end another one (S7b).
+    fn revoked(&mut self, id: LeaseId, named: Option<Incarnation>) {
+        let present = self.oracle.truth.lease(&LeaseKey::Key(id)).map(|lease| lease.incarnation);
+        for place in 0..self.clients.len() {
+            let now = self.client_clock(place);
+            let Some((renewed, until)) = self.clients[place].shell.key_leases.until.get(&id).copied() else { continue };
+            if named.is_none_or(|named| named == renewed) {
+                self.clients[place].shell.key_leases.until.remove(&id);
+            } else if present != Some(renewed) && now < until {
+                let what = format!("a revocation of {named:?} of lease {id} has ended {renewed}, which a client renews");
+                self.demand_of(place, Err(what));
+            }
+        }
+        if named.is_some() {
+            self.tally.add("key leases revoked by their incarnation");
+        }
+    }
+
     /// Examines the outcomes of an entry.
     fn outcomes(&mut self, proposal: &Proposal, outcomes: &[Outcome]) {
         for (command, outcome) in proposal.commands.iter().zip(outcomes) {
@@ -61,13 +83,9 @@ impl World {
                 self.demand_of(client, held);
             }
         }
-        // A revocation does not ask the clients that renew the lease, and a later lease of that
-        // name is another one.
         for (_, write, outcome) in committed::writes(proposal, outcomes) {
-            if let (Write::RevokeLease { id }, Outcome::Written(Ok(_))) = (write, outcome) {
-                for client in &mut self.clients {
-                    client.shell.key_leases.until.remove(id);
-                }
+            if let (Write::RevokeLease { id, incarnation }, Outcome::Written(Ok(_))) = (write, outcome) {
+                self.revoked(*id, *incarnation);
             }
         }
     }

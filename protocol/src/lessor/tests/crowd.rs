@@ -275,7 +275,7 @@ impl Crowd {
         self.write("attach", two, Write::Put { path: path("/quiet/c"), value, condition, attach });
         let leases = vec![KeyLeaseRenewal { id: LeaseId(u64::MAX), incarnation: None }];
         self.probe("keep alive a key lease", one, Body::KeepAlive { leases });
-        self.write("revoke", two, Write::RevokeLease { id: LeaseId(u64::MAX) });
+        self.write("revoke", two, Write::RevokeLease { id: LeaseId(u64::MAX), incarnation: None });
         let lock = |mode| Write::Lock { path: path("/quiet/a"), mode, wait: true, delay: Duration::ZERO };
         self.write("lock", one, lock(LockMode::Exclusive));
         let (lock, token) = self.lock_at("/quiet/a");

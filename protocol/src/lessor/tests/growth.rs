@@ -198,7 +198,7 @@ impl Churn {
             (16, _) => {
                 let all: Vec<LeaseId> = self.world.state.key_leases_after(None).map(|(id, _)| id).collect();
                 let place = self.draw.below(all.len().max(1) as u64) as usize;
-                Write::RevokeLease { id: all.get(place).copied().unwrap_or(LeaseId(1)) }
+                Write::RevokeLease { id: all.get(place).copied().unwrap_or(LeaseId(1)), incarnation: None }
             }
             (17..=19, None) => {
                 Write::Lock { path, mode, wait: self.draw.below(3) > 0, delay: MILLI * self.draw.below(3) as u32 }
@@ -332,7 +332,7 @@ impl Churn {
             let leases: Vec<LeaseId> = self.world.state.key_leases_after(None).map(|(id, _)| id).collect();
             for id in leases {
                 let (dropped, seen) = (Vec::new(), Stamp::default());
-                self.ask(session, Body::Write { write: Write::RevokeLease { id }, dropped, seen });
+                self.ask(session, Body::Write { write: Write::RevokeLease { id, incarnation: None }, dropped, seen });
             }
             self.commit();
         }

@@ -95,7 +95,7 @@ fn leases_beyond_what_can_be_renewed_are_refused_as_busy() {
     );
     world.commit();
     // Each that ends makes room.
-    world.write(session, Write::RevokeLease { id: LeaseId(1) });
+    world.write(session, Write::RevokeLease { id: LeaseId(1), incarnation: None });
     world.commit();
     world.acquire(session, None);
     // A lease that replaces another needs nothing more.

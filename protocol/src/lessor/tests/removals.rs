@@ -235,7 +235,7 @@ fn revocation_waits_for_consents_and_removes_all_nodes() {
     let mut world = World::new();
     let session = world.lease(&["/a", "/b"]);
     let (holder, _) = world.holder(&data("/b"));
-    let effects = world.write(session, Write::RevokeLease { id: ONE });
+    let effects = world.write(session, Write::RevokeLease { id: ONE, incarnation: None });
     let [recall] = recalls(&effects).try_into().expect("one holder");
     let recall: Recall = recall;
     world.commit();
@@ -348,7 +348,7 @@ fn reused_lease_id_is_not_renewed_for_earlier_incarnation() {
     let mut world = World::new();
     let session = world.lease(&[]);
     let first = world.state.lease(&LeaseKey::Key(ONE)).expect("granted").incarnation;
-    world.write(session, Write::RevokeLease { id: ONE });
+    world.write(session, Write::RevokeLease { id: ONE, incarnation: None });
     world.commit();
     world.lease(&[]);
     let intended = KeyLeaseRenewal { id: ONE, incarnation: Some(first) };

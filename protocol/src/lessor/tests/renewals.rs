@@ -187,7 +187,7 @@ fn renewal_limited_by_an_unanswered_recall_is_answered_at_once() {
 fn lease_ended_before_the_tick_is_not_promised() {
     let (mut world, session, _) = World::half_a_term_old();
     world.keep_key(session);
-    world.write(session, Write::RevokeLease { id: ONE });
+    world.write(session, Write::RevokeLease { id: ONE, incarnation: None });
     let answered = replies(&world.pass(2 * TICK));
     let promises: Vec<_> =
         answered.iter().filter(|response| matches!(response.result, Ok(Answer::KeptAlive(_)))).collect();

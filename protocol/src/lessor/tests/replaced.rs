@@ -15,7 +15,7 @@ const ONE: LeaseId = LeaseId(9);
 const TTL: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(60);
 const GONE: WriteRefusal = WriteRefusal::LeaseNotFound { id: ONE };
-const REVOKE: Write = Write::RevokeLease { id: ONE };
+const REVOKE: Write = Write::RevokeLease { id: ONE, incarnation: None };
 
 fn attached(text: &str, attach: Attach) -> Write {
     Write::Put { path: path(text), value: Bytes::from_static(b"v"), condition: Condition::Any, attach }

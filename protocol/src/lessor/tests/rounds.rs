@@ -324,7 +324,7 @@ fn asked_of_copies(copies: usize, sets_max: usize) -> Vec<ObjectSet> {
     let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
     let (holder, _) = world.holder(&data("/s/plain"));
     (0..copies).for_each(|number| drop(world.read(holder, data(&nodes[number]))));
-    let recalled = recalls(&world.write(session, Write::RevokeLease { id: LeaseId(9) }));
+    let recalled = recalls(&world.write(session, Write::RevokeLease { id: LeaseId(9), incarnation: None }));
     recalled.into_iter().flat_map(|recall| recall.sets).collect()
 }
 

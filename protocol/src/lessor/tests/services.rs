@@ -153,7 +153,7 @@ fn services_list_has_removal_reasons_and_returned_services() {
         world.commit();
     }
     let left = world.state.revision().0 - 1;
-    world.write(session, Write::RevokeLease { id: KEY });
+    world.write(session, Write::RevokeLease { id: KEY, incarnation: None });
     world.commit();
     let revoked = world.state.revision();
     world.registers("/s/c");
@@ -312,7 +312,7 @@ fn unreclaimed_nodes_count_as_examined_and_are_not_listed() {
     let (mut world, session) = with_a_lease();
     let count = 3 * LessorBounds::DEFAULT.rows_max;
     (0..count).for_each(|number| world.attaches(session, &format!("/s/{number:05}"), Attach::Lease(KEY)));
-    world.write(session, Write::RevokeLease { id: KEY });
+    world.write(session, Write::RevokeLease { id: KEY, incarnation: None });
     answer(&world.commit());
     let top = path("/s");
     let places: Vec<bool> = world.state.nodes_and_tombstones_in(&top, None).map(|(_, node)| node.is_some()).collect();

@@ -145,7 +145,7 @@ fn footprint_too_long_for_a_command_becomes_one_subtree() {
         world.ask_unchecked(session, 3 + number, write_body(put));
         world.longest_proposal();
     }
-    world.ask_unchecked(session, 515, write_body(Write::RevokeLease { id: LeaseId(9) }));
+    world.ask_unchecked(session, 515, write_body(Write::RevokeLease { id: LeaseId(9), incarnation: None }));
     let proposal = world.lessor.take_proposal(world.now).expect("the revocation");
     let [Command::Write { consented, .. }] = proposal.commands.as_slice() else { panic!("{proposal:?}") };
     assert_eq!(consented.len(), 512);

@@ -207,7 +207,7 @@ fn removal_waits_for_lease_of_holder_in_covering_volume() {
         world.acquire_at(holder, volume);
         assert!(world.read(holder, data(object)).grant.is_some());
     }
-    world.write(writer, Write::RevokeLease { id: lease });
+    world.write(writer, Write::RevokeLease { id: lease, incarnation: None });
     world.pass(second * 5);
     assert!(world.state.node(&path("/covered/1")).is_some(), "the holder may read its copy for another 5 s");
     world.pass(second * 6);

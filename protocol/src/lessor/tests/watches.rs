@@ -291,7 +291,7 @@ fn page_scan_limit_counts_orphans_not_yet_purged() {
     (0..LessorBounds::DEFAULT.scan_max / 8 * 9)
         .for_each(|number| world.attaches(session, &name(number), Attach::Lease(KEY)));
     world.put_and_tell(session, "/s/last");
-    world.write(session, Write::RevokeLease { id: KEY });
+    world.write(session, Write::RevokeLease { id: KEY, incarnation: None });
     answer(&world.commit());
     let places = world.state.nodes_and_tombstones_in(&path("/s"), None).count();
     assert!(places > LessorBounds::DEFAULT.scan_max, "most nodes are not reclaimed yet: {places}");

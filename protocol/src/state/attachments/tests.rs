@@ -30,7 +30,7 @@ fn grant(id: LeaseId) -> Write {
 }
 
 fn revoke(id: LeaseId) -> Write {
-    Write::RevokeLease { id }
+    Write::RevokeLease { id, incarnation: None }
 }
 
 /// A state with both leases.

@@ -61,7 +61,7 @@ fn subtree_change_is_found_in_inner_volumes() {
         fixture.write(session, attached(&format!("{list}/{place}"), Attach::Lease(LeaseId(1)))).expect("granted");
     }
     let before = fixture.state.revision();
-    fixture.write(session, Write::RevokeLease { id: LeaseId(1) }).expect("granted");
+    fixture.write(session, Write::RevokeLease { id: LeaseId(1), incarnation: None }).expect("granted");
     let volume = path("/v");
     let changed = fixture.state.changed_in_volume(&volume, before).expect("known");
     assert_eq!(changed.collect::<Vec<_>>(), [&subtree("/")], "many nodes are named by their subtree");
@@ -178,7 +178,7 @@ fn attached_nodes_are_removed_by_one_change_with_reason() {
         fixture.write(session, attached(at, Attach::Lease(LeaseId(id)))).expect("granted");
     }
     fixture.write(session, attached("/s", Attach::Session)).expect("acquired");
-    fixture.write(session, Write::RevokeLease { id: LeaseId(1) }).expect("granted");
+    fixture.write(session, Write::RevokeLease { id: LeaseId(1), incarnation: None }).expect("granted");
     assert_eq!(removal(&fixture, 4), ["/y Revoked", "/x Revoked"]);
     let key = LeaseKey::Key(LeaseId(2));
     let lease = fixture.state.lease(&key).expect("granted").clone();

@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(fixture.write(session, put_by_name("/a")), none());
         assert!(fixture.state.node(&path("/a")).is_none());
         fixture.write(session, grant_named(Some(TAKEN))).expect("free after a revocation by name");
-        fixture.write(session, Write::RevokeLease { id: TAKEN }).expect("revoked");
+        fixture.write(session, Write::RevokeLease { id: TAKEN, incarnation: None }).expect("revoked");
         fixture.write(session, grant_named(Some(TAKEN))).expect("free after a revocation by id");
         let lease = LeaseKey::Key(TAKEN);
         let LeaseRecord { incarnation, horizon, .. } = *fixture.state.lease(&lease).expect("a lease");

@@ -232,7 +232,7 @@ fn ended_lease_makes_room_when_its_nodes_are_purged() {
 
     fixture.write(session, grant()).expect("ended");
     fixture.write(session, attached("/v/y")).expect("the last room");
-    fixture.write(session, Write::RevokeLease { id: lease }).expect("granted");
+    fixture.write(session, Write::RevokeLease { id: lease, incarnation: None }).expect("granted");
     assert_eq!(used(&fixture, "/v").0, 3);
 }
 

@@ -45,7 +45,7 @@ pub(super) fn random_write(random: &mut Random, state: &State) -> Write {
             Write::GrantLease { id, name, ttl: Duration::from_millis(200 + random.below(9000)) }
         }
         18 if random.one_in(3) => Write::RevokeLeaseNamed { name: random_name(random) },
-        18 => Write::RevokeLease { id: LeaseId(random.below(3)) },
+        18 => Write::RevokeLease { id: LeaseId(random.below(3)), incarnation: None },
         0..=8 => Write::Put { path, value: Value::from(vec![0; random.below(5) as usize]), condition, attach },
         9..=12 => Write::Delete { path, recursive: random.one_in(2), condition },
         13 | 14 => {

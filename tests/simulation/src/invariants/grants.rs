@@ -25,7 +25,7 @@ impl Grants {
             let Outcome::Written(Ok(written)) = outcome else { continue };
             match (write, written.lease) {
                 (Write::GrantLease { .. }, Some(granted)) => last.insert(granted.id, key),
-                (Write::RevokeLease { id }, _) => last.remove(id),
+                (Write::RevokeLease { id, .. }, _) => last.remove(id),
                 _ => None,
             };
         }

@@ -10,7 +10,7 @@ fn asked_for_many_nodes(expected: &[&str], configure: impl FnOnce(&mut LessorCon
     let session = world.lease(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
     let (holder, _) = world.holder(&data("/0"));
     world.read(holder, data("/1"));
-    let recall = recalls(&world.write(session, Write::RevokeLease { id: ONE })).remove(0);
+    let recall = recalls(&world.write(session, Write::RevokeLease { id: ONE, incarnation: None })).remove(0);
     for node in expected {
         assert!(recall.sets.iter().any(|set| set.contains(&data(node))), "{node}: {:?}", recall.sets);
     }
@@ -77,7 +77,7 @@ fn node_with_pending_purge_is_not_revived() {
     let holder = world.session();
     acquire(&mut world, holder, None);
     world.read(holder, data("/s/a")).grant.expect("the write is not refused");
-    world.write(session, Write::RevokeLease { id: ONE });
+    world.write(session, Write::RevokeLease { id: ONE, incarnation: None });
     assert_eq!(world.lessor.writes.iter().flat_map(|(_, write)| write.waits.keys()).collect::<Vec<_>>(), [&holder]);
     let valid_at =
         LastValid { incarnation: grant.incarnation, generation: VolumeGeneration(grant.generation.0), revision };
