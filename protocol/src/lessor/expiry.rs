@@ -144,9 +144,9 @@ impl Lessor {
 }
 
 /// The wait beyond a lease's end (T3). For a volume lease it is the greatest margin that its volume
-/// has had since the grant, or more if the drift allowance was raised since. It covers the volume's
-/// longest term: if the term adapts, a promise may have been made under a longer term than that of
-/// the last renewal.
+/// has had since the grant, or more if the drift allowance was raised since. It covers the longest
+/// term that the volume has had since the grant: a promise may have been made under a longer term
+/// than that of the last renewal.
 ///
 /// A key lease has no volume with a margin. Its margin is how far two clocks can drift apart over a
 /// term and a tick, plus [`KEY_MARGIN_MIN`].
@@ -154,10 +154,7 @@ pub(super) fn margin(key: &LeaseKey, lease: &LeaseRecord, state: &State, drift: 
     let tick = state.tick();
     match key {
         LeaseKey::Key(_) => key_lease_margin(lease.term(), tick, drift),
-        LeaseKey::Volume(_, top) => {
-            let longest = state.volume(top).map_or(Duration::ZERO, |volume| volume.settings.longest_term());
-            lease.margin().max(margin_of_drift(lease.term().max(longest), tick, drift))
-        }
+        LeaseKey::Volume(..) => lease.margin().max(margin_of_drift(lease.longest_term(), tick, drift)),
         LeaseKey::Session(_) | LeaseKey::LockDelay(_) => lease.margin(),
     }
 }

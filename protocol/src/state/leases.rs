@@ -20,6 +20,7 @@ use crate::{
     lease_name::LeaseName,
     path::NodePath,
     time::{ClusterTime, Span},
+    volume::VolumeSettings,
     work::CountVisits,
 };
 
@@ -32,6 +33,7 @@ pub struct LeaseRecord {
     /// No promise goes beyond this time. Never moves backwards.
     pub horizon: ClusterTime,
     margin: Span,
+    longest_term: Span,
     /// The last change that attached a node to the lease. 0 if there is none.
     pub attached_at: Revision,
     /// The name of a key lease, if its client gave it one. It never changes.
@@ -50,6 +52,12 @@ impl LeaseRecord {
     /// follows from the TTL and the cluster's drift allowance.
     pub fn margin(&self) -> Duration {
         self.margin.duration()
+    }
+
+    /// The longest term that its volume's settings have allowed since the grant. A promise of so
+    /// long may still hold (T3). For other leases it is their term.
+    pub fn longest_term(&self) -> Duration {
+        self.longest_term.duration()
     }
 }
 
@@ -92,13 +100,15 @@ impl State {
     }
 
     /// After a change of the volume's settings, gives each lease on it the greater of the old and
-    /// the new margin.
-    pub(super) fn widen_margins(&mut self, top: &NodePath, margin: Duration, touched: &mut Touched) {
-        let margin = Span::from(margin);
+    /// the new margin, and of the old and the new longest term.
+    pub(super) fn widen_margins(&mut self, top: &NodePath, settings: &VolumeSettings, touched: &mut Touched) {
+        let (margin, longest_term) = (Span::from(settings.skew_margin()), Span::from(settings.longest_term()));
         for session in self.lease_holders_on(top).collect::<Vec<_>>() {
             let key = LeaseKey::Volume(session, top.clone());
-            if let Some(lease) = self.leases.get_mut(&key).filter(|lease| lease.margin < margin) {
-                lease.margin = margin;
+            let Some(lease) = self.leases.get_mut(&key) else { continue };
+            let greatest = (lease.margin.max(margin), lease.longest_term.max(longest_term));
+            if (lease.margin, lease.longest_term) != greatest {
+                (lease.margin, lease.longest_term) = greatest;
                 touched.insert(RowKey::Lease(key));
             }
         }
@@ -108,13 +118,23 @@ impl State {
     pub(super) fn grant_lease(&mut self, key: LeaseKey, term: Duration, touched: &mut Touched) -> LeaseRecord {
         let incarnation = self.meta.next_incarnation;
         self.meta.next_incarnation = incarnation.next();
-        let margin = match &key {
-            LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => Duration::ZERO,
-            LeaseKey::Volume(_, top) => self.volume_of(top).1.settings.skew_margin(),
+        let (margin, longest_term) = match &key {
+            LeaseKey::Session(_) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => (Duration::ZERO, term),
+            LeaseKey::Volume(_, top) => {
+                let settings = &self.volume_of(top).1.settings;
+                (settings.skew_margin(), settings.longest_term())
+            }
         };
         let horizon = self.horizon_from_now(term);
-        let (term, margin) = (Span::from(term), Span::from(margin));
-        let lease = LeaseRecord { incarnation, term, horizon, margin, attached_at: Revision(0), name: None };
+        let lease = LeaseRecord {
+            incarnation,
+            term: term.into(),
+            horizon,
+            margin: margin.into(),
+            longest_term: longest_term.into(),
+            attached_at: Revision(0),
+            name: None,
+        };
         touched.insert(RowKey::Lease(key.clone()));
         self.note_volume_lease(&key);
         self.leases.insert(key, lease.clone());
@@ -250,7 +270,6 @@ mod tests {
         command::{Command, Write},
         id::VolumeGeneration,
         lock::LockMode,
-        volume::VolumeSettings,
     };
 
     fn on_volume(session: SessionId, top: &str) -> LeaseKey {
@@ -297,6 +316,7 @@ mod tests {
             term: Duration::from_secs(10).into(),
             horizon: millis(110_250),
             margin: VolumeSettings::DEFAULT.skew_margin().into(),
+            longest_term: VolumeSettings::DEFAULT.longest_term().into(),
             attached_at: Revision(0),
             name: None,
         };
@@ -418,6 +438,7 @@ mod tests {
             term: Duration::from_secs(30).into(),
             horizon: millis(35_250),
             margin: Duration::from_secs(1).into(),
+            longest_term: Duration::from_secs(30).into(),
             attached_at: Revision(0),
             name: None,
         };
@@ -487,5 +508,26 @@ mod tests {
         fixture.acquire(session, "/");
         assert_eq!(margin(&fixture), small);
         assert_eq!(margin_of(&fixture, &LeaseKey::Session(session)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lease_keeps_the_longest_term_that_its_volume_had() {
+        let mut fixture = Fixture::new();
+        let session = fixture.open();
+        let key = on_volume(session, "/");
+        let longest = |fixture: &Fixture| fixture.state.lease(&key).expect("a lease").longest_term();
+        fixture.acquire(session, "/");
+        assert_eq!(longest(&fixture), VolumeSettings::DEFAULT.longest_term());
+        let set = |settings| Write::SetVolume { path: path("/"), settings };
+        let long = Duration::from_secs(30);
+        fixture.write(session, set(settings(long))).expect("a volume");
+        assert_eq!(longest(&fixture), long, "a renewal may promise so much now");
+        fixture.write(session, set(VolumeSettings::DEFAULT)).expect("a volume");
+        fixture.time = seconds(1);
+        let renewal = renewal(&fixture, &key, seconds(1));
+        tick(&mut fixture, vec![renewal]);
+        assert_eq!(longest(&fixture), long, "a promise of 30 s has not ended");
+        fixture.acquire(session, "/");
+        assert_eq!(longest(&fixture), VolumeSettings::DEFAULT.longest_term());
     }
 }

@@ -257,7 +257,7 @@ impl State {
             }
             Write::SetVolume { path, settings } => {
                 self.set_volume(path, Some(*settings), revision, touched);
-                self.widen_margins(path, settings.skew_margin(), touched);
+                self.widen_margins(path, settings, touched);
             }
             Write::RemoveVolume { path } => {
                 self.set_volume(path, None, revision, touched);

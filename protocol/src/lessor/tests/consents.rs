@@ -1,7 +1,7 @@
 //! Writes, and the consents that they wait for (S2).
 
 use super::*;
-use crate::{lessor::recalls::RECALL_RESEND_INTERVAL, message::Return, time::DriftAllowance};
+use crate::{lessor::recalls::RECALL_RESEND_INTERVAL, message::Return, time::DriftAllowance, volume::Tracking};
 
 #[test]
 fn write_waits_for_its_consents() {
@@ -62,6 +62,33 @@ fn raised_drift_allowance_outweighs_the_margin() {
     assert_eq!(replies(&world.pass(TERM + apart)), [], "the holder's clock may be slow, and this one fast");
     let effects = world.pass(2 * clock::STEP_EVERY);
     assert!(matches!(answer(&effects), Answer::Written { .. }));
+}
+
+/// The settings get a shorter term, while a promise of the long one holds.
+#[test]
+fn raised_drift_allowance_covers_the_longest_term_since_the_grant() {
+    let mut world = World::new();
+    let (holder, writer) = (world.session(), world.session());
+    let long = TERM * 6;
+    let with = |term| {
+        let drift = DriftAllowance::DEFAULT;
+        let settings = VolumeSettings::new(term, term, Duration::from_millis(1100), Tracking::Objects, drift);
+        Write::SetVolume { path: NodePath::root(), settings: settings.expect("within bounds") }
+    };
+    world.write(writer, with(long));
+    world.commit();
+    world.acquire(holder, None);
+    let drift = DriftAllowance::from_ppm(50_000).expect("within bounds");
+    world.lessor.config.drift = drift;
+    world.write(writer, with(TERM));
+    world.commit();
+    assert_eq!(world.state.volume(&NodePath::root()).expect("the root").settings.longest_term(), TERM);
+    let apart = drift.over(long + world.state.tick()) * 2;
+    let exists = |world: &World| world.state.lease(&LeaseKey::Volume(holder, NodePath::root())).is_some();
+    world.pass(long + apart);
+    assert!(exists(&world), "the client's clock may be slow, and this one fast");
+    world.pass(Duration::from_secs(1));
+    assert!(!exists(&world));
 }
 
 /// The answer to a renewal is lost. The holder counts on less than it was promised, and the leader
