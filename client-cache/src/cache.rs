@@ -243,6 +243,12 @@ impl Cache {
         (copy.content.is_of(&object.path) && copy.content.stamp() == Some(stamp)).then(|| copy.content.clone())
     }
 
+    /// Whether the copy of the object served a read since it was installed.
+    pub(crate) fn was_read(&self, object: &Object) -> bool {
+        let copy = self.of(object.kind).get(&object.path.code());
+        copy.is_some_and(|copy| copy.content.is_of(&object.path) && copy.content.was_read())
+    }
+
     /// Removes a copy: from now on no read is served from it. The caller must notify the policy.
     pub(crate) fn remove(&self, object: &Object, cause: MissCause) {
         let is_of = |_: &u64, copy: &CopySlot| copy.content.is_of(&object.path);

@@ -351,6 +351,12 @@ impl Driver {
                     step.follow.push_back(HolderInput::Evicted { object, stamp: validity.stamp });
                 }
             }
+            HolderEffect::SelectRead(mut objects) => {
+                objects.retain(|object| self.cache.was_read(object));
+                if !objects.is_empty() {
+                    step.follow.push_back(HolderInput::ReadNext(objects));
+                }
+            }
             HolderEffect::Drop(objects) => {
                 objects.iter().for_each(|object| self.cache.remove(object, step.drop_cause));
                 core.forgotten.extend(objects);

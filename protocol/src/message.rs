@@ -151,6 +151,18 @@ pub enum Body {
         /// As in [`Body::Read`].
         lease: LeaseRequest,
     },
+    /// A read of the value that the pending writes of the object leave, for the client's cache. Sent
+    /// after a recall that [offers](Recall::updates) it. The server answers as to [`Body::Read`],
+    /// when no write of the object is pending. If the object is under a write lease by then, the
+    /// answer is [`Answer::ReadBlocked`], and the write lease is not recalled. Lost: the next read of
+    /// the application asks by itself. Twice: the server refuses the earlier request with
+    /// [`Refusal::Retry`].
+    ReadNext {
+        /// The object.
+        object: Object,
+        /// As in [`Body::Read`].
+        lease: LeaseRequest,
+    },
     /// A write (S2, S9).
     Write {
         /// The change.
@@ -216,7 +228,8 @@ pub enum Body {
 impl Body {
     /// Whether the server answers without waiting for other clients. A write may wait for leases, a
     /// watch for writes, and an [`AwaitLocks`](Self::AwaitLocks) for other locks. A list and an
-    /// [`AwaitRead`](Self::AwaitRead) may wait for flushes.
+    /// [`AwaitRead`](Self::AwaitRead) may wait for flushes, and a [`ReadNext`](Self::ReadNext) for
+    /// writes.
     pub fn is_nonblocking(&self) -> bool {
         !matches!(
             self,
@@ -224,6 +237,7 @@ impl Body {
                 | Self::Watch { .. }
                 | Self::AwaitLocks { .. }
                 | Self::AwaitRead { .. }
+                | Self::ReadNext { .. }
                 | Self::List { .. }
         )
     }
@@ -305,7 +319,7 @@ pub enum Answer {
     Heartbeat(ClockAnswer),
     /// To [`Body::Acquire`].
     Acquired(AcquiredVolume),
-    /// To [`Body::Read`] and [`Body::AwaitRead`].
+    /// To [`Body::Read`], [`Body::AwaitRead`] and [`Body::ReadNext`].
     Read(ReadAnswer),
     /// To [`Body::Read`]: another session has the data under a write lease, and the leader has
     /// recalled it (like NFSv4's `NFS4ERR_DELAY`). The client continues with [`Body::AwaitRead`],

@@ -46,6 +46,8 @@ bounds! {
     /// As above.
     BlockedReads: "blocked_reads_max",
     /// As above.
+    NextReadsWaiting: "next_reads_max",
+    /// As above.
     TickBytes: "tick_bytes_max",
     /// As above.
     RenewalsPerSecond: "renewals_per_second_max",
@@ -117,6 +119,8 @@ bounds! {
     ReturnsWaiting: "returns_waiting_max",
     /// As above.
     DelayedConsents: "delayed_consents_max",
+    /// As above.
+    NextReads: "HolderBounds::next_reads_max",
     /// As above.
     WritesOut: "writes_out_max",
     /// As above.

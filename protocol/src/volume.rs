@@ -200,7 +200,7 @@ impl VolumeSettings {
         let (least, most) = match self.object_term {
             ObjectTerm::Zero => return Ok(()),
             ObjectTerm::Fixed(term) => (term, term),
-            ObjectTerm::Infinite if self.on_write == OnWrite::Recall => return Ok(()),
+            ObjectTerm::Infinite if self.on_write.recalls() => return Ok(()),
             ObjectTerm::Infinite => (Duration::MAX, Duration::MAX),
             ObjectTerm::Adaptive { least, most, percent } => {
                 if percent == 0 || percent > 100 {
@@ -212,7 +212,7 @@ impl VolumeSettings {
                 (least, most)
             }
         };
-        if self.on_write == OnWrite::Wait {
+        if !self.on_write.recalls() {
             if most > Self::WAITED_TERM_MAX {
                 reached(Bound::WaitedTermMax);
             }

@@ -131,6 +131,8 @@ enum OnWriteName {
     Recall,
     /// Send nothing, and wait until the leases have ended
     Wait,
+    /// Recall, and give holders that read their copy the new value with a new lease
+    Update,
 }
 
 /// [`GrantPolicy`] on the command line.
@@ -225,6 +227,7 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
         let on_write = match volume.on_write {
             OnWriteName::Recall => "recall",
             OnWriteName::Wait => "wait",
+            OnWriteName::Update => "update",
         };
         let grants = match volume.settings.grants() {
             GrantPolicy::All => "all".to_owned(),
@@ -282,6 +285,7 @@ impl From<VolumeInfo> for VolumeAnswer {
             on_write: match settings.on_write() {
                 OnWrite::Recall => OnWriteName::Recall,
                 OnWrite::Wait => OnWriteName::Wait,
+                OnWrite::Update => OnWriteName::Update,
             },
             grants,
             first_term_ms: first.map(duration::millis),
@@ -376,6 +380,7 @@ impl VolumeChangeArgs {
         let on_write = self.on_write.map_or(base.on_write(), |on_write| match on_write {
             OnWriteName::Recall => OnWrite::Recall,
             OnWriteName::Wait => OnWrite::Wait,
+            OnWriteName::Update => OnWrite::Update,
         });
         let grants = self.grants(base.grants())?;
         let (term, margin) = (self.term.unwrap_or(base.term()), self.skew_margin.unwrap_or(base.skew_margin()));

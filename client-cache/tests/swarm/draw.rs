@@ -229,7 +229,11 @@ impl Draw {
             2 => ObjectTerm::Adaptive { percent: ObjectTerm::ADAPTIVE_PERCENT, least: term, most: 10 * term },
             _ => settings.object_term(),
         };
-        let on_write = if self.chance(6) { OnWrite::Wait } else { OnWrite::Recall };
+        let on_write = match self.rng.random_range(0..6_u8) {
+            0 => OnWrite::Wait,
+            1 => OnWrite::Update,
+            _ => OnWrite::Recall,
+        };
         let grants = match self.rng.random_range(0..6_u8) {
             0 => GrantPolicy::OnRequest,
             1 => GrantPolicy::Returning { first: second },

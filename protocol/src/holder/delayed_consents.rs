@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use super::{Holder, volume_leases::KnownVolume};
 use crate::{
     id::{Epoch, Stamp},
+    message::Recall,
     object::{Object, ObjectSet},
     reached::{Bound, reached},
     time::Instant,
@@ -34,6 +35,8 @@ const NEARLY: u32 = 8;
 struct DelayedConsent {
     objects: Vec<Object>,
     due: Instant,
+    /// The recall offers the next values.
+    updates: bool,
 }
 
 /// The recalls to which the holder has not consented yet, because it still uses copies.
@@ -61,7 +64,8 @@ impl DelayedConsents {
 impl Holder {
     /// Delays the consent to a recall, if the client may do so and has a usable copy. The recalled
     /// copies stay in use. Returns whether it does.
-    pub(super) fn delay_consent(&mut self, stamp: Stamp, sets: &[ObjectSet], now: Instant) -> bool {
+    pub(super) fn delay_consent(&mut self, recall: &Recall, now: Instant) -> bool {
+        let Recall { stamp, ref sets, updates, .. } = *recall;
         if self.config.consent_delay.is_zero() {
             return false;
         }
@@ -82,7 +86,7 @@ impl Holder {
         for set in sets {
             self.recalls.remember(set, stamp, self.in_flight.next());
         }
-        self.delayed_consents.by_stamp.insert(stamp, DelayedConsent { objects, due });
+        self.delayed_consents.by_stamp.insert(stamp, DelayedConsent { objects, due, updates });
         true
     }
 
@@ -144,7 +148,11 @@ impl Holder {
             has_consented = true;
             for stamp in due {
                 let Some(delayed) = self.delayed_consents.by_stamp.remove(&stamp) else { continue };
-                self.overtake(&sets_of(delayed.objects), stamp);
+                let sets = sets_of(delayed.objects);
+                if delayed.updates {
+                    self.select_read(&sets);
+                }
+                self.overtake(&sets, stamp);
                 self.piggyback.consent(stamp);
             }
         }

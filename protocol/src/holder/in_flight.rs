@@ -33,6 +33,8 @@ pub(super) enum Purpose {
     /// Send a part of the volume's holder report.
     HolderReport(NodePath),
     Read(Object),
+    /// Ask for the value that the pending writes leave.
+    ReadNext(Object),
     Write(WriteId),
     /// Ask for the next changes of a watch.
     Watch(WatchId),
@@ -41,7 +43,7 @@ pub(super) enum Purpose {
 impl Purpose {
     /// Whether the answer may grant an object lease, which a recall can overtake (S4).
     fn may_grant(&self) -> bool {
-        matches!(self, Self::Acquire(_) | Self::Read(_) | Self::Write(_))
+        matches!(self, Self::Acquire(_) | Self::Read(_) | Self::ReadNext(_) | Self::Write(_))
     }
 }
 

@@ -137,6 +137,9 @@ pub enum HolderInput {
     },
     /// A recall has arrived.
     Recalled(Recall),
+    /// Those of the copies in [`HolderEffect::SelectRead`](super::HolderEffect::SelectRead) that
+    /// served a read: ask for their next values.
+    ReadNext(Vec<Object>),
     /// The cache has evicted a copy, or finds that it does not have the copy.
     Evicted {
         /// The object of the copy.

@@ -46,6 +46,7 @@ mod in_flight;
 mod input;
 mod key_leases;
 mod locks;
+mod next_reads;
 mod object_leases;
 mod own_write_lease;
 mod pace;
@@ -81,6 +82,7 @@ use self::{
     in_flight::RequestsInFlight,
     key_leases::OwnKeyLeases,
     locks::OwnLocks,
+    next_reads::OwnNextReads,
     reads::Reads,
     recalls::RecallMemory,
     requests::Piggyback,
@@ -132,6 +134,7 @@ pub struct Holder {
     watches: OwnWatches,
     drift: DriftSupervision,
     delayed_consents: DelayedConsents,
+    next_reads: OwnNextReads,
     /// Effects of the current step. Empty between steps.
     effects: Vec<HolderEffect>,
 }
@@ -163,6 +166,7 @@ impl Holder {
             watches: OwnWatches::default(),
             drift: DriftSupervision::default(),
             delayed_consents: DelayedConsents::default(),
+            next_reads: OwnNextReads::default(),
             effects: Vec::new(),
             config,
         }
@@ -192,6 +196,7 @@ impl Holder {
             HolderInput::Answered { send_id, response } => self.answered(send_id, response, now),
             HolderInput::Recalled(recall) => self.recalled(&recall, now),
             HolderInput::Evicted { object, stamp } => self.evicted(object, stamp, now),
+            HolderInput::ReadNext(objects) => self.read_next(objects, now),
             HolderInput::Timeout { .. } => self.timed_out(now),
             HolderInput::Probe => self.probe(now),
             HolderInput::Close => self.close(now),

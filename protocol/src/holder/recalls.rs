@@ -161,8 +161,11 @@ impl Holder {
             self.overtake(sets, recall.stamp);
             return;
         }
-        if !has_gap && self.delay_consent(recall.stamp, sets, now) {
+        if !has_gap && self.delay_consent(recall, now) {
             return;
+        }
+        if recall.updates && !has_gap {
+            self.select_read(sets);
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
         self.piggyback.consent(recall.stamp);
@@ -243,7 +246,7 @@ mod tests {
     fn recalls_are_counted_for_each_epoch_from_one() {
         let recall = |epoch, number| {
             let stamp = Stamp { epoch: Epoch(epoch), sequence: 10 * number };
-            Recall { session: crate::id::SessionId(1), stamp, number, sets: Vec::new() }
+            Recall { session: crate::id::SessionId(1), stamp, number, sets: Vec::new(), updates: false }
         };
         let mut recalls = RecallMemory::new(&HolderBounds::DEFAULT);
         let mut gaps = |epoch, numbers: &[u64]| {

@@ -74,6 +74,7 @@ impl Holder {
                 Purpose::Heartbeat
                 | Purpose::KeepAlive
                 | Purpose::AwaitLocks
+                | Purpose::ReadNext(_)
                 | Purpose::Open
                 | Purpose::Register
                 | Purpose::Close => {}
@@ -215,6 +216,7 @@ impl Holder {
             // Each of these requests has its own schedule.
             Purpose::Heartbeat | Purpose::KeepAlive | Purpose::AwaitLocks => return,
             Purpose::Read(object) => self.read_set_back(object),
+            Purpose::ReadNext(object) => return self.next_reads.end(object),
             Purpose::Acquire(volume) => self.acquisition_set_back(volume),
             Purpose::Write(_) | Purpose::HolderReport(_) => {}
             Purpose::Watch(watch) if !self.watch_set_back(*watch) => return,
@@ -238,6 +240,7 @@ impl Holder {
                 self.holder_reports.remove(&volume);
             }
             Purpose::Read(object) => self.refused_read(&object, refusal),
+            Purpose::ReadNext(object) => self.next_reads.end(&object),
             Purpose::Write(write) => self.refused_write(write, refusal),
             Purpose::Watch(watch) => self.refused_watch(watch, refusal),
         }

@@ -81,6 +81,7 @@ impl Holder {
         self.reads.unsend_all();
         self.locks.unsend();
         self.watches.unsend_all();
+        self.next_reads.clear();
         for purpose in self.in_flight.end_all() {
             match purpose {
                 Purpose::Open
@@ -88,6 +89,7 @@ impl Holder {
                 | Purpose::Heartbeat
                 | Purpose::KeepAlive
                 | Purpose::AwaitLocks
+                | Purpose::ReadNext(_)
                 | Purpose::HolderReport(_) => {}
                 Purpose::Close => self.closed(),
                 Purpose::Acquire(volume) => {
@@ -154,6 +156,9 @@ impl Holder {
             }
             (Purpose::Read(object), Answer::Read(answer)) => self.read_answered(object, sent, epoch, answer, now),
             (Purpose::Read(object), Answer::ReadBlocked) => self.read_recalling(object, now),
+            (Purpose::ReadNext(object), Answer::Read(answer)) => {
+                self.next_read_answered(object, sent, epoch, answer, now);
+            }
             (Purpose::KeepAlive, Answer::KeptAlive(promises)) => self.handle_kept_alive(send_id, &promises, sent, now),
             (Purpose::AwaitLocks, Answer::LockStatuses(reported)) => self.handle_lock_statuses(send_id, reported, now),
             (
@@ -312,6 +317,7 @@ impl Holder {
         self.holder_reports.clear();
         self.write_leases.clear_pending_consents();
         self.delayed_consents.clear();
+        self.next_reads.clear();
     }
 
     /// Fails all operations, because the server refuses to open or register a session.

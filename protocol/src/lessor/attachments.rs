@@ -79,10 +79,11 @@ impl Lessor {
     }
 
     /// Handles the outcome of a purge. If it had no effect, its orphans still have to be removed.
-    pub(super) fn handle_purged(&mut self, write_id: PendingWriteId, state: &State) {
+    pub(super) fn handle_purged(&mut self, write_id: PendingWriteId, cx: &mut StepContext<'_>) {
         if let Some((pending, ready)) = self.writes.leave(write_id) {
-            self.orphans.extend(pending.purged_leases().iter().filter(|lease| state.is_orphaned(**lease)));
+            self.orphans.extend(pending.purged_leases().iter().filter(|lease| cx.state.is_orphaned(**lease)));
             self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
+            self.resume_next_reads(&pending.footprint, cx);
         }
     }
 }

@@ -7,7 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Lessor, StepContext, recalls::RecallChannel};
+use super::{
+    Lessor, StepContext,
+    recalls::{NewRecall, RecallChannel},
+};
 use crate::{
     id::SessionId,
     object::{Object, ObjectSet},
@@ -90,7 +93,8 @@ impl Lessor {
         for (session, sets) in by_session {
             self.counters.0.note_recalled_for_room(volume, sets.len());
             for sets in sets.chunks(self.config.bounds.recall_sets_max.max(1)) {
-                self.recall_sets(session, epoch, sets.to_vec(), vec![volume.clone()], cx);
+                let made = NewRecall { sets: sets.to_vec(), volumes: vec![volume.clone()], updates: false };
+                self.recall_sets(session, epoch, made, cx);
             }
         }
     }

@@ -40,6 +40,7 @@ mod lease_limits;
 mod leases;
 mod load;
 mod locks;
+mod next_reads;
 mod object_leases;
 mod outcomes;
 mod promises;
@@ -81,6 +82,7 @@ use counters::{Unhashed, VolumeCounters};
 use drift::DriftReports;
 use leases::LeaseEnds;
 use locks::AwaitedLocks;
+use next_reads::NextReads;
 use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
 use recalls::RecallChannel;
@@ -140,13 +142,12 @@ struct WaitingRead {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum ReadTarget {
-    /// The content of an object. If the object is under a write lease, `waits` decides whether the
-    /// read waits for the lease's end or is answered at once with [`Answer::ReadBlocked`].
+    /// The content of an object.
     Object {
         object: Object,
         known: Option<Revision>,
         lease: LeaseRequest,
-        waits: bool,
+        waits: ReadWait,
     },
     List {
         path: NodePath,
@@ -155,6 +156,18 @@ enum ReadTarget {
     },
     /// The revision from which a new watch starts.
     CurrentRevision,
+}
+
+/// What a read of an object may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum ReadWait {
+    /// Nothing. If the object is under a write lease, the lessor recalls the write lease, and
+    /// answers at once with [`Answer::ReadBlocked`].
+    Nothing,
+    /// The end of a write lease on the object.
+    Flush,
+    /// The ends of the pending writes of the object. The read recalls no write lease.
+    NextValue,
 }
 
 /// The reason for a command: it selects the step that follows when the command is committed.
@@ -207,6 +220,7 @@ pub struct Lessor {
     proven_reads: VecDeque<WaitingRead>,
     /// Reads that wait for a write lease to be flushed.
     blocked_reads: BlockedReads,
+    next_reads: NextReads,
     proposal_queue: ProposalQueue,
     proposals: u64,
     in_flight: BTreeMap<u64, ProposalInFlight>,
@@ -268,6 +282,7 @@ impl Lessor {
             next_round_reads: Vec::new(),
             proven_reads: VecDeque::new(),
             blocked_reads: BlockedReads::default(),
+            next_reads: NextReads::default(),
             proposal_queue: ProposalQueue::default(),
             proposals: 0,
             in_flight: BTreeMap::new(),
@@ -389,6 +404,7 @@ impl Lessor {
     pub fn step_down(mut self, state: &State, now: Instant) -> Vec<LessorEffect> {
         let mut cx = StepContext { state, now, effects: Vec::new(), read_bytes: 0, first_reads: 0 };
         let blocked = std::mem::take(&mut self.blocked_reads).into_reads();
+        let blocked = blocked.chain(std::mem::take(&mut self.next_reads).into_reads());
         let proving =
             std::mem::take(&mut self.round_reads).into_iter().chain(std::mem::take(&mut self.next_round_reads));
         for read in std::mem::take(&mut self.proven_reads).into_iter().chain(proving).chain(blocked) {

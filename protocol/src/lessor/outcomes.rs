@@ -29,7 +29,7 @@ impl Lessor {
                         self.renewals.mark_ticks_complete();
                     }
                 }
-                ProposalReason::Purge(write_id) => self.handle_purged(write_id, cx.state),
+                ProposalReason::Purge(write_id) => self.handle_purged(write_id, cx),
                 ProposalReason::Open(requester) => {
                     self.load_to_come -= Self::load_of_session();
                     self.sessions_to_come -= 1;

@@ -108,7 +108,9 @@ impl Lessor {
             }
         };
         let answer = self.read_object(requester.session, object, *known, request, cx);
-        if let Ok(answer) = &answer {
+        if let Ok(answer) = &answer
+            && !target.is_next_read()
+        {
             self.count_read(answer, *known, cx.now);
         }
         self.reply(requester, answer.map(Answer::Read), cx);

@@ -57,6 +57,16 @@ struct UnansweredRecall {
     volumes: Unhashed<Vec<NodePath>>,
 }
 
+/// A recall to make.
+#[derive(Debug)]
+pub(super) struct NewRecall {
+    pub(super) sets: Vec<ObjectSet>,
+    /// The volumes on which the session has the leases, and in whose counters it counts.
+    pub(super) volumes: Vec<NodePath>,
+    /// The client may ask for the next values ([`Recall::updates`]).
+    pub(super) updates: bool,
+}
+
 /// A recall that the session has answered.
 #[derive(Debug)]
 pub(super) struct AnsweredRecall {
@@ -88,12 +98,12 @@ impl RecallChannel {
         &mut self,
         session: SessionId,
         epoch: Epoch,
-        (sets, through, volumes): (Vec<ObjectSet>, WriteLeaseId, Vec<NodePath>),
+        (NewRecall { sets, volumes, updates }, through): (NewRecall, WriteLeaseId),
         now: Instant,
     ) -> (Stamp, Option<Recall>) {
         let stamp = self.stamp(epoch);
         self.recalls += 1;
-        let recall = Recall { session, stamp, number: self.recalls, sets };
+        let recall = Recall { session, stamp, number: self.recalls, sets, updates };
         self.by_set.extend(recall.sets.iter().map(|set| (set.clone(), stamp)));
         self.by_sent.insert((now, stamp));
         let (since, sent, volumes) = (now, now, Unhashed(volumes));
@@ -243,24 +253,22 @@ impl Lessor {
         cx.effects.extend(overdue.into_iter().map(LessorEffect::Recall));
     }
 
-    /// Recalls the sets from a session with leases on these volumes. Returns the stamp to which the
+    /// Recalls sets from a session. Returns the stamp to which the
     /// session must consent. If an unanswered recall includes all the sets, and the lessor granted
     /// nothing to the session since, it makes no new recall.
     pub(super) fn recall_sets(
         &mut self,
         session: SessionId,
         epoch: Epoch,
-        sets: Vec<ObjectSet>,
-        volumes: Vec<NodePath>,
+        made: NewRecall,
         cx: &mut StepContext<'_>,
     ) -> Stamp {
         let channel = self.recall_channels.entry(session).or_default();
-        if let Some(stamp) = channel.unanswered_recall_of(epoch, &sets) {
+        if let Some(stamp) = channel.unanswered_recall_of(epoch, &made.sets) {
             return stamp;
         }
-        self.counters.0.note_recall(&volumes);
-        let sets = (sets, cx.state.last_write_lease(), volumes);
-        let (stamp, recall) = channel.recall(session, epoch, sets, cx.now);
+        self.counters.0.note_recall(&made.volumes);
+        let (stamp, recall) = channel.recall(session, epoch, (made, cx.state.last_write_lease()), cx.now);
         cx.effects.extend(recall.map(LessorEffect::Recall));
         stamp
     }
@@ -322,7 +330,10 @@ mod tests {
         let (session, epoch) = (SessionId(1), Epoch(5));
         match channel.unanswered_recall_of(epoch, &sets) {
             Some(stamp) => (stamp, None),
-            None => channel.recall(session, epoch, (sets, NONE, Vec::new()), now),
+            None => {
+                let made = NewRecall { sets, volumes: Vec::new(), updates: false };
+                channel.recall(session, epoch, (made, NONE), now)
+            }
         }
     }
 

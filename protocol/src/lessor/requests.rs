@@ -9,7 +9,7 @@ use crate::{
 };
 
 use super::{
-    Lessor, ProposalReason, ReadTarget, Requester, StepContext, WaitingRead, recalls::RECALL_RESEND_INTERVAL,
+    Lessor, ProposalReason, ReadTarget, ReadWait, Requester, StepContext, WaitingRead, recalls::RECALL_RESEND_INTERVAL,
     renewals::RenewalAnswer, volume_leases::AcquireRequest, watches::WatchRequest,
 };
 
@@ -124,12 +124,17 @@ impl Lessor {
             }
             Body::KeepAlive { leases } => self.keep_alive(requester, &leases, cx),
             Body::Read { object, known, lease } => {
-                let target = ReadTarget::Object { object, known, lease, waits: false };
+                let target = ReadTarget::Object { object, known, lease, waits: ReadWait::Nothing };
                 self.read(WaitingRead { requester, target }, cx);
             }
             Body::AwaitRead { object, known, lease } => {
-                let target = ReadTarget::Object { object, known, lease, waits: true };
+                let target = ReadTarget::Object { object, known, lease, waits: ReadWait::Flush };
                 self.read(WaitingRead { requester, target }, cx);
+            }
+            Body::ReadNext { object, lease } => {
+                let waits = ReadWait::NextValue;
+                let target = ReadTarget::Object { object: object.clone(), known: None, lease, waits };
+                self.read_next(WaitingRead { requester, target }, object, cx);
             }
             Body::Watch { watched, after, wait, bytes_max } => {
                 self.watch(requester, WatchRequest { watched, after, bytes_max }, wait, cx);

@@ -49,6 +49,7 @@ impl Lessor {
         self.refuse_awaited_locks(session, Refusal::Retry, cx);
         self.refuse_watches(session, &Refusal::Retry, cx);
         self.refuse_blocked_reads(session, &Refusal::Retry, cx);
+        self.refuse_next_reads(session, &Refusal::Retry, cx);
         let volumes = cx.state.leases_of(session).filter_map(|(key, _)| key.volume());
         let coverings = &mut self.coverings;
         let coverings = self.object_leases.request_holder_reports(session, volumes, || {
@@ -86,5 +87,6 @@ impl Lessor {
         self.refuse_awaited_locks(session, Refusal::SessionNotFound { session }, cx);
         self.refuse_watches(session, &Refusal::SessionNotFound { session }, cx);
         self.refuse_blocked_reads(session, &Refusal::SessionNotFound { session }, cx);
+        self.refuse_next_reads(session, &Refusal::SessionNotFound { session }, cx);
     }
 }

@@ -18,6 +18,7 @@ mod load;
 mod locks;
 mod many_sessions;
 mod mistakes;
+mod next_reads;
 mod outages;
 mod policies;
 mod proposals;

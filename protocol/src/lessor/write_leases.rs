@@ -27,7 +27,10 @@ use crate::{
     work::CountVisits,
 };
 
-use super::{Lessor, LessorEffect, ReadTarget, StepContext, WaitingRead, writes::gathering::RecallPlans};
+use super::{
+    Lessor, LessorEffect, ReadTarget, ReadWait, StepContext, WaitingRead, recalls::NewRecall,
+    writes::gathering::RecallPlans,
+};
 
 /// The blocked reads, by node, then by session and request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -180,8 +183,11 @@ impl Lessor {
     /// that the read is blocked, or blocks the read if it is one that waits.
     pub(super) fn defer_read(&mut self, read: &WaitingRead, object: &Object, cx: &mut StepContext<'_>) {
         let WaitingRead { requester, target } = read;
+        if target.is_next_read() {
+            return self.reply(requester, Ok(Answer::ReadBlocked), cx);
+        }
         self.recall_write_lease(&object.path, cx);
-        if !matches!(target, ReadTarget::Object { waits: true, .. }) {
+        if !matches!(target, ReadTarget::Object { waits: ReadWait::Flush, .. }) {
             return self.reply(requester, Ok(Answer::ReadBlocked), cx);
         }
         if let Some(earlier) = self.blocked_reads.remove_earlier(&object.path, requester.session) {
@@ -229,7 +235,7 @@ impl Lessor {
         if self.blocked_reads.recalled.insert(path.clone(), lease) != Some(lease) {
             let sets = vec![ObjectSet::One(Object::data(path.clone()))];
             let volumes = record.lease.volume().into_iter().cloned().collect();
-            self.recall_sets(record.session, epoch, sets, volumes, cx);
+            self.recall_sets(record.session, epoch, NewRecall { sets, volumes, updates: false }, cx);
         }
     }
 

@@ -112,6 +112,7 @@ impl Request {
             | Body::Acquire { .. }
             | Body::Read { .. }
             | Body::AwaitRead { .. }
+            | Body::ReadNext { .. }
             | Body::KeepAlive { .. }
             | Body::Inspect(_)
             | Body::AwaitLocks { .. }

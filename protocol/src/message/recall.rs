@@ -22,6 +22,10 @@ pub struct Recall {
     pub number: u64,
     /// The objects whose copies to drop.
     pub sets: Vec<ObjectSet>,
+    /// The recall is for a write that leaves new values, in volumes with
+    /// [`OnWrite::Update`](crate::lease_policy::OnWrite::Update). The client may ask for them with
+    /// [`Body::ReadNext`](super::Body::ReadNext).
+    pub updates: bool,
 }
 
 /// From a client to the server that sent the recall: the copies are dropped. The client caches no

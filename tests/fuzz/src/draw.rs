@@ -170,7 +170,11 @@ impl<'a> Draw<'a> {
             2 => ObjectTerm::Adaptive { percent: self.below(102) as u32, least: self.span(), most: self.span() },
             _ => settings.object_term(),
         };
-        let on_write = if self.one_in(6) { OnWrite::Wait } else { OnWrite::Recall };
+        let on_write = match self.below(6) {
+            0 => OnWrite::Wait,
+            1 => OnWrite::Update,
+            _ => OnWrite::Recall,
+        };
         let grants = match self.below(6) {
             0 => GrantPolicy::OnRequest,
             1 => GrantPolicy::Returning { first: self.span() },
@@ -437,9 +441,10 @@ impl<'a> Draw<'a> {
                 }),
                 read: self.maybe(Self::first_read),
             },
-            8..=11 => match (self.first_read(), self.one_in(4)) {
-                (FirstRead { object, known, lease }, true) => Body::AwaitRead { object, known, lease },
-                (FirstRead { object, known, lease }, false) => Body::Read { object, known, lease },
+            8..=11 => match (self.first_read(), self.below(8)) {
+                (FirstRead { object, known, lease }, 0 | 1) => Body::AwaitRead { object, known, lease },
+                (FirstRead { object, lease, .. }, 2) => Body::ReadNext { object, lease },
+                (FirstRead { object, known, lease }, _) => Body::Read { object, known, lease },
             },
             12..=16 => {
                 Body::Write { write: self.write(revision), dropped: self.list(2, Self::set), seen: self.stamp(epoch) }
@@ -493,7 +498,8 @@ impl<'a> Draw<'a> {
 
     /// A recall.
     pub fn recall(&mut self, session: SessionId, epoch: Epoch) -> Recall {
-        Recall { session, stamp: self.stamp(epoch), number: self.number(8), sets: self.list(3, Self::set) }
+        let (stamp, number, sets) = (self.stamp(epoch), self.number(8), self.list(3, Self::set));
+        Recall { session, stamp, number, sets, updates: self.one_in(2) }
     }
 
     /// A consent.

@@ -212,8 +212,15 @@ impl World {
     fn step(&mut self, input: HolderInput) {
         let effects = self.holder.step(input, self.now);
         assert_eq!(self.holder.check(self.now), Ok(()));
+        let mut offered = Vec::new();
         for effect in effects {
-            self.carry_out(effect);
+            match effect {
+                HolderEffect::SelectRead(objects) => offered.extend(objects),
+                effect => self.carry_out(effect),
+            }
+        }
+        if !offered.is_empty() {
+            self.step(HolderInput::ReadNext(offered));
         }
         for object in self.cache.keys() {
             // The cache asks this about each of its copies. Only the holder knows the answer.
@@ -309,7 +316,7 @@ impl World {
         let session = SessionId(self.sessions);
         let recall = if self.is_honest {
             let sets = vec![draw.set(), draw.set()];
-            Recall { session, stamp: self.stamp(draw), number: self.recalls, sets }
+            Recall { session, stamp: self.stamp(draw), number: self.recalls, sets, updates: draw.below(2) == 0 }
         } else {
             draw.recall(session, Epoch(self.epoch))
         };

@@ -121,7 +121,7 @@ impl Client {
     /// acknowledged at once.
     pub(crate) fn recall(&self) {
         let sets = vec![ObjectSet::One(object())];
-        self.step(HolderInput::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets }));
+        self.step(HolderInput::Recalled(Recall { session: SESSION, stamp: stamp(3), number: 1, sets, updates: false }));
     }
 
     /// No more consents are needed: the write takes effect, and is acknowledged to its writer.
@@ -186,6 +186,7 @@ impl Client {
             HolderEffect::Consent(_) => self.acknowledge(),
             HolderEffect::Serve { .. }
             | HolderEffect::ServeCached { .. }
+            | HolderEffect::SelectRead(_)
             | HolderEffect::ReadFailed { .. }
             | HolderEffect::WriteDone { .. }
             | HolderEffect::KeyLeaseRenewed { .. }

@@ -193,6 +193,7 @@ impl ClientShell {
         match effect {
             HolderEffect::Install { .. }
             | HolderEffect::Revalidate { .. }
+            | HolderEffect::SelectRead(_)
             | HolderEffect::Drop(_)
             | HolderEffect::DropAll
             | HolderEffect::VolumeValidityChanged { .. } => {

@@ -292,6 +292,7 @@ impl World {
                 "copies to be validated"
             }
             Body::AwaitRead { .. } => "reads that wait for write leases",
+            Body::ReadNext { .. } => "reads of next values",
             _ => "other requests",
         });
         let client = &self.clients[place];

@@ -62,7 +62,8 @@ impl World {
             if named.is_none_or(|named| named == renewed) {
                 self.clients[place].shell.key_leases.until.remove(&id);
             } else if present != Some(renewed) && now < until {
-                let what = format!("a revocation of {named:?} of lease {id} has ended {renewed}, which a client renews");
+                let what =
+                    format!("a revocation of {named:?} of lease {id} has ended {renewed}, which a client renews");
                 self.demand_of(place, Err(what));
             }
         }

@@ -43,6 +43,7 @@ mod swarm;
 mod tally;
 mod trace;
 mod transactions;
+mod update_policy;
 mod watching;
 mod world;
 

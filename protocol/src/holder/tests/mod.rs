@@ -9,6 +9,7 @@ mod key_leases;
 mod leases;
 mod locks;
 mod mistakes;
+mod next_reads;
 mod pace;
 mod policies;
 mod random;
@@ -122,7 +123,7 @@ fn read_answer(volume: &str, content: Option<Content>, grant: Option<Grant>) -> 
 }
 
 fn recall(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
-    Recall { session: SESSION, stamp: stamp(sequence), number, sets }
+    Recall { session: SESSION, stamp: stamp(sequence), number, sets, updates: false }
 }
 
 fn consent(sequence: u64) -> HolderEffect {

@@ -81,6 +81,7 @@ impl World {
     }
 
     fn step(&mut self, input: HolderInput) {
+        let mut offered = Vec::new();
         for effect in self.client.step(input) {
             match effect {
                 HolderEffect::Send { send_id, request } => self.outstanding.push((send_id, request)),
@@ -105,8 +106,12 @@ impl World {
                     assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
                 }
                 HolderEffect::FindLeader { .. } => self.ids += 1,
+                HolderEffect::SelectRead(objects) => offered.extend(objects),
                 _ => {}
             }
+        }
+        if !offered.is_empty() {
+            self.step(HolderInput::ReadNext(offered));
         }
     }
 
@@ -187,6 +192,8 @@ impl World {
             Body::Read { object, known, .. } | Body::AwaitRead { object, known, .. } => {
                 Answer::Read(self.read_answer(object, *known))
             }
+            Body::ReadNext { .. } if self.numbers.below(8) == 0 => Answer::ReadBlocked,
+            Body::ReadNext { object, .. } => Answer::Read(self.read_answer(object, None)),
             Body::Write { write, .. } => {
                 let Content::Data(Some(found)) = value(self.stamps) else { unreachable!("a value") };
                 let revision = Revision(self.stamps);
@@ -242,7 +249,13 @@ impl World {
                 let sets = vec![ObjectSet::Subtree(path(self.path())), one(self.path())];
                 let stamp = self.next_stamp();
                 let session = SessionId(self.sessions);
-                self.step(HolderInput::Recalled(Recall { session, stamp, number: self.recalls, sets }));
+                self.step(HolderInput::Recalled(Recall {
+                    session,
+                    stamp,
+                    number: self.recalls,
+                    sets,
+                    updates: stamp.sequence % 2 == 0,
+                }));
             }
             10 => {
                 let object = data(self.path());

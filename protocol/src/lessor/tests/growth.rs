@@ -30,6 +30,7 @@ impl Lessor {
         let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
         let [renewals, renewing] = self.renewals.sizes();
+        let [next_reads, next_by_session] = self.next_reads.sizes();
         sizes.extend([
             ("channels", self.recall_channels.len()),
             ("volumes with counters", self.counters.0.size()),
@@ -45,6 +46,8 @@ impl Lessor {
             ("reads that wait, by session", blocked_by_session),
             ("recalled write leases", recalled),
             ("early consents", early),
+            ("reads of next values", next_reads),
+            ("reads of next values, by session", next_by_session),
             ("commands", outbox),
             ("lengths of commands", lengths),
             ("bytes of commands", bytes),
@@ -245,8 +248,9 @@ impl Churn {
                 self.ask(session, Body::Read { object, known: None, lease: LeaseRequest::Implicit });
             }
             16 => {
-                let object = Object::data(self.path());
-                self.ask(session, Body::AwaitRead { object, known: None, lease: LeaseRequest::Implicit });
+                let (object, lease) = (Object::data(self.path()), LeaseRequest::Implicit);
+                self.ask(session, Body::ReadNext { object: object.clone(), lease });
+                self.ask(session, Body::AwaitRead { object, known: None, lease });
             }
             17 => {
                 let path = self.path();

@@ -89,7 +89,12 @@ fn reads_that_wait_for_a_proof_are_bounded() {
     let session = world.session();
     let waiting = || WaitingRead {
         requester: Requester { id: RequestId(0), session, renewed: Vec::new(), clocks: None },
-        target: ReadTarget::Object { object: data("/a"), known: None, waits: false, lease: LeaseRequest::Implicit },
+        target: ReadTarget::Object {
+            object: data("/a"),
+            known: None,
+            waits: ReadWait::Nothing,
+            lease: LeaseRequest::Implicit,
+        },
     };
     world.lessor.round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2];
     world.lessor.next_round_reads = vec![waiting(); LessorBounds::DEFAULT.reads_max / 2 - 1];

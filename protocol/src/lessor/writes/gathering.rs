@@ -29,8 +29,8 @@ use crate::{
 };
 
 use super::{
-    super::{Lessor, StepContext, object_leases::volumes_of},
-    ClientWrite, ConsentWait, PendingWriteId,
+    super::{Lessor, StepContext, object_leases::volumes_of, recalls::NewRecall},
+    ClientWrite, ConsentWait, PendingWrite, PendingWriteId,
 };
 
 /// The recall to send to one session for one write, and the leases that bound the write's wait for
@@ -179,7 +179,7 @@ impl Lessor {
         let now = self.clock.expiry_time();
         let waits = volumes.filter_map(|top| {
             let settings = state.volume(top)?.settings;
-            let is_waited_out = settings.on_write() == OnWrite::Wait;
+            let is_waited_out = !settings.on_write().recalls();
             is_waited_out.then(|| (top.clone(), now.after(settings.longest_object_wait(self.config.drift))))
         });
         waits.collect()
@@ -334,9 +334,26 @@ impl Lessor {
             }
             false => sets,
         };
-        let volumes = leases.keys().cloned().collect();
-        let stamp = self.recall_sets(holder, epoch, sets.into_iter().collect(), volumes, cx);
+        let updates = self.updates(write_id, leases.keys(), cx.state);
+        let made = NewRecall { sets: sets.into_iter().collect(), volumes: leases.keys().cloned().collect(), updates };
+        let stamp = self.recall_sets(holder, epoch, made, cx);
         self.writes.wait(write_id, holder, ConsentWait { stamp: Some(stamp), leases, expires_at });
+    }
+
+    /// Whether the holder may ask for the value that the write leaves: if it writes values, and all
+    /// these volumes want it ([`OnWrite::Update`]).
+    fn updates<'a>(
+        &self,
+        write_id: PendingWriteId,
+        mut volumes: impl Iterator<Item = &'a NodePath>,
+        state: &State,
+    ) -> bool {
+        let request = self.writes.get(write_id).and_then(PendingWrite::client_write);
+        let leaves_value = request.is_some_and(|request| {
+            matches!(request.write, Write::Put { .. } | Write::Delete { .. } | Write::Transaction(_))
+        });
+        let is_update = |top| state.volume(top).is_some_and(|volume| volume.settings.on_write() == OnWrite::Update);
+        leaves_value && volumes.all(is_update)
     }
 
     /// Whether the writer needs no recall of this set (S2w). It dropped the set when it sent the

@@ -4,9 +4,9 @@
 use crate::{
     command::{GrantedKeyLease, LeaseKey, Outcome, Write, WriteRefusal, Written},
     id::SessionId,
-    lease_policy::{LeaseRequest, OnWrite},
+    lease_policy::LeaseRequest,
     message::{Answer, KeyLeaseRenewal, Refusal},
-    object::Object,
+    object::{Object, ObjectSet},
     path::NodePath,
     planted::Bug,
     state::State,
@@ -40,7 +40,7 @@ impl Lessor {
                 return self.write_refused(write_id, |_, got| Refusal::OutsideWindow { got, lowest, highest }, cx);
             }
         };
-        let Some((request, ready)) = self.finish_client_write(write_id) else { return };
+        let Some((request, footprint, ready)) = self.finish_client_write(write_id) else { return };
         match (&result, &request.write) {
             (Err(_), _)
             | (
@@ -72,17 +72,20 @@ impl Lessor {
         }
         self.answer_write(request, &result, cx);
         self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
+        self.resume_next_reads(&footprint, cx);
     }
 
-    pub(in crate::lessor) fn finish_client_write(
+    /// Removes a client's write that has ended. Returns it, its footprint, and the writes that became
+    /// ready.
+    fn finish_client_write(
         &mut self,
         write_id: PendingWriteId,
-    ) -> Option<(ClientWrite, Vec<PendingWriteId>)> {
+    ) -> Option<(ClientWrite, Vec<ObjectSet>, Vec<PendingWriteId>)> {
         match self.writes.leave(write_id)? {
-            (PendingWrite { kind: WriteKind::Client(request), .. }, ready) => {
+            (PendingWrite { kind: WriteKind::Client(request), footprint, .. }, ready) => {
                 self.load_to_come -= request.load;
                 self.results_to_come -= results_of_write(&request.write);
-                Some((*request, ready))
+                Some((*request, footprint, ready))
             }
             _ => None,
         }
@@ -91,10 +94,13 @@ impl Lessor {
     /// Gathers consents again for a write that would have changed objects that no consent covers
     /// (S2). The write stays at its position in the queues.
     pub(in crate::lessor) fn gather_again(&mut self, write_id: PendingWriteId, cx: &mut StepContext<'_>) {
-        let Some(request) = self.writes.get(write_id).and_then(PendingWrite::client_write) else { return };
+        let Some(pending) = self.writes.get(write_id) else { return };
+        let Some(request) = pending.client_write() else { return };
+        let earlier = pending.footprint.clone();
         let footprint = self.footprint_again(request, cx.state);
         let ready = self.writes.set_footprint(write_id, footprint);
         self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
+        self.resume_next_reads(&earlier, cx);
         self.gather(write_id, cx);
     }
 
@@ -104,11 +110,12 @@ impl Lessor {
         refusal: impl Fn(SessionId, crate::id::Sequence) -> Refusal,
         cx: &mut StepContext<'_>,
     ) {
-        let Some((request, ready)) = self.finish_client_write(write_id) else { return };
+        let Some((request, footprint, ready)) = self.finish_client_write(write_id) else { return };
         for requester in &request.requesters {
             self.reply(requester, Err(refusal(request.session, request.sequence)), cx);
         }
         self.propose_ready(ready, Some(WaitEnd::EarlierWrite));
+        self.resume_next_reads(&footprint, cx);
     }
 
     /// Answers all requesters. After a put, one of them may get a lease on the node's data, so that
@@ -204,5 +211,5 @@ impl Lessor {
 
 /// Whether writes of the node recall its leases.
 fn recalls(path: &NodePath, state: &State) -> bool {
-    state.volume_of(path).1.settings.on_write() == OnWrite::Recall
+    state.volume_of(path).1.settings.on_write().recalls()
 }

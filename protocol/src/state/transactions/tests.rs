@@ -233,7 +233,10 @@ fn transaction_attaches_nodes_as_each_operation_says() {
         .then(attach("/s/two", Attach::Lease(LeaseId(7))))
         .then(put_op("/s", "stays"));
     transact(&mut fixture, session, transaction);
-    let removed = fixture.write(session, Write::RevokeLease { id: LeaseId(7), incarnation: None }).expect("the node exists").removed;
+    let removed = fixture
+        .write(session, Write::RevokeLease { id: LeaseId(7), incarnation: None })
+        .expect("the node exists")
+        .removed;
     assert_eq!(removed, 1);
     assert_eq!(fixture.state.children(&path("/s")).expect("the node exists").names, ["one"]);
 }

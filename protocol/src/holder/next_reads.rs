@@ -1,0 +1,123 @@
+//! Reads of the next value: in a volume that updates ([`OnWrite::Update`]), a client that gives up a
+//! copy for a write asks at once for the value that the write leaves. The answer brings it with a
+//! lease, when the write has ended. So the next read of the application is a hit.
+//!
+//! Only copies that the application has read since they came are asked for again. The cache knows
+//! which ([`HolderEffect::SelectRead`]). So an object that nobody reads any longer costs one such
+//! request, and no more.
+//!
+//! No read of the application waits for such a request, and the holder never repeats it: without an
+//! answer, the next read of the application asks by itself. The answer is a grant like any other
+//! (S4 in `docs/PROTOCOL.md`): its term counts from the sending of the request, and a recall can
+//! overtake it.
+//!
+//! [`OnWrite::Update`]: crate::lease_policy::OnWrite::Update
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    Holder, HolderEffect, in_flight::Purpose, object_leases::ArrivedGrant, session::LinkState,
+    volume_leases::RenewalReason,
+};
+use crate::{
+    id::Epoch,
+    lease_policy::{LeaseOffer, LeaseRequest},
+    message::{Body, ReadAnswer},
+    object::{Object, ObjectSet},
+    reached::{Bound, reached},
+    time::Instant,
+};
+
+/// The objects whose next value is asked for: one request in flight for each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct OwnNextReads {
+    objects: BTreeSet<Object>,
+}
+
+impl OwnNextReads {
+    /// The request of an object has ended.
+    pub(super) fn end(&mut self, object: &Object) {
+        self.objects.remove(object);
+    }
+
+    /// All requests have ended.
+    pub(super) fn clear(&mut self) {
+        self.objects.clear();
+    }
+}
+
+impl Holder {
+    /// Asks the cache which of the copies in these sets were read. It must come before the effect
+    /// that drops them.
+    pub(super) fn select_read(&mut self, sets: &[ObjectSet]) {
+        let single = |set: &ObjectSet| match set {
+            ObjectSet::One(object) => self.copies.get(object).map(|_| object.clone()),
+            ObjectSet::Subtree(_) => None,
+        };
+        let objects: Vec<Object> = sets.iter().filter_map(single).collect();
+        if !objects.is_empty() {
+            self.effects.push(HolderEffect::SelectRead(objects));
+        }
+    }
+
+    /// Asks for the next values of these objects.
+    pub(super) fn read_next(&mut self, objects: Vec<Object>, now: Instant) {
+        for object in objects {
+            let volume = self.volumes.nearest(&object.path);
+            let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
+            if self.link != LinkState::Registered || !has_lease || self.copies.get(&object).is_some() {
+                continue;
+            }
+            if self.next_reads.objects.len() >= self.config.bounds.next_reads_max {
+                reached(Bound::NextReads);
+                return;
+            }
+            if self.next_reads.objects.insert(object.clone()) {
+                // It asks for what the recalled copy had: the client comes back to the object.
+                let lease = match self.volumes.offer(&object.path) {
+                    LeaseOffer::Everybody => LeaseRequest::Returning,
+                    LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
+                };
+                let body = Body::ReadNext { object: object.clone(), lease };
+                // When the answer comes, the client may have died. Renewed leases would then last
+                // for another term.
+                self.send(Purpose::ReadNext(object), body, RenewalReason::NoRenewal, now);
+            }
+        }
+    }
+
+    /// Installs the next value, if it came with a lease.
+    pub(super) fn next_read_answered(
+        &mut self,
+        object: Object,
+        sent: Instant,
+        epoch: Epoch,
+        answer: ReadAnswer,
+        now: Instant,
+    ) {
+        self.next_reads.end(&object);
+        let ReadAnswer { content, grant, applied, .. } = answer;
+        let arrived = |grant| ArrivedGrant { grant, epoch, applied, sent };
+        let copy = grant.as_ref().and_then(|grant| self.judge(&object, arrived(grant), now));
+        if let (Some(copy), Some(content)) = (copy, content) {
+            self.install(&object, copy, &Arc::new(content), now);
+        }
+    }
+
+    /// Checks that exactly the listed objects have a request in flight, within the bound.
+    pub(super) fn check_next_reads(&self) -> Result<(), String> {
+        let in_flight = self.in_flight.iter().filter_map(|(_, flight)| match &flight.purpose {
+            Purpose::ReadNext(object) => Some(object),
+            _ => None,
+        });
+        let in_flight: Vec<&Object> = in_flight.collect();
+        let listed = &self.next_reads.objects;
+        if in_flight.len() != listed.len() || !in_flight.iter().all(|object| listed.contains(*object)) {
+            return Err(format!("the next values of {in_flight:?} are asked for, but {listed:?} are listed"));
+        }
+        if listed.len() > self.config.bounds.next_reads_max {
+            return Err(format!("the next values of {} objects are asked for", listed.len()));
+        }
+        Ok(())
+    }
+}

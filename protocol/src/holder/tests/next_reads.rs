@@ -1,0 +1,111 @@
+//! A client that gives up a copy asks for the value that the write leaves.
+
+use super::*;
+
+/// Recalls these sets, for a write in a volume that updates.
+fn updating(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
+    Recall { updates: true, ..recall(sequence, number, sets) }
+}
+
+fn selected(text: &str) -> HolderEffect {
+    HolderEffect::SelectRead(vec![data(text)])
+}
+
+fn asks_next(effects: &[HolderEffect]) -> Vec<SendId> {
+    let is_next = |(send_id, body): (SendId, Body)| matches!(body, Body::ReadNext { .. }).then_some(send_id);
+    sent(effects).into_iter().filter_map(is_next).collect()
+}
+
+/// A client whose copy of `/a` was recalled with stamp 3, and the request for the next value.
+fn asking() -> (Client, SendId) {
+    let mut client = Client::cached();
+    let effects = client.recall(updating(3, 1, vec![one("/a")]));
+    assert_eq!(effects, [selected("/a"), HolderEffect::Drop(vec![data("/a")]), consent(3)]);
+    let effects = client.step(HolderInput::ReadNext(vec![data("/a")]));
+    let (send_id, request) = requests(&effects).remove(0);
+    assert_eq!(request.body, Body::ReadNext { object: data("/a"), lease: LeaseRequest::Returning });
+    assert_eq!((request.header.consents, request.header.renew), (vec![stamp(3)], vec![]));
+    (client, send_id)
+}
+
+#[test]
+fn next_value_is_a_hit_without_a_read() {
+    let (mut client, send_id) = asking();
+    assert!(!client.may_serve("/a"));
+    client.now = at(101);
+    let effects = client.answer(send_id, answer(Some(value(11)), Some(grant(4))));
+    assert!(matches!(&effects[..], [HolderEffect::Install { object, .. }] if *object == data("/a")), "{effects:?}");
+    assert!(client.may_serve("/a"));
+    client.now = at(200);
+    assert!(!client.may_serve("/a"), "the term counts from the request, at 100 s");
+}
+
+#[test]
+fn read_of_the_application_waits_for_no_next_value() {
+    let (mut client, send_id) = asking();
+    let effects = client.read(7, "/a");
+    let (read, body) = client.only(&effects);
+    assert!(matches!(body.body, Body::Read { .. }), "{body:?}");
+    let effects = client.answer_renewing(read, answer(Some(value(10)), None));
+    assert!(effects.iter().any(|effect| matches!(effect, HolderEffect::Serve { .. })), "{effects:?}");
+    client.answer(send_id, answer(Some(value(11)), Some(grant(4))));
+    assert!(client.may_serve("/a"));
+}
+
+#[test]
+fn later_recall_overtakes_the_next_value() {
+    let (mut client, send_id) = asking();
+    let effects = client.recall(updating(5, 2, vec![one("/a")]));
+    assert_eq!(effects, [consent(5)], "there is no copy");
+    client.answer(send_id, answer(Some(value(11)), Some(grant(4))));
+    assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn only_recalls_that_offer_the_next_value_ask_what_was_read() {
+    let mut client = Client::cached();
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [HolderEffect::Drop(vec![data("/a")]), consent(3)]);
+    let mut client = Client::cached();
+    let subtree = ObjectSet::Subtree(path("/"));
+    let effects = client.recall(updating(3, 1, vec![subtree]));
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(3)], "a subtree may be large");
+    let mut client = Client::cached();
+    let effects = client.recall(updating(4, 2, vec![one("/a")]));
+    assert_eq!(effects, [HolderEffect::Drop(vec![data("/a")]), consent(4)], "recall 1 is missing");
+}
+
+#[test]
+fn delayed_consent_asks_for_the_next_value_when_it_is_given() {
+    let mut client = Client::with(|config| config.consent_delay = Duration::from_secs(2)).connect();
+    client.holder.settle_clocks();
+    let mut client = client.lease().cache("/a", 2);
+    assert_eq!(client.recall(updating(3, 1, vec![one("/a")])), []);
+    client.now = at(102);
+    let effects = client.timeout(&[]);
+    assert_eq!(effects[..2], [selected("/a"), HolderEffect::Drop(vec![data("/a")])]);
+}
+
+#[test]
+fn next_value_without_an_answer_is_not_asked_for_again() {
+    for refusal in [Refusal::Retry, Refusal::Busy { what: "reads".to_owned(), got: 1, most: 1 }] {
+        let (mut client, send_id) = asking();
+        assert_eq!(client.refuse(send_id, refusal), []);
+        client.now = at(102);
+        assert_eq!(asks_next(&client.timeout(&[])), []);
+    }
+    let (mut client, send_id) = asking();
+    assert_eq!(client.answer(send_id, Answer::ReadBlocked), []);
+    let (mut client, _) = asking();
+    client.step(HolderInput::Disconnected);
+    let effects = client.step(HolderInput::ReadNext(vec![data("/a")]));
+    assert_eq!(asks_next(&effects), [], "there is no leader to ask");
+}
+
+#[test]
+fn one_request_for_each_object_up_to_the_bound() {
+    let (mut client, _) = asking();
+    assert_eq!(asks_next(&client.step(HolderInput::ReadNext(vec![data("/a")]))), []);
+    let most = HolderBounds::DEFAULT.next_reads_max;
+    let many = (0..most).map(|number| data(&format!("/b/{number}"))).collect();
+    assert_eq!(asks_next(&client.step(HolderInput::ReadNext(many))).len(), most - 1);
+}

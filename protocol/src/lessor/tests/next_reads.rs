@@ -1,0 +1,157 @@
+//! Reads of next values wait for the pending writes of their objects.
+
+use super::*;
+use crate::{
+    lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
+    lock::LockMode,
+};
+
+impl World {
+    /// A world whose root volume updates.
+    fn updating() -> Self {
+        let mut world = Self::new();
+        let writer = world.session();
+        let settings = VolumeSettings::DEFAULT.with_policy(ObjectTerm::Infinite, OnWrite::Update, GrantPolicy::All);
+        let settings = settings.expect("within bounds");
+        world.write(writer, Write::SetVolume { path: NodePath::root(), settings });
+        world.commit();
+        world
+    }
+
+    fn ask_next(&mut self, session: SessionId) -> Vec<LessorEffect> {
+        self.request(session, Body::ReadNext { object: data("/a"), lease: LeaseRequest::Returning })
+    }
+
+    /// Proves all rounds.
+    fn prove(&mut self, effects: &[LessorEffect]) -> Vec<LessorEffect> {
+        let rounds = effects.iter().filter_map(|effect| match effect {
+            LessorEffect::Prove { round } => Some(*round),
+            _ => None,
+        });
+        rounds.collect::<Vec<_>>().into_iter().flat_map(|round| self.step(LessorInput::Proven { round })).collect()
+    }
+}
+
+/// The answers to reads.
+fn answers(effects: &[LessorEffect]) -> Vec<ReadAnswer> {
+    let read = |response: Response| match response.result {
+        Ok(Answer::Read(answer)) => Some(answer),
+        _ => None,
+    };
+    replies(effects).into_iter().filter_map(read).collect()
+}
+
+#[test]
+fn next_value_comes_with_a_lease_when_the_write_has_ended() {
+    let mut world = World::updating();
+    let (holder, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    let [recall] = recalls(&world.write(writer, put("/a", b"1"))).try_into().expect("one holder");
+    let recall: Recall = recall;
+    assert!(recall.updates);
+    assert_eq!(world.ask_next(holder), [], "the write is pending");
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
+    let effects = world.commit();
+    let written = effects.iter().any(|effect| matches!(effect, LessorEffect::Prove { .. }));
+    assert!(written, "it is a read like any other: {effects:?}");
+    let [answer] = answers(&world.prove(&effects)).try_into().expect("one answer");
+    let answer: ReadAnswer = answer;
+    assert!(matches!(answer.content, Some(Content::Data(Some(data))) if data.value == b"1"[..]));
+    assert!(answer.grant.is_some_and(|grant| grant.stamp > recall.stamp));
+    world.write(writer, put("/a", b"2"));
+    assert_eq!(world.waits("/a")[0].holder, Some(holder), "the next write recalls the new copy");
+}
+
+#[test]
+fn next_value_without_a_pending_write_comes_at_once() {
+    let mut world = World::updating();
+    let (holder, _) = world.holder(&data("/a"));
+    let effects = world.ask_next(holder);
+    assert_eq!(answers(&world.prove(&effects)).len(), 1);
+}
+
+#[test]
+fn next_value_waits_for_the_last_of_several_writes() {
+    let mut world = World::updating();
+    let (holder, _) = world.holder(&data("/a"));
+    let (one, two) = (world.session(), world.session());
+    let [recall] = recalls(&world.write(one, put("/a", b"1"))).try_into().expect("one holder");
+    let recall: Recall = recall;
+    world.write(two, put("/a", b"2"));
+    world.ask_next(holder);
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
+    let effects = world.commit();
+    let [answer] = answers(&world.prove(&effects)).try_into().expect("one answer");
+    let answer: ReadAnswer = answer;
+    assert!(matches!(answer.content, Some(Content::Data(Some(data))) if data.value == b"2"[..]));
+    assert!(answer.grant.is_some());
+}
+
+#[test]
+fn only_writes_of_values_in_volumes_that_update_offer_the_next_value() {
+    let mut world = World::new();
+    world.holder(&data("/a"));
+    let writer = world.session();
+    assert!(!recalls(&world.write(writer, put("/a", b"1")))[0].updates, "the volume only recalls");
+    let mut world = World::updating();
+    world.holder(&data("/a"));
+    let writer = world.session();
+    let effects = world.write(writer, Write::CreateVolume { path: path("/a"), settings: VolumeSettings::DEFAULT });
+    assert!(!recalls(&effects)[0].updates, "it writes no value");
+}
+
+#[test]
+fn next_value_recalls_no_write_lease() {
+    let mut world = World::updating();
+    let (owner, reader) = (world.session(), world.session());
+    world.acquire(owner, None);
+    world.acquire(reader, None);
+    world.write(reader, put("/a", b"1"));
+    world.commit();
+    let lock = Write::Lock { path: path("/a"), mode: LockMode::Exclusive, wait: false, delay: Duration::ZERO };
+    world.write(owner, lock);
+    let locked = match answer(&world.commit()) {
+        Answer::Written { written, .. } => written.lock.expect("granted").lock,
+        other => panic!("{other:?}"),
+    };
+    let [recall] = recalls(&world.write(owner, Write::TakeWriteLease { path: path("/a"), lock: locked }))
+        .try_into()
+        .expect("the writer of the value has a lease");
+    let recall: Recall = recall;
+    assert!(!recall.updates, "the value may change without a write");
+    world.step(LessorInput::Consent(Consent { session: reader, stamp: recall.stamp }));
+    world.commit();
+    let effects = world.ask_next(reader);
+    let effects = world.prove(&effects);
+    assert_eq!(recalls(&effects), []);
+    assert_eq!(answer(&effects), Answer::ReadBlocked);
+}
+
+#[test]
+fn next_reads_end_with_their_session_and_with_the_leader() {
+    for ends_leader in [true, false] {
+        let mut world = World::updating();
+        let (holder, _) = world.holder(&data("/a"));
+        let writer = world.session();
+        world.write(writer, put("/a", b"1"));
+        world.ask_next(holder);
+        let effects = match ends_leader {
+            true => world.lessor.clone().step_down(&world.state, world.now),
+            false => world.request(holder, Body::Register),
+        };
+        let retries = replies(&effects).into_iter().filter(|response| response.result == Err(Refusal::Retry)).count();
+        assert!(retries >= 1, "{effects:?}");
+    }
+}
+
+#[test]
+fn next_reads_beyond_the_bound_get_no_lease() {
+    let mut world = World::updating();
+    world.lessor.config.bounds.next_reads_max = 0;
+    let (holder, _) = world.holder(&data("/a"));
+    let writer = world.session();
+    world.write(writer, put("/a", b"1"));
+    let effects = world.ask_next(holder);
+    let answers = answers(&world.prove(&effects));
+    assert!(matches!(&answers[..], [ReadAnswer { grant: None, .. }]), "{answers:?}");
+}
