@@ -91,7 +91,13 @@ fn request(sequence: u64, body: Body) -> Request {
 }
 
 fn recall(sequence: u64) -> Recall {
-    Recall { session: SessionId(1), stamp: Stamp { epoch: Epoch(1), sequence }, number: sequence, sets: Vec::new() }
+    Recall {
+        session: SessionId(1),
+        stamp: Stamp { epoch: Epoch(1), sequence },
+        number: sequence,
+        sets: Vec::new(),
+        updates: false,
+    }
 }
 
 async fn serve(transport: LeaseholdTransport, server: TestServer) {
