@@ -63,12 +63,16 @@ impl World {
         }
         // A revocation does not ask the clients that renew the lease, and a later lease of that
         // name is another one.
-        for (_, write, outcome) in committed::writes(proposal, outcomes) {
-            if let (Write::RevokeLease { id }, Outcome::Written(Ok(_))) = (write, outcome) {
-                for client in &mut self.clients {
-                    client.shell.key_leases.until.remove(id);
-                }
+        let mut revoked = std::mem::take(&mut self.oracle.named_revocations.ended);
+        self.tally.add_many("drawn: leases revoked by name", revoked.len() as u64);
+        revoked.extend(committed::writes(proposal, outcomes).filter_map(|(_, write, outcome)| {
+            match (write, outcome) {
+                (Write::RevokeLease { id }, Outcome::Written(Ok(_))) => Some(*id),
+                _ => None,
             }
+        }));
+        for client in &mut self.clients {
+            client.shell.key_leases.until.retain(|id, _| !revoked.contains(id));
         }
     }
 }
