@@ -313,8 +313,8 @@ impl Driver {
         self.cache_counters.miss(&volume, cause);
     }
 
-    /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall among
-    /// them.
+    /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall
+    /// among them.
     fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<RecallReply> {
         let mut step = StepOrigin::default();
         let mut next = Some(input);
