@@ -16,7 +16,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use leasehold_protocol::{
     holder::SendId,
     id::Epoch,
-    message::{Consent, Recall, Refusal, Request, Response},
+    message::{Recall, RecallReply, Refusal, Request, Response},
 };
 use leasehold_wire::{Callback, ClusterId, DialError, HandshakeError, LeaseholdClient, Role, client_connection};
 use tarpc::{
@@ -233,7 +233,7 @@ impl LeaderSearch {
 struct RecallService(Arc<Driver>);
 
 impl Callback for RecallService {
-    async fn recall(self, _: Context, recall: Recall) -> Consent {
+    async fn recall(self, _: Context, recall: Recall) -> RecallReply {
         self.0.recalled(recall)
     }
 }

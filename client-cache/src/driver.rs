@@ -21,9 +21,9 @@ use std::{
 use leasehold_protocol::{
     command::{Write, Written},
     holder::{self, Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId, WatchId, WriteId},
-    id::{LeaseId, LockId, SessionId, Stamp},
+    id::{LeaseId, LockId, SessionId},
     lease_policy::LeaseRequest,
-    message::{Answer, Body, Consent, Recall, Request, Response},
+    message::{Answer, Body, Recall, RecallReply, Request, Response},
     object::{Content, Object},
     path::NodePath,
     time::Instant,
@@ -141,7 +141,7 @@ struct StepOrigin {
     is_answer: bool,
     /// Why copies that the step drops go.
     drop_cause: MissCause,
-    consent: Option<Consent>,
+    recall_reply: Option<RecallReply>,
     /// The content that this step installed last. Usually a later effect answers reads with it.
     installed: Option<(Arc<Content>, SharedContent)>,
     /// The inputs that the effects produced, to be stepped next.
@@ -276,15 +276,13 @@ impl Driver {
         self.status.heard(refusal, had_session);
     }
 
-    /// Handles a recall. If the consent names the recall, its copies are dropped when this returns.
-    /// A delayed consent comes later. If the recall is for an earlier session of this client, the
-    /// consent names no recall.
-    pub(crate) fn recalled(&self, recall: Recall) -> Consent {
+    /// Handles a recall. If the reply is a consent, the copies are dropped when this returns. A
+    /// delayed consent comes later.
+    pub(crate) fn recalled(&self, recall: Recall) -> RecallReply {
         count(&self.cache.counters.recalls);
         count(&self.cache.counters.messages_sent);
-        let nothing = Consent { session: recall.session, stamp: Stamp::default() };
         let mut core = self.core.lock();
-        self.step(&mut core, HolderInput::Recalled(recall)).unwrap_or(nothing)
+        self.step(&mut core, HolderInput::Recalled(recall)).unwrap_or(RecallReply::Ignored)
     }
 
     /// Makes the rules check whether the server is alive. Callers use it for late answers to
@@ -315,8 +313,9 @@ impl Driver {
         self.cache_counters.miss(&volume, cause);
     }
 
-    /// Runs a step of the rules, and executes its effects in order. Returns the consent among them.
-    fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<Consent> {
+    /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall
+    /// among them.
+    fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<RecallReply> {
         let mut step = StepOrigin::default();
         let mut next = Some(input);
         while let Some(input) = next {
@@ -334,7 +333,7 @@ impl Driver {
             next = step.follow.pop_front();
         }
         self.wind_timer(core);
-        step.consent
+        step.recall_reply
     }
 
     fn execute(&self, core: &mut DriverCore, effect: HolderEffect, step: &mut StepOrigin) {
@@ -363,7 +362,8 @@ impl Driver {
             }
             HolderEffect::DropAll => self.drop_all(core),
             HolderEffect::VolumeValidityChanged { volume, validity } => core.leases.set(&volume, validity),
-            HolderEffect::Consent(consent) => step.consent = Some(consent),
+            HolderEffect::Consent(consent) => step.recall_reply = Some(RecallReply::Consented(consent)),
+            HolderEffect::ConsentDelayed(notice) => step.recall_reply = Some(RecallReply::Delayed(notice)),
             HolderEffect::Serve { reads, object, content, valid_until, .. } => {
                 core.serve(reads, &step.shared(object, content), true, valid_until);
             }

@@ -162,9 +162,9 @@ pub use leasehold_protocol::{
     lease_policy::{GrantPolicy, LeaseRequest, ObjectTerm, OnWrite},
     lock::{LockGrant, LockMode, LockStatus},
     message::{
-        BlockedReadInfo, ClockInfo, ClusterInfo, CoveringInfo, HolderInfo, LeaseInfo, LockInfo, MemberInfo,
-        PendingWriteInfo, Refusal, ServiceHealth, ServiceInfo, SpanCounts, VolumeCounts, VolumeInfo, VolumeStats,
-        WaitCounts,
+        BlockedReadInfo, ClockInfo, ClusterInfo, CoveringInfo, DelayReason, HolderInfo, LeaseInfo, LockInfo,
+        MemberInfo, PendingWriteInfo, Refusal, ServiceHealth, ServiceInfo, SpanCounts, VolumeCounts, VolumeInfo,
+        VolumeStats, WaitCounts,
     },
     object::{Children, Content, Data, NodeOwner, ObjectKind, Stat, Value},
     path::{NodePath, PathError},

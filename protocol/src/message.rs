@@ -14,7 +14,7 @@ mod volume_stats;
 
 pub use bounds::*;
 pub use inspect::*;
-pub use recall::{Consent, Recall};
+pub use recall::{Consent, DelayNotice, DelayReason, Recall, RecallReply};
 pub use refusal::Refusal;
 pub use volume_leases::*;
 pub use volume_stats::{CachedReads, SpanCounts, VolumeCounts, VolumeStats, WaitCounts};

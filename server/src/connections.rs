@@ -14,7 +14,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use leasehold_protocol::message::{
-    Answer as Done, Body, ClusterInfo, Consent, Inspect, Recall, Refusal, Request, Response,
+    Answer as Done, Body, ClusterInfo, Consent, Inspect, Recall, RecallReply, Refusal, Request, Response,
 };
 use leasehold_wire::{CallbackClient, Leasehold, Role, accept_if, server_connection};
 use tarpc::{
@@ -158,9 +158,10 @@ async fn send_recalls(
             context.deadline = Instant::now() + RECALL_TIMEOUT;
             let asked = Consent { session: recall.session, stamp: recall.stamp };
             match callbacks.recall(context, recall).await {
-                Ok(consent) if consent == asked => core.consent(id, consent),
-                // The client will consent with a later request. An answer that names another recall
-                // does not count.
+                Ok(RecallReply::Consented(consent)) if consent == asked => core.consent(id, consent),
+                // The client will consent with a later request.
+                Ok(RecallReply::Delayed(notice)) if notice.consent() == asked => core.consent_delayed(id, notice),
+                // A reply that names another recall does not count.
                 Ok(_) => {}
                 // The lessor sends the recall again when it can, and does not depend on this call.
                 Err(_) => {}

@@ -26,7 +26,7 @@ use leasehold_protocol::{
     command::{Command, LeaseKey, Proposal},
     id::{Epoch, RequestId, SessionId},
     lessor::{self, Lessor, LessorEffect, LessorInput},
-    message::{Body, ClockInfo, Consent, Recall, Refusal, Request, RequestHeader, Response},
+    message::{Body, ClockInfo, Consent, DelayNotice, Recall, Refusal, Request, RequestHeader, Response},
     state::State,
     volume::VolumeSettings,
 };
@@ -142,6 +142,14 @@ impl ServerCore {
         let mut inner = self.inner.lock();
         if inner.registrations.is_on(consent.session, connection) {
             self.step(&mut inner, LessorInput::Consent(consent));
+        }
+    }
+
+    /// Passes a client's notice of a delayed consent to the lessor, like a consent.
+    pub fn consent_delayed(&self, connection: ConnectionId, notice: DelayNotice) {
+        let mut inner = self.inner.lock();
+        if inner.registrations.is_on(notice.session, connection) {
+            self.step(&mut inner, LessorInput::ConsentDelayed(notice));
         }
     }
 

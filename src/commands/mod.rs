@@ -22,6 +22,7 @@ pub(crate) mod volume;
 mod volume_term;
 pub(crate) mod waits;
 pub(crate) mod watch;
+pub(crate) mod why;
 
 use clap::Subcommand;
 use leasehold_client_cache::NodePath;
@@ -83,7 +84,7 @@ pub(crate) enum CommandRequest {
     /// Show which sessions have leases or locks on a node, and for how long
     Holders(inspect::HoldersArgs),
     /// Show for whom the reads, writes and lock requests of a node wait now
-    Why(inspect::WhyArgs),
+    Why(why::WhyArgs),
     /// The replicas of the cluster
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -192,7 +193,7 @@ impl CommandRequest {
             | Self::Elect(elect::ElectArgs { path, .. })
             | Self::Services(services::ServicesArgs { path })
             | Self::Holders(inspect::HoldersArgs { path })
-            | Self::Why(inspect::WhyArgs { path })
+            | Self::Why(why::WhyArgs { path })
             | Self::Export(transfer::export::ExportArgs { path, .. })
             | Self::Watch(watch::WatchArgs { path, .. }) => path.to_string(),
             Self::Import(import) => import.directory.display().to_string(),

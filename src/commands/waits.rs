@@ -228,6 +228,7 @@ mod tests {
             since: Duration::ZERO,
             at_most: Duration::from_secs(holder.map_or(0, |(_, seconds)| seconds)),
             covering: None,
+            delay: None,
         }
     }
 

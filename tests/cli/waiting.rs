@@ -161,3 +161,32 @@ fn waiting_lock_and_election_name_the_owner() {
     let observer = Running::start(&cli, ["elect", "/jobs/leader", "--observe"]);
     assert!(observer.line().starts_with("leader first: token "));
 }
+
+#[test]
+fn why_shows_the_reason_of_a_delayed_consent() {
+    let cluster = Cluster::start(1);
+    let cli = cluster.cli();
+    cli.done(["volume", "create", "/v", "--term", "30s"]);
+    cli.done(["put", "/v/a", "1"]);
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let reader = runtime.block_on(async {
+        let options = Options::new(cli.endpoints.split(',')).name("reader").consent_delay(Duration::from_secs(15));
+        let reader = Client::connect(options).await.expect("a server is there");
+        assert!(reader.get("/v/a").await.expect("a leader is there").is_some());
+        reader
+    });
+    let mut put = cli.command(["put", "/v/a", "2", "--timeout", "60s"]).stdout(Stdio::null()).spawn().expect("starts");
+    let (wait, text) = eventually("the reader has said that it uses its copy", || {
+        let why = cli.done(["why", "/v/a"]);
+        let wait = why["writes"].as_array().expect("a list").first().filter(|wait| wait["delay"].is_object()).cloned();
+        let text = cli.run(["why", "/v/a"]).text().to_owned();
+        wait.zip(text.contains("it still uses its copy").then_some(text)).ok_or_else(|| why.to_string())
+    });
+    assert_eq!((&wait["holder_name"], &wait["delay"]["reason"]), (&"reader".into(), &"in_use".into()), "{wait}");
+    let left = wait["delay"]["at_most_ms"].as_u64().expect("a bound");
+    assert!(left <= 15_000 && Some(left) <= wait["at_most_ms"].as_u64(), "{wait}");
+    assert!(text.contains(" for reader (session "), "{text}");
+    assert!(text.contains(" s longer; it still uses its copy, for ") && text.ends_with(" s at most\n"), "{text}");
+    runtime.block_on(reader.close());
+    assert!(put.wait().expect("it ends").success(), "the reader has dropped its copy");
+}

@@ -1,7 +1,7 @@
 //! Tests of the driver. The test plays the server.
 
 use leasehold_protocol::{
-    id::{Epoch, Incarnation, Revision, VolumeGeneration},
+    id::{Epoch, Incarnation, Revision, Stamp, VolumeGeneration},
     lease_policy::LeaseOffer,
     lease_policy::LeaseRequest,
     message::{AcquiredVolume, Answer, Lapse, Promise, ReadAnswer, Revival},

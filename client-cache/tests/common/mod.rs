@@ -19,7 +19,7 @@ use leasehold_protocol::{
     id::{RequestId, Revision, Sequence, SessionId},
     lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
-    message::{Answer, Body, ClusterInfo, Inspect, Recall, Refusal, Request, Response},
+    message::{Answer, Body, ClusterInfo, Inspect, Recall, RecallReply, Refusal, Request, Response},
     object::ObjectSet,
     planted::Planted,
     state::State,
@@ -344,9 +344,12 @@ impl Shared {
             tokio::spawn(async move {
                 let mut context = tarpc::context::current();
                 context.deadline = std::time::Instant::now() + PATIENCE;
-                let consent = callback.recall(context, recall).await;
-                if let (Ok(consent), Some(shared)) = (consent, Weak::upgrade(&shared)) {
-                    shared.step(LessorInput::Consent(consent));
+                let reply = callback.recall(context, recall).await;
+                let Some(shared) = Weak::upgrade(&shared) else { return };
+                match reply {
+                    Ok(RecallReply::Consented(consent)) => shared.step(LessorInput::Consent(consent)),
+                    Ok(RecallReply::Delayed(notice)) => shared.step(LessorInput::ConsentDelayed(notice)),
+                    Ok(RecallReply::Ignored) | Err(_) => {}
                 }
             });
         }

@@ -13,10 +13,11 @@
 //! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects are
 //! delayed already.
 //!
-//! The client has already replied to the recall, without a consent. So a heartbeat brings the
-//! consent later.
+//! The client has already replied to the recall, with a notice of the delay and no consent. So a
+//! heartbeat brings the consent later. A server shows the notice to people who ask why a write
+//! waits.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Holder, volume_leases::KnownVolume};
 use crate::{
@@ -63,31 +64,31 @@ impl DelayedConsents {
 
 impl Holder {
     /// Delays the consent to a recall, if the client may do so and has a usable copy. The recalled
-    /// copies stay in use. Returns whether it does.
-    pub(super) fn delay_consent(&mut self, recall: &Recall, now: Instant) -> bool {
+    /// copies stay in use. Returns for how long at most, if it does.
+    pub(super) fn delay_consent(&mut self, recall: &Recall, now: Instant) -> Option<Duration> {
         let Recall { stamp, ref sets, updates, .. } = *recall;
         if self.config.consent_delay.is_zero() {
-            return false;
+            return None;
         }
-        if self.delayed_consents.by_stamp.contains_key(&stamp) {
+        if let Some(delayed) = self.delayed_consents.by_stamp.get(&stamp) {
             // The leader has sent the recall again.
-            return true;
+            return Some(delayed.due.since(now));
         }
-        let Some(objects) = single_objects(sets) else { return false };
+        let objects = single_objects(sets)?;
         if self.delayed_consents.objects() + objects.len() > self.config.bounds.delayed_consents_max {
             reached(Bound::DelayedConsents);
-            return false;
+            return None;
         }
         // The recall may be for a write of this client, which must not wait for the client itself.
         if self.writes.sent().next().is_some() || !objects.iter().any(|object| self.may_serve(object, now)) {
-            return false;
+            return None;
         }
-        let Some(due) = self.consent_due(now) else { return false };
+        let due = self.consent_due(now)?;
         for set in sets {
             self.recalls.remember(set, stamp, self.in_flight.next());
         }
         self.delayed_consents.by_stamp.insert(stamp, DelayedConsent { objects, due, updates });
-        true
+        Some(due.since(now))
     }
 
     /// When a consent is due whose recall arrives now. An unanswered recall limits the promises of

@@ -12,7 +12,7 @@ use crate::{
     drift::Excess,
     id::{Incarnation, LeaseId, LockId, Revision, SessionId, Stamp},
     lock::{LockStatus, WriteLeaseStatus},
-    message::{Consent, Refusal, Request},
+    message::{Consent, DelayNotice, Refusal, Request},
     object::{Content, Object, Value},
     path::NodePath,
     time::Instant,
@@ -68,6 +68,8 @@ pub enum HolderEffect {
     },
     /// Send the consent to the server. It always follows the [`HolderEffect::Drop`] of the copies.
     Consent(Consent),
+    /// Reply to the recall that its consent comes later. A server shows the reason to people.
+    ConsentDelayed(DelayNotice),
     /// Answer these reads with this content.
     Serve {
         /// The reads.

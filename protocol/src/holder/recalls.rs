@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{Holder, HolderBounds, HolderEffect, input::SendId, volume_leases::at_and_above};
 use crate::{
     id::{Epoch, Stamp},
-    message::{Consent, Recall},
+    message::{Consent, DelayNotice, DelayReason, Recall},
     object::{Object, ObjectSet},
     path::NodePath,
     planted::Bug,
@@ -157,12 +157,14 @@ impl Holder {
         let everything = [ObjectSet::Subtree(NodePath::root())];
         let has_gap = self.recalls.has_gap(recall);
         let sets = if has_gap { &everything[..] } else { &recall.sets };
+        let delayed = |reason| HolderEffect::ConsentDelayed(DelayNotice { session, stamp: recall.stamp, reason });
         if self.defer_consent(recall.stamp, sets) {
             self.overtake(sets, recall.stamp);
-            return;
+            return self.effects.push(delayed(DelayReason::Flushing));
         }
-        if !has_gap && self.delay_consent(recall, now) {
-            return;
+        let in_use = if has_gap { None } else { self.delay_consent(recall, now) };
+        if let Some(at_most) = in_use {
+            return self.effects.push(delayed(DelayReason::InUse { at_most }));
         }
         if recall.updates && !has_gap {
             self.select_read(sets);

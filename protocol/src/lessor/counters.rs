@@ -18,9 +18,9 @@ use crate::{
     time::Instant,
 };
 
-/// A value that only counters use, within the lessor. It has no hash. The exhaustive exploration
-/// takes two lessors with one hash as the same, and explores only one of them. Lessors that differ
-/// in their counters alone decide the same, and must not be explored twice.
+/// A value that only counters and inspections use, within the lessor. It has no hash. The
+/// exhaustive exploration takes two lessors with one hash as the same, and explores only one of
+/// them. Lessors that differ in such values alone decide the same, and must not be explored twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Unhashed<T>(pub(super) T);
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     command::Outcome,
     id::{Incarnation, RequestId},
-    message::{Consent, Request},
+    message::{Consent, DelayNotice, Request},
     path::NodePath,
     state::Applied,
 };
@@ -24,6 +24,8 @@ pub enum LessorInput {
     },
     /// A client's answer to a recall.
     Consent(Consent),
+    /// A client's notice that its consent comes later. Only inspections use it.
+    ConsentDelayed(DelayNotice),
     /// The quorum round of [`LessorEffect::Prove`](super::LessorEffect::Prove) has succeeded, and
     /// everything that was committed before the round began has been applied (S6).
     Proven {

@@ -6,7 +6,8 @@ use crate::{
     command::LeaseKey,
     id::SessionId,
     message::{
-        Answer, BlockedReadInfo, CoveringInfo, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo, VolumeStats,
+        Answer, BlockedReadInfo, CoveringInfo, DelayReason, HolderInfo, Inspect, PendingWriteInfo, Refusal, VolumeInfo,
+        VolumeStats,
     },
     object::Object,
     path::NodePath,
@@ -81,6 +82,7 @@ impl Lessor {
                 since: cx.now.since(pending.since),
                 at_most: waits_for.map_or(Duration::ZERO, |(of, wait)| self.at_most(of, wait, cx.state)),
                 covering: waits_for.and_then(|(of, wait)| self.covering(of, wait)),
+                delay: waits_for.and_then(|(of, wait)| self.delay(of, wait, cx)),
             };
             let waits = pending.waits.iter().map(move |(holder, wait)| row(Some((*holder, wait))));
             let commit = pending.waits.is_empty().then(|| row(None));
@@ -158,6 +160,17 @@ impl Lessor {
             let mode = &self.object_leases.track(volume, holder)?.tracking;
             let is_unreported = matches!(mode, CopyTracking::AwaitingReport { .. });
             (*mode != CopyTracking::Exact).then(|| CoveringInfo { volume: volume.clone(), is_unreported })
+        })
+    }
+
+    /// Why the holder delays the consent, if it has said so. Its leases bound the wait, whatever it
+    /// says.
+    fn delay(&self, holder: SessionId, wait: &ConsentWait, cx: &StepContext<'_>) -> Option<DelayReason> {
+        Some(match self.recall_channels.get(&holder)?.delay(wait.stamp?, cx.now)? {
+            DelayReason::InUse { at_most } => {
+                DelayReason::InUse { at_most: at_most.min(self.at_most(holder, wait, cx.state)) }
+            }
+            DelayReason::Flushing => DelayReason::Flushing,
         })
     }
 

@@ -9,7 +9,7 @@ use std::{
 use super::{Lessor, LessorEffect, StepContext, counters::Unhashed};
 use crate::{
     id::{Epoch, SessionId, Stamp, WriteLeaseId},
-    message::{Consent, Recall},
+    message::{Consent, DelayNotice, DelayReason, Recall},
     object::ObjectSet,
     path::NodePath,
     reached::{Bound, reached},
@@ -55,6 +55,9 @@ struct UnansweredRecall {
     sent: Instant,
     /// The volumes in whose counters it counts.
     volumes: Unhashed<Vec<NodePath>>,
+    /// Why the session delays its consent, and when its last notice arrived. Only inspections use
+    /// it.
+    delay: Unhashed<Option<(DelayReason, Instant)>>,
 }
 
 /// A recall to make.
@@ -106,8 +109,9 @@ impl RecallChannel {
         let recall = Recall { session, stamp, number: self.recalls, sets, updates };
         self.by_set.extend(recall.sets.iter().map(|set| (set.clone(), stamp)));
         self.by_sent.insert((now, stamp));
-        let (since, sent, volumes) = (now, now, Unhashed(volumes));
-        self.unanswered.insert(stamp, UnansweredRecall { recall: recall.clone(), through, since, sent, volumes });
+        let (since, sent, volumes, delay) = (now, now, Unhashed(volumes), Unhashed(None));
+        let unanswered = UnansweredRecall { recall: recall.clone(), through, since, sent, volumes, delay };
+        self.unanswered.insert(stamp, unanswered);
         (stamp, self.registration.map(|_| recall))
     }
 
@@ -170,6 +174,23 @@ impl RecallChannel {
             self.by_set.remove(&(set.clone(), stamp));
         }
         Some(AnsweredRecall { sets: recall.sets, since, volumes: volumes.0 })
+    }
+
+    /// Notes why the session delays its consent. A recall that is answered has no delay.
+    fn note_delay(&mut self, stamp: Stamp, reason: DelayReason, now: Instant) {
+        if let Some(unanswered) = self.unanswered.get_mut(&stamp) {
+            unanswered.delay = Unhashed(Some((reason, now)));
+        }
+    }
+
+    /// Why the session delays its consent, as it said last. The time that it named has run since
+    /// then.
+    pub(super) fn delay(&self, stamp: Stamp, now: Instant) -> Option<DelayReason> {
+        let (reason, noted) = self.unanswered.get(&stamp)?.delay.0?;
+        Some(match reason {
+            DelayReason::InUse { at_most } => DelayReason::InUse { at_most: at_most.saturating_sub(now.since(noted)) },
+            DelayReason::Flushing => DelayReason::Flushing,
+        })
     }
 
     /// Records a registration of the session. Returns false unless the number is higher than all
@@ -271,6 +292,13 @@ impl Lessor {
         let (stamp, recall) = channel.recall(session, epoch, (made, cx.state.last_write_lease()), cx.now);
         cx.effects.extend(recall.map(LessorEffect::Recall));
         stamp
+    }
+
+    /// Handles a notice that the session delays a consent. No rule depends on it.
+    pub(super) fn note_delay(&mut self, notice: DelayNotice, now: Instant) {
+        if let Some(channel) = self.recall_channels.get_mut(&notice.session) {
+            channel.note_delay(notice.stamp, notice.reason, now);
+        }
     }
 
     /// Handles a consent: the session has dropped the sets of the recall with this stamp (S2). If

@@ -5,6 +5,7 @@ mod consents;
 mod costs;
 mod counters;
 mod crowd;
+mod delayed_consents;
 mod drift;
 mod failovers;
 mod first_reads;

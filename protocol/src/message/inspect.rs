@@ -10,6 +10,7 @@ use crate::{
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, SessionId, Token, VolumeGeneration},
     lease_name::LeaseName,
     lock::LockMode,
+    message::recall::DelayReason,
     object::{NodeOwner, Object},
     path::NodePath,
     quota::VolumeUse,
@@ -218,6 +219,9 @@ pub struct PendingWriteInfo {
     /// Set if the leader does not know all object leases of the session. Then each write in the
     /// volume waits for the session, even if it has no copy.
     pub covering: Option<CoveringInfo>,
+    /// Set if the session has said that it delays its consent on purpose. Its time is not above
+    /// `at_most`.
+    pub delay: Option<DelayReason>,
 }
 
 /// A volume in which the leader must assume that a session holds every object.

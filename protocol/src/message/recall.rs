@@ -1,5 +1,7 @@
 //! Recalls and consents: the messages by which a client drops its copies before a write (S2).
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -31,11 +33,57 @@ pub struct Recall {
 /// From a client to the server that sent the recall: the copies are dropped. The client caches no
 /// grant with an earlier stamp on these objects.
 ///
-/// The reply to a [`Recall`], also piggybacked on requests. Lost or twice: see [`Recall`].
+/// In the reply to a [`Recall`], also piggybacked on requests. Lost or twice: see [`Recall`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Consent {
     /// The session that consents.
     pub session: SessionId,
     /// The stamp of the recall.
     pub stamp: Stamp,
+}
+
+/// From a client to the server that sent the recall: the consent comes later, with a request.
+///
+/// In the reply to a [`Recall`], so it costs no message. No rule uses it: the server shows it to
+/// people who ask why a write waits. Lost: the server shows no reason, until it sends the recall
+/// again. Twice: the last one counts. It has no effect when the consent has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DelayNotice {
+    /// The session that delays its consent.
+    pub session: SessionId,
+    /// The stamp of the recall.
+    pub stamp: Stamp,
+    /// The reason of the delay.
+    pub reason: DelayReason,
+}
+
+impl DelayNotice {
+    /// The consent that it delays.
+    pub fn consent(&self) -> Consent {
+        Consent { session: self.session, stamp: self.stamp }
+    }
+}
+
+/// The reason why a client delays its consent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DelayReason {
+    /// It still uses its copy.
+    InUse {
+        /// For this time longer at most, as the client says.
+        at_most: Duration,
+    },
+    /// It has the data under a write lease, and flushes it first (S10).
+    Flushing,
+}
+
+/// From a client to a server: the reply to a [`Recall`]. The session and the stamp in it are those
+/// of the recall. Lost or twice: see [`Recall`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RecallReply {
+    /// The copies are dropped.
+    Consented(Consent),
+    /// The consent comes later.
+    Delayed(DelayNotice),
+    /// The recall is for an earlier session of this client.
+    Ignored,
 }

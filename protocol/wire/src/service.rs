@@ -1,6 +1,6 @@
 //! The two services on a client's connection.
 
-use leasehold_protocol::message::{Consent, Recall, Request, Response};
+use leasehold_protocol::message::{Recall, RecallReply, Request, Response};
 use tarpc::{ClientMessage, client};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -25,7 +25,7 @@ pub trait Leasehold {
 #[tarpc::service]
 pub trait Callback {
     /// Recalls copies. If the call fails, the client may or may not have dropped them.
-    async fn recall(recall: Recall) -> Consent;
+    async fn recall(recall: Recall) -> RecallReply;
 }
 
 /// A server's transport for requests: for `BaseChannel::new`.

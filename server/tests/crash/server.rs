@@ -10,7 +10,7 @@ use leasehold_protocol::{
     command::Write,
     id::{Epoch, Sequence, Stamp},
     lease_policy::LeaseRequest,
-    message::{Answer, Body, Consent, Recall, Refusal, Request, RequestHeader, Response},
+    message::{Answer, Body, Consent, Recall, RecallReply, Refusal, Request, RequestHeader, Response},
     object::{Content, Object},
     path::NodePath as Node,
 };
@@ -59,8 +59,8 @@ struct Client {
 struct HoldsNothing;
 
 impl Callback for HoldsNothing {
-    async fn recall(self, _: Context, recall: Recall) -> Consent {
-        Consent { session: recall.session, stamp: recall.stamp }
+    async fn recall(self, _: Context, recall: Recall) -> RecallReply {
+        RecallReply::Consented(Consent { session: recall.session, stamp: recall.stamp })
     }
 }
 

@@ -19,8 +19,8 @@ use leasehold_protocol::{
     limits::LimitError,
     lock::{LockMode, LockStatus},
     message::{
-        self, Answer, Body, Consent, Inspect, KeepAliveResult, Lapse, NodesAfter, Promise, Recall, Refusal, Request,
-        Response, Revival,
+        self, Answer, Body, Consent, DelayReason, Inspect, KeepAliveResult, Lapse, NodesAfter, Promise, Recall,
+        RecallReply, Refusal, Request, Response, Revival,
     },
     object::{Content, NodeOwner, ObjectKind, ObjectSet},
     path::{NodePath, PathError},
@@ -180,6 +180,7 @@ fn of_the_protocol() -> Registry {
         traced::<Revival>,
         traced::<message::ServiceHealth>,
         traced::<NodesAfter>,
+        traced::<DelayReason>,
         traced::<Inspect>,
         traced::<Body>,
         traced::<Request>,
@@ -189,6 +190,7 @@ fn of_the_protocol() -> Registry {
         traced::<Lapse>,
         traced::<Recall>,
         traced::<Consent>,
+        traced::<RecallReply>,
     ])
 }
 
@@ -229,7 +231,7 @@ fn response() -> Response {
 fn messages_change_with_the_protocol_version() {
     let protocol = text(
         &of_the_protocol(),
-        &["Request", "Answer", "Refusal", "Promise", "Lapse", "Recall", "Consent", "Proposal"],
+        &["Request", "Answer", "Refusal", "Promise", "Lapse", "Recall", "RecallReply", "Proposal"],
     );
     let peers = of_peers();
     let names: Vec<&str> = peers.keys().map(String::as_str).collect();

@@ -244,6 +244,10 @@ impl World {
             }
             HolderEffect::DropAll => self.cache.clear(),
             HolderEffect::Consent(consent) => self.consented(consent.stamp),
+            HolderEffect::ConsentDelayed(notice) => {
+                let is_handled = self.recalling.as_ref().is_some_and(|recall| recall.stamp == notice.stamp);
+                assert!(is_handled, "it delays a consent outside of a recall: {notice:?}");
+            }
             HolderEffect::Serve { reads, .. } | HolderEffect::ReadFailed { reads, .. } => self.end_reads(&reads),
             HolderEffect::ServeCached { reads, object, stamp, .. } => {
                 assert_eq!(self.cache.get(&object), Some(&stamp), "{object} is served from what is not there");

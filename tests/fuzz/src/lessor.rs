@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
 
@@ -15,7 +16,7 @@ use leasehold_protocol::{
     id::{Epoch, RequestId, SessionId},
     lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
-    message::{Body, CachedReads, Consent, Recall, Refusal, Response},
+    message::{Body, CachedReads, Consent, DelayNotice, DelayReason, Recall, Refusal, Response},
     path::NodePath,
     planted::Planted,
     state::State,
@@ -160,12 +161,28 @@ impl World {
 
     fn consent_to_recall(&mut self, draw: &mut Draw<'_>) {
         if let Some(Recall { session, stamp, .. }) = draw.pick(&self.recalls) {
+            self.delay(Consent { session, stamp });
             self.recalls.retain(|recall| (recall.session, recall.stamp) != (session, stamp));
             self.step(LessorInput::Consent(Consent { session, stamp }));
         }
     }
 
+    /// A notice that the consent comes later, without a draw: so the corpus keeps its meaning. No
+    /// rule uses it, and the hash has all that the rules use.
+    fn delay(&mut self, Consent { session, stamp }: Consent) {
+        let mut before = self.lessor.clone();
+        let reason = match stamp.sequence % 2 {
+            0 => DelayReason::Flushing,
+            _ => DelayReason::InUse { at_most: Duration::MAX },
+        };
+        let effects = self.step(LessorInput::ConsentDelayed(DelayNotice { session, stamp, reason }));
+        let expected = before.step(LessorInput::NotProven { round: NO_ROUND }, &self.replica.state, self.now);
+        assert_eq!(effects, expected);
+        assert_eq!(hash(&self.lessor), hash(&before), "a notice had an effect");
+    }
+
     fn consent(&mut self, consent: Consent) {
+        self.delay(consent);
         let is_asked = |recall: &Recall| recall.session == consent.session && recall.stamp == consent.stamp;
         // A recall may wait for its session to register.
         let may_be_asked = !self.registrations.contains_key(&consent.session) || self.recalls.iter().any(is_asked);
@@ -251,6 +268,12 @@ impl World {
         self.log.push_back(Proposal { epoch: Epoch(0), number: self.attempt, time, commands });
         self.commit();
     }
+}
+
+fn hash(lessor: &Lessor) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    lessor.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn config(attempt: u64, session_objects_max: usize) -> LessorConfig {

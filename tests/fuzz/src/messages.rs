@@ -4,11 +4,13 @@
 //! bytes. The first bytes may differ from those, because a number can be written longer than
 //! needed. Drawn values survive the same round trip.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write},
     id::{Epoch, Revision, SessionId},
-    message::{Answer, Consent, Recall, Refusal, Request, Response},
+    message::{Answer, Consent, DelayNotice, DelayReason, Recall, RecallReply, Refusal, Request, Response},
     object::{Content, ObjectSet},
     volume::VolumeSettings,
 };
@@ -40,7 +42,7 @@ pub fn run(data: &[u8]) {
         2 => plain::<Answer>(draw.rest()),
         3 => plain::<Refusal>(draw.rest()),
         4 => plain::<Recall>(draw.rest()),
-        5 => plain::<Consent>(draw.rest()),
+        5 => plain::<RecallReply>(draw.rest()),
         6 => plain::<Content>(draw.rest()),
         7 => plain::<ObjectSet>(draw.rest()),
         8 => plain::<Proposal>(draw.rest()),
@@ -62,7 +64,14 @@ pub fn run(data: &[u8]) {
         24 => framed::<tarpc::Response<PeerResponse>>(draw.rest()),
         25 => come_back(&draw.request(SessionId(1), Epoch(1), 1, Revision(1))),
         26 => come_back(&draw.recall(SessionId(1), Epoch(1))),
-        27 => come_back(&draw.consent(Epoch(1))),
+        27 => {
+            let Consent { session, stamp } = draw.consent(Epoch(1));
+            let at_most = Duration::from_micros(stamp.sequence);
+            for reason in [DelayReason::InUse { at_most }, DelayReason::Flushing] {
+                come_back(&RecallReply::Delayed(DelayNotice { session, stamp, reason }));
+            }
+            come_back(&RecallReply::Consented(Consent { session, stamp }));
+        }
         28 => come_back(&draw.settings()),
         29 => come_back(&draw.write(Revision(1))),
         30 => come_back(&draw.set()),

@@ -184,6 +184,7 @@ impl Client {
             }
             HolderEffect::VolumeValidityChanged { volume, validity } => core.leases.set(&volume, validity),
             HolderEffect::Consent(_) => self.acknowledge(),
+            HolderEffect::ConsentDelayed(_) => unreachable!("no model delays consents"),
             HolderEffect::Serve { .. }
             | HolderEffect::ServeCached { .. }
             | HolderEffect::SelectRead(_)

@@ -85,17 +85,23 @@ pub enum ClientEvent {
     Wrong(String),
 }
 
-/// Checks that a consent among the effects replies to a recall. The driver of the library has no
-/// other way to send it.
+/// Checks that a consent among the effects, or a notice of its delay, replies to a recall. The
+/// driver of the library has no other way to send it.
 ///
 /// # Errors
 ///
 /// A sentence about the consent.
 pub fn check_consents(recalled: Option<Stamp>, effects: &[HolderEffect]) -> Result<(), String> {
-    let wrong = effects.iter().find_map(|effect| match effect {
-        HolderEffect::Consent(consent) if Some(consent.stamp) != recalled => Some(consent.stamp),
+    let replies = effects.iter().filter_map(|effect| match effect {
+        HolderEffect::Consent(consent) => Some(consent.stamp),
+        HolderEffect::ConsentDelayed(notice) => Some(notice.stamp),
         _ => None,
     });
+    let replies: Vec<Stamp> = replies.collect();
+    if replies.len() > 1 {
+        return Err(format!("more than one reply to a recall: {replies:?}"));
+    }
+    let wrong = replies.into_iter().find(|stamp| Some(*stamp) != recalled);
     wrong.map_or(Ok(()), |stamp| Err(format!("the consent to {stamp} replies to no recall")))
 }
 

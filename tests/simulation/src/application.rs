@@ -62,6 +62,7 @@ impl World {
     }
 
     pub(crate) fn write(&mut self, place: usize, change: Write) {
+        let change = self.lease_names.rename(change);
         let client = &mut self.clients[place];
         // The log could not tell two equal writes of one client apart.
         if client.shell.open_write(&change).is_some() {

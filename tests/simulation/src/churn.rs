@@ -5,7 +5,6 @@ use leasehold_protocol::{
     command::{Attach, Command, Condition, Outcome, Write},
     holder::{HolderInput, SendId},
     id::{CoveringNumber, Incarnation, LeaseId, LockId, Stamp, Token},
-    lease_name::LeaseName,
     lessor::LessorBounds,
     lock::LockStatus,
     message::{
@@ -22,6 +21,7 @@ use leasehold_protocol::{
 
 use crate::{
     event::{Event, Up},
+    lease_names::text_name,
     locks::NODES,
     profile::MS,
     profile::policy,
@@ -38,11 +38,6 @@ pub(crate) const MANY: u64 = 24;
 
 /// A lease with more nodes ends with a recall of the subtree that contains them, not of each node.
 const MANY_NODES: u64 = 16;
-
-/// The text that names leases as this id does.
-fn text_name(id: LeaseId) -> LeaseName {
-    LeaseName::parse(&format!("lease-{id}")).expect("a name")
-}
 
 impl World {
     /// How the world is wide, if it is.
@@ -326,10 +321,10 @@ impl World {
     pub(crate) fn count_wide(&mut self, command: &Command, outcome: &Outcome) {
         let Command::Write { write, .. } = command else { return };
         match (write, outcome) {
-            (Write::RevokeLease { .. }, Outcome::Written(Ok(written))) if written.removed > MANY_NODES => {
+            (write, Outcome::Written(Ok(written))) if write.is_revocation() && written.removed > MANY_NODES => {
                 self.tally.add("drawn: revocations of many nodes");
             }
-            (Write::RevokeLease { .. }, Outcome::Written(Ok(written))) if written.removed > 0 => {
+            (write, Outcome::Written(Ok(written))) if write.is_revocation() && written.removed > 0 => {
                 self.tally.add("drawn: revocations of nodes");
             }
             (Write::GrantLease { id: Some(id), .. }, Outcome::Written(result)) => {

@@ -23,6 +23,7 @@ use crate::{
     network::Connection,
     profile::MS,
     profile::Policies,
+    reported_reads::UnreportedReads,
     watching::Watches,
     world::{Machine, World},
 };
@@ -49,6 +50,7 @@ pub(crate) struct Client {
     /// The content that the last read of each object found.
     pub(crate) last_read: BTreeMap<Object, Content>,
     pub(crate) watches: Watches,
+    pub(crate) unreported: UnreportedReads,
     timer: u64,
     /// How often in a row the holder asked for a deadline that had already passed.
     spins: u32,
@@ -72,6 +74,7 @@ impl Client {
             write_leased: BTreeMap::new(),
             last_read: BTreeMap::new(),
             watches: Watches::default(),
+            unreported: UnreportedReads::default(),
             timer: 0,
             spins: 0,
         }
@@ -103,6 +106,7 @@ impl World {
         client.registrations = Registrations::default();
         client.locks.clear();
         client.watches = Watches::default();
+        client.unreported = UnreportedReads::default();
         (client.is_connecting, client.spins) = (false, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
         self.look_for_leader(place, None);
@@ -252,6 +256,11 @@ impl World {
                     self.send_up(connection, Up::Consent(consent));
                 }
             }
+            HolderEffect::ConsentDelayed(notice) => {
+                if let Some(connection) = self.clients[place].connection {
+                    self.send_notice(connection, notice);
+                }
+            }
             HolderEffect::ReadFailed { error, .. } => self.reads_failed(place, &error),
             HolderEffect::Connection(news) => self.connection_changed(place, news),
             HolderEffect::KeyLeaseRenewed { .. } => {}
@@ -281,7 +290,8 @@ impl World {
         }
     }
 
-    fn send_request(&mut self, place: usize, send_id: SendId, request: Request) {
+    fn send_request(&mut self, place: usize, send_id: SendId, mut request: Request) {
+        self.report_reads(place, &mut request);
         self.tally.add(match request.body {
             Body::HolderReport(_) => "holder report parts sent",
             Body::Write { .. } => "writes sent",
@@ -340,7 +350,7 @@ impl World {
         let begun = self.oracle.versions.begin_read(&object);
         let (clock, since) = (self.client_clock(place), self.steps);
         if let Some(content) = self.clients[place].shell.hit(&object, clock) {
-            self.tally.add("reads from a cache");
+            self.read_from_memory(place, &object);
             return self.judge_read(place, &object, &content, (begun, since));
         }
         let lease = match self.profile.policies {

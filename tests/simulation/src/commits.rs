@@ -84,6 +84,9 @@ impl World {
                 self.demand_of(client, held);
             }
         }
+        let named = std::mem::take(&mut self.oracle.named_revocations.ended);
+        self.tally.add_many("drawn: leases revoked by name", named.len() as u64);
+        named.into_iter().for_each(|id| self.revoked(id, None));
         for (_, write, outcome) in committed::writes(proposal, outcomes) {
             if let (Write::RevokeLease { id, incarnation }, Outcome::Written(Ok(_))) = (write, outcome) {
                 self.revoked(*id, *incarnation);

@@ -3,7 +3,7 @@
 use leasehold_protocol::{
     command::Proposal,
     holder::SendId,
-    message::{Consent, Recall, Request, Response},
+    message::{Consent, DelayNotice, Recall, Request, Response},
 };
 
 use crate::raft::{Peer, replication::Asked};
@@ -20,6 +20,7 @@ pub(crate) enum Host {
 pub(crate) enum Up {
     Request(SendId, Box<Request>),
     Consent(Consent),
+    ConsentDelayed(DelayNotice),
 }
 
 /// A message from a server to a client.

@@ -51,6 +51,11 @@ impl Connection {
     pub(crate) fn new(client: usize, life: u64, server: usize) -> Self {
         Self { client, life, server, ..Self::default() }
     }
+
+    /// Whether a server has refused this request.
+    pub(crate) fn has_refused(&self, send_id: SendId) -> bool {
+        self.refused.contains(&send_id)
+    }
 }
 
 impl World {
@@ -71,7 +76,7 @@ impl World {
             }
             Up::Request(..) => 0,
             Up::Consent(_) if is_mute => return self.tally.add("consents that were not given"),
-            Up::Consent(_) => 1,
+            Up::Consent(_) | Up::ConsentDelayed(_) => 1,
         };
         // Each of these requests begins something new. It ends its predecessor at the server, and
         // the client counts on that.
@@ -125,8 +130,7 @@ impl World {
 
     /// Whether this is the second copy of a request that the server has refused.
     pub(crate) fn was_refused(&mut self, connection: usize, message: &Up) -> bool {
-        let is_again =
-            matches!(message, Up::Request(send_id, _) if self.connections[connection].refused.contains(send_id));
+        let is_again = matches!(message, Up::Request(send_id, _) if self.connections[connection].has_refused(*send_id));
         if is_again {
             self.tally.add("requests that were refused and did not come twice");
         }

@@ -18,7 +18,12 @@ use leasehold_protocol::{
 
 use crate::{
     invariants::{
-        attachments, horizons::Horizons, locks::Tokens, once::Once, prolonging, quotas, replicas, transactions,
+        attachments,
+        horizons::Horizons,
+        locks::Tokens,
+        named_revocations::{self, NamedRevocations},
+        once::Once,
+        prolonging, quotas, replicas, transactions,
         watches::Happened,
     },
     raft::Entry,
@@ -41,6 +46,7 @@ pub(crate) struct Oracle {
     /// Whether the last entry granted or ended locks.
     pub(crate) have_holds_changed: bool,
     pub(crate) happened: Happened,
+    pub(crate) named_revocations: NamedRevocations,
     /// The last change that a client knows to have been made.
     pub(crate) acknowledged: Revision,
 }
@@ -58,6 +64,7 @@ impl Oracle {
             granted,
             have_holds_changed,
             happened: Happened::new(&truth),
+            named_revocations: NamedRevocations::default(),
             acknowledged: truth.revision(),
             truth,
         }
@@ -77,6 +84,7 @@ impl Oracle {
             self.truth.locks().filter(|(_, _, lock)| lock.token.is_none()).map(|(id, ..)| id).collect();
         let before = transactions::has_any(proposal).then(|| self.truth.clone());
         let before_quotas = quotas::has_any(&self.truth).then(|| self.truth.clone());
+        let before_revocations = named_revocations::has_any(proposal).then(|| self.truth.clone());
         let applied = self.truth.apply(index, proposal);
         self.have_holds_changed = !applied.nodes_with_changed_locks().is_empty();
         let outcomes = applied.outcomes;
@@ -85,6 +93,7 @@ impl Oracle {
         self.granted = (self.granted.0 + granted, self.granted.1 + late);
         before.map_or(Ok(()), |before| transactions::check(before, proposal, &outcomes))?;
         before_quotas.map_or(Ok(()), |before| quotas::check(before, proposal, &outcomes))?;
+        before_revocations.map_or(Ok(()), |before| self.named_revocations.check(before, proposal, &outcomes))?;
         self.happened.learn(&self.truth)?;
         prolonging::check(&bounds, &self.truth)?;
         self.horizons.check(&self.truth)?;

@@ -124,8 +124,7 @@ impl World {
         let clock = server.machine.clock.read(self.now);
         self.trace.say(self.now, || format!("server {place} <- {input:?}"));
         let events = server.shell.step(input, &server.state, clock);
-        // Wide worlds have large tables, so the check is rarer there. A later check finds the same
-        // fault: tables that differ stay so.
+        // Large tables are checked more rarely. Tables that differ stay so.
         let is_checked = self.profile.swarm.is_none() || self.steps.is_multiple_of(CHECKED_EVERY);
         let held = if is_checked { server.shell.check(&server.state) } else { Ok(()) };
         self.demand(held.map_err(|what| format!("server {place}: {what}")));
@@ -245,11 +244,12 @@ impl World {
         }
         match message {
             Up::Consent(consent) => self.step_lessor(place, LessorInput::Consent(consent)),
+            Up::ConsentDelayed(notice) => self.note_delay(place, notice),
             Up::Request(send_id, request) => self.server_is_asked(place, connection, send_id, *request),
         }
     }
 
-    fn server_is_asked(&mut self, place: usize, connection: usize, send_id: SendId, request: Request) {
+    pub(crate) fn server_handles(&mut self, place: usize, connection: usize, send_id: SendId, request: Request) {
         let server = &mut self.servers[place];
         let Some(lessor) = &server.shell.lessor else {
             let leader = server.raft.leader.filter(|leader| *leader != place).map(|leader| leader.to_string());

@@ -43,6 +43,12 @@ pub(crate) fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str
         (Outcome::Written(Ok(_)), Command::Write { write: Write::RemoveVolume { .. }, .. }) => "volumes removed",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::GrantLease { .. }, .. }) => "key leases granted",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::RevokeLease { .. }, .. }) => "key leases revoked",
+        (Outcome::Written(Ok(_)), Command::Write { write: Write::RevokeLeaseNamed { .. }, .. }) => {
+            "revocations by name done"
+        }
+        (Outcome::Written(Err(_)), Command::Write { write: Write::RevokeLeaseNamed { .. }, .. }) => {
+            "revocations by name refused"
+        }
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Delete { .. }, .. }) => "nodes removed",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::Lock { .. }, .. }) => "locks requested",
         (Outcome::Written(Ok(_)), Command::Write { write: Write::ChangeLockMode { .. }, .. }) => "lock modes changed",
@@ -59,9 +65,7 @@ pub(crate) fn outcome_name(command: &Command, outcome: &Outcome) -> &'static str
         (Outcome::Written(Err(_)), _) => "writes refused",
         (Outcome::Purged { nodes: 0 }, _) => "removals that came to nothing",
         (Outcome::Purged { .. }, _) => "removals of orphans",
-        (Outcome::MissingConsents, Command::Write { write: Write::RevokeLease { .. }, .. }) => {
-            "revocations not covered"
-        }
+        (Outcome::MissingConsents, Command::Write { write, .. }) if write.is_revocation() => "revocations not covered",
         (Outcome::MissingConsents, Command::Write { write: Write::Transaction(_), .. }) => "transactions not covered",
         (Outcome::MissingConsents, _) => "writes not covered",
         (Outcome::EpochEnded, _) => "commands of ended epochs",

@@ -23,12 +23,14 @@ use crate::{
     event::{Event, Host},
     invariants::{elections::Elected, grants::Grants, linearizability::Told, uncovered::Uncovered},
     judges::Judge,
+    lease_names::LeaseNames,
     network::Connection,
     oracle::Oracle,
     profile::{Fault, MS, Profile, SECOND},
     quotas::Quotas,
     raft::{SERVERS, peers::Links},
     reached,
+    reported_reads::ReportedReads,
     server::Server,
     tally::Tally,
     trace::Trace,
@@ -68,6 +70,8 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) quotas: Quotas,
     pub(crate) consent_delays: ConsentDelays,
+    pub(crate) lease_names: LeaseNames,
+    pub(crate) reported_reads: ReportedReads,
     pub(crate) planted: Planted,
     pub(crate) is_planted: bool,
     /// The state of an empty disk.
@@ -216,6 +220,7 @@ impl World {
         let servers = (0..SERVERS).map(server).collect();
         let clients = (0..profile.clients).map(|place| Client::new(place, machine(Host::Client(place)))).collect();
         let oracle = Oracle::new(first.clone(), &profile.objects);
+        let lease_names = LeaseNames::new(plan.seed, &profile);
         let mut world = Self {
             profile,
             without: plan.without.clone(),
@@ -224,6 +229,8 @@ impl World {
             rng,
             quotas,
             consent_delays: ConsentDelays::new(plan.seed),
+            lease_names,
+            reported_reads: ReportedReads::default(),
             planted: planted(plan.bug),
             is_planted: plan.bug.is_some(),
             first,

@@ -1,6 +1,7 @@
 //! Consents that wait while the client uses its copy.
 
 use super::{volume_leases::OwnVolumeLease, *};
+use crate::message::{DelayNotice, DelayReason};
 
 const DELAY: Duration = Duration::from_secs(2);
 
@@ -9,6 +10,12 @@ fn delaying() -> Client {
     let mut client = Client::with(|config| config.consent_delay = DELAY).connect();
     client.holder.settle_clocks();
     client.lease().cache("/a", 2)
+}
+
+/// The reply to a recall whose copies the client still uses.
+fn in_use(sequence: u64, at_most: Duration) -> HolderEffect {
+    let reason = DelayReason::InUse { at_most };
+    HolderEffect::ConsentDelayed(DelayNotice { session: SESSION, stamp: stamp(sequence), reason })
 }
 
 /// The effects of the timeouts until then.
@@ -31,14 +38,35 @@ fn consented(effects: &[HolderEffect]) -> Vec<Stamp> {
 #[test]
 fn recalled_copy_stays_in_use_until_the_consent() {
     let mut client = delaying();
-    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), []);
-    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [], "the leader has sent it again");
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [in_use(3, DELAY)]);
     assert_eq!(pass_until(&mut client, at(101)), []);
     assert!(client.may_serve("/a"));
     let effects = pass_until(&mut client, at(102));
     assert_eq!(effects[0], HolderEffect::Drop(vec![data("/a")]));
     assert_eq!(consented(&effects), [stamp(3)], "the reply to the recall was empty, so a request has it: {effects:?}");
     assert!(!client.may_serve("/a"));
+}
+
+/// The leader has sent the recall again, because it lost the notice or has none.
+#[test]
+fn repeated_recall_gets_a_notice_of_what_remains() {
+    let mut client = delaying();
+    client.recall(recall(3, 1, vec![one("/a")]));
+    client.now = at(101);
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [in_use(3, DELAY / 2)]);
+    pass_until(&mut client, at(102));
+    assert_eq!(client.recall(recall(3, 1, vec![one("/a")])), [consent(3)], "the copy is dropped");
+}
+
+/// The notice replies to the recall, and the consent comes with a heartbeat. So a client sends no
+/// message more than without the notice.
+#[test]
+fn notice_costs_no_request() {
+    let mut client = delaying();
+    let effects = client.recall(recall(3, 1, vec![one("/a")]));
+    assert_eq!(requests(&effects), []);
+    let effects = pass_until(&mut client, at(102));
+    assert_eq!(requests(&effects).len(), 1, "the consent: {effects:?}");
 }
 
 #[test]
@@ -190,7 +218,7 @@ fn delayed_consents_are_bounded() {
     client = client.connect();
     client.holder.settle_clocks();
     let mut client = client.lease().cache("/a", 2).cache("/b", 3);
-    assert_eq!(client.recall(recall(4, 1, vec![one("/a")])), []);
+    assert_eq!(client.recall(recall(4, 1, vec![one("/a")])), [in_use(4, DELAY)]);
     let effects = client.recall(recall(5, 2, vec![one("/b")]));
     assert_eq!(effects, [HolderEffect::Drop(vec![data("/b")]), consent(5)]);
 }

@@ -6,6 +6,7 @@ use crate::{
     command::{WriteRefusal, Written},
     id::{LockId, Token},
     lock::{LockGrant, LockMode, WriteLeaseStatus},
+    message::{DelayNotice, DelayReason},
     object::Value,
 };
 
@@ -136,6 +137,8 @@ fn write_lease_consents_once_flushed_and_ended_at_servers() {
     let (send_id, body) = flushes(&effects).expect("the value is flushed at once");
     assert_eq!(body, flush(Some("one"), true));
     assert!(!effects.contains(&consent(45)) && sent_consents(&effects).is_empty());
+    let notice = DelayNotice { session: SESSION, stamp: stamp(45), reason: DelayReason::Flushing };
+    assert!(effects.contains(&HolderEffect::ConsentDelayed(notice)), "the leader learns the reason: {effects:?}");
     assert_eq!(client.value(), None, "the application can no longer read or set the value");
     assert_eq!(client.set("two"), []);
     let effects = client.step(HolderInput::Recalled(recall(45, 1, vec![one("/a")])));
@@ -143,6 +146,7 @@ fn write_lease_consents_once_flushed_and_ended_at_servers() {
         !effects.contains(&consent(45)) && sent_consents(&effects).is_empty(),
         "a repeated recall waits for the flush too"
     );
+    assert_eq!(effects, [HolderEffect::ConsentDelayed(notice)]);
     let effects = client.flushed(send_id, Some(9));
     assert!(sent_consents(&effects) == [stamp(45)] && effects.contains(&status(false, 1, 1, 9)), "{effects:?}");
 }

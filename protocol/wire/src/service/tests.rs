@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, future::join_all};
 use leasehold_protocol::{
     id::{Epoch, Sequence, SessionId, Stamp},
-    message::{Answer, Body, RequestHeader},
+    message::{Answer, Body, Consent, RequestHeader},
 };
 use tarpc::{
     client::RpcError,
@@ -43,7 +43,7 @@ impl Leasehold for TestServer {
     async fn call(self, _: Context, request: Request) -> Response {
         if let Some(callback) = self.callback {
             let sequence = request.header.sequence.0;
-            assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap().stamp.sequence, sequence);
+            assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap(), consented(sequence));
         }
         let answer = match request.body {
             Body::Open { name } => Answer::PendingWrites(vec![wait(name)]),
@@ -57,8 +57,8 @@ impl Leasehold for TestServer {
 struct TestClient;
 
 impl Callback for TestClient {
-    async fn recall(self, _: Context, recall: Recall) -> Consent {
-        Consent { session: recall.session, stamp: recall.stamp }
+    async fn recall(self, _: Context, recall: Recall) -> RecallReply {
+        RecallReply::Consented(Consent { session: recall.session, stamp: recall.stamp })
     }
 }
 
@@ -72,6 +72,7 @@ fn wait(writer_name: String) -> leasehold_protocol::message::PendingWriteInfo {
         since: Duration::ZERO,
         at_most: Duration::ZERO,
         covering: None,
+        delay: None,
     }
 }
 
@@ -98,6 +99,11 @@ fn recall(sequence: u64) -> Recall {
         sets: Vec::new(),
         updates: false,
     }
+}
+
+/// What [`TestClient`] replies to that recall.
+fn consented(sequence: u64) -> RecallReply {
+    RecallReply::Consented(Consent { session: SessionId(1), stamp: Stamp { epoch: Epoch(1), sequence } })
 }
 
 async fn serve(transport: LeaseholdTransport, server: TestServer) {
@@ -132,7 +138,7 @@ async fn many_calls_go_both_ways_at_once() {
     let (calls, recalls) = futures::join!(join_all(calls), join_all(recalls));
     for (sequence, (call, recall)) in calls.into_iter().zip(recalls).enumerate() {
         assert_eq!(call.unwrap().unwrap(), response(sequence as u64, Answer::ReportReceived));
-        assert_eq!(recall.unwrap().unwrap().stamp.sequence, sequence as u64);
+        assert_eq!(recall.unwrap().unwrap(), consented(sequence as u64));
     }
 }
 
@@ -168,7 +174,7 @@ async fn requests_that_nobody_takes_delay_no_recall() {
         })
         .collect();
     for sequence in 0..100 {
-        assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap().stamp.sequence, sequence);
+        assert_eq!(callback.recall(context(), recall(sequence)).await.unwrap(), consented(sequence));
     }
     assert!(calls.iter().all(|call| !call.is_finished()));
     tokio::spawn(serve(requests, TestServer { callback: None }));

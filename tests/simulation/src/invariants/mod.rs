@@ -10,6 +10,7 @@ pub(crate) mod healing;
 pub(crate) mod horizons;
 pub(crate) mod linearizability;
 pub(crate) mod locks;
+pub(crate) mod named_revocations;
 pub(crate) mod once;
 pub(crate) mod owners;
 pub(crate) mod prolonging;

@@ -55,10 +55,10 @@ fn attaches(write: &Write) -> bool {
 impl Waits {
     pub(crate) fn begin(&mut self, id: RequestId, key: WriteKey, write: &Write, now: Instant) {
         self.keys.insert(id, key);
-        if let Write::RevokeLease { .. } = write {
+        if write.is_revocation() {
             self.revocations.entry(key).or_insert(now);
         }
-        if attaches(write) || matches!(write, Write::RevokeLease { .. }) {
+        if attaches(write) || write.is_revocation() {
             self.behind.insert(key);
         }
         self.since.entry(key).or_insert(now);
