@@ -114,7 +114,7 @@ impl Purpose {
             Body::Acquire { read: Some(_), .. } => Self::Fetch,
             Body::HolderReport(_) => Self::List,
             Body::Read { known: Some(_), .. } => Self::Validation,
-            Body::Read { known: None, .. } => Self::Fetch,
+            Body::Read { known: None, .. } | Body::ReadNext { .. } => Self::Fetch,
             Body::Write { .. } => Self::Write,
             Body::Open { .. } | Body::Register | Body::Close => Self::Opening,
             other => panic!("the model sends no such request: {other:?}"),
