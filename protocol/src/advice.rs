@@ -215,7 +215,7 @@ fn check(stats: &VolumeStats) -> Result<(), NoPrediction> {
     let settings = &stats.settings;
     match settings.object_term() {
         ObjectTerm::Zero => return Err(NoPrediction::NoObjectLeases),
-        ObjectTerm::Adaptive { .. } => return Err(NoPrediction::AdaptiveTerm),
+        ObjectTerm::Adaptive { .. } | ObjectTerm::ByUse { .. } => return Err(NoPrediction::AdaptiveTerm),
         ObjectTerm::Fixed(_) | ObjectTerm::Infinite => {}
     }
     if settings.tracking() != Tracking::Objects {

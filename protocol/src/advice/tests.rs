@@ -22,6 +22,7 @@ fn settings(object_term: ObjectTerm) -> VolumeSettings {
 
 fn stats(object_term: ObjectTerm, counts: VolumeCounts) -> VolumeStats {
     VolumeStats {
+        present_object_term: object_term,
         path: NodePath::root(),
         settings: settings(object_term),
         counted_for: Duration::from_secs(HOUR),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{path::NodePath, volume::VolumeSettings};
+use crate::{lease_policy::ObjectTerm, path::NodePath, volume::VolumeSettings};
 
 /// How many reads a client has answered from memory in one volume, since it last reported them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ pub struct VolumeStats {
     pub path: NodePath,
     /// Its settings.
     pub settings: VolumeSettings,
+    /// The present object term, as in [`VolumeInfo`](super::VolumeInfo::present_object_term).
+    pub present_object_term: ObjectTerm,
     /// How long the leader has counted: since it became leader, or since the volume was created or
     /// its settings last changed.
     pub counted_for: Duration,

@@ -168,6 +168,7 @@ impl<'a> Draw<'a> {
             0 => ObjectTerm::Zero,
             1 => ObjectTerm::Infinite,
             2 => ObjectTerm::Adaptive { percent: self.below(102) as u32, least: self.span(), most: self.span() },
+            3 => ObjectTerm::ByUse { least: self.span(), most: self.span() },
             _ => settings.object_term(),
         };
         let on_write = if self.one_in(6) { OnWrite::Wait } else { OnWrite::Recall };

@@ -197,6 +197,7 @@ impl World {
             profile.widen(&mut Rng::new(plan.seed ^ WIDE));
         }
         crate::adaptive_terms::draw(plan.seed, &mut profile);
+        crate::adaptive_terms::draw_by_use(plan.seed, &mut profile);
         let mut quotas = Quotas::new(plan.seed);
         profile.volume = quotas.draw(profile.volume);
         profile.inner.iter_mut().for_each(|settings| *settings = quotas.draw(*settings));
