@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     lease_policy::{GrantPolicy, LeaseOffer, ObjectTerm, OnWrite},
-    message::CachedReads,
+    message::{CachedReads, ReadGaps},
 };
 
 const BY_USE: ObjectTerm = ObjectTerm::ByUse { least: TERM, most: Duration::from_secs(24 * 3600) };
@@ -36,7 +36,7 @@ impl World {
             session,
             epoch: self.state.epoch(),
             registration: self.registration(session),
-            cached_reads: vec![CachedReads { volume: NodePath::root(), reads }],
+            cached_reads: vec![CachedReads { volume: NodePath::root(), reads, gaps: ReadGaps::default() }],
             ..RequestHeader::default()
         };
         self.send(Request { header, body: Body::Heartbeat(Default::default()) });
