@@ -191,7 +191,7 @@ impl Cache {
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
     }
 
-    /// Why a read of this object is a miss, and the first grant before it that no read has followed.
+    /// Why a read of this object is a miss, and the first grant that no read has followed.
     pub(crate) fn miss(&self, kind: ObjectKind, path: &NodePath) -> (MissCause, Option<Instant>) {
         match self.of(kind).get(&path.code()) {
             Some(copy) if copy.content.is_of(path) => (MissCause::Expired, copy.content.take_granted()),

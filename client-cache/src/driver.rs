@@ -309,8 +309,8 @@ impl Driver {
         core.holder.volume_remaining(&core.holder.volume_of(path), clock::now())
     }
 
-    /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the time
-    /// since the first grant that no read had followed.
+    /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the
+    /// time since the first grant that no read had followed.
     pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause, gap: Option<Duration>) {
         let volume = self.core.lock().holder.volume_of(path);
         self.cache_counters.miss(&volume, cause, gap);

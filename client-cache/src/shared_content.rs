@@ -81,8 +81,8 @@ impl SharedContent {
         self.0.copy.as_ref().map(|copy| *copy.stamp.lock())
     }
 
-    /// Records that the copy answered a read. Returns the time since the grant, if this is the first
-    /// read that follows.
+    /// Records that the copy answered a read. Returns the time since the grant, if this is the
+    /// first read that follows.
     #[inline]
     pub(crate) fn note_read(&self, at: Instant) -> Option<Duration> {
         if self.0.was_read.load(Relaxed) {

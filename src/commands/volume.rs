@@ -169,8 +169,8 @@ struct VolumeAnswer {
     term_ms: u64,
     /// As `--object-term` reads it.
     object_term: String,
-    /// The longest term of an object lease; null if it is infinite. If the term follows the use, the
-    /// present term, and 0 if there are no object leases at present.
+    /// The longest term of an object lease; null if it is infinite. If the term follows the use,
+    /// the present term, and 0 if there are no object leases at present.
     object_term_ms: Option<u64>,
     skew_margin_ms: u64,
     tracking: TrackingName,

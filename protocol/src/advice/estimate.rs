@@ -202,8 +202,8 @@ impl CountedCopies {
             let writes = reads * writes_per_read;
             let own_writes = writes * own_share;
             let cycle = LeaseCycle { reads: *reads, own_writes, other_writes: writes - own_writes };
-            // A gap begins with a grant: of a read that asks, or of an own write. Each copy also has
-            // a first grant.
+            // A gap begins with a grant: of a read that asks, or of an own write. Each copy also
+            // has a first grant.
             let rates = cycle.rates(term);
             let from_memory = 1.0 - ratio(rates.validations + rates.fetches, *reads);
             let unwritten = ratio(*reads, reads + own_writes);

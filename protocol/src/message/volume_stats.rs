@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ReadGaps;
+use super::read_gaps::ReadGaps;
 use crate::{lease_policy::ObjectTerm, path::NodePath, volume::VolumeSettings};
 
 /// What a client has read from memory in one volume, and how soon after grants, since it last

@@ -1,9 +1,9 @@
 //! Compares object terms that follow the use of a volume with fixed ones, on a mix whose ratio of
 //! reads to writes changes.
 //!
-//! Ten clients share ten files. For an hour they mostly read, for an hour they mostly write, and for
-//! an hour they do little, but hardly write. This repeats three times, after one hour of each that
-//! is not counted. The rates are ours.
+//! Ten clients share ten files. For an hour they mostly read, for an hour they mostly write, and
+//! for an hour they do little, and hardly write. This repeats three times, after one hour of each
+//! that is not counted. The rates are ours.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Volumes whose terms adapt: volume terms to the number of leases, and object terms to the use. The
-//! draws use random streams of their own, so that everything else in a world is drawn as it would
-//! be without them.
+//! Volumes whose terms adapt: volume terms to the number of leases, and object terms to the use.
+//! The draws use random streams of their own, so that everything else in a world is drawn as it
+//! would be without them.
 
 use leasehold_model::rng::Rng;
 use leasehold_protocol::{
@@ -17,7 +17,7 @@ const WORLDS: u64 = 300;
 /// Selects the random stream of adaptive terms.
 const TERMS: u64 = 0x74_65_72_6d_73;
 
-/// How many of a thousand worlds with lease policies have volumes whose object terms follow the use.
+/// How many of a thousand worlds with lease policies have volumes with object terms by use.
 const USE_WORLDS: u64 = 250;
 
 /// Selects the random stream of these object terms.
