@@ -164,7 +164,9 @@ impl Cache {
         }
         copy.volume.note_used();
         let hit = CacheHit { content: copy.content.clone(), at, until };
-        hit.content.note_read();
+        if let Some(gap) = hit.content.note_read(at) {
+            copy.volume.counters().gap(gap);
+        }
         let count = copy.volume.counters().hit();
         drop(copy);
         self.policy.served(kind, path, count);
@@ -189,11 +191,11 @@ impl Cache {
         (clock::now() < until && copy.content.is_of(path)).then_some(until)
     }
 
-    /// Why a read of this object is a miss.
-    pub(crate) fn miss_cause(&self, kind: ObjectKind, path: &NodePath) -> MissCause {
+    /// Why a read of this object is a miss, and the first grant that no read has followed.
+    pub(crate) fn miss(&self, kind: ObjectKind, path: &NodePath) -> (MissCause, Option<Instant>) {
         match self.of(kind).get(&path.code()) {
-            Some(copy) if copy.content.is_of(path) => MissCause::Expired,
-            _ => self.dropped.cause(kind, path.code()),
+            Some(copy) if copy.content.is_of(path) => (MissCause::Expired, copy.content.take_granted()),
+            _ => (self.dropped.cause(kind, path.code()), self.dropped.take_granted(kind, path.code())),
         }
     }
 
@@ -218,7 +220,12 @@ impl Cache {
         let content = SharedContent::copy(object.path.clone(), content, installation, validity.stamp);
         let copy = CopySlot { until: validity.until, volume, content: content.clone() };
         // Bound to a name, so that the older content is freed after the shard is unlocked.
-        let _older = self.of(object.kind).insert(object.path.code(), copy);
+        let older = self.of(object.kind).insert(object.path.code(), copy);
+        let unread = match older.as_ref().filter(|older| older.content.is_of(&object.path)) {
+            Some(older) => older.content.take_granted(),
+            None => self.dropped.take_granted(object.kind, object.path.code()),
+        };
+        content.note_granted(unread.unwrap_or_else(clock::now));
         self.policy.installed(object, installation, u32::try_from(weight).unwrap_or(u32::MAX));
         content
     }
@@ -231,6 +238,7 @@ impl Cache {
                 copy.until = validity.until;
                 copy.volume = volume;
                 copy.content.set_stamp(validity.stamp);
+                copy.content.note_granted(clock::now());
                 true
             }
             _ => false,
@@ -253,7 +261,7 @@ impl Cache {
     pub(crate) fn remove(&self, object: &Object, cause: MissCause) {
         let is_of = |_: &u64, copy: &CopySlot| copy.content.is_of(&object.path);
         let Some((code, copy)) = self.of(object.kind).remove_if(&object.path.code(), is_of) else { return };
-        self.dropped.note(object.kind, code, cause);
+        self.dropped.note(object.kind, code, cause, copy.content.take_granted());
         if cause == MissCause::Recalled {
             copy.volume.counters().recalled(copy.content.was_read());
         }
@@ -280,9 +288,10 @@ impl Cache {
         while let Some((object, installation)) = self.policy.next_unwanted() {
             let is_that = |_: &u64, copy: &CopySlot| copy.content.installation() == Some(installation);
             let evicted = self.of(object.kind).remove_if(&object.path.code(), is_that);
-            if let Some(stamp) = evicted.and_then(|(_, copy)| copy.content.stamp()) {
+            let evicted = evicted.and_then(|(_, copy)| Some((copy.content.stamp()?, copy.content.take_granted())));
+            if let Some((stamp, granted)) = evicted {
                 count(&self.counters.evictions);
-                self.dropped.note(object.kind, object.path.code(), MissCause::Capacity);
+                self.dropped.note(object.kind, object.path.code(), MissCause::Capacity, granted);
                 return Some((object, stamp));
             }
         }

@@ -11,10 +11,11 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use leasehold_protocol::{
-    message::{CACHED_READS_MAX, CachedReads},
+    message::{CACHED_READS_MAX, CachedReads, ReadGaps},
     path::NodePath,
 };
 use parking_lot::Mutex;
@@ -70,6 +71,8 @@ pub(crate) struct CacheCounters {
     misses: [AtomicU64; MissCause::ALL.len()],
     recalled: AtomicU64,
     recalled_unread: AtomicU64,
+    /// How long after grants reads followed, since the last report.
+    gaps: [AtomicU64; ReadGaps::CLASSES],
 }
 
 impl Default for CacheCounters {
@@ -80,6 +83,7 @@ impl Default for CacheCounters {
             misses: Default::default(),
             recalled: AtomicU64::default(),
             recalled_unread: AtomicU64::default(),
+            gaps: Default::default(),
         }
     }
 }
@@ -97,6 +101,17 @@ impl CacheCounters {
         // A thread that is ending no longer has its thread-local value.
         let stripe = STRIPE.try_with(|stripe| *stripe).unwrap_or(0);
         self.hits[stripe].0.fetch_add(1, Relaxed)
+    }
+
+    /// Counts the time from a grant to the first read that follows. This happens once for each
+    /// grant, so all threads share the counters.
+    pub(crate) fn gap(&self, gap: Duration) {
+        self.gaps[ReadGaps::class(gap)].fetch_add(1, Relaxed);
+    }
+
+    /// The gaps since the last call.
+    fn take_gaps(&self) -> ReadGaps {
+        ReadGaps { classes: std::array::from_fn(|class| self.gaps[class].swap(0, Relaxed)) }
     }
 
     fn miss(&self, cause: MissCause) {
@@ -169,17 +184,21 @@ impl CacheCounterTable {
     }
 
     /// Counts a read that needed a server.
-    pub(crate) fn miss(&self, volume: &NodePath, cause: MissCause) {
-        self.of(volume).miss(cause);
+    pub(crate) fn miss(&self, volume: &NodePath, cause: MissCause, gap: Option<Duration>) {
+        let counters = self.of(volume);
+        counters.miss(cause);
+        gap.into_iter().for_each(|gap| counters.gap(gap));
     }
 
-    /// The hits in each volume since the last call, for a report to the server. It leaves out the
-    /// volumes without any, and the hits of forgotten volumes.
+    /// The hits and gaps in each volume since the last call, for a report to the server. It leaves
+    /// out the volumes without any, and the hits of forgotten volumes.
     pub(crate) fn take_unreported(&self) -> Vec<CachedReads> {
         let volumes = self.volumes.lock();
-        let reads = volumes.iter().map(|(volume, counters)| (volume, counters.take_unreported()));
-        let reads = reads.filter(|(_, reads)| *reads > 0);
-        reads.map(|(volume, reads)| CachedReads { volume: volume.clone(), reads }).collect()
+        let all = volumes.iter().map(|(volume, counters)| {
+            let (reads, gaps) = (counters.take_unreported(), counters.take_gaps());
+            CachedReads { volume: volume.clone(), reads, gaps }
+        });
+        all.filter(|CachedReads { reads, gaps, .. }| *reads > 0 || !gaps.is_empty()).collect()
     }
 
     /// The hits in all volumes.
@@ -222,7 +241,7 @@ mod tests {
     fn each_cause_has_its_own_counter() {
         let table = CacheCounterTable::default();
         for (count, cause) in (1..).zip(MissCause::ALL) {
-            (0..count).for_each(|_| table.miss(&path(1), cause));
+            (0..count).for_each(|_| table.miss(&path(1), cause, None));
         }
         table.of(&path(1)).recalled(true);
         table.of(&path(1)).recalled(false);
@@ -247,11 +266,16 @@ mod tests {
                 table.of(&path(number)).hit();
             }
         };
-        let report = |number, reads| CachedReads { volume: path(number), reads };
+        let report = |number, reads| CachedReads { volume: path(number), reads, gaps: ReadGaps::default() };
         hits(1, 3);
         hits(2, 1);
-        table.miss(&path(3), MissCause::First);
+        table.miss(&path(3), MissCause::First, None);
         assert_eq!(table.take_unreported(), [report(1, 3), report(2, 1)]);
+        let mut gaps = ReadGaps::default();
+        (0..2).for_each(|_| gaps.add(Duration::from_secs(1)));
+        table.miss(&path(3), MissCause::Expired, Some(Duration::from_secs(1)));
+        table.of(&path(3)).gap(Duration::from_secs(1));
+        assert_eq!(table.take_unreported(), [CachedReads { gaps, ..report(3, 0) }], "gaps without hits");
         hits(2, 2);
         assert_eq!(table.take_unreported(), [report(2, 2)]);
         assert_eq!(table.take_unreported(), []);

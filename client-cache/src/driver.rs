@@ -307,10 +307,11 @@ impl Driver {
         core.holder.volume_remaining(&core.holder.volume_of(path), clock::now())
     }
 
-    /// Counts a read that needed a server, in the volume of the path as known now.
-    pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause) {
+    /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the
+    /// time since the first grant that no read had followed.
+    pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause, gap: Option<Duration>) {
         let volume = self.core.lock().holder.volume_of(path);
-        self.cache_counters.miss(&volume, cause);
+        self.cache_counters.miss(&volume, cause, gap);
     }
 
     /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall

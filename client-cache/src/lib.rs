@@ -163,8 +163,8 @@ pub use leasehold_protocol::{
     lock::{LockGrant, LockMode, LockStatus},
     message::{
         BlockedReadInfo, ClockInfo, ClusterInfo, CoveringInfo, DelayReason, HolderInfo, LeaseInfo, LockInfo,
-        MemberInfo, PendingWriteInfo, Refusal, ServiceHealth, ServiceInfo, SpanCounts, VolumeCounts, VolumeInfo,
-        VolumeStats, WaitCounts,
+        MemberInfo, PendingWriteInfo, ReadGaps, Refusal, ServiceHealth, ServiceInfo, SpanCounts, VolumeCounts,
+        VolumeInfo, VolumeStats, WaitCounts,
     },
     object::{Children, Content, Data, NodeOwner, ObjectKind, Stat, Value},
     path::{NodePath, PathError},

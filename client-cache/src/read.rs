@@ -219,10 +219,10 @@ impl Driver {
 
     async fn miss(&self, object: Object, lease: LeaseRequest, after: Duration) -> Result<Read, ReadError> {
         count(&self.cache.counters.misses);
-        let (sent, cause) = (clock::now(), self.cache.miss_cause(object.kind, &object.path));
+        let (sent, (cause, granted)) = (clock::now(), self.cache.miss(object.kind, &object.path));
         let answered = tokio::time::timeout(after, self.fetch(object.clone(), lease)).await;
         // The first answer names the volume.
-        self.count_miss(&object.path, cause);
+        self.count_miss(&object.path, cause, granted.map(|granted| sent.since(granted)));
         match answered {
             Ok(outcome) => {
                 outcome.inspect(|read| self.recent.learn(&object, &read.content, read.valid_for.is_some(), sent))

@@ -7,11 +7,12 @@ use std::{
     ops::Deref,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
-use leasehold_protocol::{id::Stamp, object::Content, path::NodePath};
+use leasehold_protocol::{id::Stamp, object::Content, path::NodePath, time::Instant};
 use parking_lot::Mutex;
 
 /// The content of an object. Cheap to clone: all clones share memory with the cache.
@@ -25,6 +26,9 @@ struct ContentAllocation {
     path: NodePath,
     /// Whether the copy answered a read since its lease was granted.
     was_read: AtomicBool,
+    /// The time of the first grant that no read has followed yet, in microseconds; 0 if a read has
+    /// followed each.
+    granted_at: AtomicU64,
     content: Content,
     copy: Option<CopyRecord>,
 }
@@ -51,7 +55,13 @@ impl SharedContent {
 
     fn allocate(path: NodePath, content: Arc<Content>, copy: Option<CopyRecord>) -> Self {
         let content = Arc::unwrap_or_clone(content);
-        Self(Arc::new(ContentAllocation { path, was_read: AtomicBool::new(false), content, copy }))
+        Self(Arc::new(ContentAllocation {
+            path,
+            was_read: AtomicBool::new(false),
+            granted_at: AtomicU64::new(0),
+            content,
+            copy,
+        }))
     }
 
     /// Whether the content is of an object with this path. Compares the text only if the paths are
@@ -71,12 +81,29 @@ impl SharedContent {
         self.0.copy.as_ref().map(|copy| *copy.stamp.lock())
     }
 
-    /// Records that the copy answered a read.
+    /// Records that the copy answered a read. Returns the time since the grant, if this is the
+    /// first read that follows.
     #[inline]
-    pub(crate) fn note_read(&self) {
-        if !self.0.was_read.load(Relaxed) {
-            self.0.was_read.store(true, Relaxed);
+    pub(crate) fn note_read(&self, at: Instant) -> Option<Duration> {
+        if self.0.was_read.load(Relaxed) {
+            return None;
         }
+        self.0.was_read.store(true, Relaxed);
+        self.take_granted().map(|granted| at.since(granted))
+    }
+
+    /// The time of the first grant that no read has followed yet. A read follows now.
+    pub(crate) fn take_granted(&self) -> Option<Instant> {
+        match self.0.granted_at.swap(0, Relaxed) {
+            0 => None,
+            micros => Some(Instant::from_micros(micros)),
+        }
+    }
+
+    /// Records a grant, unless no read has followed an earlier one yet.
+    pub(crate) fn note_granted(&self, at: Instant) {
+        // If it fails, the copy keeps the earlier time.
+        let _ = self.0.granted_at.compare_exchange(0, at.as_micros(), Relaxed, Relaxed);
     }
 
     /// Whether the copy answered a read since its lease was granted.

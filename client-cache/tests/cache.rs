@@ -339,6 +339,8 @@ async fn reads_from_memory_are_reported_to_the_leader() {
     assert!(reported().await <= hits);
     reader.close().await;
     assert_eq!(reported().await, hits, "the last request reports the rest");
+    let gaps = observer.admin().volume_stats("/v").await.unwrap().unwrap().counts.read_gaps;
+    assert!((1..=2).contains(&gaps.count()), "only the first hit after a grant counts: {gaps:?}");
     let advice = observer.admin().advise("/v").await.unwrap().unwrap();
     assert_eq!(advice.predictions, Err(NoPrediction::TooShort), "{advice:?}");
     assert!(advice.workload.from_memory > 0.9 && advice.workload.round_trip > Duration::ZERO, "{advice:?}");

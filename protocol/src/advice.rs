@@ -5,12 +5,13 @@
 //! `docs/papers/gray-cheriton-1989.md` compares both. Here it gets its numbers from the counters of
 //! the volume: [`advise`] solves it for them.
 //!
-//! The module predicts for Poisson reads and writes, and as if all copies were read and written
-//! equally often. The same page says how far the prediction is off. The module does not know which
+//! The module predicts for Poisson reads and writes. The gaps that clients report tell how popular
+//! the copies are. The same page says how far the prediction is off. The module does not know which
 //! objects there are, and it changes nothing: no rule depends on it.
 
 mod cycle;
 mod estimate;
+mod mixture;
 
 use std::time::Duration;
 
@@ -215,7 +216,7 @@ fn check(stats: &VolumeStats) -> Result<(), NoPrediction> {
     let settings = &stats.settings;
     match settings.object_term() {
         ObjectTerm::Zero => return Err(NoPrediction::NoObjectLeases),
-        ObjectTerm::Adaptive { .. } => return Err(NoPrediction::AdaptiveTerm),
+        ObjectTerm::Adaptive { .. } | ObjectTerm::ByUse { .. } => return Err(NoPrediction::AdaptiveTerm),
         ObjectTerm::Fixed(_) | ObjectTerm::Infinite => {}
     }
     if settings.tracking() != Tracking::Objects {

@@ -32,6 +32,17 @@ pub enum ObjectTerm {
         /// The longest term.
         most: Duration,
     },
+    /// The term follows the use of the volume: the more often its objects are read between two
+    /// writes, the longer. If leases do not pay, there are none for the time being. A lease pays if
+    /// it saves more messages than it costs (Gray and Cheriton 1989, section 3.1).
+    ///
+    /// The leader decides from what it has counted recently. `docs/guide.md` has the rule.
+    ByUse {
+        /// The shortest term. A new leader begins with it.
+        least: Duration,
+        /// The longest term.
+        most: Duration,
+    },
 }
 
 impl ObjectTerm {
@@ -40,7 +51,7 @@ impl ObjectTerm {
 
     /// The term of a lease on an object that last changed `age` ago. `age` gives `None` if the node
     /// does not exist. Only an adaptive term asks for it. The result is `None` if there are no
-    /// leases.
+    /// leases. Of a term by use, the result is the shortest: only the leader knows the present one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -61,6 +72,7 @@ impl ObjectTerm {
                 let share = age().map_or(Duration::ZERO, |age| age.saturating_mul(percent) / 100);
                 Some(share.clamp(least, most))
             }
+            Self::ByUse { least, .. } => Some(least),
         }
     }
 
@@ -70,7 +82,7 @@ impl ObjectTerm {
             Self::Zero => Duration::ZERO,
             Self::Fixed(term) => term,
             Self::Infinite => Duration::MAX,
-            Self::Adaptive { most, .. } => most,
+            Self::Adaptive { most, .. } | Self::ByUse { most, .. } => most,
         }
     }
 }
@@ -88,6 +100,7 @@ impl fmt::Display for ObjectTerm {
             Self::Fixed(term) => write!(f, "{term:?}"),
             Self::Infinite => f.write_str("infinite"),
             Self::Adaptive { percent, least, most } => write!(f, "adaptive:{percent}%:{least:?}:{most:?}"),
+            Self::ByUse { least, most } => write!(f, "by-use:{least:?}:{most:?}"),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod bounds;
 mod inspect;
+mod read_gaps;
 mod recall;
 mod refusal;
 mod volume_leases;
@@ -14,6 +15,7 @@ mod volume_stats;
 
 pub use bounds::*;
 pub use inspect::*;
+pub use read_gaps::ReadGaps;
 pub use recall::{Consent, DelayNotice, DelayReason, Recall, RecallReply};
 pub use refusal::Refusal;
 pub use volume_leases::*;
@@ -71,9 +73,9 @@ pub struct RequestHeader {
     /// Copies that the client dropped without a recall, each with the stamp of its grant (S2); at
     /// most [`RETURNS_MAX`].
     pub returns: Vec<Return>,
-    /// Reads that the client has answered from memory since it last reported them, by volume. Only
-    /// counters use them. Lost or twice: they count too low or too high. At most
-    /// [`CACHED_READS_MAX`].
+    /// Reads that the client has answered from memory since it last reported them, by volume.
+    /// Counters use them, and object terms by use. Lost or twice: they count too low or too high.
+    /// At most [`CACHED_READS_MAX`].
     pub cached_reads: Vec<CachedReads>,
     /// A comparison of clocks beside what the body asks for. [`Response::clocks`] has the answer.
     /// Lost or twice: as for [`Body::Heartbeat`].

@@ -236,6 +236,8 @@ bounds! {
     Unanswered: "UNANSWERED_MAX",
     /// The [lease limit](crate::volume::VolumeSettings::lease_limit) of a volume.
     LeaseLimit: "lease_limit",
+    /// The copies of a volume that are counted while it has no leases, because they do not pay.
+    GhostLeases: "GHOST_LEASES_MAX",
     /// A limit of a volume's [`Quota`](crate::quota::Quota), like the next one.
     QuotaNodes: "quota_nodes",
     /// As above.
@@ -250,6 +252,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
     (Bound::CachedReads, "lessor::tests::headers::request_with_a_list_too_long_changes_nothing"),
     (Bound::Unanswered, "lessor::tests::lease_limits::session_that_answers_no_recall_gets_no_further_lease"),
+    (Bound::GhostLeases, "lessor::use_terms::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),

@@ -4,6 +4,7 @@
 //! The lease policy of a volume is in [`lease_policy`](crate::lease_policy).
 
 mod error;
+mod object_term;
 mod term;
 
 use std::time::Duration;
@@ -194,42 +195,6 @@ impl VolumeSettings {
         self.term().check()?;
         self.check_object_term()?;
         self.check_grants()
-    }
-
-    fn check_object_term(&self) -> Result<(), VolumeError> {
-        let (least, most) = match self.object_term {
-            ObjectTerm::Zero => return Ok(()),
-            ObjectTerm::Fixed(term) => (term, term),
-            ObjectTerm::Infinite if self.on_write.recalls() => return Ok(()),
-            ObjectTerm::Infinite => (Duration::MAX, Duration::MAX),
-            ObjectTerm::Adaptive { least, most, percent } => {
-                if percent == 0 || percent > 100 {
-                    return Err(VolumeError::Share { got: percent });
-                }
-                if least > most {
-                    return Err(VolumeError::AdaptiveOrder { least, most });
-                }
-                (least, most)
-            }
-        };
-        if !self.on_write.recalls() {
-            if most > Self::WAITED_TERM_MAX {
-                reached(Bound::WaitedTermMax);
-            }
-            let longest = self.shortest_term().min(Self::WAITED_TERM_MAX);
-            return match least >= Self::TERM_MIN && most <= longest {
-                true => Ok(()),
-                false => Err(VolumeError::WaitTooLong { got: self.object_term, least: Self::TERM_MIN, most: longest }),
-            };
-        }
-        if most > Self::OBJECT_TERM_MAX {
-            reached(Bound::ObjectTermMax);
-        }
-        let got = if least < Self::TERM_MIN { least } else { most };
-        if least < Self::TERM_MIN || most > Self::OBJECT_TERM_MAX {
-            return Err(VolumeError::ObjectTerm { got, least: Self::TERM_MIN, most: Self::OBJECT_TERM_MAX });
-        }
-        Ok(())
     }
 
     fn check_grants(&self) -> Result<(), VolumeError> {

@@ -64,8 +64,9 @@ pub(crate) struct VolumeChangeArgs {
     /// 10s]
     #[arg(long, value_name = "TERM", value_parser = volume_term::parse)]
     term: Option<VolumeTerm>,
-    /// Term of an object lease: a duration; 0, each read asks a server; infinite; or adaptive, a
-    /// share of the time since the last change, as adaptive:PERCENT:LEAST:MOST [new volumes: 1h]
+    /// Term of an object lease: a duration; 0, each read asks a server; infinite; adaptive, a share
+    /// of the time since the last change, as adaptive:PERCENT:LEAST:MOST; or by-use, as long as
+    /// leases save messages, as by-use:LEAST:MOST [new volumes: 1h]
     #[arg(long, value_name = "TERM", value_parser = object_term::parse)]
     object_term: Option<ObjectTerm>,
     /// How long the server waits beyond a term; more than clocks can drift apart in it [new
@@ -170,7 +171,8 @@ struct VolumeAnswer {
     term_ms: u64,
     /// As `--object-term` reads it.
     object_term: String,
-    /// The longest term of an object lease; null if it is infinite.
+    /// The longest term of an object lease; null if it is infinite. If the term follows the use,
+    /// the present term, and 0 if there are no object leases at present.
     object_term_ms: Option<u64>,
     skew_margin_ms: u64,
     tracking: TrackingName,
@@ -190,6 +192,8 @@ struct VolumeAnswer {
     quota_bytes: Option<u64>,
     #[serde(skip)]
     settings: VolumeSettings,
+    #[serde(skip)]
+    present_object_term: ObjectTerm,
 }
 
 impl Text for VolumeAnswer {
@@ -248,7 +252,7 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
                     format!("{} (now {now:?})", volume.term)
                 }
             },
-            volume.object_term.clone(),
+            object_term::with_present(volume.settings.object_term(), volume.present_object_term),
             duration::exact(volume.settings.skew_margin()),
             tracking,
             on_write.to_owned(),
@@ -264,8 +268,7 @@ fn table<'a>(volumes: impl IntoIterator<Item = &'a VolumeAnswer>) -> Table {
 
 impl From<VolumeInfo> for VolumeAnswer {
     fn from(info: VolumeInfo) -> Self {
-        let VolumeInfo { path, settings, generation, leases, used } = info;
-        let finite = settings.object_term() != ObjectTerm::Infinite;
+        let VolumeInfo { path, settings, generation, leases, present_object_term, used } = info;
         let (grants, first) = match settings.grants() {
             GrantPolicy::All => (GrantsName::All, None),
             GrantPolicy::OnRequest => (GrantsName::OnRequest, None),
@@ -276,7 +279,7 @@ impl From<VolumeInfo> for VolumeAnswer {
             term: volume_term::text(settings.term()),
             term_ms: duration::millis(settings.term().for_leases(leases)),
             object_term: object_term::text(settings.object_term()),
-            object_term_ms: finite.then(|| duration::millis(settings.object_term().longest())),
+            object_term_ms: object_term::millis(present_object_term),
             skew_margin_ms: duration::millis(settings.skew_margin()),
             tracking: match settings.tracking() {
                 Tracking::Objects => TrackingName::Objects,
@@ -297,6 +300,7 @@ impl From<VolumeInfo> for VolumeAnswer {
             quota_nodes: settings.quota().nodes,
             quota_bytes: settings.quota().bytes,
             settings,
+            present_object_term,
         }
     }
 }

@@ -182,6 +182,39 @@ fn adaptive_volume_term_is_shown_with_the_present_one() {
 }
 
 #[test]
+fn object_term_by_use_is_shown_with_the_present_one() {
+    let cluster = Cluster::start(1);
+    let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());
+    cli.done(["volume", "create", "/v", "--object-term", "by-use:1s:1h"]);
+    let shown = |cli: &Cli| {
+        let volume = cli.done(["volume", "show", "/v"]);
+        ["object_term", "object_term_ms"].map(|field| volume[field].clone())
+    };
+    assert_eq!(shown(&cli), [json!("by-use:1s:1h"), json!(1_000)], "the shortest at first");
+    let list = cli.run(["volume", "list"]);
+    assert!(list.text().lines().any(|line| line.contains("  by-use:1s:1h (now 1s)  ")), "{list:?}");
+    // Each read is followed by a write, so leases cost more than they save.
+    for count in 0.. {
+        cli.done(["put", "/v/a", "1"]);
+        shell.ask("get /v/a");
+        if shown(&cli)[1] == 0 {
+            break;
+        }
+        assert!(count < 1_000, "{}", cli.done(["volume", "stats", "/v"]));
+    }
+    assert_eq!(shell.ask("get /v/a")["source"], "server");
+    assert_eq!(cli.done(["volume", "stats", "/v"])["object_term_ms"], 0);
+    let stats = cli.run(["volume", "stats", "/v"]);
+    assert!(stats.text().lines().any(|line| line.ends_with("by-use:1s:1h (now none)")), "{stats:?}");
+    for (term, expected) in
+        [("by-use:1h:1s", "expected the shorter term first"), ("by-use:1ms:1h", "expected 200ms to 31622400s")]
+    {
+        let (status, _, message) = cli.fails(["volume", "set", "/v", "--object-term", term]);
+        assert!(status == 1 && message.contains(expected), "{term}: {status}: {message}");
+    }
+}
+
+#[test]
 fn stats_of_volume_count_what_its_clients_did() {
     let cluster = Cluster::start(1);
     let (cli, mut shell) = (cluster.cli(), cluster.cli().shell());

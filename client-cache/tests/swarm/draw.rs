@@ -223,10 +223,11 @@ impl Draw {
         let settings =
             VolumeSettings::new(volume_term, object_term, margin, tracking, drift).unwrap_or(VolumeSettings::DEFAULT);
         let second = Duration::from_secs(1);
-        let object_term = match self.rng.random_range(0..6_u8) {
+        let object_term = match self.rng.random_range(0..7_u8) {
             0 => ObjectTerm::Zero,
             1 => ObjectTerm::Infinite,
             2 => ObjectTerm::Adaptive { percent: ObjectTerm::ADAPTIVE_PERCENT, least: term, most: 10 * term },
+            3 => ObjectTerm::ByUse { least: term, most: 10 * term },
             _ => settings.object_term(),
         };
         let on_write = match self.rng.random_range(0..6_u8) {

@@ -23,13 +23,13 @@ pub struct CopyTerm {
 impl CopyTerm {
     /// The times for an object term in a volume with these settings. The client counts from its
     /// request, so the round trip is lost, and shortens the term by its drift allowance (T2). The
-    /// server waits for the margin (T3). Of an adaptive term, this is the longest.
+    /// server waits for the margin (T3). Of a term that adapts, this is the longest.
     pub fn of(settings: &VolumeSettings, term: ObjectTerm, round_trip: Duration, drift: DriftAllowance) -> Self {
         let longest = term.longest();
         match term {
             ObjectTerm::Zero => Self { client: 0.0, server: 0.0 },
             ObjectTerm::Infinite => Self { client: f64::INFINITY, server: f64::INFINITY },
-            ObjectTerm::Fixed(_) | ObjectTerm::Adaptive { .. } => Self {
+            ObjectTerm::Fixed(_) | ObjectTerm::Adaptive { .. } | ObjectTerm::ByUse { .. } => Self {
                 client: drift.shorten(longest).saturating_sub(round_trip).as_secs_f64(),
                 server: settings.object_wait(longest, drift).as_secs_f64(),
             },

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{lease_policy::ObjectTerm, message::VolumeStats, time::DriftAllowance, volume::VolumeSettings};
 
-use super::{CopyTerm, CycleRates, LeaseCycle, Prediction, ratio};
+use super::{CopyTerm, CycleRates, LeaseCycle, Prediction, mixture::mixture, ratio};
 
 /// The fewest validations that tell the number of copies. With fewer, the mean number of leases
 /// tells it: then most leases last until they are recalled.
@@ -21,13 +21,21 @@ const HALVINGS: usize = 60;
 const COPIES_FEWEST: f64 = 1e-3;
 const COPIES_MOST: f64 = 1e12;
 
+/// The fewest gaps that tell how popular the copies are. With fewer, all copies count as equally
+/// popular.
+const GAPS_MIN: u64 = 100;
+
+/// The most by which the counted validations and fetches correct the groups of a mixture. A greater
+/// difference is of first reads.
+const TIMES_MOST: f64 = 1.1;
+
 /// The copies of a volume, and how they are read and written. Rates are per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Estimate {
-    /// How many copies the clients use, with or without a lease at a time.
-    copies: f64,
-    /// Each of them.
-    cycle: LeaseCycle,
+    /// The copies that the clients use, with or without a lease at a time.
+    groups: Vec<CopyGroup>,
+    /// How many times as many validations and fetches were counted as the groups have: nearly 1.
+    asking_times: f64,
     /// Reads that ask a server with any term, such as first reads.
     first_reads: f64,
     /// All reads.
@@ -58,13 +66,23 @@ impl Estimate {
             },
             leases: ratio(counts.object_lease_ms as f64 / 1e3, seconds),
         };
-        let (copies, cycle) = counted.solve(term);
-        let now = cycle.rates(term);
+        let is_even = counts.read_gaps.count() < GAPS_MIN;
+        let groups = match is_even {
+            true => vec![counted.solve(term)],
+            false => counted.solve_uneven(&mixture(&counts.read_gaps), term, seconds),
+        };
+        let now = sum(&groups, term);
         let asking = per_second(counts.reads_leased) + per_second(counts.reads_unleased);
-        let by_formula = copies * (now.validations + now.fetches);
+        let again = per_second(counts.reads_validating) + per_second(fetched);
+        let by_formula = now.validations + now.fetches;
+        let asking_times = match is_even || by_formula <= 0.0 {
+            true => 1.0,
+            false => (again / by_formula).clamp(1.0 / TIMES_MOST, TIMES_MOST),
+        };
+        let by_formula = asking_times * by_formula;
         Self {
-            copies,
-            cycle,
+            groups,
+            asking_times,
             first_reads: (asking - by_formula).max(0.0),
             reads: per_second(counts.reads_from_memory) + asking,
             heartbeats: Heartbeats {
@@ -90,18 +108,40 @@ impl Estimate {
             return Prediction { term, reads, recalls, renewals, from_memory: 0.0, object_leases, write_delay };
         }
         let CycleRates { validations, fetches, recalls, held, .. } =
-            self.cycle.rates(CopyTerm::of(&self.settings, term, self.round_trip, self.drift));
-        let asking = (self.copies * (validations + fetches) + self.first_reads).min(self.reads);
+            sum(&self.groups, CopyTerm::of(&self.settings, term, self.round_trip, self.drift));
+        let asking = (self.asking_times * (validations + fetches) + self.first_reads).min(self.reads);
         Prediction {
             term,
             reads: 2.0 * asking,
-            recalls: 2.0 * self.copies * recalls,
+            recalls: 2.0 * recalls,
             renewals: 2.0 * (self.heartbeats.predicted(asking) + self.returns),
             from_memory: 1.0 - ratio(asking, self.reads),
-            object_leases: self.copies * held,
+            object_leases: held,
             write_delay,
         }
     }
+}
+
+/// Copies that are read and written equally often.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct CopyGroup {
+    /// How many.
+    copies: f64,
+    /// Each of them.
+    cycle: LeaseCycle,
+}
+
+/// The events of all copies, per second, and the mean number of leases.
+fn sum(groups: &[CopyGroup], term: CopyTerm) -> CycleRates {
+    groups.iter().fold(CycleRates::default(), |sum, CopyGroup { copies, cycle }| {
+        let CycleRates { validations, fetches, recalls, held } = cycle.rates(term);
+        CycleRates {
+            validations: sum.validations + copies * validations,
+            fetches: sum.fetches + copies * fetches,
+            recalls: sum.recalls + copies * recalls,
+            held: sum.held + copies * held,
+        }
+    })
 }
 
 /// The counts that tell the copies and their writes, per second.
@@ -122,7 +162,7 @@ struct CountedCopies {
 impl CountedCopies {
     /// How many copies there are, and the rates of each. The more copies there are, the less often
     /// each is read, and the more reads ask.
-    fn solve(&self, term: CopyTerm) -> (f64, LeaseCycle) {
+    fn solve(&self, term: CopyTerm) -> CopyGroup {
         let rates = |copies: f64| self.cycle(copies, term).rates(term);
         let copies = match self.validating {
             Some(counted) => root(COPIES_FEWEST, COPIES_MOST, |copies| copies * rates(copies).validations - counted),
@@ -130,7 +170,50 @@ impl CountedCopies {
                 root(self.leases.max(COPIES_FEWEST), COPIES_MOST, |copies| copies * rates(copies).held - self.leases)
             }
         };
-        (copies, self.cycle(copies, term))
+        CopyGroup { copies, cycle: self.cycle(copies, term) }
+    }
+
+    /// The copies of each rate of a mixture. A copy is written more often than another as it is
+    /// read more often. The rate of writes gives as many ended leases as were counted.
+    fn solve_uneven(&self, mixture: &[(f64, f64)], term: CopyTerm, seconds: f64) -> Vec<CopyGroup> {
+        let by_writes = self.recalled + self.written;
+        let ended = |groups: &[CopyGroup]| -> f64 {
+            let of = |group: &CopyGroup| {
+                let LeaseCycle { own_writes, other_writes, .. } = group.cycle;
+                group.copies * group.cycle.rates(term).held * (own_writes + other_writes)
+            };
+            groups.iter().map(of).sum()
+        };
+        if by_writes <= 0.0 {
+            return self.groups(mixture, 0.0, term, seconds);
+        }
+        // As if each copy always had a lease: the least rate.
+        let least = ratio(by_writes, self.reads);
+        let writes =
+            root(least, least * COPIES_MOST, |writes| ended(&self.groups(mixture, writes, term, seconds)) - by_writes);
+        self.groups(mixture, writes, term, seconds)
+    }
+
+    /// The copies of each rate, if each is written so many times for each read. Together they are
+    /// read as often as was counted.
+    fn groups(&self, mixture: &[(f64, f64)], writes_per_read: f64, term: CopyTerm, seconds: f64) -> Vec<CopyGroup> {
+        let own_share = ratio(self.written, self.recalled + self.written);
+        let groups = mixture.iter().map(|(reads, share)| {
+            let writes = reads * writes_per_read;
+            let own_writes = writes * own_share;
+            let cycle = LeaseCycle { reads: *reads, own_writes, other_writes: writes - own_writes };
+            // A gap begins with a grant: of a read that asks, or of an own write. Each copy also
+            // has a first grant.
+            let rates = cycle.rates(term);
+            let from_memory = 1.0 - ratio(rates.validations + rates.fetches, *reads);
+            let unwritten = ratio(*reads, reads + own_writes);
+            let gaps = reads * (1.0 - from_memory * unwritten) + ratio(1.0, seconds);
+            CopyGroup { copies: share / gaps, cycle }
+        });
+        let groups: Vec<CopyGroup> = groups.collect();
+        let read: f64 = groups.iter().map(|group| group.copies * group.cycle.reads).sum();
+        let times = ratio(self.reads, read);
+        groups.into_iter().map(|group| CopyGroup { copies: group.copies * times, ..group }).collect()
     }
 
     /// The rates of each copy, if the clients use `copies` of them. With these rates, writes end as

@@ -1,7 +1,7 @@
 //! Expected values come from the formula of Gray and Cheriton, or from cycles computed by hand.
 
 use super::*;
-use crate::message::VolumeCounts;
+use crate::message::{ReadGaps, VolumeCounts};
 
 const HOUR: u64 = 3600;
 const NO_ROUND_TRIP: Duration = Duration::ZERO;
@@ -22,6 +22,7 @@ fn settings(object_term: ObjectTerm) -> VolumeSettings {
 
 fn stats(object_term: ObjectTerm, counts: VolumeCounts) -> VolumeStats {
     VolumeStats {
+        present_object_term: object_term,
         path: NodePath::root(),
         settings: settings(object_term),
         counted_for: Duration::from_secs(HOUR),
@@ -200,14 +201,16 @@ fn too_few_counts_and_other_policies_give_no_prediction() {
 #[test]
 fn absurd_counts_give_finite_predictions() {
     let most = u64::MAX;
-    for (from_memory, leased, validating, recalls, leases) in [
+    let absurd = [
         (most, 0, 0, 0, 0),
         (0, most, 0, 0, 0),
         (100, 0, most, most, most),
         (0, 100, 100, most, 0),
         (most, most, most, most, most),
         (0, 100, 100, 0, 0),
-    ] {
+    ];
+    let with_gaps = absurd.into_iter().flat_map(|counts| [0, 100, most].map(|gaps| (counts, gaps)));
+    for ((from_memory, leased, validating, recalls, leases), gaps) in with_gaps {
         let counts = VolumeCounts {
             reads_from_memory: from_memory,
             reads_leased: leased,
@@ -215,6 +218,7 @@ fn absurd_counts_give_finite_predictions() {
             recalls,
             writes_by_holders: recalls,
             object_lease_ms: leases,
+            read_gaps: ReadGaps { classes: [gaps; ReadGaps::CLASSES] },
             ..VolumeCounts::default()
         };
         for term in [seconds(1), seconds(3600), ObjectTerm::Infinite] {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    message::{SpanCounts, VolumeCounts, WaitCounts},
+    message::{ReadGaps, SpanCounts, VolumeCounts, WaitCounts},
     path::NodePath,
     state::State,
     time::Instant,
@@ -113,6 +113,11 @@ impl VolumeCounters {
     pub(super) fn note_cached_reads(&mut self, volume: &NodePath, reads: u64) {
         let counts = self.of(volume);
         counts.reads_from_memory = counts.reads_from_memory.saturating_add(reads);
+    }
+
+    /// A client reported how soon after grants it read again.
+    pub(super) fn note_read_gaps(&mut self, volume: &NodePath, gaps: &ReadGaps) {
+        self.of(volume).read_gaps.add_all(gaps);
     }
 
     /// A page of a list was answered.

@@ -53,6 +53,7 @@ mod services;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod use_terms;
 mod volume_leases;
 mod watches;
 mod write_leases;
@@ -87,6 +88,7 @@ use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
 use recalls::RecallChannel;
 use renewals::Renewals;
+use use_terms::UseTerms;
 use volume_leases::AcquireRequest;
 use watches::WaitingWatches;
 use write_leases::BlockedReads;
@@ -235,6 +237,8 @@ pub struct Lessor {
     renewals: Renewals,
     watches: WaitingWatches,
     drift_reports: DriftReports,
+    /// The present object terms of volumes whose terms follow their use.
+    use_terms: UseTerms,
     counters: Unhashed<VolumeCounters>,
 }
 
@@ -294,6 +298,7 @@ impl Lessor {
             renewals: Renewals::default(),
             watches: WaitingWatches::default(),
             drift_reports: DriftReports::default(),
+            use_terms: UseTerms::default(),
             counters: Unhashed(VolumeCounters::new(now)),
             config,
         }

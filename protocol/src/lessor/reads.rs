@@ -10,10 +10,9 @@ use crate::{
     planted::Bug,
     reached::{Bound, reached},
     state::State,
-    time::Instant,
 };
 
-use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead};
+use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead, use_terms::AnsweredRead};
 
 impl Lessor {
     /// Lets a read wait for a quorum round that begins after its arrival. If a round is in flight,
@@ -111,7 +110,7 @@ impl Lessor {
         if let Ok(answer) = &answer
             && !target.is_next_read()
         {
-            self.count_read(answer, *known, cx.now);
+            self.count_read(requester.session, (object, *known, request), answer, cx);
         }
         self.reply(requester, answer.map(Answer::Read), cx);
     }
@@ -142,15 +141,34 @@ impl Lessor {
         cx.read_bytes += content.as_ref().map_or(0, Content::weight);
         let grant = self.grant(session, object, request, cx);
         let (volume, settings) = cx.state.volume_of(&object.path);
-        let (volume, offer) = (volume.clone(), settings.settings.offer());
+        let (volume, offer) = (volume.clone(), self.use_terms.present(volume, &settings.settings).offer());
         Ok(ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() })
     }
 
     /// Counts an answered read, which named the copy `known`.
-    pub(super) fn count_read(&mut self, answer: &ReadAnswer, known: Option<Revision>, now: Instant) {
-        let validated = known.map(|_| answer.content.is_none());
-        let object_leases = self.object_leases.totals_in(&answer.volume).entries;
-        self.counters.0.note_read(&answer.volume, answer.grant.is_some(), validated, object_leases, now);
+    pub(super) fn count_read(
+        &mut self,
+        session: SessionId,
+        (object, known, request): (&Object, Option<Revision>, LeaseRequest),
+        answer: &ReadAnswer,
+        cx: &StepContext<'_>,
+    ) {
+        let (volume, validated) = (&answer.volume, known.map(|_| answer.content.is_none()));
+        let object_leases = self.object_leases.totals_in(volume).entries;
+        self.counters.0.note_read(volume, answer.grant.is_some(), validated, object_leases, cx.now);
+        if let Some(record) = cx.state.volume(volume) {
+            let wants_lease = record.settings.offer().is_open_to(request);
+            let read = AnsweredRead { session, object, wants_lease, validated };
+            self.use_terms.note_read(volume, &record.settings, read, cx.now);
+        }
+    }
+
+    /// Counts reads that a client answered from memory.
+    pub(super) fn count_cached_reads(&mut self, volume: &NodePath, reads: u64, cx: &StepContext<'_>) {
+        if let Some(record) = cx.state.volume(volume) {
+            self.counters.0.note_cached_reads(volume, reads);
+            self.use_terms.note_saved(volume, &record.settings, reads, cx.now);
+        }
     }
 }
 

@@ -31,6 +31,7 @@ mod rounds;
 mod services;
 mod sizes;
 mod transactions;
+mod use_terms;
 mod volume_leases;
 mod volume_terms;
 mod volumes;

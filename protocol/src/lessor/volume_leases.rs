@@ -118,8 +118,8 @@ impl Lessor {
             // The new lease alone would have made an unchanged copy valid again.
             let is_needed = answer.content.is_some() || !is_revived;
             match is_needed {
-                true => self.count_read(&answer, *known, cx.now),
-                false => self.counters.0.note_cached_reads(&answer.volume, 1),
+                true => self.count_read(session, (object, *known, *lease), &answer, cx),
+                false => self.count_cached_reads(&answer.volume, 1, cx),
             }
             Some((answer, is_needed))
         });

@@ -9,6 +9,7 @@ use crate::{
     drift::Excess,
     id::{Epoch, Incarnation, LeaseId, LockId, Revision, SessionId, Token, VolumeGeneration},
     lease_name::LeaseName,
+    lease_policy::ObjectTerm,
     lock::LockMode,
     message::recall::DelayReason,
     object::{NodeOwner, Object},
@@ -263,6 +264,9 @@ pub struct VolumeInfo {
     pub generation: VolumeGeneration,
     /// How many sessions have a lease on it.
     pub leases: u64,
+    /// The present object term. It differs from the settings only if the term follows the use of
+    /// the volume. Then it is fixed, or zero if there are no object leases for the time being.
+    pub present_object_term: ObjectTerm,
     /// Its nodes and bytes, which count for its quota.
     pub used: VolumeUse,
 }

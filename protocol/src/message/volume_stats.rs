@@ -4,15 +4,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{path::NodePath, volume::VolumeSettings};
+use super::read_gaps::ReadGaps;
+use crate::{lease_policy::ObjectTerm, path::NodePath, volume::VolumeSettings};
 
-/// How many reads a client has answered from memory in one volume, since it last reported them.
+/// What a client has read from memory in one volume, and how soon after grants, since it last
+/// reported that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CachedReads {
     /// The top of the volume.
     pub volume: NodePath,
     /// The reads.
     pub reads: u64,
+    /// How long after a grant the client read objects of the volume again.
+    pub gaps: ReadGaps,
 }
 
 /// The present leases on a volume, and the counters of its leader.
@@ -22,6 +26,8 @@ pub struct VolumeStats {
     pub path: NodePath,
     /// Its settings.
     pub settings: VolumeSettings,
+    /// The present object term, as in [`VolumeInfo`](super::VolumeInfo::present_object_term).
+    pub present_object_term: ObjectTerm,
     /// How long the leader has counted: since it became leader, or since the volume was created or
     /// its settings last changed.
     pub counted_for: Duration,
@@ -55,6 +61,9 @@ pub struct VolumeCounts {
     /// Reads that clients answered from memory, as far as they have reported them. A client reports
     /// with its requests, at most once a second. Reports can be lost.
     pub reads_from_memory: u64,
+    /// How long after a grant clients read objects again, as far as they have reported it, with the
+    /// reads from memory.
+    pub read_gaps: ReadGaps,
     /// Pages of lists that begin in the volume.
     pub list_pages: u64,
     /// Renewals of leases on the volume by heartbeats: by messages of their own.

@@ -36,7 +36,7 @@ use crate::raft::types::{
 const MAGIC: &[u8; 7] = b"LSHSNAP";
 /// The format of a snapshot, its rows included. Raise it when its bytes change, together with that
 /// of the [state](super::state::STATE_FORMAT). `server/tests/replica/formats.rs` detects a change.
-pub const FORMAT: u8 = 5;
+pub const FORMAT: u8 = 6;
 const ROW: u8 = 1;
 const END: u8 = 0;
 

@@ -46,7 +46,7 @@ const LOAD_BATCH_BYTES: usize = 1 << 20;
 /// together with the format of [snapshots](super::snapshot::FORMAT), which have the same rows.
 /// `server/tests/replica/formats.rs` detects a change. A state of another format is refused. Format
 /// 1 did not record its number.
-pub const STATE_FORMAT: u8 = 6;
+pub const STATE_FORMAT: u8 = 7;
 
 const META: &str = "meta";
 const ROWS: &str = "rows-";

@@ -20,7 +20,7 @@ pub use leasehold_wire::ClusterId;
 
 /// The format of the file. Raise it when its bytes change; `server/tests/replica/formats.rs`
 /// detects that.
-pub const FORMAT: u8 = 5;
+pub const FORMAT: u8 = 6;
 const FILE: &str = "store-identity";
 
 /// The permanent record of a replica's part in a cluster.

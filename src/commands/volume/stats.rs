@@ -9,6 +9,7 @@ use leasehold_protocol::{
 use serde::Serialize;
 
 use crate::{
+    commands::object_term,
     duration,
     output::{Table, Text},
 };
@@ -18,6 +19,11 @@ use crate::{
 pub(super) struct VolumeStatsAnswer {
     path: NodePath,
     counted_for_ms: u64,
+    /// As `--object-term` reads it.
+    object_term: String,
+    /// The longest term of an object lease, or the present one if it follows the use; 0 if there
+    /// are no object leases, null if it is infinite.
+    object_term_ms: Option<u64>,
     volume_leases: u64,
     object_leases: u64,
     covering_sessions: u64,
@@ -97,6 +103,8 @@ impl From<VolumeStats> for VolumeStatsAnswer {
         Self {
             path: stats.path.clone(),
             counted_for_ms: duration::millis(stats.counted_for),
+            object_term: object_term::text(stats.settings.object_term()),
+            object_term_ms: object_term::millis(stats.present_object_term),
             volume_leases: stats.volume_leases,
             object_leases: stats.object_leases,
             covering_sessions: stats.covering_sessions,
@@ -140,6 +148,8 @@ impl Text for VolumeStatsAnswer {
         now.row(["object leases".to_owned(), object_leases.to_string()]);
         now.row(["covering sessions".to_owned(), covering_sessions.to_string()]);
         now.row(["memory of leases".to_owned(), format!("{lease_bytes} bytes")]);
+        let VolumeStats { settings, present_object_term, .. } = self.stats;
+        now.row(["object term".to_owned(), object_term::with_present(settings.object_term(), present_object_term)]);
         now.write(out);
         out.push(b'\n');
         counted(counted_for, &self.stats.counts).write(out);

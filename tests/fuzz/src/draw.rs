@@ -150,12 +150,11 @@ impl<'a> Draw<'a> {
         Stamp { epoch, sequence: self.number(24) }
     }
 
-    /// Settings of a volume that decode.
+    /// Settings of a volume that decode. Decoding does not check the margin. The lessor does.
     pub fn settings(&mut self) -> VolumeSettings {
         let tracking = if self.below(3) == 1 { Tracking::Covering } else { Tracking::Objects };
         let (steps, usual) = (self.below(256), VolumeSettings::DEFAULT);
         let term = Duration::from_millis(200 + 50 * steps);
-        // Decoding does not check the margin. The lessor does, as it knows the drift allowance.
         let object_term = ObjectTerm::Fixed(if self.one_in(8) { self.span() } else { term * 4 });
         let margin = if self.one_in(8) { self.span() } else { term };
         let limit = |most| (steps % 4 == 3).then_some(steps % most);
@@ -168,6 +167,7 @@ impl<'a> Draw<'a> {
             0 => ObjectTerm::Zero,
             1 => ObjectTerm::Infinite,
             2 => ObjectTerm::Adaptive { percent: self.below(102) as u32, least: self.span(), most: self.span() },
+            3 => ObjectTerm::ByUse { least: self.span(), most: self.span() },
             _ => settings.object_term(),
         };
         let on_write = match self.below(6) {

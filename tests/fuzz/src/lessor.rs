@@ -16,7 +16,7 @@ use leasehold_protocol::{
     id::{Epoch, RequestId, SessionId},
     lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
-    message::{Body, CachedReads, Consent, DelayNotice, DelayReason, Recall, Refusal, Response},
+    message::{Body, CachedReads, Consent, DelayNotice, DelayReason, ReadGaps, Recall, Refusal, Response},
     path::NodePath,
     planted::Planted,
     state::State,
@@ -139,7 +139,11 @@ impl World {
         let mut request = draw.request(session, state.epoch(), registration, state.revision());
         if session != SessionId(0) {
             // An absurd report, without a draw: so the corpus keeps its meaning.
-            request.header.cached_reads = vec![CachedReads { volume: NodePath::root(), reads: u64::MAX }];
+            request.header.cached_reads = vec![CachedReads {
+                volume: NodePath::root(),
+                reads: u64::MAX,
+                gaps: ReadGaps { classes: [u64::MAX; ReadGaps::CLASSES] },
+            }];
         }
         if request.body == Body::Register {
             // Mostly higher than the last one.

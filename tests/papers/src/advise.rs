@@ -49,11 +49,18 @@ const GRID: [GridWorkload; 10] = [
     of("rare writes", 20, 20, 20, (1.0, 0.001), Duration::from_secs(30)),
 ];
 
-/// Workloads with files that are read and written more than others, as the formula does not know.
-const UNEVEN: [GridWorkload; 2] = [
+/// Workloads with files that are read and written more than others.
+const UNEVEN: [GridWorkload; UNEVEN_WORKLOADS] = [
     GridWorkload { is_uneven: true, ..of("50 files, uneven", 1, 1, 50, (2.0, 0.010), USUAL) },
     GridWorkload { is_uneven: true, ..of("50 files, S = 10, uneven", 10, 10, 50, (2.0, 0.050), USUAL) },
+    GridWorkload { is_uneven: true, ..of(UNWRITTEN, 20, 1, 400, (2.0, 0.0), USUAL) },
 ];
+
+/// The workload that nobody writes.
+pub const UNWRITTEN: &str = "400 files, uneven, no writes";
+
+/// The number of workloads with files that are read and written more than others.
+pub const UNEVEN_WORKLOADS: usize = 3;
 
 /// The number of workloads in the grid.
 pub const WORKLOADS: usize = GRID.len();
@@ -106,13 +113,6 @@ impl Cell {
     pub fn is_within(&self, share: f64) -> bool {
         let ((predicted, counted), none) = (self.messages(), self.polling / 100.0);
         (predicted - counted).abs() <= share * counted || (counted < none && predicted < none)
-    }
-
-    /// Whether one of the two terms is at most two and a half times as long as the other.
-    pub fn is_near(&self) -> bool {
-        let longest = |term: ObjectTerm| term.longest().min(LONG).as_secs_f64();
-        let (from, to) = (longest(self.from), longest(self.predicted.term));
-        from <= 2.5 * to && to <= 2.5 * from
     }
 
     /// All messages: predicted and counted.
@@ -182,6 +182,9 @@ fn between(earlier: &VolumeStats, later: VolumeStats) -> VolumeStats {
         (&mut counts.writes_by_holders, before.writes_by_holders),
         (&mut counts.object_lease_ms, before.object_lease_ms),
     ] {
+        *count -= before;
+    }
+    for (count, before) in counts.read_gaps.classes.iter_mut().zip(before.read_gaps.classes) {
         *count -= before;
     }
     stats

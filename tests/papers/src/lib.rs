@@ -7,6 +7,7 @@
 //! `cargo run --release -p leasehold-papers` prints the curves.
 
 pub mod advise;
+pub mod by_use;
 pub mod chubby;
 pub mod gray_cheriton;
 pub mod popular;

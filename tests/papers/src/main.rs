@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use leasehold_papers::{Plot, advise, chubby, popular, replay_1989, tiers, volume_terms, yin};
+use leasehold_papers::{Plot, advise, by_use, chubby, popular, replay_1989, tiers, volume_terms, yin};
 
 /// Counts the messages of Leasehold's rules in virtual time, and prints them as a table beside the
 /// numbers of a paper.
@@ -43,6 +43,8 @@ enum Replay {
     Advise,
     /// Cao and Liu 1998, and Alex 1992: two tiers and adaptive terms.
     Tiers,
+    /// Object terms that follow reads and writes, beside fixed ones, while their ratio changes.
+    ByUse,
 }
 
 fn main() -> ExitCode {
@@ -79,6 +81,10 @@ fn main() -> ExitCode {
             let measured = measured(advise::MEASURED);
             let cells = [advise::cells(seed, measured), advise::uneven_cells(seed, measured)].concat();
             print!("{}\n{}", advise::summary(&cells), advise::table(&cells));
+            None
+        }
+        Replay::ByUse => {
+            print!("{}", by_use::table(&by_use::runs(seed)));
             None
         }
         Replay::Tiers => {

@@ -145,6 +145,6 @@ fn seconds(term: ObjectTerm) -> Option<f64> {
     match term {
         ObjectTerm::Zero => Some(0.0),
         ObjectTerm::Fixed(term) => Some(term.as_secs_f64()),
-        ObjectTerm::Infinite | ObjectTerm::Adaptive { .. } => None,
+        ObjectTerm::Infinite | ObjectTerm::Adaptive { .. } | ObjectTerm::ByUse { .. } => None,
     }
 }

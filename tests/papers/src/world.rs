@@ -2,7 +2,7 @@
 //! them. What the applications do, and when, comes from outside.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use leasehold_protocol::{
     id::RequestId,
     lease_policy::LeaseRequest,
     lessor::LessorInput,
-    message::{Answer, Body, CachedReads, Consent, Inspect, Request, RequestHeader, VolumeStats},
+    message::{Answer, Body, CachedReads, Consent, Inspect, ReadGaps, Request, RequestHeader, VolumeStats},
     object::Object,
     path::NodePath,
     planted::Planted,
@@ -59,14 +59,29 @@ struct Client {
     /// Reads from memory since the last report of them, and when that was.
     unreported: u64,
     reported_at: Instant,
+    /// For each object, when a grant arrived that no read has followed.
+    granted: BTreeMap<Object, Instant>,
+    gaps: ReadGaps,
 }
 
 impl Client {
+    /// A grant has arrived. A read after several grants counts from the first.
+    fn note_grant(&mut self, object: &Object, now: Instant) {
+        self.granted.entry(object.clone()).or_insert(now);
+    }
+
+    /// The application reads, from memory or not.
+    fn note_read(&mut self, object: &Object, now: Instant) {
+        if let Some(granted) = self.granted.remove(object) {
+            self.gaps.add(now.since(granted));
+        }
+    }
+
     /// Reports reads from memory, as the library does.
     fn report_reads(&mut self, request: &mut Request, now: Instant) {
-        if request.takes_cached_reads(now.since(self.reported_at)) && self.unreported > 0 {
-            let reads = std::mem::take(&mut self.unreported);
-            request.header.cached_reads = vec![CachedReads { volume: NodePath::root(), reads }];
+        if request.takes_cached_reads(now.since(self.reported_at)) && (self.unreported > 0 || !self.gaps.is_empty()) {
+            let (reads, gaps) = (std::mem::take(&mut self.unreported), std::mem::take(&mut self.gaps));
+            request.header.cached_reads = vec![CachedReads { volume: NodePath::root(), reads, gaps }];
             self.reported_at = now;
         }
     }
@@ -116,7 +131,14 @@ impl<O> World<O> {
         server.lead(config, &state, Duration::ZERO, now);
         let client = |client: usize| {
             let shell = ClientShell::new(config_of(client, clients, renewal), false);
-            Client { shell, due: None, unreported: 0, reported_at: now }
+            Client {
+                shell,
+                due: None,
+                unreported: 0,
+                reported_at: now,
+                granted: BTreeMap::new(),
+                gaps: ReadGaps::default(),
+            }
         };
         let mut world = Self {
             now,
@@ -196,6 +218,7 @@ impl<O> World<O> {
             self.counts.read(is_hit);
         }
         self.clients[client].unreported += u64::from(is_hit);
+        self.clients[client].note_read(&object, self.now);
         let shell = &mut self.clients[client].shell;
         if !is_hit {
             // A read without a copy fetches data. That is no delay for consistency, unless nobody
@@ -303,6 +326,9 @@ impl<O> World<O> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for effect in self.clients[place].shell.holder.step(input, self.now) {
+                if let HolderEffect::Install { object, .. } | HolderEffect::Revalidate { object, .. } = &effect {
+                    self.clients[place].note_grant(object, self.now);
+                }
                 match self.clients[place].shell.carry_out(effect, &mut inputs) {
                     // A volume without reads lapses.
                     ClientEvent::Done => {}

@@ -8,7 +8,7 @@ use leasehold_protocol::{
     holder::SendId,
     id::RequestId,
     lessor::{LessorEffect, LessorInput},
-    message::{Answer, Body, CachedReads, Inspect, Request, RequestHeader},
+    message::{Answer, Body, CachedReads, Inspect, ReadGaps, Request, RequestHeader},
     object::Object,
     path::NodePath,
     time::Instant,
@@ -31,7 +31,8 @@ impl UnreportedReads {
     fn report(&mut self, request: &mut Request, now: Instant) {
         if request.takes_cached_reads(now.since(self.reported_at)) && !self.reads.is_empty() {
             let reads = std::mem::take(&mut self.reads).into_iter();
-            request.header.cached_reads = reads.map(|(volume, reads)| CachedReads { volume, reads }).collect();
+            request.header.cached_reads =
+                reads.map(|(volume, reads)| CachedReads { volume, reads, gaps: ReadGaps::default() }).collect();
             self.reported_at = now;
         }
     }
@@ -92,7 +93,7 @@ impl World {
     fn check_report(&mut self, place: usize, name: (usize, SendId), before: CountsBefore) -> Result<(), String> {
         let is_refused = self.connections[name.0].has_refused(name.1);
         let is_first = self.reported_reads.arrived.insert(name);
-        for (CachedReads { volume, reads }, counted) in before {
+        for (CachedReads { volume, reads, .. }, counted) in before {
             let (Some(counted), Some(count)) = (counted, self.reads_counted(place, &volume)) else { continue };
             let added = count.saturating_sub(counted);
             if count < counted || added != reads && !(added == 0 && is_refused) {

@@ -202,6 +202,7 @@ impl World {
         }
         crate::adaptive_terms::draw(plan.seed, &mut profile);
         crate::update_policy::draw(plan.seed, &mut profile);
+        crate::adaptive_terms::draw_by_use(plan.seed, &mut profile);
         let mut quotas = Quotas::new(plan.seed);
         profile.volume = quotas.draw(profile.volume);
         profile.inner.iter_mut().for_each(|settings| *settings = quotas.draw(*settings));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     lease_policy::{GrantPolicy, ObjectTerm, OnWrite},
-    message::{CachedReads, SpanCounts, VolumeCounts, VolumeStats},
+    message::{CachedReads, ReadGaps, SpanCounts, VolumeCounts, VolumeStats},
     volume::Tracking,
 };
 
@@ -75,7 +75,9 @@ fn reads_from_memory_are_counted_as_reported() {
     let mut world = World::new();
     let (holder, _) = world.holder(&data("/a"));
     let report = |world: &mut World, session, registration, reads| {
-        let reads = |volume| CachedReads { volume: path(volume), reads };
+        let mut gaps = ReadGaps::default();
+        gaps.add(MILLI);
+        let reads = |volume| CachedReads { volume: path(volume), reads, gaps };
         let epoch = world.state.epoch();
         let cached_reads = vec![reads("/"), reads("/no-volume")];
         let header = RequestHeader { session, epoch, registration, cached_reads, ..RequestHeader::default() };
@@ -88,6 +90,7 @@ fn reads_from_memory_are_counted_as_reported() {
     assert_eq!(report(&mut world, holder, registration + 1, 7), 12, "a refused request reports nothing");
     assert_eq!(report(&mut world, SessionId(0), 0, 7), 12, "nor does one without a session");
     assert_eq!(report(&mut world, holder, registration, u64::MAX), u64::MAX);
+    assert_eq!((world.counts().read_gaps.classes[0], world.counts().read_gaps.count()), (3, 3));
     world.lessor.check(&world.state).expect("only volumes have counters");
 }
 

@@ -5,7 +5,7 @@ use crate::{
     limits::LimitError,
     message::{
         CACHED_READS_MAX, CONSENTS_MAX, CachedReads, DROPPED_SETS_MAX, RENEWALS_MAX, REPORT_PART_OBJECTS_MAX,
-        RETURNS_MAX, Return,
+        RETURNS_MAX, ReadGaps, Return,
     },
 };
 
@@ -34,7 +34,8 @@ fn request_with_a_list_too_long_changes_nothing() {
     let before = world.lessor.clone();
     let renew = |count| vec![Renew { volume: NodePath::root(), incarnation }; count];
     let returns = |count| vec![Return { object: data("/a"), stamp: grant.stamp }; count];
-    let cached_reads = |count| vec![CachedReads { volume: NodePath::root(), reads: 1 }; count];
+    let gaps = ReadGaps::default();
+    let cached_reads = |count| vec![CachedReads { volume: NodePath::root(), reads: 1, gaps }; count];
     let set = ObjectSet::One(data("/a"));
     let own = world.header(session);
     let with = |header: RequestHeader, body| Request { header, body };

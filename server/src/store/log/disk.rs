@@ -29,7 +29,7 @@ const HEAD_BYTES: usize = CRC_BYTES + 1;
 /// The format of the log: of its entries with their commands, and of its metadata. Raise it when
 /// their bytes change; `server/tests/replica/formats.rs` detects that. A log of another format is
 /// refused. Format 1 did not record its number.
-pub const LOG_FORMAT: u8 = 6;
+pub const LOG_FORMAT: u8 = 7;
 const MEMTABLE_MAX_BYTES: u64 = 16 << 20;
 
 const ENTRIES: &str = "entries";

@@ -1,0 +1,232 @@
+//! Ghost leases: leases that the leader does not grant, and only counts ([`GhostLeases`]). The word
+//! is from ghost entries of caches, which have no content (Megiddo and Modha 2003).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    id::SessionId,
+    object::{Object, ObjectKind, ObjectSet},
+    reached::{Bound, reached},
+    time::Instant,
+};
+
+use super::ladder::{Ladder, RUNGS};
+
+/// The most ghost leases of a volume. If there would be more, a sample of the copies is counted.
+const GHOST_LEASES_MAX: usize = 256;
+
+/// A ghost lease that is not read for so long is forgotten, if there are too many.
+const UNREAD_MOST: Duration = Duration::from_secs(3600);
+
+/// A write of more sets counts as a write of the whole volume.
+const SETS_SEARCHED: usize = 64;
+
+/// What the leases of each rung would have saved and cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct GhostCounts {
+    /// Reads that would have come from memory.
+    saved: u64,
+    /// Leases that a write would have found.
+    found: u64,
+}
+
+/// The leases that the reads of a volume would have with each term of its ladder.
+///
+/// It counts the copies whose hash ends with some zero bits. It begins with no bit, so with all
+/// copies. When there are too many, it takes another bit, and halves the sample.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct GhostLeases {
+    /// For each copy, when the lease of each rung was last granted.
+    leases: BTreeMap<(Object, SessionId), [Instant; RUNGS]>,
+    counts: [GhostCounts; RUNGS],
+    sampled_bits: u32,
+}
+
+impl GhostLeases {
+    /// A session read an object.
+    pub(super) fn note_read(&mut self, object: &Object, session: SessionId, ladder: &Ladder, now: Instant) {
+        if !self.is_sampled(object, session) {
+            return;
+        }
+        let key = (object.clone(), session);
+        match self.leases.get_mut(&key) {
+            Some(granted) => {
+                for (rung, granted) in granted.iter_mut().enumerate() {
+                    match now < granted.after(ladder.term(rung)) {
+                        true => self.counts[rung].saved += 1,
+                        false => *granted = now,
+                    }
+                }
+            }
+            None => {
+                self.leases.insert(key, [now; RUNGS]);
+                self.keep_bound(now);
+            }
+        }
+    }
+
+    /// The sets were written. Their ghost leases end, except those of the writer.
+    pub(super) fn note_write<'a>(
+        &mut self,
+        sets: impl ExactSizeIterator<Item = &'a ObjectSet>,
+        writer: Option<SessionId>,
+        ladder: &Ladder,
+        now: Instant,
+    ) {
+        let many = sets.len() > SETS_SEARCHED;
+        let sets: Vec<&ObjectSet> = sets.take(SETS_SEARCHED).collect();
+        let Self { leases, counts, .. } = self;
+        leases.retain(|(object, session), granted| {
+            if Some(*session) == writer || !(many || sets.iter().any(|set| set.contains(object))) {
+                return true;
+            }
+            for (rung, granted) in granted.iter().enumerate() {
+                counts[rung].found += u64::from(now < granted.after(ladder.term(rung)));
+            }
+            false
+        });
+    }
+
+    /// The shortest rung that saves nine tenths of the most that any rung saves, less its cost.
+    /// `None` if no rung saves clearly more than it costs, or if there were fewer events. Halves
+    /// the counts if there were enough.
+    pub(super) fn look(&mut self, events_fewest: u64) -> Option<usize> {
+        let last = self.counts[RUNGS - 1];
+        if last.saved + last.found < events_fewest {
+            return None;
+        }
+        let profit = |counts: &GhostCounts| counts.saved.saturating_sub(counts.found);
+        let best = self.counts.iter().map(profit).max().unwrap_or_default();
+        // Clearly more, so that granting does not end at once.
+        let pays = |counts: &GhostCounts| counts.saved * 4 > counts.found * 5;
+        let chosen = self.counts.iter().position(|counts| pays(counts) && profit(counts) * 10 >= best * 9);
+        for counts in &mut self.counts {
+            counts.saved /= 2;
+            counts.found /= 2;
+        }
+        chosen
+    }
+
+    /// The bound of this table.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self.leases.len() {
+            few if few <= GHOST_LEASES_MAX => Ok(()),
+            many => Err(format!("{many} ghost leases: expected at most {GHOST_LEASES_MAX}")),
+        }
+    }
+
+    fn keep_bound(&mut self, now: Instant) {
+        if self.leases.len() <= GHOST_LEASES_MAX {
+            return;
+        }
+        reached(Bound::GhostLeases);
+        let is_read = |granted: &[Instant; RUNGS]| now < granted[0].after(UNREAD_MOST);
+        self.leases.retain(|_, granted| is_read(granted));
+        while self.leases.len() > GHOST_LEASES_MAX {
+            self.sampled_bits += 1;
+            let bits = self.sampled_bits;
+            self.leases.retain(|(object, session), _| is_in_sample(object, *session, bits));
+        }
+    }
+
+    fn is_sampled(&self, object: &Object, session: SessionId) -> bool {
+        is_in_sample(object, session, self.sampled_bits)
+    }
+}
+
+/// Whether the hash of a copy ends with so many zero bits (FNV-1a, then a multiplication that mixes
+/// the high bits into the low ones).
+fn is_in_sample(object: &Object, session: SessionId, bits: u32) -> bool {
+    if bits == 0 {
+        return true;
+    }
+    let kind = u8::from(object.kind == ObjectKind::Children);
+    let bytes = object.path.as_str().bytes().chain([kind]).chain(session.0.to_le_bytes());
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    mixed.trailing_zeros() >= bits.min(32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::NodePath;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn object(number: usize) -> Object {
+        Object::data(NodePath::parse(&format!("/{number}")).expect("valid"))
+    }
+
+    fn at(seconds: u32) -> Instant {
+        Instant::ZERO.after(SECOND * seconds)
+    }
+
+    #[test]
+    fn ghost_leases_save_and_cost_what_real_ones_would() {
+        let ladder = Ladder::new(SECOND, SECOND * 4);
+        let mut ghosts = GhostLeases::default();
+        let (reader, writer) = (SessionId(1), SessionId(2));
+        // Granted at 0; a lease of 1 s has ended at 2, and one of 4 s at 5.
+        for seconds in [0, 2, 5] {
+            ghosts.note_read(&object(1), reader, &ladder, at(seconds));
+        }
+        ghosts.note_read(&object(1), writer, &ladder, at(5));
+        let sets = [ObjectSet::One(object(1))];
+        ghosts.note_write(sets.iter(), Some(writer), &ladder, at(7));
+        assert_eq!(ghosts.counts[0], GhostCounts { saved: 0, found: 0 });
+        assert_eq!(ghosts.counts[1], GhostCounts { saved: 1, found: 1 }, "the writer's is not counted");
+        ghosts.note_read(&object(1), reader, &ladder, at(7));
+        assert_eq!(ghosts.counts[1].saved, 1, "the write ended the lease");
+        ghosts.note_write(vec![ObjectSet::One(object(2)); SETS_SEARCHED + 1].iter(), None, &ladder, at(8));
+        assert_eq!(ghosts.counts[1].found, 3, "of so many sets, any could include the object");
+    }
+
+    /// One copy is read twice in a second. The others are written before they are read again, five
+    /// seconds later. Only a short lease pays.
+    #[test]
+    fn ghost_leases_find_the_term_that_pays_for_popular_copies() {
+        let ladder = Ladder::new(SECOND, SECOND * 1000);
+        let mut ghosts = GhostLeases::default();
+        let reader = SessionId(1);
+        let others: Vec<_> = (1..=20).map(object).collect();
+        let written: Vec<_> = others.iter().cloned().map(ObjectSet::One).collect();
+        for second in 0..300_u32 {
+            (0..2).for_each(|_| ghosts.note_read(&object(0), reader, &ladder, at(second)));
+            match second % 10 {
+                0 => others.iter().for_each(|other| ghosts.note_read(other, reader, &ladder, at(second))),
+                5 => ghosts.note_write(written.iter(), None, &ladder, at(second)),
+                _ => {}
+            }
+        }
+        let counts = ghosts.counts.map(|counts| (counts.saved, counts.found));
+        assert_eq!(counts[..3], [(300, 0), (525, 0), (581, 600)]);
+        assert_eq!(ghosts.look(1), Some(1), "a term of 4 s");
+        assert_eq!(ghosts.look(10_000), None, "too few events");
+    }
+
+    #[test]
+    fn too_many_ghost_leases_become_a_sample_of_the_same_shares() {
+        let ladder = Ladder::new(SECOND, SECOND);
+        let mut ghosts = GhostLeases::default();
+        let copies = 40 * GHOST_LEASES_MAX;
+        let mut found = 0;
+        for number in 0..copies {
+            ghosts.note_read(&object(number), SessionId(1), &ladder, at(0));
+            ghosts.check().expect("a bounded sample");
+        }
+        for number in 0..copies {
+            ghosts.note_read(&object(number), SessionId(1), &ladder, at(0));
+            if number % 4 == 0 {
+                let sets = [ObjectSet::One(object(number))];
+                ghosts.note_write(sets.iter(), None, &ladder, at(0));
+                found += 1;
+            }
+        }
+        let GhostCounts { saved, found: counted } = ghosts.counts[0];
+        assert!(saved > 100 && saved <= GHOST_LEASES_MAX as u64, "{saved} of {copies}");
+        let share = counted as f64 / saved as f64;
+        assert!((0.15..0.35).contains(&share), "{counted} of {saved}, and {found} of {copies}");
+    }
+}

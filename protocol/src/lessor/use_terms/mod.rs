@@ -1,0 +1,336 @@
+//! Object terms that follow the use of their volume ([`ObjectTerm::ByUse`]).
+//!
+//! A lease pays if it saves more messages than it costs. Each read from memory saves a request and
+//! its answer. Each lease that a write finds costs a recall and its consent, or delays the write if
+//! writes wait. So the leader compares these two counts. Gray and Cheriton (SOSP 1989, section 3.1)
+//! state the same for equal sharers: leases pay if 2 R / (S W) is more than 1.
+//!
+//! A volume is in one of two phases:
+//!
+//! - *Granting:* reads get leases of one term, a rung of a [ladder](Ladder). The leader sees what
+//!   these leases save and cost. It also sees which reads a longer term would save.
+//! - *Asking:* no read gets a lease, so the leader sees all reads and writes. It notes the leases
+//!   that each rung would grant ([`GhostLeases`]), and counts what they would save and cost.
+//!
+//! So a decision never depends on the leases that the last decision granted, and there is no
+//! feedback. The counts are recent: each look halves them, and each decision begins anew.
+//!
+//! Each term is within the bounds of the settings, and no read gets a lease beyond it. So all waits
+//! that assume the longest term stay right (S2, T3). The terms are this leader's alone. A new
+//! leader begins with the shortest.
+//!
+//! This module does not know which leases exist.
+
+mod ghosts;
+mod ladder;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    id::SessionId,
+    lease_policy::ObjectTerm,
+    object::{Object, ObjectSet},
+    path::NodePath,
+    state::State,
+    time::Instant,
+    volume::VolumeSettings,
+};
+
+use ghosts::GhostLeases;
+use ladder::Ladder;
+
+/// The fewest counted events for a decision.
+const EVENTS_FEWEST: u64 = 32;
+
+/// The longest time between two looks at the counts of a volume in use.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// A report counts at most so many reads. A client reports at most once a second.
+const REPORTED_READS_MOST: u64 = 1 << 20;
+
+/// What the leases of one term saved and cost, and what others would.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct GrantingCounts {
+    /// Reads from memory.
+    saved: u64,
+    /// Leases that a write found. Each costs as much as one read saves.
+    found: u64,
+    /// Reads that validated an unchanged copy. A longer term would have saved them.
+    unchanged: u64,
+    /// Reads of a copy that had changed since its lease ended. With a longer term, the write would
+    /// have found the lease.
+    changed: u64,
+}
+
+impl GrantingCounts {
+    fn halve(&mut self) {
+        let Self { saved, found, unchanged, changed } = self;
+        [saved, found, unchanged, changed].into_iter().for_each(|count| *count /= 2);
+    }
+
+    fn all(&self) -> u64 {
+        let Self { saved, found, unchanged, changed } = *self;
+        [saved, found, unchanged, changed].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// What to do if leases of the present term were granted for so long.
+    fn decision(&self, term: Duration, granted_for: Duration) -> Decision {
+        let Self { saved, found, unchanged, changed } = *self;
+        let copies = u128::from(saved) + u128::from(unchanged);
+        let share_unsaved = |percent: u128| u128::from(unchanged) * 100 > copies * percent;
+        if self.all() < EVENTS_FEWEST {
+            Decision::Wait
+        } else if found > saved {
+            Decision::Ask
+        } else if unchanged > changed && share_unsaved(UNSAVED_MOST) && granted_for >= term {
+            Decision::Lengthen
+        } else if copies > 0 && !share_unsaved(UNSAVED_LEAST) && granted_for >= term.saturating_mul(2) {
+            Decision::Shorten
+        } else {
+            Decision::Keep
+        }
+    }
+}
+
+/// A longer term follows if it would save more than this share of the reads of unchanged copies, in
+/// percent. So the term saves nine tenths of what an infinite one saves.
+const UNSAVED_MOST: u128 = 10;
+
+/// A shorter term follows if the present one leaves at most this share of them, in percent. A term
+/// of a quarter leaves about four times as much. That is less than [`UNSAVED_MOST`], so no longer
+/// term follows again.
+const UNSAVED_LEAST: u128 = 2;
+
+/// What follows from the counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decision {
+    /// Too few events.
+    Wait,
+    Keep,
+    Lengthen,
+    Shorten,
+    /// Leases do not pay: grant none.
+    Ask,
+}
+
+/// The phase of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Phase {
+    Granting { rung: usize, counts: GrantingCounts },
+    Asking(GhostLeases),
+}
+
+/// The present term of one volume, and the counts that it follows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct UseTerm {
+    ladder: Ladder,
+    phase: Phase,
+    /// When the present phase or term began.
+    since: Instant,
+    looked_at: Instant,
+}
+
+impl UseTerm {
+    fn new(ladder: Ladder, now: Instant) -> Self {
+        let phase = Phase::Granting { rung: 0, counts: GrantingCounts::default() };
+        Self { ladder, phase, since: now, looked_at: now }
+    }
+
+    /// The present term; `None` if reads get no lease.
+    fn term(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Granting { rung, .. } => Some(self.ladder.term(rung)),
+            Phase::Asking(_) => None,
+        }
+    }
+
+    /// Looks at the counts from time to time, and decides.
+    fn look(&mut self, now: Instant) {
+        if now.since(self.looked_at) < self.ladder.term(0).min(LOOK_EVERY) {
+            return;
+        }
+        self.looked_at = now;
+        let granted_for = now.since(self.since);
+        let next = match &mut self.phase {
+            Phase::Granting { rung, counts } => {
+                let next = match counts.decision(self.ladder.term(*rung), granted_for) {
+                    Decision::Wait => return,
+                    Decision::Keep => None,
+                    Decision::Lengthen => self.ladder.above(*rung),
+                    Decision::Shorten => rung.checked_sub(1),
+                    Decision::Ask => return self.begin(Phase::Asking(GhostLeases::default()), now),
+                };
+                counts.halve();
+                next
+            }
+            Phase::Asking(ghosts) => ghosts.look(EVENTS_FEWEST),
+        };
+        if let Some(rung) = next {
+            self.begin(Phase::Granting { rung, counts: GrantingCounts::default() }, now);
+        }
+    }
+
+    fn begin(&mut self, phase: Phase, now: Instant) {
+        self.phase = phase;
+        self.since = now;
+    }
+}
+
+/// The present terms of all volumes whose terms follow their use. They are bounded by these
+/// volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct UseTerms {
+    volumes: BTreeMap<NodePath, UseTerm>,
+}
+
+/// A read that was answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AnsweredRead<'a> {
+    pub(super) session: SessionId,
+    pub(super) object: &'a Object,
+    /// Whether the read may get a lease, if the volume grants any.
+    pub(super) wants_lease: bool,
+    /// Whether the client's copy was confirmed, if it had one.
+    pub(super) validated: Option<bool>,
+}
+
+impl UseTerms {
+    /// The settings as they hold at present: if the object term follows the use, it is replaced by
+    /// the present one.
+    pub(super) fn present(&self, volume: &NodePath, settings: &VolumeSettings) -> VolumeSettings {
+        let ObjectTerm::ByUse { least, .. } = settings.object_term() else { return *settings };
+        let term = self.volumes.get(volume).map_or(Some(least), UseTerm::term);
+        settings.with_present_term(term)
+    }
+
+    /// A read of an object in the volume was answered.
+    pub(super) fn note_read(
+        &mut self,
+        volume: &NodePath,
+        settings: &VolumeSettings,
+        read: AnsweredRead<'_>,
+        now: Instant,
+    ) {
+        let Some(followed) = self.of(volume, settings, now) else { return };
+        match &mut followed.phase {
+            Phase::Granting { counts, .. } => match read.validated {
+                Some(true) => counts.unchanged = counts.unchanged.saturating_add(1),
+                Some(false) => counts.changed = counts.changed.saturating_add(1),
+                None => {}
+            },
+            Phase::Asking(ghosts) if read.wants_lease => {
+                ghosts.note_read(read.object, read.session, &followed.ladder, now);
+            }
+            Phase::Asking(_) => {}
+        }
+        followed.look(now);
+    }
+
+    /// A client reported reads from memory.
+    pub(super) fn note_saved(&mut self, volume: &NodePath, settings: &VolumeSettings, reads: u64, now: Instant) {
+        let Some(followed) = self.of(volume, settings, now) else { return };
+        if let Phase::Granting { counts, .. } = &mut followed.phase {
+            counts.saved = counts.saved.saturating_add(reads.min(REPORTED_READS_MOST));
+        }
+        followed.look(now);
+    }
+
+    /// A write found leases of another session in the volume.
+    pub(super) fn note_found(&mut self, volume: &NodePath) {
+        if let Some(UseTerm { phase: Phase::Granting { counts, .. }, .. }) = self.volumes.get_mut(volume) {
+            counts.found = counts.found.saturating_add(1);
+        }
+    }
+
+    /// A write of these sets in the volume arrived.
+    pub(super) fn note_write<'a>(
+        &mut self,
+        volume: &NodePath,
+        sets: impl ExactSizeIterator<Item = &'a ObjectSet>,
+        writer: Option<SessionId>,
+        now: Instant,
+    ) {
+        let Some(followed) = self.volumes.get_mut(volume) else { return };
+        if let Phase::Asking(ghosts) = &mut followed.phase {
+            ghosts.note_write(sets, writer, &followed.ladder, now);
+        }
+        followed.look(now);
+    }
+
+    /// A volume was created, changed or removed: its use is counted anew.
+    pub(super) fn volume_changed(&mut self, volume: &NodePath) {
+        self.volumes.remove(volume);
+    }
+
+    /// The entry of a volume, if its term follows its use.
+    fn of(&mut self, volume: &NodePath, settings: &VolumeSettings, now: Instant) -> Option<&mut UseTerm> {
+        let ObjectTerm::ByUse { least, most } = settings.object_term() else { return None };
+        let entry = self.volumes.entry(volume.clone());
+        Some(entry.or_insert_with(|| UseTerm::new(Ladder::new(least, most), now)))
+    }
+
+    /// The number of volumes.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// Checks that only volumes whose terms follow their use have entries, and their bounds.
+    pub(super) fn check(&self, state: &State) -> Result<(), String> {
+        for (volume, followed) in &self.volumes {
+            let settings = state.volume(volume).map(|record| record.settings.object_term());
+            let Some(ObjectTerm::ByUse { least, most }) = settings else {
+                return Err(format!("{volume} has counts of its use, and its object term does not follow it"));
+            };
+            if let Some(term) = followed.term().filter(|term| *term < least || *term > most) {
+                return Err(format!("{volume} has object leases of {term:?}, beyond {least:?} to {most:?}"));
+            }
+            if let Phase::Asking(ghosts) = &followed.phase {
+                ghosts.check().map_err(|problem| format!("{volume}: {problem}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERM: Duration = Duration::from_secs(40);
+
+    fn decision(saved: u64, found: u64, unchanged: u64, changed: u64) -> Decision {
+        GrantingCounts { saved, found, unchanged, changed }.decision(TERM, 2 * TERM)
+    }
+
+    #[test]
+    fn decision_weighs_saved_reads_against_found_leases() {
+        for (counts, expected) in [
+            ((20, 11, 0, 0), Decision::Wait),
+            ((50, 51, 0, 0), Decision::Ask),
+            ((50, 50, 4, 0), Decision::Keep),
+            ((50, 50, 6, 0), Decision::Lengthen),
+            ((50, 50, 6, 6), Decision::Keep),
+            ((0, 0, 50, 49), Decision::Lengthen),
+            ((0, 0, 50, 50), Decision::Keep),
+            ((98, 0, 2, 0), Decision::Shorten),
+            ((97, 0, 3, 0), Decision::Keep),
+            ((0, 0, 0, 50), Decision::Keep),
+            ((u64::MAX, u64::MAX, u64::MAX, u64::MAX), Decision::Keep),
+        ] {
+            let (saved, found, unchanged, changed) = counts;
+            assert_eq!(decision(saved, found, unchanged, changed), expected, "{counts:?}");
+        }
+    }
+
+    /// The leases of the last term have to end before the counts show the present term.
+    #[test]
+    fn term_changes_only_after_its_leases_could_end() {
+        let lengthen = GrantingCounts { saved: 50, unchanged: 50, ..GrantingCounts::default() };
+        assert_eq!(lengthen.decision(TERM, TERM / 2), Decision::Keep);
+        assert_eq!(lengthen.decision(TERM, TERM), Decision::Lengthen);
+        let shorten = GrantingCounts { saved: 50, ..GrantingCounts::default() };
+        assert_eq!(shorten.decision(TERM, TERM), Decision::Keep);
+        assert_eq!(shorten.decision(TERM, 2 * TERM), Decision::Shorten);
+    }
+}
