@@ -251,10 +251,11 @@ impl Cache {
         (copy.content.is_of(&object.path) && copy.content.stamp() == Some(stamp)).then(|| copy.content.clone())
     }
 
-    /// Whether the copy of the object served a read since it was installed.
-    pub(crate) fn was_read(&self, object: &Object) -> bool {
+    /// Whether the application wanted the copy of the object: a read asked for it, or was answered
+    /// from it.
+    pub(crate) fn was_wanted(&self, object: &Object) -> bool {
         let copy = self.of(object.kind).get(&object.path.code());
-        copy.is_some_and(|copy| copy.content.is_of(&object.path) && copy.content.was_read())
+        copy.is_some_and(|copy| copy.content.is_of(&object.path) && copy.content.was_wanted())
     }
 
     /// Removes a copy: from now on no read is served from it. The caller must notify the policy.

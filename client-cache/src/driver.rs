@@ -351,8 +351,8 @@ impl Driver {
                     step.follow.push_back(HolderInput::Evicted { object, stamp: validity.stamp });
                 }
             }
-            HolderEffect::SelectRead(mut objects) => {
-                objects.retain(|object| self.cache.was_read(object));
+            HolderEffect::SelectWanted(mut objects) => {
+                objects.retain(|object| self.cache.was_wanted(object));
                 if !objects.is_empty() {
                     step.follow.push_back(HolderInput::ReadNext(objects));
                 }
@@ -366,7 +366,11 @@ impl Driver {
             HolderEffect::Consent(consent) => step.recall_reply = Some(RecallReply::Consented(consent)),
             HolderEffect::ConsentDelayed(notice) => step.recall_reply = Some(RecallReply::Delayed(notice)),
             HolderEffect::Serve { reads, object, content, valid_until, .. } => {
-                core.serve(reads, &step.shared(object, content), true, valid_until);
+                let shared = step.shared(object, content);
+                if !reads.is_empty() {
+                    shared.note_fetched();
+                }
+                core.serve(reads, &shared, true, valid_until);
             }
             HolderEffect::ServeCached { reads, object, stamp, valid_until } => match self.cache.content(&object, stamp)
             {

@@ -39,6 +39,8 @@ struct CopyRecord {
     /// The installation number, unique in this cache.
     installation: u64,
     stamp: Mutex<Stamp>,
+    /// Whether a read of the application asked a server for it.
+    was_fetched: AtomicBool,
 }
 
 impl SharedContent {
@@ -49,7 +51,7 @@ impl SharedContent {
 
     /// A content for the cache.
     pub(crate) fn copy(path: NodePath, content: Arc<Content>, installation: u64, stamp: Stamp) -> Self {
-        let copy = Some(CopyRecord { installation, stamp: Mutex::new(stamp) });
+        let copy = Some(CopyRecord { installation, stamp: Mutex::new(stamp), was_fetched: AtomicBool::new(false) });
         Self::allocate(path, content, copy)
     }
 
@@ -109,6 +111,19 @@ impl SharedContent {
     /// Whether the copy answered a read since its lease was granted.
     pub(crate) fn was_read(&self) -> bool {
         self.0.was_read.load(Relaxed)
+    }
+
+    /// Records that a read of the application asked a server for the copy.
+    pub(crate) fn note_fetched(&self) {
+        if let Some(copy) = &self.0.copy {
+            copy.was_fetched.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the application wanted the copy: a read asked for it, or it answered one since its
+    /// lease was granted.
+    pub(crate) fn was_wanted(&self) -> bool {
+        self.was_read() || self.0.copy.as_ref().is_some_and(|copy| copy.was_fetched.load(Relaxed))
     }
 
     /// Replaces the stamp, when another grant makes the copy usable again.

@@ -48,6 +48,8 @@ bounds! {
     /// As above.
     NextReadsWaiting: "next_reads_max",
     /// As above.
+    SessionNextReads: "session_next_reads_max",
+    /// As above.
     TickBytes: "tick_bytes_max",
     /// As above.
     RenewalsPerSecond: "renewals_per_second_max",
@@ -252,6 +254,9 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
     (Bound::CachedReads, "lessor::tests::headers::request_with_a_list_too_long_changes_nothing"),
     (Bound::Unanswered, "lessor::tests::lease_limits::session_that_answers_no_recall_gets_no_further_lease"),
+    (Bound::NextReads, "holder::tests::next_reads::one_request_for_each_object_up_to_the_bound"),
+    (Bound::NextReadsWaiting, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
+    (Bound::SessionNextReads, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
     (Bound::GhostLeases, "lessor::use_terms::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares"),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),

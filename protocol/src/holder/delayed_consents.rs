@@ -151,7 +151,7 @@ impl Holder {
                 let Some(delayed) = self.delayed_consents.by_stamp.remove(&stamp) else { continue };
                 let sets = sets_of(delayed.objects);
                 if delayed.updates {
-                    self.select_read(&sets);
+                    self.select_wanted(&sets);
                 }
                 self.overtake(&sets, stamp);
                 self.piggyback.consent(stamp);

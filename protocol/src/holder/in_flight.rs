@@ -69,6 +69,8 @@ pub(super) struct RequestsInFlight {
     last_id: u64,
     live: BTreeMap<SendId, RequestInFlight>,
     granting: BTreeSet<SendId>,
+    /// Those of `granting` for which an operation waits.
+    operations: BTreeSet<SendId>,
     heartbeats: VecDeque<SendId>,
     /// Requests with quick answers. Watches are separate, because there may be thousands of them,
     /// and each step needs the oldest quick request.
@@ -83,6 +85,9 @@ impl RequestsInFlight {
         let send_id = SendId(self.last_id);
         if flight.purpose.may_grant() {
             self.granting.insert(send_id);
+            if !matches!(flight.purpose, Purpose::ReadNext(_)) {
+                self.operations.insert(send_id);
+            }
         }
         if flight.purpose == Purpose::Heartbeat {
             self.heartbeats.push_back(send_id);
@@ -107,6 +112,7 @@ impl RequestsInFlight {
     pub(super) fn end(&mut self, send_id: SendId) -> Option<RequestInFlight> {
         let flight = self.live.remove(&send_id)?;
         self.granting.remove(&send_id);
+        self.operations.remove(&send_id);
         self.quick.remove(&send_id);
         self.watches.remove(&send_id);
         if flight.purpose == Purpose::Heartbeat {
@@ -118,6 +124,7 @@ impl RequestsInFlight {
     /// Ends all send ids. Returns the purposes in the order of sending.
     pub(super) fn end_all(&mut self) -> Vec<Purpose> {
         self.granting.clear();
+        self.operations.clear();
         self.heartbeats.clear();
         self.quick.clear();
         self.watches.clear();
@@ -144,9 +151,9 @@ impl RequestsInFlight {
         self.sent(self.watches.first())
     }
 
-    /// When the oldest request that may bring an object lease was sent.
-    pub(super) fn oldest_granting_sent(&self) -> Option<Instant> {
-        self.sent(self.granting.first())
+    /// When the oldest write or read in flight was sent for which an operation waits.
+    pub(super) fn oldest_operation(&self) -> Option<Instant> {
+        self.sent(self.operations.first())
     }
 
     fn sent(&self, send_id: Option<&SendId>) -> Option<Instant> {

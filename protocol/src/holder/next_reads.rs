@@ -2,9 +2,9 @@
 //! copy for a write asks at once for the value that the write leaves. The answer brings it with a
 //! lease, when the write has ended. So the next read of the application is a hit.
 //!
-//! Only copies that the application has read since they came are asked for again. The cache knows
-//! which ([`HolderEffect::SelectRead`]). So an object that nobody reads any longer costs one such
-//! request, and no more.
+//! The client asks only for copies that its application wanted: a read had asked for the copy, or was
+//! answered from it. The cache knows which ([`HolderEffect::SelectWanted`]). So an object that nobody
+//! reads any longer costs one such request, and no more.
 //!
 //! No read of the application waits for such a request, and the holder never repeats it: without an
 //! answer, the next read of the application asks by itself. The answer is a grant like any other
@@ -16,7 +16,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    Holder, HolderEffect, in_flight::Purpose, object_leases::ArrivedGrant, session::LinkState,
+    Holder, HolderEffect, copies::CachedCopy, in_flight::Purpose, object_leases::ArrivedGrant, session::LinkState,
     volume_leases::RenewalReason,
 };
 use crate::{
@@ -49,14 +49,14 @@ impl OwnNextReads {
 impl Holder {
     /// Asks the cache which of the copies in these sets were read. It must come before the effect
     /// that drops them.
-    pub(super) fn select_read(&mut self, sets: &[ObjectSet]) {
+    pub(super) fn select_wanted(&mut self, sets: &[ObjectSet]) {
         let single = |set: &ObjectSet| match set {
             ObjectSet::One(object) => self.copies.get(object).map(|_| object.clone()),
             ObjectSet::Subtree(_) => None,
         };
         let objects: Vec<Object> = sets.iter().filter_map(single).collect();
         if !objects.is_empty() {
-            self.effects.push(HolderEffect::SelectRead(objects));
+            self.effects.push(HolderEffect::SelectWanted(objects));
         }
     }
 
@@ -73,14 +73,13 @@ impl Holder {
                 return;
             }
             if self.next_reads.objects.insert(object.clone()) {
-                // It asks for what the recalled copy had: the client comes back to the object.
+                // The client comes back to the object.
                 let lease = match self.volumes.offer(&object.path) {
                     LeaseOffer::Everybody => LeaseRequest::Returning,
                     LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
                 };
                 let body = Body::ReadNext { object: object.clone(), lease };
-                // When the answer comes, the client may have died. Renewed leases would then last
-                // for another term.
+                // The answer may be late. Promises in it would be for the time of the arrival.
                 self.send(Purpose::ReadNext(object), body, RenewalReason::NoRenewal, now);
             }
         }
@@ -99,7 +98,11 @@ impl Holder {
         let ReadAnswer { content, grant, applied, .. } = answer;
         let arrived = |grant| ArrivedGrant { grant, epoch, applied, sent };
         let copy = grant.as_ref().and_then(|grant| self.judge(&object, arrived(grant), now));
-        if let (Some(copy), Some(content)) = (copy, content) {
+        let until = |copy: &CachedCopy| self.valid_until(&copy.validity, now);
+        let present = self.copies.get(&object).and_then(until);
+        // A read of the application may have got a lease that lasts for longer.
+        let is_better = |copy: &CachedCopy| until(copy).is_some_and(|until| Some(until) > present);
+        if let (Some(copy), Some(content)) = (copy.filter(is_better), content) {
             self.install(&object, copy, &Arc::new(content), now);
         }
     }

@@ -167,7 +167,7 @@ impl Holder {
             return self.effects.push(delayed(DelayReason::InUse { at_most }));
         }
         if recall.updates && !has_gap {
-            self.select_read(sets);
+            self.select_wanted(sets);
         }
         let consent = HolderEffect::Consent(Consent { session, stamp: recall.stamp });
         self.piggyback.consent(recall.stamp);

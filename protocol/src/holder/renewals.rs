@@ -156,7 +156,7 @@ impl Holder {
         let is_waited_for = self.link == LinkState::Registered && self.in_flight.oldest_quick().is_none();
         let is_waited_for = is_waited_for && !self.planted(Bug::NoProbe);
         // No request with a quick answer is in flight here, so this is a write or a blocked read.
-        let sent = self.in_flight.oldest_granting_sent().filter(|_| is_waited_for)?;
+        let sent = self.in_flight.oldest_operation().filter(|_| is_waited_for)?;
         Some(sent.max(self.heard_at).after(self.patience()))
     }
 

@@ -102,6 +102,8 @@ impl Holder {
         if is_quick {
             session.pace.renewal_sent(session.until, now);
         }
+        // A recall can lead to hundreds of reads of next values. Each would repeat the same lists.
+        let most = |most| if matches!(purpose, Purpose::ReadNext(_)) { 0 } else { most };
         let registration = match purpose {
             Purpose::Register => Some(self.in_flight.next()),
             _ => session.registered,
@@ -113,8 +115,8 @@ impl Holder {
             sequence: self.writes.next_sequence(),
             unanswered_from: self.writes.unanswered_from(),
             renew: self.volumes.renewals(reason, is_quick, |top| self.writes.may_attach_in(top), now),
-            consents: self.piggyback.consents.iter().take(CONSENTS_MAX).copied().collect(),
-            returns: self.piggyback.returns.iter().take(RETURNS_MAX).cloned().collect(),
+            consents: self.piggyback.consents.iter().take(most(CONSENTS_MAX)).copied().collect(),
+            returns: self.piggyback.returns.iter().take(most(RETURNS_MAX)).cloned().collect(),
             // The shell counts them, and adds them when it sends the request.
             cached_reads: Vec::new(),
             clocks,

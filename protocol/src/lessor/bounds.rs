@@ -53,9 +53,11 @@ pub struct LessorBounds {
     /// The most reads that may wait for a write lease to be flushed. Beyond it, further ones are
     /// refused as busy; other reads are not.
     pub blocked_reads_max: usize,
-    /// The most reads of next values that may wait for writes. Beyond it, further ones do not wait,
-    /// and get no lease.
+    /// The most reads of next values that may wait. Beyond it, further ones are refused as busy;
+    /// other reads are not.
     pub next_reads_max: usize,
+    /// The most of them of one session that may wait for writes. A client sends no more at a time.
+    pub session_next_reads_max: usize,
     /// The most unanswered recalls that are sent again with one request of their session. The next
     /// requests trigger the others.
     pub recalls_again_max: usize,
@@ -145,6 +147,7 @@ impl LessorBounds {
         reads_per_step: 1024,
         blocked_reads_max: 1 << 16,
         next_reads_max: 1 << 16,
+        session_next_reads_max: 256,
         recalls_again_max: 1024,
         tick_bytes_max: 256 << 10,
         renewals_per_second_max: 1 << 15,

@@ -32,8 +32,7 @@ impl Lessor {
         self.awaited_locks.check()?;
         self.renewals.check()?;
         self.blocked_reads.check(self.config.bounds.blocked_reads_max, state)?;
-        let is_changing = |object: &_| self.writes.changes_object(object);
-        self.next_reads.check(is_changing, self.config.bounds.next_reads_max)?;
+        self.next_reads.check(|object| self.writes.first_of(object), self.config.bounds.next_reads_max)?;
         self.object_leases.check()?;
         self.lease_limits_are_kept(state)?;
         self.counters.0.check(state)?;

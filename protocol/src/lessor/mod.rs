@@ -168,7 +168,7 @@ enum ReadWait {
     Nothing,
     /// The end of a write lease on the object.
     Flush,
-    /// The ends of the pending writes of the object. The read recalls no write lease.
+    /// The ends of the writes of the object that are pending now. The read recalls no write lease.
     NextValue,
 }
 
@@ -332,6 +332,7 @@ impl Lessor {
         }
         if !is_proof {
             self.answer_proven(&mut cx);
+            self.begin_round(&mut cx);
         }
         self.answer_renewals(&mut cx);
         self.keep_lease_limits(&mut cx);
@@ -351,6 +352,7 @@ impl Lessor {
         let ending = self.clock.expiry_time();
         let until = self.lease_ends.next_deadline().map_or(clock::STEP_EVERY, |deadline| deadline.since(ending));
         let is_behind = self.watches.is_behind() || self.object_leases.is_tidying() || !self.proven_reads.is_empty();
+        let is_behind = is_behind || self.next_reads.has_proven();
         let is_behind = is_behind || self.renewals.are_ready(now) || self.may_remove_orphans();
         let is_behind = is_behind || !self.over_lease_limit.is_empty();
         let waits = self.writes.next_expiry().map_or(until, |deadline| deadline.since(ending));

@@ -1,16 +1,19 @@
-//! Reads of the next value (`Body::ReadNext`): each waits until no write of its object is pending,
-//! and is then a read like any other (S6).
+//! Reads of the next value (`Body::ReadNext`): each waits until the writes of its object have ended
+//! that were pending when it arrived, and is then a read like any other (S6).
 //!
 //! A client sends such a read for a copy that it gave up for a write, in a volume with
-//! [`OnWrite::Update`]. The module owns the reads that wait. It guarantees that a read waits only
-//! while a write of its object is pending, so no longer than that write. It does not know who
-//! consented to what, and no write waits for these reads.
+//! [`OnWrite::Update`]. No application waits for the answer. So these reads have bounds of their own,
+//! and every other read goes before them. Later writes do not prolong the wait (S7b): if one is
+//! pending at the time of the answer, the answer has no lease (S3).
+//!
+//! The module owns these reads until they are answered, except while a quorum round proves them. It
+//! does not know who consented to what, and no write waits for these reads.
 //!
 //! [`OnWrite::Update`]: crate::lease_policy::OnWrite::Update
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Lessor, ReadTarget, StepContext, WaitingRead};
+use super::{Lessor, ReadTarget, ReadWait, StepContext, WaitingRead, writes::PendingWriteId};
 use crate::{
     id::SessionId,
     message::Refusal,
@@ -20,117 +23,201 @@ use crate::{
     work::CountVisits,
 };
 
-/// The reads of next values that wait for writes.
+/// The waiting reads of one object: by the last write that each waits for, and by session.
+type WaitingNextReads = BTreeMap<(PendingWriteId, SessionId), WaitingRead>;
+
+/// The reads of next values that no quorum round is proving at the moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct NextReads {
-    reads: BTreeMap<(Object, SessionId), WaitingRead>,
-    by_session: BTreeSet<(SessionId, Object)>,
+    waiting: BTreeMap<Object, WaitingNextReads>,
+    /// The waiting reads, by session.
+    by_session: BTreeSet<(SessionId, Object, PendingWriteId)>,
+    /// Their writes have ended: the next quorum round proves them.
+    woken: VecDeque<WaitingRead>,
+    /// A round has proven them.
+    proven: VecDeque<WaitingRead>,
 }
 
 impl NextReads {
-    fn insert(&mut self, object: Object, read: WaitingRead) -> Option<WaitingRead> {
-        let session = read.requester.session;
-        self.by_session.insert((session, object.clone()));
-        self.reads.insert((object, session), read)
+    fn len(&self) -> usize {
+        self.by_session.len() + self.woken.len() + self.proven.len()
     }
 
-    /// The objects in the set that reads wait for, each once for each read.
-    fn waiting_in(&self, set: &ObjectSet) -> Vec<(Object, SessionId)> {
+    /// The waiting reads of the session, each with its object and the last write that it waits for.
+    fn waiting_of(&self, session: SessionId) -> impl Iterator<Item = &(SessionId, Object, PendingWriteId)> {
+        let first = Object::data(NodePath::root());
+        self.by_session.range((session, first.clone(), 0)..(session.next(), first, 0)).counted()
+    }
+
+    /// Adds a read that waits for the writes up to `through`. Returns the session's earlier read of
+    /// the object, which it replaces.
+    fn wait(&mut self, object: Object, through: PendingWriteId, read: WaitingRead) -> Option<WaitingRead> {
+        let session = read.requester.session;
+        let of_object = (session, object.clone(), 0)..=(session, object.clone(), PendingWriteId::MAX);
+        let earlier = self.by_session.range(of_object).next().cloned();
+        let earlier = earlier.and_then(|(_, object, through)| self.remove(session, &object, through));
+        self.by_session.insert((session, object.clone(), through));
+        self.waiting.entry(object).or_default().insert((through, session), read);
+        earlier
+    }
+
+    fn remove(&mut self, session: SessionId, object: &Object, through: PendingWriteId) -> Option<WaitingRead> {
+        self.by_session.remove(&(session, object.clone(), through));
+        let reads = self.waiting.get_mut(object)?;
+        let removed = reads.remove(&(through, session));
+        if reads.is_empty() {
+            self.waiting.remove(object);
+        }
+        removed
+    }
+
+    /// The objects in the set that reads wait for.
+    fn objects_in(&self, set: &ObjectSet) -> Vec<Object> {
         let (first, last) = match set {
             ObjectSet::One(object) => (object.clone(), object.clone()),
             ObjectSet::Subtree(top) => (Object::data(top.clone()), Object::children(top.clone())),
         };
-        let own = self.reads.range((first, SessionId(0))..=(last, SessionId(u64::MAX)));
         let below = match set {
             ObjectSet::One(_) => None,
             ObjectSet::Subtree(top) => {
                 let (from, to) = (Object::data(top.bound_below()), Object::data(top.bound_after()));
-                Some(self.reads.range((from, SessionId(0))..(to, SessionId(0))))
+                Some(self.waiting.range(from..to))
             }
         };
-        own.chain(below.into_iter().flatten())
-            .counted()
-            .map(|(key, _)| key.clone())
-            .filter(|key| set.contains(&key.0))
-            .collect()
+        let all = self.waiting.range(first..=last).chain(below.into_iter().flatten());
+        all.map(|(object, _)| object.clone()).filter(|object| set.contains(object)).counted().collect()
     }
 
-    fn remove(&mut self, key: &(Object, SessionId)) -> Option<WaitingRead> {
-        self.by_session.remove(&(key.1, key.0.clone()));
-        self.reads.remove(key)
+    /// Wakes the reads of the object that wait for no write any more. `first` is the first pending
+    /// write of the object.
+    fn wake(&mut self, object: &Object, first: Option<PendingWriteId>) {
+        let Some(reads) = self.waiting.get_mut(object) else { return };
+        let later = first.map(|first| reads.split_off(&(first, SessionId(0)))).unwrap_or_default();
+        let woken = std::mem::replace(reads, later);
+        if reads.is_empty() {
+            self.waiting.remove(object);
+        }
+        for ((through, session), read) in woken.into_iter().counted() {
+            self.by_session.remove(&(session, object.clone(), through));
+            self.woken.push_back(read);
+        }
     }
 
-    fn remove_of(&mut self, session: SessionId) -> Vec<WaitingRead> {
-        let first = Object::data(NodePath::root());
-        let range = (session, first.clone())..(session.next(), first);
-        let keys: Vec<_> =
-            self.by_session.range(range).counted().map(|(_, object)| (object.clone(), session)).collect();
-        keys.iter().filter_map(|key| self.remove(key)).collect()
+    /// Whether the next quorum round has reads of next values to prove: one part at a time.
+    pub(super) fn are_ready(&self) -> bool {
+        self.proven.is_empty() && !self.woken.is_empty()
+    }
+
+    /// Takes the reads that the next round proves, up to `most`.
+    pub(super) fn take_ready(&mut self, most: usize) -> Vec<WaitingRead> {
+        let most = if self.proven.is_empty() { most.min(self.woken.len()) } else { 0 };
+        self.woken.drain(..most).collect()
+    }
+
+    /// A round has proven these reads.
+    pub(super) fn add_proven(&mut self, reads: Vec<WaitingRead>) {
+        self.proven.extend(reads);
+    }
+
+    /// The next read to answer, when no other read is left.
+    pub(super) fn next_proven(&mut self) -> Option<WaitingRead> {
+        self.proven.pop_front()
+    }
+
+    /// Whether some can be answered in the next step.
+    pub(super) fn has_proven(&self) -> bool {
+        !self.proven.is_empty()
     }
 
     pub(super) fn into_reads(self) -> impl Iterator<Item = WaitingRead> {
-        self.reads.into_values()
+        self.waiting.into_values().flat_map(BTreeMap::into_values).chain(self.woken).chain(self.proven)
     }
 
     #[cfg(test)]
-    pub(super) fn sizes(&self) -> [usize; 2] {
-        [self.reads.len(), self.by_session.len()]
+    pub(super) fn sizes(&self) -> [usize; 4] {
+        [self.waiting.len(), self.by_session.len(), self.woken.len(), self.proven.len()]
     }
 
-    /// Checks that each read waits for a pending write, and that the tables agree.
-    pub(super) fn check(&self, is_changing: impl Fn(&Object) -> bool, most: usize) -> Result<(), String> {
-        if let Some((object, session)) = self.reads.keys().find(|(object, _)| !is_changing(object)) {
-            return Err(format!("{session} waits for the next value of {object}, and no write of it is pending"));
+    /// Checks that each waiting read waits for a pending write, and that the tables agree.
+    pub(super) fn check(
+        &self,
+        first_of: impl Fn(&Object) -> Option<PendingWriteId>,
+        most: usize,
+    ) -> Result<(), String> {
+        for (object, reads) in &self.waiting {
+            let first = first_of(object);
+            let waits = |(through, _): &&(PendingWriteId, SessionId)| first.is_some_and(|first| first <= *through);
+            if let Some((through, session)) = reads.keys().find(|key| !waits(key)) {
+                return Err(format!("{session} waits for write {through} of {object}, which has ended"));
+            }
+            let is_listed = |(through, session): &(PendingWriteId, SessionId)| {
+                self.by_session.contains(&(*session, object.clone(), *through))
+            };
+            if reads.is_empty() || !reads.keys().all(is_listed) {
+                return Err(format!("the reads of the next value of {object} are not those by session"));
+            }
         }
-        let is_listed = |(object, session): &(Object, SessionId)| self.by_session.contains(&(*session, object.clone()));
-        if self.by_session.len() != self.reads.len() || !self.reads.keys().all(is_listed) {
-            return Err("the index by session does not match the reads of next values".to_owned());
+        let waiting: usize = self.waiting.values().map(BTreeMap::len).sum();
+        if waiting != self.by_session.len() || self.len() > most {
+            return Err(format!("{waiting} of {} reads of next values wait: at most {most} may be there", self.len()));
         }
-        match self.reads.len() {
-            count if count > most => Err(format!("{count} reads wait for next values: at most {most} may")),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
 impl Lessor {
-    /// Handles a read of the next value: it waits if a write of the object is pending. Beyond the
-    /// bound it does not wait, and gets no lease then (S3).
-    pub(super) fn read_next(&mut self, read: WaitingRead, object: Object, cx: &mut StepContext<'_>) {
+    /// Handles a read of the next value. It is refused as busy beyond the bounds: the client does
+    /// not repeat it.
+    pub(super) fn read_next(&mut self, mut read: WaitingRead, object: Object, cx: &mut StepContext<'_>) {
+        if let Err(error) = self.config.limits.check_path(&object.path) {
+            return self.reply(&read.requester, Err(error.into()), cx);
+        }
+        // Its answer may be late, so it renews nothing, and need not take memory for that.
+        (read.requester.renewed, read.requester.clocks) = (Vec::new(), None);
+        let session = read.requester.session;
+        let (most, of_session_most) = (self.config.bounds.next_reads_max, self.config.bounds.session_next_reads_max);
+        let of_session = self.next_reads.waiting_of(session).take(of_session_most).count();
+        let refused = match (self.next_reads.len(), of_session) {
+            (count, _) if count >= most => Some((Bound::NextReadsWaiting, count, most)),
+            (_, count) if count >= of_session_most => Some((Bound::SessionNextReads, count, of_session_most)),
+            _ => None,
+        };
+        if let Some((bound, got, most)) = refused {
+            reached(bound);
+            let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got, most };
+            return self.reply_without_promises(&read.requester, Err(refusal), cx);
+        }
         if !self.writes.changes_object(&object) {
-            return self.read(read, cx);
+            self.next_reads.woken.push_back(read);
+            return self.begin_round(cx);
         }
-        let most = self.config.bounds.next_reads_max;
-        if self.next_reads.reads.len() >= most {
-            reached(Bound::NextReadsWaiting);
-            return self.read(read, cx);
-        }
-        if let Some(earlier) = self.next_reads.insert(object, read) {
+        if let Some(earlier) = self.next_reads.wait(object, self.writes.last(), read) {
             self.reply_without_promises(&earlier.requester, Err(Refusal::Retry), cx);
         }
     }
 
-    /// After a write with this footprint has ended, or no longer has it, reads the objects of which
-    /// no other write is pending.
+    /// After a write with this footprint has ended, or no longer has it, wakes the reads that waited
+    /// for it and for no other write.
     pub(super) fn resume_next_reads(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
-        if self.next_reads.reads.is_empty() {
+        if self.next_reads.waiting.is_empty() {
             return;
         }
         for set in footprint {
-            for key in self.next_reads.waiting_in(set) {
-                if !self.writes.changes_object(&key.0)
-                    && let Some(read) = self.next_reads.remove(&key)
-                {
-                    self.read(read, cx);
-                }
+            for object in self.next_reads.objects_in(set) {
+                self.next_reads.wake(&object, self.writes.first_of(&object));
             }
         }
+        self.begin_round(cx);
     }
 
-    /// Refuses the session's reads of next values, because the client no longer waits for them.
+    /// Refuses the session's waiting reads of next values, because the client no longer waits for
+    /// them.
     pub(super) fn refuse_next_reads(&mut self, session: SessionId, refusal: &Refusal, cx: &mut StepContext<'_>) {
-        for read in self.next_reads.remove_of(session) {
-            self.reply_without_promises(&read.requester, Err(refusal.clone()), cx);
+        let waiting: Vec<_> = self.next_reads.waiting_of(session).cloned().collect();
+        for (session, object, through) in waiting {
+            if let Some(read) = self.next_reads.remove(session, &object, through) {
+                self.reply_without_promises(&read.requester, Err(refusal.clone()), cx);
+            }
         }
     }
 }
@@ -138,6 +225,6 @@ impl Lessor {
 impl ReadTarget {
     /// Whether it is a read of a next value, which no application waits for.
     pub(super) fn is_next_read(&self) -> bool {
-        matches!(self, Self::Object { waits: super::ReadWait::NextValue, .. })
+        matches!(self, Self::Object { waits: ReadWait::NextValue, .. })
     }
 }

@@ -41,16 +41,21 @@ impl Lessor {
     }
 
     pub(super) fn begin_round(&mut self, cx: &mut StepContext<'_>) {
-        if self.round_reads.is_empty() && !self.next_round_reads.is_empty() {
+        let has_reads = !self.next_round_reads.is_empty() || self.next_reads.are_ready();
+        if self.round_reads.is_empty() && has_reads {
             self.round = self.round.wrapping_add(1);
             self.round_reads = std::mem::take(&mut self.next_round_reads);
+            self.round_reads.extend(self.next_reads.take_ready(self.config.bounds.reads_per_step.max(1)));
             cx.effects.push(LessorEffect::Prove { round: self.round });
         }
     }
 
     pub(super) fn handle_proof(&mut self, round: u64, cx: &mut StepContext<'_>) {
         if round == self.round {
-            self.proven_reads.extend(std::mem::take(&mut self.round_reads));
+            let all = std::mem::take(&mut self.round_reads);
+            let (next, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|read| read.target.is_next_read());
+            self.proven_reads.extend(others);
+            self.next_reads.add_proven(next);
             self.answer_proven(cx);
             self.begin_round(cx);
         }
@@ -58,17 +63,19 @@ impl Lessor {
 
     /// Answers reads whose round has succeeded, up to the bounds of one step. The next steps answer
     /// the others from the state as applied by then. The round began after all of them arrived, so
-    /// it proves leadership for all.
+    /// it proves leadership for all. Reads of next values come last, because no application waits
+    /// for them.
     pub(super) fn answer_proven(&mut self, cx: &mut StepContext<'_>) {
         let LessorBounds { reads_per_step, content_bytes_max, .. } = self.config.bounds;
         for _ in 0..reads_per_step.max(1) {
-            let Some(read) = self.proven_reads.pop_front() else { return };
+            let next = self.proven_reads.pop_front().or_else(|| self.next_reads.next_proven());
+            let Some(read) = next else { return };
             self.answer_read(&read, cx);
             if cx.read_bytes >= content_bytes_max {
                 return;
             }
         }
-        if !self.proven_reads.is_empty() {
+        if !self.proven_reads.is_empty() || self.next_reads.has_proven() {
             reached(Bound::ReadsPerStep);
         }
     }

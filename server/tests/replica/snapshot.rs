@@ -143,7 +143,7 @@ async fn no_change_of_a_snapshot_goes_unnoticed() {
 #[tokio::test]
 async fn garbage_is_refused_without_reserving_what_it_asks_for() {
     let dir = tempfile::tempdir().expect("a directory");
-    assert!(matches!(received(dir.path(), b"LSHSNAP\x04rest"), Err(SnapshotFileError::Format { got: 4, expected: 5 })));
+    assert!(matches!(received(dir.path(), b"LSHSNAP\x05rest"), Err(SnapshotFileError::Format { got: 5, expected: 6 })));
     assert!(matches!(received(dir.path(), b"LSHSNIP\x01rest"), Err(SnapshotFileError::Magic { .. })));
     let mut lies = b"LSHSNAP\x05".to_vec();
     lies.extend_from_slice(&u32::MAX.to_le_bytes());

@@ -215,7 +215,7 @@ impl World {
         let mut offered = Vec::new();
         for effect in effects {
             match effect {
-                HolderEffect::SelectRead(objects) => offered.extend(objects),
+                HolderEffect::SelectWanted(objects) => offered.extend(objects),
                 effect => self.carry_out(effect),
             }
         }

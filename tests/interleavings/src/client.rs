@@ -187,7 +187,7 @@ impl Client {
             HolderEffect::ConsentDelayed(_) => unreachable!("no model delays consents"),
             HolderEffect::Serve { .. }
             | HolderEffect::ServeCached { .. }
-            | HolderEffect::SelectRead(_)
+            | HolderEffect::SelectWanted(_)
             | HolderEffect::ReadFailed { .. }
             | HolderEffect::WriteDone { .. }
             | HolderEffect::KeyLeaseRenewed { .. }

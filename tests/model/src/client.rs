@@ -199,7 +199,7 @@ impl ClientShell {
         match effect {
             HolderEffect::Install { .. }
             | HolderEffect::Revalidate { .. }
-            | HolderEffect::SelectRead(_)
+            | HolderEffect::SelectWanted(_)
             | HolderEffect::Drop(_)
             | HolderEffect::DropAll
             | HolderEffect::VolumeValidityChanged { .. } => {

@@ -8,7 +8,7 @@ fn updating(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
 }
 
 fn selected(text: &str) -> HolderEffect {
-    HolderEffect::SelectRead(vec![data(text)])
+    HolderEffect::SelectWanted(vec![data(text)])
 }
 
 fn asks_next(effects: &[HolderEffect]) -> Vec<SendId> {
@@ -24,7 +24,7 @@ fn asking() -> (Client, SendId) {
     let effects = client.step(HolderInput::ReadNext(vec![data("/a")]));
     let (send_id, request) = requests(&effects).remove(0);
     assert_eq!(request.body, Body::ReadNext { object: data("/a"), lease: LeaseRequest::Returning });
-    assert_eq!((request.header.consents, request.header.renew), (vec![stamp(3)], vec![]));
+    assert_eq!((request.header.consents, request.header.renew), (vec![], vec![]), "hundreds may follow one recall");
     (client, send_id)
 }
 
@@ -59,6 +59,24 @@ fn later_recall_overtakes_the_next_value() {
     assert_eq!(effects, [consent(5)], "there is no copy");
     client.answer(send_id, answer(Some(value(11)), Some(grant(4))));
     assert!(!client.may_serve("/a"));
+}
+
+#[test]
+fn lease_that_lasts_for_longer_is_not_replaced() {
+    let (mut client, send_id) = asking();
+    client.now = at(150);
+    let effects = client.read(7, "/a");
+    let read = client.only(&effects).0;
+    client.answer_renewing(read, answer(Some(value(11)), Some(grant(4))));
+    let effects = client.answer(send_id, answer(Some(value(11)), Some(grant(5))));
+    assert_eq!(effects, [], "its lease ends at 200 s, and that of the copy at 250 s");
+    assert_eq!(client.holder.copies.get(&data("/a")).map(|copy| copy.validity.until), Some(at(250)));
+}
+
+#[test]
+fn next_value_in_flight_asks_for_no_sign_of_life() {
+    let (client, _) = asking();
+    assert_eq!(client.holder.probe_deadline(), None, "no operation waits for it");
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl World {
                     assert!(self.watches.remove(&watch).is_some(), "{watch:?} is lost twice");
                 }
                 HolderEffect::FindLeader { .. } => self.ids += 1,
-                HolderEffect::SelectRead(objects) => offered.extend(objects),
+                HolderEffect::SelectWanted(objects) => offered.extend(objects),
                 _ => {}
             }
         }

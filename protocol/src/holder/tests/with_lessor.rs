@@ -244,7 +244,7 @@ impl Pair {
             HolderEffect::Revalidate { object, validity } => {
                 user.cache.get_mut(&object).expect("never evicted").1 = validity
             }
-            HolderEffect::SelectRead(objects) => self.client(client, HolderInput::ReadNext(objects)),
+            HolderEffect::SelectWanted(objects) => self.client(client, HolderInput::ReadNext(objects)),
             HolderEffect::Drop(objects) => objects.iter().for_each(|object| {
                 user.cache.remove(object);
             }),

@@ -30,7 +30,7 @@ impl Lessor {
         let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
         let [renewals, renewing] = self.renewals.sizes();
-        let [next_reads, next_by_session] = self.next_reads.sizes();
+        let [next_reads, next_by_session, woken_next, proven_next] = self.next_reads.sizes();
         sizes.extend([
             ("channels", self.recall_channels.len()),
             ("volumes with counters", self.counters.0.size()),
@@ -47,8 +47,9 @@ impl Lessor {
             ("reads that wait, by session", blocked_by_session),
             ("recalled write leases", recalled),
             ("early consents", early),
-            ("reads of next values", next_reads),
+            ("objects whose next value is read", next_reads),
             ("reads of next values, by session", next_by_session),
+            ("woken reads of next values", woken_next + proven_next),
             ("commands", outbox),
             ("lengths of commands", lengths),
             ("bytes of commands", bytes),

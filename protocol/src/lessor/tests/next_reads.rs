@@ -145,13 +145,63 @@ fn next_reads_end_with_their_session_and_with_the_leader() {
 }
 
 #[test]
-fn next_reads_beyond_the_bound_get_no_lease() {
+fn next_reads_beyond_the_bounds_are_busy() {
+    for of_session in [true, false] {
+        let mut world = World::updating();
+        let bounds = &mut world.lessor.config.bounds;
+        (bounds.next_reads_max, bounds.session_next_reads_max) = if of_session { (9, 1) } else { (1, 9) };
+        let (holder, _) = world.holder(&data("/a"));
+        let writer = world.session();
+        world.write(writer, put("/a", b"1"));
+        world.write(writer, put("/b", b"1"));
+        assert_eq!(world.ask_next(holder), []);
+        let effects = world.request(holder, Body::ReadNext { object: data("/a/b"), lease: LeaseRequest::Returning });
+        let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got: 1, most: 1 };
+        assert_eq!(result(&effects), Err(refusal));
+    }
+}
+
+/// S7b: a request that waits is not prolonged by later ones.
+#[test]
+fn later_write_does_not_prolong_the_wait() {
     let mut world = World::updating();
-    world.lessor.config.bounds.next_reads_max = 0;
     let (holder, _) = world.holder(&data("/a"));
+    let (one, two) = (world.session(), world.session());
+    let [recall] = recalls(&world.write(one, put("/a", b"1"))).try_into().expect("one holder");
+    let recall: Recall = recall;
+    world.ask_next(holder);
+    world.step(LessorInput::Consent(Consent { session: holder, stamp: recall.stamp }));
+    let proposal = world.lessor.take_proposal(world.now).expect("the write needs no other consent");
+    world.write(two, put("/a", b"2"));
+    let effects = world.apply(&proposal);
+    let [answer] = answers(&world.prove(&effects)).try_into().expect("one answer");
+    let answer: ReadAnswer = answer;
+    assert!(matches!(answer.content, Some(Content::Data(Some(data))) if data.value == b"1"[..]));
+    assert_eq!(answer.grant, None, "another write is pending (S3)");
+}
+
+#[test]
+fn reads_of_applications_go_before_next_reads() {
+    let mut world = World::updating();
+    world.lessor.config.bounds.reads_per_step = 1;
+    let holders: Vec<_> = (0..3).map(|_| world.holder(&data("/a")).0).collect();
     let writer = world.session();
-    world.write(writer, put("/a", b"1"));
-    let effects = world.ask_next(holder);
-    let answers = answers(&world.prove(&effects));
-    assert!(matches!(&answers[..], [ReadAnswer { grant: None, .. }]), "{answers:?}");
+    let recalled = recalls(&world.write(writer, put("/a", b"1")));
+    for Recall { session, stamp, .. } in recalled {
+        world.ask_next(session);
+        world.step(LessorInput::Consent(Consent { session, stamp }));
+    }
+    let mut effects = world.commit();
+    effects
+        .extend(world.request(writer, Body::Read { object: data("/b"), known: None, lease: LeaseRequest::Unwanted }));
+    let mut order = Vec::new();
+    for _ in 0..20 {
+        let mut more = world.prove(&effects);
+        more.extend(world.step(LessorInput::Timeout));
+        order.extend(answers(&more).into_iter().map(|answer| answer.grant.is_some()));
+        effects = more;
+    }
+    assert_eq!(order.iter().filter(|is_next| **is_next).count(), holders.len());
+    let others = order.iter().take_while(|is_next| **is_next).count();
+    assert!(others <= 1, "one part of the next reads was in the round before: {order:?}");
 }

@@ -259,6 +259,16 @@ impl PendingWrites {
         self.queues.contains(object)
     }
 
+    /// The first pending write of the object, proposed or not.
+    pub(super) fn first_of(&self, object: &Object) -> Option<PendingWriteId> {
+        self.queues.first_of(object)
+    }
+
+    /// The last write that has arrived.
+    pub(super) fn last(&self) -> PendingWriteId {
+        self.last
+    }
+
     /// The objects of a subtree in footprints of pending writes, and the subtrees below lists from
     /// which they remove nodes of leases. A returning session must not revive copies of these (S7).
     pub(super) fn footprints_within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {

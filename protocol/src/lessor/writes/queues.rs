@@ -110,6 +110,12 @@ impl WriteQueues {
         self.objects.contains_key(object) || self.tops_above(&object.path).next().is_some()
     }
 
+    /// The first pending write of the object, proposed or not.
+    pub(super) fn first_of(&self, object: &Object) -> Option<PendingWriteId> {
+        let queues = self.objects.get(object).into_iter().chain(self.tops_above(&object.path).map(|(_, queue)| queue));
+        queues.filter_map(|queue| queue.all.first().copied()).min()
+    }
+
     /// The objects of a subtree in footprints of pending writes, and the subtrees below the lists
     /// of `emptied`.
     pub(super) fn within<'a>(&'a self, within: &'a ObjectSet) -> impl Iterator<Item = ObjectSet> + 'a {
