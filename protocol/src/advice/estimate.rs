@@ -27,7 +27,7 @@ const GAPS_MIN: u64 = 100;
 
 /// The most by which the counted validations and fetches correct the groups of a mixture. A greater
 /// difference is of first reads.
-const TIMES_MOST: f64 = 1.1;
+const TIMES_MOST: f64 = 2.0;
 
 /// The copies of a volume, and how they are read and written. Rates are per second.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +75,10 @@ impl Estimate {
         let asking = per_second(counts.reads_leased) + per_second(counts.reads_unleased);
         let again = per_second(counts.reads_validating) + per_second(fetched);
         let by_formula = now.validations + now.fetches;
-        let asking_times = match is_even || by_formula <= 0.0 {
+        // Fetches follow from the recalls, which the groups have. Validations may need a
+        // correction.
+        let are_few = counted.validating.is_none() || counts.reads_validating < fetched;
+        let asking_times = match is_even || are_few || by_formula <= 0.0 {
             true => 1.0,
             false => (again / by_formula).clamp(1.0 / TIMES_MOST, TIMES_MOST),
         };
