@@ -13,6 +13,7 @@ pub mod gray_cheriton;
 pub mod popular;
 pub mod replay_1989;
 pub mod tiers;
+pub mod updates;
 pub mod volume_terms;
 pub mod yin;
 

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use leasehold_papers::{Plot, advise, by_use, chubby, popular, replay_1989, tiers, volume_terms, yin};
+use leasehold_papers::{Plot, advise, by_use, chubby, popular, replay_1989, tiers, updates, volume_terms, yin};
 
 /// Counts the messages of Leasehold's rules in virtual time, and prints them as a table beside the
 /// numbers of a paper.
@@ -45,6 +45,8 @@ enum Replay {
     Tiers,
     /// Object terms that follow reads and writes, beside fixed ones, while their ratio changes.
     ByUse,
+    /// Writes that bring the new value to the holders, beside writes that only recall.
+    Updates,
 }
 
 fn main() -> ExitCode {
@@ -85,6 +87,10 @@ fn main() -> ExitCode {
         }
         Replay::ByUse => {
             print!("{}", by_use::table(&by_use::runs(seed)));
+            None
+        }
+        Replay::Updates => {
+            print!("{}", updates::table(&updates::runs(seed, measured(updates::MEASURED))));
             None
         }
         Replay::Tiers => {

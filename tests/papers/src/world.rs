@@ -62,6 +62,8 @@ struct Client {
     /// For each object, when a grant arrived that no read has followed.
     granted: BTreeMap<Object, Instant>,
     gaps: ReadGaps,
+    /// The objects that the application has read since their copies were last offered anew.
+    wanted: BTreeSet<Object>,
 }
 
 impl Client {
@@ -72,6 +74,7 @@ impl Client {
 
     /// The application reads, from memory or not.
     fn note_read(&mut self, object: &Object, now: Instant) {
+        self.wanted.insert(object.clone());
         if let Some(granted) = self.granted.remove(object) {
             self.gaps.add(now.since(granted));
         }
@@ -138,6 +141,7 @@ impl<O> World<O> {
                 reported_at: now,
                 granted: BTreeMap::new(),
                 gaps: ReadGaps::default(),
+                wanted: BTreeSet::new(),
             }
         };
         let mut world = Self {
@@ -328,6 +332,11 @@ impl<O> World<O> {
             for effect in self.clients[place].shell.holder.step(input, self.now) {
                 if let HolderEffect::Install { object, .. } | HolderEffect::Revalidate { object, .. } = &effect {
                     self.clients[place].note_grant(object, self.now);
+                }
+                if let HolderEffect::SelectWanted(mut objects) = effect {
+                    objects.retain(|object| self.clients[place].wanted.remove(object));
+                    inputs.push_back(HolderInput::ReadNext(objects));
+                    continue;
                 }
                 match self.clients[place].shell.carry_out(effect, &mut inputs) {
                     // A volume without reads lapses.

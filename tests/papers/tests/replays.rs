@@ -8,7 +8,7 @@ use leasehold_papers::{
     gray_cheriton::Load,
     popular,
     replay_1989::{self, CONSISTENCY_SHARE, Point, SHARING, point_of},
-    tiers, yin,
+    tiers, updates, yin,
 };
 use leasehold_protocol::lease_policy::{GrantPolicy, ObjectTerm};
 
@@ -176,6 +176,23 @@ fn two_tiers_beat_a_fixed_term_with_as_many_leases() {
     }
     page_has("tiers.md", &tiers::table(&runs));
     page_has("tiers.svg", &tiers::plot(&runs).svg());
+}
+
+/// Expected: the formulas on the page. Renewals ride on reads that ask, so fewer of those leave
+/// more heartbeats. The differences of messages are compared where these do not weigh.
+#[test]
+fn updates_make_first_reads_after_writes_hits() {
+    let runs = updates::runs(1, updates::MEASURED);
+    for [recall, update] in &runs {
+        let read_between = updates::READS / (updates::READS + recall.writes);
+        let unread = 1.0 - read_between;
+        assert!(is_near(recall.from_memory, read_between, 0.03), "{recall:?}");
+        assert!(is_near(update.from_memory, 1.0 - unread * unread, 0.02), "{update:?}");
+        let difference = updates::READERS as f64 * recall.writes * 4.0 * read_between * unread;
+        let counted = update.messages - recall.messages;
+        assert!(recall.writes < 0.5 || is_near(counted, difference, 0.15), "{difference}: {recall:?} {update:?}");
+    }
+    page_has("updates.md", &updates::table(&runs));
 }
 
 /// A term that follows the use is near the best fixed term in each part of the mix, and better than
