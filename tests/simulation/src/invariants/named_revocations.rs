@@ -1,6 +1,6 @@
 //! *A revocation by name ends the lease that had the name when its request arrived, or nothing*
 //! (S7b). Judged by the leases before and after it, and by the leases that had the name at each
-//! server to which the request came.
+//! server to which the request came. *A revocation that names an incarnation ends no other lease.*
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +22,14 @@ pub(crate) struct NamedRevocations {
     pub(crate) ended: Vec<LeaseId>,
 }
 
-/// Whether an entry has revocations by name.
+/// Whether an entry has revocations by name, or of an incarnation.
 pub(crate) fn has_any(proposal: &Proposal) -> bool {
-    let is_one = |command: &Command| matches!(command, Command::Write { write: Write::RevokeLeaseNamed { .. }, .. });
+    let is_one = |command: &Command| match command {
+        Command::Write { write, .. } => {
+            matches!(write, Write::RevokeLeaseNamed { .. } | Write::RevokeLease { incarnation: Some(_), .. })
+        }
+        _ => false,
+    };
     proposal.commands.iter().any(is_one)
 }
 
@@ -46,9 +51,14 @@ impl NamedRevocations {
             let before = twin.clone();
             let alone = Proposal { commands: vec![command.clone()], ..proposal.clone() };
             twin.apply(twin.applied_index() + 1, &alone);
-            let Command::Write { session, sequence, write: Write::RevokeLeaseNamed { name }, .. } = command else {
-                continue;
-            };
+            let Command::Write { session, sequence, write, .. } = command else { continue };
+            if let Write::RevokeLease { id, incarnation: Some(incarnation) } = write {
+                let changed = ended(&before, &twin)?;
+                if changed.iter().any(|(_, ended)| ended != incarnation) {
+                    return Err(format!("a revocation of {incarnation} of lease {id} has ended {changed:?}"));
+                }
+            }
+            let Write::RevokeLeaseNamed { name } = write else { continue };
             let is_new = matches!(before.request_status(*session, *sequence), Some(RequestStatus::Unanswered));
             let changed = ended(&before, &twin)?;
             let intended = self.named.get(&(*session, *sequence)).cloned().unwrap_or_default();
