@@ -254,7 +254,7 @@ impl World {
                     stamp,
                     number: self.recalls,
                     sets,
-                    updates: stamp.sequence % 2 == 0,
+                    updates: stamp.sequence.is_multiple_of(2),
                 }));
             }
             10 => {
