@@ -251,11 +251,14 @@ impl Cache {
         (copy.content.is_of(&object.path) && copy.content.stamp() == Some(stamp)).then(|| copy.content.clone())
     }
 
-    /// Whether the application wanted the copy of the object: a read asked for it, or was answered
-    /// from it.
-    pub(crate) fn was_wanted(&self, object: &Object) -> bool {
-        let copy = self.of(object.kind).get(&object.path.code());
-        copy.is_some_and(|copy| copy.content.is_of(&object.path) && copy.content.was_wanted())
+    /// Those of the objects whose copies the application wanted: a read asked for the copy, or was
+    /// answered from it. `None` if there are none.
+    pub(crate) fn wanted_of(&self, mut objects: Vec<Object>) -> Option<Vec<Object>> {
+        objects.retain(|object| {
+            let copy = self.of(object.kind).get(&object.path.code());
+            copy.is_some_and(|copy| copy.content.is_of(&object.path) && copy.content.was_wanted())
+        });
+        (!objects.is_empty()).then_some(objects)
     }
 
     /// Removes a copy: from now on no read is served from it. The caller must notify the policy.

@@ -152,7 +152,7 @@ impl StepOrigin {
     /// The content for readers. If this step has installed it, they share it with the cache.
     fn shared(&self, object: Object, content: Arc<Content>) -> SharedContent {
         match &self.installed {
-            Some((installed, shared)) if Arc::ptr_eq(installed, &content) => shared.clone(),
+            Some((installed, shared)) if Arc::ptr_eq(installed, &content) => shared.fetched(),
             _ => SharedContent::new(object.path, content),
         }
     }
@@ -351,11 +351,8 @@ impl Driver {
                     step.follow.push_back(HolderInput::Evicted { object, stamp: validity.stamp });
                 }
             }
-            HolderEffect::SelectWanted(mut objects) => {
-                objects.retain(|object| self.cache.was_wanted(object));
-                if !objects.is_empty() {
-                    step.follow.push_back(HolderInput::ReadNext(objects));
-                }
+            HolderEffect::SelectWanted(objects) => {
+                step.follow.extend(self.cache.wanted_of(objects).map(HolderInput::ReadNext));
             }
             HolderEffect::Drop(objects) => {
                 objects.iter().for_each(|object| self.cache.remove(object, step.drop_cause));
@@ -366,11 +363,7 @@ impl Driver {
             HolderEffect::Consent(consent) => step.recall_reply = Some(RecallReply::Consented(consent)),
             HolderEffect::ConsentDelayed(notice) => step.recall_reply = Some(RecallReply::Delayed(notice)),
             HolderEffect::Serve { reads, object, content, valid_until, .. } => {
-                let shared = step.shared(object, content);
-                if !reads.is_empty() {
-                    shared.note_fetched();
-                }
-                core.serve(reads, &shared, true, valid_until);
+                core.serve(reads, &step.shared(object, content), true, valid_until);
             }
             HolderEffect::ServeCached { reads, object, stamp, valid_until } => match self.cache.content(&object, stamp)
             {

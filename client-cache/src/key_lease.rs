@@ -136,22 +136,22 @@ impl<'a> IntoFuture for LeaseInfoBuilder<'a> {
 #[derive(Debug)]
 #[must_use = "the lease is not renewed after this is dropped"]
 pub struct KeyLease {
-    renewals: Renewals,
+    renewals: KeyLeaseRenewals,
     /// Distinguishes the lease from other leases of the same id.
     incarnation: Incarnation,
     state: watch::Receiver<KeyLeaseState>,
     lost: CancellationToken,
 }
 
-/// Renewals of a key lease. They stop when this is dropped.
+/// KeyLeaseRenewals of a key lease. They stop when this is dropped.
 #[derive(Debug)]
-struct Renewals {
+struct KeyLeaseRenewals {
     client: Client,
     id: LeaseId,
     number: u64,
 }
 
-impl Drop for Renewals {
+impl Drop for KeyLeaseRenewals {
     fn drop(&mut self) {
         self.client.driver().stop_keep_alive(self.id, self.number);
     }
@@ -272,7 +272,7 @@ impl Client {
     async fn keep_id_alive(&self, id: LeaseId) -> Result<KeyLease, LeaseError> {
         let after = self.driver().options.timeout;
         let (number, mut state, lost) = self.driver().start_keep_alive(id);
-        let renewals = Renewals { client: self.clone(), id, number };
+        let renewals = KeyLeaseRenewals { client: self.clone(), id, number };
         let answered = tokio::time::timeout(after, state.wait_for(|state| *state != KeyLeaseState::Asked)).await;
         let is_closed = self.driver().closed.is_cancelled();
         match answered.map(|state| state.map(|state| *state)) {

@@ -113,11 +113,12 @@ impl SharedContent {
         self.0.was_read.load(Relaxed)
     }
 
-    /// Records that a read of the application asked a server for the copy.
-    pub(crate) fn note_fetched(&self) {
+    /// The same content. Records that a read of the application asked a server for the copy.
+    pub(crate) fn fetched(&self) -> Self {
         if let Some(copy) = &self.0.copy {
             copy.was_fetched.store(true, Relaxed);
         }
+        self.clone()
     }
 
     /// Whether the application wanted the copy: a read asked for it, or it answered one since its

@@ -184,6 +184,7 @@ pub enum NoPrediction {
 /// let stats = VolumeStats {
 ///     path: NodePath::root(),
 ///     settings: VolumeSettings::DEFAULT,
+///     present_object_term: VolumeSettings::DEFAULT.object_term(),
 ///     counted_for: Duration::from_secs(3600),
 ///     volume_leases: 1,
 ///     object_leases: 1,

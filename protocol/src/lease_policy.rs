@@ -143,10 +143,10 @@ pub enum OnWrite {
     /// the leader recalls the leases on all of them. It does not wait for their ends a second
     /// time.
     Wait,
-    /// As [`OnWrite::Recall`]. But a client that read a recalled copy asks for the new value when it
-    /// consents, and gets it with a new lease when the write has ended. So its next read is a hit. Caches of processors call this *write-update*, and the other
-    /// *write-invalidate*. It costs a request and an answer for each holder that reads the object
-    /// between two writes: as many messages as its next read would.
+    /// As [`OnWrite::Recall`]. But a client that read a recalled copy asks for the new value when
+    /// it consents, and gets it with a new lease when the write has ended. So its next read is a
+    /// hit. Caches of processors call this *write-update*, and the other *write-invalidate*. Each
+    /// client that read its copy costs a request and an answer after each write.
     Update,
 }
 

@@ -122,7 +122,7 @@ bounds! {
     /// As above.
     DelayedConsents: "delayed_consents_max",
     /// As above.
-    NextReads: "HolderBounds::next_reads_max",
+    OwnNextReads: "own_next_reads_max",
     /// As above.
     WritesOut: "writes_out_max",
     /// As above.
@@ -254,7 +254,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Sessions, "lessor::tests::bounds::sessions_beyond_the_bound_are_busy"),
     (Bound::CachedReads, "lessor::tests::headers::request_with_a_list_too_long_changes_nothing"),
     (Bound::Unanswered, "lessor::tests::lease_limits::session_that_answers_no_recall_gets_no_further_lease"),
-    (Bound::NextReads, "holder::tests::next_reads::one_request_for_each_object_up_to_the_bound"),
+    (Bound::OwnNextReads, "holder::tests::next_reads::one_request_for_each_object_up_to_the_bound"),
     (Bound::NextReadsWaiting, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
     (Bound::SessionNextReads, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
     (Bound::GhostLeases, "lessor::use_terms::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares"),

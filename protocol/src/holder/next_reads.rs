@@ -1,10 +1,10 @@
-//! Reads of the next value: in a volume that updates ([`OnWrite::Update`]), a client that gives up a
-//! copy for a write asks at once for the value that the write leaves. The answer brings it with a
+//! Reads of the next value: in a volume that updates ([`OnWrite::Update`]), a client that gives up
+//! a copy for a write asks at once for the value that the write leaves. The answer brings it with a
 //! lease, when the write has ended. So the next read of the application is a hit.
 //!
-//! The client asks only for copies that its application wanted: a read had asked for the copy, or was
-//! answered from it. The cache knows which ([`HolderEffect::SelectWanted`]). So an object that nobody
-//! reads any longer costs one such request, and no more.
+//! The client asks only for copies that its application wanted: a read had asked for the copy, or
+//! was answered from it. The cache knows which ([`HolderEffect::SelectWanted`]). So an object that
+//! nobody reads any longer costs one such request, and no more.
 //!
 //! No read of the application waits for such a request, and the holder never repeats it: without an
 //! answer, the next read of the application asks by itself. The answer is a grant like any other
@@ -65,16 +65,18 @@ impl Holder {
         for object in objects {
             let volume = self.volumes.nearest(&object.path);
             let has_lease = self.volumes.get(&volume).is_some_and(|volume| volume.live(now).is_some());
-            if self.link != LinkState::Registered || !has_lease || self.copies.get(&object).is_some() {
+            let offer = self.volumes.offer(&object.path);
+            let may_get_lease = has_lease && offer != LeaseOffer::Nobody;
+            if self.link != LinkState::Registered || !may_get_lease || self.copies.get(&object).is_some() {
                 continue;
             }
-            if self.next_reads.objects.len() >= self.config.bounds.next_reads_max {
-                reached(Bound::NextReads);
+            if self.next_reads.objects.len() >= self.config.bounds.own_next_reads_max {
+                reached(Bound::OwnNextReads);
                 return;
             }
             if self.next_reads.objects.insert(object.clone()) {
                 // The client comes back to the object.
-                let lease = match self.volumes.offer(&object.path) {
+                let lease = match offer {
                     LeaseOffer::Everybody => LeaseRequest::Returning,
                     LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
                 };
@@ -118,7 +120,7 @@ impl Holder {
         if in_flight.len() != listed.len() || !in_flight.iter().all(|object| listed.contains(*object)) {
             return Err(format!("the next values of {in_flight:?} are asked for, but {listed:?} are listed"));
         }
-        if listed.len() > self.config.bounds.next_reads_max {
+        if listed.len() > self.config.bounds.own_next_reads_max {
             return Err(format!("the next values of {} objects are asked for", listed.len()));
         }
         Ok(())

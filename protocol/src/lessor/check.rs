@@ -49,7 +49,7 @@ impl Lessor {
     /// Reads wait for the next round only while a round is in flight (S6).
     fn reads_wait_for_a_round(&self) -> Result<(), String> {
         let waiting = self.next_round_reads.len();
-        if self.round_reads.is_empty() && waiting > 0 {
+        if self.round_reads.is_empty() && (waiting > 0 || self.next_reads.are_ready()) {
             return Err(format!("{waiting} reads wait for the next round, and no round is in flight"));
         }
         Ok(())

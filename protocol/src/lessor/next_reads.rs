@@ -2,9 +2,9 @@
 //! that were pending when it arrived, and is then a read like any other (S6).
 //!
 //! A client sends such a read for a copy that it gave up for a write, in a volume with
-//! [`OnWrite::Update`]. No application waits for the answer. So these reads have bounds of their own,
-//! and every other read goes before them. Later writes do not prolong the wait (S7b): if one is
-//! pending at the time of the answer, the answer has no lease (S3).
+//! [`OnWrite::Update`]. No application waits for the answer. So these reads have bounds of their
+//! own, and every other read goes before them. Later writes do not prolong the wait (S7b): if one
+//! is pending at the time of the answer, the answer has no lease (S3).
 //!
 //! The module owns these reads until they are answered, except while a quorum round proves them. It
 //! does not know who consented to what, and no write waits for these reads.
@@ -172,6 +172,9 @@ impl Lessor {
         if let Err(error) = self.config.limits.check_path(&object.path) {
             return self.reply(&read.requester, Err(error.into()), cx);
         }
+        if !self.writes.changes_object(&object) {
+            return self.read(read, cx);
+        }
         // Its answer may be late, so it renews nothing, and need not take memory for that.
         (read.requester.renewed, read.requester.clocks) = (Vec::new(), None);
         let session = read.requester.session;
@@ -187,17 +190,13 @@ impl Lessor {
             let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got, most };
             return self.reply_without_promises(&read.requester, Err(refusal), cx);
         }
-        if !self.writes.changes_object(&object) {
-            self.next_reads.woken.push_back(read);
-            return self.begin_round(cx);
-        }
         if let Some(earlier) = self.next_reads.wait(object, self.writes.last(), read) {
             self.reply_without_promises(&earlier.requester, Err(Refusal::Retry), cx);
         }
     }
 
-    /// After a write with this footprint has ended, or no longer has it, wakes the reads that waited
-    /// for it and for no other write.
+    /// After a write with this footprint has ended, or no longer has it, wakes the reads that
+    /// waited for it and for no other write.
     pub(super) fn resume_next_reads(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
         if self.next_reads.waiting.is_empty() {
             return;

@@ -114,10 +114,12 @@ impl Lessor {
             }
         };
         let answer = self.read_object(requester.session, object, *known, request, cx);
-        if let Ok(answer) = &answer
-            && !target.is_next_read()
-        {
-            self.count_read(requester.session, (object, *known, request), answer, cx);
+        match &answer {
+            Ok(answer) if !target.is_next_read() => {
+                self.count_read(requester.session, (object, *known, request), answer, cx);
+            }
+            Ok(answer) if answer.grant.is_some() => self.use_terms.note_found(&answer.volume),
+            Ok(_) | Err(_) => {}
         }
         self.reply(requester, answer.map(Answer::Read), cx);
     }

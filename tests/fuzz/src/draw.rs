@@ -170,16 +170,9 @@ impl<'a> Draw<'a> {
             3 => ObjectTerm::ByUse { least: self.span(), most: self.span() },
             _ => settings.object_term(),
         };
-        let on_write = match self.below(6) {
-            0 => OnWrite::Wait,
-            1 => OnWrite::Update,
-            _ => OnWrite::Recall,
-        };
-        let grants = match self.below(6) {
-            0 => GrantPolicy::OnRequest,
-            1 => GrantPolicy::Returning { first: self.span() },
-            _ => GrantPolicy::All,
-        };
+        let on_write = [OnWrite::Wait, OnWrite::Update, OnWrite::Recall][self.below(6).min(2) as usize];
+        let returning = GrantPolicy::Returning { first: self.span() };
+        let grants = [GrantPolicy::OnRequest, returning, GrantPolicy::All][self.below(6).min(2) as usize];
         settings.with_policy(object_term, on_write, grants).unwrap_or(settings)
     }
 
@@ -198,13 +191,11 @@ impl<'a> Draw<'a> {
                 let (id, name) = (self.maybe(Self::lease_id), self.maybe(Self::lease_name));
                 Write::GrantLease { id, name, ttl: self.span() }
             }
-            14 => match self.maybe(Self::lease_name) {
-                Some(name) => Write::RevokeLeaseNamed { name },
-                None => Write::RevokeLease {
-                    id: self.lease_id(),
-                    incarnation: self.maybe(|draw| Incarnation(draw.number(12))),
-                },
-            },
+            14 => {
+                let (id, incarnation) = (self.lease_id(), self.maybe(|draw| Incarnation(draw.number(12))));
+                let by_name = self.maybe(Self::lease_name).map(|name| Write::RevokeLeaseNamed { name });
+                by_name.unwrap_or(Write::RevokeLease { id, incarnation })
+            }
             0..=5 => Write::Put { path: self.path(), value: self.bytes(6).into(), condition, attach: self.attach() },
             6 | 7 => Write::Delete { path: self.path(), recursive: self.below(2) == 1, condition },
             8 | 9 => Write::CreateVolume { path: self.top(), settings: self.settings() },

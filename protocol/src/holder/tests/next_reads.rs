@@ -124,7 +124,7 @@ fn next_value_without_an_answer_is_not_asked_for_again() {
 fn one_request_for_each_object_up_to_the_bound() {
     let (mut client, _) = asking();
     assert_eq!(asks_next(&client.step(HolderInput::ReadNext(vec![data("/a")]))), []);
-    let most = HolderBounds::DEFAULT.next_reads_max;
+    let most = HolderBounds::DEFAULT.own_next_reads_max;
     let many = (0..most).map(|number| data(&format!("/b/{number}"))).collect();
     assert_eq!(asks_next(&client.step(HolderInput::ReadNext(many))).len(), most - 1);
 }

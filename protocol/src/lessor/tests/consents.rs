@@ -66,7 +66,7 @@ fn raised_drift_allowance_outweighs_the_margin() {
 
 /// The settings get a shorter term, while a promise of the long one holds.
 #[test]
-fn raised_drift_allowance_covers_the_longest_term_since_the_grant() {
+fn raised_drift_allowance_covers_longest_term_since_grant() {
     let mut world = World::new();
     let (holder, writer) = (world.session(), world.session());
     let long = TERM * 6;

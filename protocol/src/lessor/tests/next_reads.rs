@@ -88,7 +88,7 @@ fn next_value_waits_for_the_last_of_several_writes() {
 }
 
 #[test]
-fn only_writes_of_values_in_volumes_that_update_offer_the_next_value() {
+fn only_writes_of_values_offer_the_next_value() {
     let mut world = World::new();
     world.holder(&data("/a"));
     let writer = world.session();

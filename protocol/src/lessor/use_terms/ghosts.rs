@@ -8,6 +8,7 @@ use crate::{
     object::{Object, ObjectKind, ObjectSet},
     reached::{Bound, reached},
     time::Instant,
+    work::CountVisits,
 };
 
 use super::ladder::{Ladder, RUNGS};
@@ -17,6 +18,9 @@ const GHOST_LEASES_MAX: usize = 256;
 
 /// A ghost lease that is not read for so long is forgotten, if there are too many.
 const UNREAD_MOST: Duration = Duration::from_secs(3600);
+
+/// After so many looks in a row with too few events, a sample is too sparse.
+const SPARSE_LOOKS: u32 = 30;
 
 /// A write of more sets counts as a write of the whole volume.
 const SETS_SEARCHED: usize = 64;
@@ -33,13 +37,17 @@ struct GhostCounts {
 /// The leases that the reads of a volume would have with each term of its ladder.
 ///
 /// It counts the copies whose hash ends with some zero bits. It begins with no bit, so with all
-/// copies. When there are too many, it takes another bit, and halves the sample.
+/// copies. When there are too many, it takes another bit, and halves the sample. If a sample has
+/// too few events for long, counting begins anew with all copies: those that filled the table may
+/// be in use no longer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct GhostLeases {
     /// For each copy, when the lease of each rung was last granted.
     leases: BTreeMap<(Object, SessionId), [Instant; RUNGS]>,
     counts: [GhostCounts; RUNGS],
     sampled_bits: u32,
+    /// How many looks in a row have found too few events.
+    sparse_looks: u32,
 }
 
 impl GhostLeases {
@@ -75,16 +83,28 @@ impl GhostLeases {
     ) {
         let many = sets.len() > SETS_SEARCHED;
         let sets: Vec<&ObjectSet> = sets.take(SETS_SEARCHED).collect();
-        let Self { leases, counts, .. } = self;
-        leases.retain(|(object, session), granted| {
-            if Some(*session) == writer || !(many || sets.iter().any(|set| set.contains(object))) {
-                return true;
+        let single = |set: &&ObjectSet| match set {
+            ObjectSet::One(object) => Some(object.clone()),
+            ObjectSet::Subtree(_) => None,
+        };
+        let singles: Option<Vec<Object>> = sets.iter().map(single).collect();
+        let found: Vec<_> = match singles.filter(|_| !many) {
+            Some(objects) => {
+                let keys = objects.into_iter().flat_map(|object| {
+                    self.leases.range((object.clone(), SessionId(0))..=(object, SessionId(u64::MAX))).counted()
+                });
+                keys.map(|(key, _)| key.clone()).collect()
             }
-            for (rung, granted) in granted.iter().enumerate() {
-                counts[rung].found += u64::from(now < granted.after(ladder.term(rung)));
+            None => {
+                let is_in = |object: &Object| many || sets.iter().any(|set| set.contains(object));
+                self.leases.keys().counted().filter(|(object, _)| is_in(object)).cloned().collect()
             }
-            false
-        });
+        };
+        for key in found.into_iter().filter(|(_, session)| Some(*session) != writer) {
+            for (rung, granted) in self.leases.remove(&key).into_iter().flatten().enumerate() {
+                self.counts[rung].found += u64::from(now < granted.after(ladder.term(rung)));
+            }
+        }
     }
 
     /// The shortest rung that saves nine tenths of the most that any rung saves, less its cost.
@@ -93,8 +113,13 @@ impl GhostLeases {
     pub(super) fn look(&mut self, events_fewest: u64) -> Option<usize> {
         let last = self.counts[RUNGS - 1];
         if last.saved + last.found < events_fewest {
+            self.sparse_looks += 1;
+            if self.sampled_bits > 0 && self.sparse_looks >= SPARSE_LOOKS {
+                *self = Self::default();
+            }
             return None;
         }
+        self.sparse_looks = 0;
         let profit = |counts: &GhostCounts| counts.saved.saturating_sub(counts.found);
         let best = self.counts.iter().map(profit).max().unwrap_or_default();
         // Clearly more, so that granting does not end at once.
@@ -204,6 +229,23 @@ mod tests {
         assert_eq!(counts[..3], [(300, 0), (525, 0), (581, 600)]);
         assert_eq!(ghosts.look(1), Some(1), "a term of 4 s");
         assert_eq!(ghosts.look(10_000), None, "too few events");
+    }
+
+    /// After one session has read very many objects, others read a few.
+    #[test]
+    fn sparse_sample_gives_way_to_all_copies() {
+        let ladder = Ladder::new(SECOND, SECOND * 4);
+        let mut ghosts = GhostLeases::default();
+        for number in 0..100 * GHOST_LEASES_MAX {
+            ghosts.note_read(&object(number), SessionId(1), &ladder, at(0));
+        }
+        let hot = object(100 * GHOST_LEASES_MAX + 1);
+        let mut decided = None;
+        for look in 1..=2 * SPARSE_LOOKS {
+            (0..40).for_each(|_| ghosts.note_read(&hot, SessionId(2), &ladder, at(10 * look)));
+            decided = decided.or(ghosts.look(32));
+        }
+        assert!(decided.is_some(), "the hot object is counted again");
     }
 
     #[test]

@@ -9,15 +9,16 @@
 //!
 //! - *Granting:* reads get leases of one term, a rung of a [ladder](Ladder). The leader sees what
 //!   these leases save and cost. It also sees which reads a longer term would save.
-//! - *Asking:* no read gets a lease, so the leader sees all reads and writes. It notes the leases
-//!   that each rung would grant ([`GhostLeases`]), and counts what they would save and cost.
+//! - *Asking:* no read gets a lease, so the leader sees all reads and writes, apart from reads
+//!   under leases from before. It notes the leases that each rung would grant ([`GhostLeases`]),
+//!   and counts what they would save and cost.
 //!
-//! So a decision never depends on the leases that the last decision granted, and there is no
-//! feedback. The counts are recent: each look halves them, and each decision begins anew.
+//! So a decision depends little on the leases that the last decision granted. The counts are
+//! recent: each look halves them, and each decision begins anew.
 //!
-//! Each term is within the bounds of the settings, and no read gets a lease beyond it. So all waits
-//! that assume the longest term stay right (S2, T3). The terms are this leader's alone. A new
-//! leader begins with the shortest.
+//! No lease is longer than the upper bound of the settings. So all waits that assume the longest
+//! term stay right (S2, T3). The terms are this leader's alone. A new leader begins with the
+//! shortest.
 //!
 //! This module does not know which leases exist.
 
@@ -45,7 +46,7 @@ const EVENTS_FEWEST: u64 = 32;
 /// The longest time between two looks at the counts of a volume in use.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// A report counts at most so many reads. A client reports at most once a second.
+/// A report counts at most so many reads. A correct client reports at most once a second.
 const REPORTED_READS_MOST: u64 = 1 << 20;
 
 /// What the leases of one term saved and cost, and what others would.
@@ -213,7 +214,7 @@ impl UseTerms {
     ) {
         let Some(followed) = self.of(volume, settings, now) else { return };
         match &mut followed.phase {
-            Phase::Granting { counts, .. } => match read.validated {
+            Phase::Granting { counts, .. } if read.wants_lease => match read.validated {
                 Some(true) => counts.unchanged = counts.unchanged.saturating_add(1),
                 Some(false) => counts.changed = counts.changed.saturating_add(1),
                 None => {}
@@ -221,7 +222,7 @@ impl UseTerms {
             Phase::Asking(ghosts) if read.wants_lease => {
                 ghosts.note_read(read.object, read.session, &followed.ladder, now);
             }
-            Phase::Asking(_) => {}
+            Phase::Granting { .. } | Phase::Asking(_) => {}
         }
         followed.look(now);
     }
@@ -235,7 +236,8 @@ impl UseTerms {
         followed.look(now);
     }
 
-    /// A write found leases of another session in the volume.
+    /// A write found leases of a session in the volume, or a lease came with a next value: each
+    /// costs two messages.
     pub(super) fn note_found(&mut self, volume: &NodePath) {
         if let Some(UseTerm { phase: Phase::Granting { counts, .. }, .. }) = self.volumes.get_mut(volume) {
             counts.found = counts.found.saturating_add(1);

@@ -76,8 +76,8 @@ impl Lessor {
         self.resume_next_reads(&footprint, cx);
     }
 
-    /// Removes a client's write that has ended. Returns it, its footprint, and the writes that became
-    /// ready.
+    /// Removes a client's write that has ended. Returns it, its footprint, and the writes that
+    /// became ready.
     fn finish_client_write(
         &mut self,
         write_id: PendingWriteId,
