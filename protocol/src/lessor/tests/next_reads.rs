@@ -155,7 +155,7 @@ fn next_reads_beyond_the_bounds_are_busy() {
         world.write(writer, put("/a", b"1"));
         world.write(writer, put("/b", b"1"));
         assert_eq!(world.ask_next(holder), []);
-        let effects = world.request(holder, Body::ReadNext { object: data("/a/b"), lease: LeaseRequest::Returning });
+        let effects = world.request(holder, Body::ReadNext { object: data("/b"), lease: LeaseRequest::Returning });
         let refusal = Refusal::Busy { what: "reads of next values".to_owned(), got: 1, most: 1 };
         assert_eq!(result(&effects), Err(refusal));
     }
