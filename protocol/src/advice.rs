@@ -158,16 +158,20 @@ pub enum NoPrediction {
     /// The object term is zero. Without leases, the leader does not see which clients share which
     /// objects.
     NoObjectLeases,
-    /// The object term is adaptive: the leases have many terms.
+    /// The object term is adaptive, or follows the use of the volume: the leases have many terms.
     AdaptiveTerm,
     /// The leader does not track the object leases of the volume, so each write recalls all.
     NotTracked,
-    /// Writes in the volume wait for the end of leases, and do not recall them.
+    /// Writes in the volume do more or less than recall leases: they wait for the end of leases, or
+    /// bring the new value.
     WritesWait,
     /// Not all reads in the volume get a lease of the full term.
     SomeReadsGetLeases,
     /// The leader has recalled leases to keep the volume's lease limit.
     LeaseLimit,
+    /// The object term is infinite, and fewer than [`READS_MIN`] leases were recalled, validated or
+    /// renewed by a write. So nothing tells how popular the nodes are.
+    FewLeasesEnded,
 }
 
 /// Advises on the object term of a volume. `stats` is what its leader has counted. `round_trip` is
@@ -238,6 +242,12 @@ fn check(stats: &VolumeStats) -> Result<(), NoPrediction> {
     }
     if stats.counted_for < COUNTED_MIN {
         return Err(NoPrediction::TooShort);
+    }
+    let counts = &stats.counts;
+    let ended = [counts.recalls, counts.reads_validating, counts.writes_by_holders];
+    let ended = ended.into_iter().fold(0, u64::saturating_add);
+    if settings.object_term() == ObjectTerm::Infinite && ended < READS_MIN {
+        return Err(NoPrediction::FewLeasesEnded);
     }
     Ok(())
 }

@@ -183,6 +183,11 @@ fn no_advice(reason: NoPrediction) -> String {
         NoPrediction::NotTracked => "the formula needs --tracking objects".to_owned(),
         NoPrediction::WritesWait => "the formula needs --on-write recall".to_owned(),
         NoPrediction::SomeReadsGetLeases => "the formula needs --grants all".to_owned(),
+        NoPrediction::FewLeasesEnded => {
+            "with an infinite object term, hardly any lease has ended, so the leader cannot \
+                                         tell which nodes are popular; set another, such as 1m, for some minutes"
+                .to_owned()
+        }
         NoPrediction::LeaseLimit => {
             "leases were recalled for the lease limit, and the formula does not cover that; raise \
                                      --lease-limit, and ask again after a minute"

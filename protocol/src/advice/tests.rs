@@ -192,6 +192,11 @@ fn too_few_counts_and_other_policies_give_no_prediction() {
     assert_eq!(reason(&policy(adaptive, recall, all)), NoPrediction::AdaptiveTerm);
     assert_eq!(reason(&policy(seconds(10), OnWrite::Wait, all)), NoPrediction::WritesWait);
     assert_eq!(reason(&policy(seconds(10), recall, GrantPolicy::OnRequest)), NoPrediction::SomeReadsGetLeases);
+    let infinite = VolumeStats {
+        counts: VolumeCounts { reads_leased: 100, recalls: 50, writes_by_holders: 49, ..VolumeCounts::default() },
+        ..policy(ObjectTerm::Infinite, recall, all)
+    };
+    assert_eq!(reason(&infinite), NoPrediction::FewLeasesEnded);
     let covering = VolumeStats { settings: enough.settings.with_tracking(Tracking::Covering), ..enough.clone() };
     assert_eq!(reason(&covering), NoPrediction::NotTracked);
     assert_eq!(advice(&covering).recommendation, None);
