@@ -11,7 +11,7 @@ use leasehold_server::{
     raft::{Machine, machine::StateMachine, types::TypeConfig},
     store::{
         poison::Poison,
-        snapshot::{self, CheckedSnapshot, SnapshotFile, SnapshotFileError, StateSnapshot},
+        snapshot::{self, CheckedSnapshot, FORMAT, SnapshotFile, SnapshotFileError, StateSnapshot},
         state::{RowChange, StateStore},
     },
 };
@@ -143,15 +143,18 @@ async fn no_change_of_a_snapshot_goes_unnoticed() {
 #[tokio::test]
 async fn garbage_is_refused_without_reserving_what_it_asks_for() {
     let dir = tempfile::tempdir().expect("a directory");
-    assert!(matches!(received(dir.path(), b"LSHSNAP\x05rest"), Err(SnapshotFileError::Format { got: 5, expected: 6 })));
+    let of_format = |format: u8| [&b"LSHSNAP"[..], &[format]].concat();
+    let old = [of_format(FORMAT - 1), b"rest".to_vec()].concat();
+    let refused = received(dir.path(), &old);
+    assert!(matches!(refused, Err(SnapshotFileError::Format { expected: FORMAT, got }) if got == FORMAT - 1));
     assert!(matches!(received(dir.path(), b"LSHSNIP\x01rest"), Err(SnapshotFileError::Magic { .. })));
-    let mut lies = b"LSHSNAP\x05".to_vec();
+    let mut lies = of_format(FORMAT);
     lies.extend_from_slice(&u32::MAX.to_le_bytes());
     let refused = received(dir.path(), &lies).expect_err("refused");
     assert!(matches!(refused, SnapshotFileError::Length { what: "header", got: u32::MAX, .. }), "{refused}");
     let mut random: u64 = 7;
     for _ in 0..2_000 {
-        let mut bytes = b"LSHSNAP\x05".to_vec();
+        let mut bytes = of_format(FORMAT);
         for _ in 0..64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             bytes.push((random >> 56) as u8);
