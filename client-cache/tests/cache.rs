@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use common::{Server, path, until, value, within};
 use futures::future::join_all;
 use leasehold_client_cache::{
-    Client, ConnectError, ConnectionState, Content, ObjectKind, ReadError, ReadSource, Refusal, RenewalMode,
+    Client, ConnectError, ConnectionState, Content, ObjectKind, OnWrite, ReadError, ReadSource, Refusal, RenewalMode,
     VolumeCacheStats, VolumeCounts, WriteError, WriteRefusal, advice::NoPrediction,
 };
 
@@ -142,6 +142,32 @@ async fn client_that_delays_consents_reads_on_from_memory() {
         assert!(waited < TERM / 4, "{renewal:?}: the consent has a request of its own, after {waited:?}");
         assert_eq!(&reader.get("/a").await.unwrap().unwrap().value[..], b"two");
     }
+}
+
+/// In a volume that updates, the reader's next read after each write of another client is a hit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn value_of_a_write_reaches_a_reader_with_a_new_lease() {
+    let server = Server::start(TERM).await;
+    let (writer, reader) = (server.client().await, server.client().await);
+    writer.admin().create_volume("/v").on_write(OnWrite::Update).await.unwrap();
+    writer.put("/v/a", "0").await.unwrap();
+    reader.get("/v/a").await.unwrap();
+    for number in 1..=10 {
+        let value = number.to_string();
+        writer.put("/v/a", &value).await.unwrap();
+        // The copy is usable again without a call of the application.
+        until(|| reader.cached(&path("/v/a")).is_some()).await;
+        let asked = server.asked("Read");
+        assert_eq!(&reader.get("/v/a").await.unwrap().unwrap().value[..], value.as_bytes());
+        assert_eq!((server.asked("Read"), server.asked("ReadNext")), (asked, number));
+    }
+    // Nobody reads the eleventh value, so the twelfth is not asked for.
+    for value in ["11", "12"] {
+        writer.put("/v/a", value).await.unwrap();
+        until(|| server.asked("ReadNext") == 11).await;
+    }
+    until(|| reader.stats().recalls == 12).await;
+    assert_eq!((reader.cached(&path("/v/a")), server.asked("ReadNext")), (None, 11));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,6 +61,8 @@ fn lease_policy_is_shown_as_it_was_given() {
     assert!(message.contains("expected 200ms to 10s"), "{message}");
     cli.done(["volume", "set", "/polled", "--object-term", "5s", "--on-write", "wait"]);
     assert_eq!(shown("/polled")[2], json!("wait"));
+    cli.done(["volume", "set", "/polled", "--on-write", "update"]);
+    assert_eq!(shown("/polled")[2], json!("update"));
     let list = cli.run(["volume", "list"]);
     assert!(list.text().lines().any(|line| line.contains("adaptive:20%:10s:24h") && line.contains("returning:1s")));
     let misused = cli.fails(["volume", "set", "/polled", "--first-term", "1s"]);
