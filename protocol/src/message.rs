@@ -157,8 +157,8 @@ pub enum Body {
     /// Sent after a recall that [offers](Recall::updates) it. The server answers as to
     /// [`Body::Read`], when the writes have ended that are pending at the arrival. If the object is
     /// under a write lease by then, the answer is [`Answer::ReadBlocked`], and the write lease is
-    /// not recalled. Lost: the next read of the application asks by itself. Twice: while the earlier
-    /// request waits, the later one replaces it ([`Refusal::Retry`]).
+    /// not recalled. Lost: the next read of the application asks by itself. Twice: while the
+    /// earlier request waits, the later one replaces it ([`Refusal::Retry`]).
     ReadNext {
         /// The object.
         object: Object,
