@@ -16,7 +16,8 @@ const RATES: usize = 49;
 /// Each rate is so many times the one before.
 const STEP: f64 = std::f64::consts::SQRT_2;
 
-/// Rounds of expectation and maximisation. More change no prediction by a thousandth.
+/// Rounds of expectation and maximisation. Further rounds change each prediction by less than a
+/// thousandth.
 const ROUNDS: usize = 1000;
 
 /// Shares below this are left out.

@@ -28,7 +28,7 @@ use crate::{
     time::Instant,
 };
 
-/// The objects whose next value is asked for: one request in flight for each.
+/// The objects with a `ReadNext` in flight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnNextReads {
     objects: BTreeSet<Object>,
@@ -81,7 +81,8 @@ impl Holder {
                     LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
                 };
                 let body = Body::ReadNext { object: object.clone(), lease };
-                // The answer may be late. Promises in it would be for the time of the arrival.
+                // The lessor would promise from the arrival of the request. After a long wait, the
+                // promise would have ended.
                 self.send(Purpose::ReadNext(object), body, RenewalReason::NoRenewal, now);
             }
         }

@@ -24,8 +24,8 @@ const APART_MIN: Duration = Duration::from_micros(12_500);
 pub(super) struct Pace {
     /// The term with which the lease was last renewed.
     pub(super) term: Duration,
-    /// The term that the last answer named. It is another one if the volume's term has changed, and
-    /// the lease lasts for longer than that answer promised.
+    /// The term that the last answer named. It is shorter than `term` after an answer that named a
+    /// shorter term, and promised less than the lease has.
     present_term: Duration,
     /// When to send a request just to renew.
     pub(super) due: Instant,
@@ -49,7 +49,7 @@ impl Pace {
     pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
         // After a promise of less than half of a term, renew again soon.
         let interval = span.saturating_sub(term / 2).max(span / 8);
-        // The next attempt was set by a longer term.
+        // The present `due` follows a longer term, so it does not count.
         let due = if term < self.term { Instant::ZERO } else { self.due };
         (self.term, self.present_term) = (term, term);
         self.due = due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));

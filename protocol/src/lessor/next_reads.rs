@@ -6,8 +6,8 @@
 //! own, and every other read goes before them. Later writes do not prolong the wait (S7b): if one
 //! is pending at the time of the answer, the answer has no lease (S3).
 //!
-//! The module owns these reads until they are answered, except while a quorum round proves them. It
-//! does not know who consented to what, and no write waits for these reads.
+//! During a quorum round, `reads.rs` has the reads. Before and after, this module owns them. It
+//! does not know who consented to what. No write waits for these reads.
 //!
 //! [`OnWrite::Update`]: crate::lease_policy::OnWrite::Update
 
@@ -103,7 +103,7 @@ impl NextReads {
         }
     }
 
-    /// Whether the next quorum round has reads of next values to prove: one part at a time.
+    /// Whether a quorum round may begin for woken reads. One part of them is proven at a time.
     pub(super) fn are_ready(&self) -> bool {
         self.proven.is_empty() && !self.woken.is_empty()
     }
@@ -195,8 +195,8 @@ impl Lessor {
         }
     }
 
-    /// After a write with this footprint has ended, or no longer has it, wakes the reads that
-    /// waited for it and for no other write.
+    /// Wakes the reads of these objects that wait for no pending write any more. Called when a
+    /// write with this footprint has ended, or no longer has it.
     pub(super) fn resume_next_reads(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
         if self.next_reads.waiting.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! How long after the answer of a server a client reads an object again ([`ReadGaps`]).
+//! Read gaps: the times from a grant to the next read ([`ReadGaps`]).
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// on them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReadGaps {
-    /// How many were in each class. The first class is below 62.5 ms. Each further class is from
-    /// the end of the one before to twice that. The last has no end.
+    /// How many were in each class. The first class is below 62.5 ms. Class n, from 1 on, is from
+    /// 62.5 ms times 2^(n-1) to twice that. The last has no end.
     pub classes: [u64; Self::CLASSES],
 }
 

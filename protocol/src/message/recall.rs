@@ -13,7 +13,7 @@ use crate::{
 ///
 /// The lessor sends it down the connection on which the session registered. Lost: the lessor sends
 /// it again with a later request of the session, and when the session registers again. Twice: the
-/// client consents twice, and the second consent has no effect.
+/// client replies twice. A second consent has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recall {
     /// The session that receives the recall.
@@ -24,7 +24,7 @@ pub struct Recall {
     pub number: u64,
     /// The objects whose copies to drop.
     pub sets: Vec<ObjectSet>,
-    /// The recall is for a write that leaves new values, in volumes with
+    /// True if a put, a delete or a transaction caused the recall, and all its volumes have
     /// [`OnWrite::Update`](crate::lease_policy::OnWrite::Update). The client may ask for them with
     /// [`Body::ReadNext`](super::Body::ReadNext).
     pub updates: bool,

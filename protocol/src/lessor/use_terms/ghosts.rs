@@ -16,7 +16,8 @@ use super::ladder::{Ladder, RUNGS};
 /// The most ghost leases of a volume. If there would be more, a sample of the copies is counted.
 const GHOST_LEASES_MAX: usize = 256;
 
-/// A ghost lease that is not read for so long is forgotten, if there are too many.
+/// A ghost lease whose shortest rung was not granted for so long is forgotten, if there are too
+/// many.
 const UNREAD_MOST: Duration = Duration::from_secs(3600);
 
 /// After so many looks in a row with too few events, a sample is too sparse.
@@ -36,10 +37,10 @@ struct GhostCounts {
 
 /// The leases that the reads of a volume would have with each term of its ladder.
 ///
-/// It counts the copies whose hash ends with some zero bits. It begins with no bit, so with all
-/// copies. When there are too many, it takes another bit, and halves the sample. If a sample has
-/// too few events for long, counting begins anew with all copies: those that filled the table may
-/// be in use no longer.
+/// With n bits, it counts about one copy of 2^n: those whose hash ends with n zero bits. It begins
+/// with n = 0. When there are too many copies, it adds a bit. If a sample has too few events for
+/// long, counting begins anew with all copies: the copies that filled the table may no longer be
+/// used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct GhostLeases {
     /// For each copy, when the lease of each rung was last granted.
@@ -107,9 +108,9 @@ impl GhostLeases {
         }
     }
 
-    /// The shortest rung that saves nine tenths of the most that any rung saves, less its cost.
-    /// `None` if no rung saves clearly more than it costs, or if there were fewer events. Halves
-    /// the counts if there were enough.
+    /// The shortest rung with nine tenths of the highest profit: the reads saved, less the leases
+    /// found. `None` if no rung saves clearly more than it costs, or if there were fewer events.
+    /// Halves the counts if there were enough.
     pub(super) fn look(&mut self, events_fewest: u64) -> Option<usize> {
         let last = self.counts[RUNGS - 1];
         if last.saved + last.found < events_fewest {

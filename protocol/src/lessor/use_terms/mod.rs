@@ -13,8 +13,8 @@
 //!   under leases from before. It notes the leases that each rung would grant ([`GhostLeases`]),
 //!   and counts what they would save and cost.
 //!
-//! So a decision depends little on the leases that the last decision granted. The counts are
-//! recent: each look halves them, and each decision begins anew.
+//! Both phases count what other terms would do. So a decision depends little on the present term.
+//! The counts are recent: each look with enough events halves them, and each new term begins anew.
 //!
 //! No lease is longer than the upper bound of the settings. So all waits that assume the longest
 //! term stay right (S2, T3). The terms are this leader's alone. A new leader begins with the
@@ -54,7 +54,8 @@ const REPORTED_READS_MOST: u64 = 1 << 20;
 struct GrantingCounts {
     /// Reads from memory.
     saved: u64,
-    /// Leases that a write found. Each costs as much as one read saves.
+    /// Sessions with leases that a write found, and next values that came with a lease. Each costs
+    /// as much as one read saves.
     found: u64,
     /// Reads that validated an unchanged copy. A longer term would have saved them.
     unchanged: u64,
@@ -74,7 +75,7 @@ impl GrantingCounts {
         [saved, found, unchanged, changed].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// What to do if leases of the present term were granted for so long.
+    /// The decision, after leases of `term` have been granted for `granted_for`.
     fn decision(&self, term: Duration, granted_for: Duration) -> Decision {
         let Self { saved, found, unchanged, changed } = *self;
         let copies = u128::from(saved) + u128::from(unchanged);
@@ -93,8 +94,8 @@ impl GrantingCounts {
     }
 }
 
-/// A longer term follows if it would save more than this share of the reads of unchanged copies, in
-/// percent. So the term saves nine tenths of what an infinite one saves.
+/// A longer term follows if more than this percentage of the reads of unchanged copies were
+/// requests. So the term saves nine tenths of what an infinite one saves.
 const UNSAVED_MOST: u128 = 10;
 
 /// A shorter term follows if the present one leaves at most this share of them, in percent. A term
@@ -244,7 +245,7 @@ impl UseTerms {
         }
     }
 
-    /// A write of these sets in the volume arrived.
+    /// A write of these sets in the volume gathers consents. If it gathers again, it counts again.
     pub(super) fn note_write<'a>(
         &mut self,
         volume: &NodePath,
@@ -325,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The leases of the last term have to end before the counts show the present term.
+    /// The counts show the present term only after leases of it could have ended.
     #[test]
     fn term_changes_only_after_its_leases_could_end() {
         let lengthen = GrantingCounts { saved: 50, unchanged: 50, ..GrantingCounts::default() };
