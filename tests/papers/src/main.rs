@@ -31,6 +31,8 @@ enum Replay {
     VolumeTerms,
     /// Gray and Cheriton 1989: the load by the term of a lease for each file.
     GrayCheriton,
+    /// What fresh reads cost, from the same runs: the curves in the guide.
+    TradeOff,
     /// Yin et al. 1999: the peak when an object that thousands have cached is written.
     PopularObject,
     /// Yin et al. 1999: the messages of each algorithm, by the reads in a visit.
@@ -61,6 +63,11 @@ fn main() -> ExitCode {
             let points = replay_1989::points(seed, measured(replay_1989::MEASURED));
             print!("{}", replay_1989::table(&points));
             Some(replay_1989::plot(&points))
+        }
+        Replay::TradeOff => {
+            let points = replay_1989::points(seed, measured(replay_1989::MEASURED));
+            print!("{}", replay_1989::table(&points));
+            Some(replay_1989::trade_off(&points))
         }
         Replay::PopularObject => {
             print!("{}", popular::table(&popular::runs(seed)));

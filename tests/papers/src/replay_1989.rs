@@ -7,6 +7,7 @@ use leasehold_protocol::lease_policy::ObjectTerm;
 
 use crate::{
     counts::Counts,
+    gray_cheriton::Load,
     plot::{Curve, Plot},
     workload::{Workload, run},
 };
@@ -114,6 +115,33 @@ pub fn table(points: &[Point]) -> String {
         ));
     }
     lines.join("\n") + "\n"
+}
+
+/// What fresh reads cost: messages in percent of those of polling, by the time that a write waits
+/// for a dead holder (leases), or by the greatest age of an answer (old answers, which no write
+/// waits for). An old answer of this age costs a request as a lease of this term does, and no
+/// approval.
+pub fn trade_off(points: &[Point]) -> Plot {
+    let of = |sharing: usize| {
+        let of: Vec<&Point> = points.iter().filter(|point| point.sharing == sharing).collect();
+        let polling = of.first().map_or(f64::NAN, |polling| polling.counted);
+        let finite = of.iter().filter_map(|point| Some((seconds(point.term)?, point.counted / polling * 100.0)));
+        finite.collect::<Vec<_>>()
+    };
+    let load = Load::v_system(20.0, 1.0);
+    let old = terms().into_iter().filter_map(seconds);
+    let old = old.map(|age| (age, load.extensions(age) / load.extensions(0.0) * 100.0)).collect();
+    let lease = |name: &str, sharing| Curve { name: name.to_owned(), points: of(sharing), is_dashed: false };
+    Plot {
+        title: "Fresh reads: messages by the wait of a write, or by the age of an answer",
+        x: "seconds: the longest wait for a dead client, or the greatest age of an answer",
+        y: "% of the messages if each read asks",
+        curves: vec![
+            Curve { name: "old answers: never fresh, no wait".to_owned(), points: old, is_dashed: true },
+            lease("leases, nothing is shared", 1),
+            lease("leases, ten share each file", 10),
+        ],
+    }
 }
 
 /// The load by the term, in percent of the load of polling.

@@ -59,6 +59,7 @@ fn gray_and_cheriton_1989() {
     }
     page_has("gray-cheriton-1989.md", &replay_1989::table(&points));
     page_has("gray-cheriton-1989.svg", &replay_1989::plot(&points).svg());
+    page_has("trade-off.svg", &replay_1989::trade_off(&points).svg());
 }
 
 /// Without writes, the paper's own formula holds: nothing but the end of a term ends a lease.
