@@ -137,7 +137,7 @@ pub fn trade_off(points: &[Point]) -> Plot {
         x: "seconds: the longest wait for a dead client, or the greatest age of an answer",
         y: "% of the messages if each read asks",
         curves: vec![
-            Curve { name: "old answers: never fresh, no wait".to_owned(), points: old, is_dashed: true },
+            Curve { name: "old answers (formula), no wait".to_owned(), points: old, is_dashed: false },
             lease("leases, nothing is shared", 1),
             lease("leases, ten share each file", 10),
         ],
