@@ -111,9 +111,10 @@ async fn nonsense_connection_is_closed_and_changes_nothing() {
 
     // A refusal of another version or role says why.
     for role in [CLIENT, PEER] {
-        let answer = answer_to(&address, &hello(9, role)).await;
+        let other = PROTOCOL_VERSION + 1;
+        let answer = answer_to(&address, &hello(other, role)).await;
         let why = reason(&answer).unwrap_or_else(|| panic!("{answer:02x?}"));
-        let (theirs, ours) = ("version 9".to_owned(), format!("the server version {PROTOCOL_VERSION}"));
+        let (theirs, ours) = (format!("version {other}"), format!("the server version {PROTOCOL_VERSION}"));
         assert!(why.contains(&theirs) && why.contains(&ours), "{why}");
     }
     let answer = answer_to(&address, &hello(PROTOCOL_VERSION, 7)).await;
