@@ -143,7 +143,7 @@ pub struct KeyLease {
     lost: CancellationToken,
 }
 
-/// KeyLeaseRenewals of a key lease. They stop when this is dropped.
+/// The renewals of a key lease. They stop when this is dropped.
 #[derive(Debug)]
 struct KeyLeaseRenewals {
     client: Client,

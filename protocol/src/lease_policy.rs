@@ -36,7 +36,7 @@ pub enum ObjectTerm {
     /// writes, the longer. If leases do not pay, there are none for the time being. A lease pays if
     /// it saves more messages than it costs (Gray and Cheriton 1989, section 3.1).
     ///
-    /// The leader decides from what it has counted recently. `docs/guide.md` has the rule.
+    /// The leader decides from its recent counts. `docs/guide.md` has the rule.
     ByUse {
         /// The shortest term. A new leader begins with it.
         least: Duration,

@@ -184,9 +184,8 @@ fn no_advice(reason: NoPrediction) -> String {
         NoPrediction::WritesWait => "the formula needs --on-write recall".to_owned(),
         NoPrediction::SomeReadsGetLeases => "the formula needs --grants all".to_owned(),
         NoPrediction::FewLeasesEnded => {
-            "with an infinite object term, hardly any lease has ended, so the leader cannot \
-                                         tell which nodes are popular; set another, such as 1m, for some minutes"
-                .to_owned()
+            let cause = "with an infinite object term, hardly any lease has ended";
+            format!("{cause}: the leader cannot tell which nodes are popular; set 1m for some minutes")
         }
         NoPrediction::LeaseLimit => {
             "leases were recalled for the lease limit, and the formula does not cover that; raise \

@@ -197,8 +197,8 @@ impl CountedCopies {
         self.groups(mixture, writes, term, seconds)
     }
 
-    /// The copies of each rate, if each is written so many times for each read. Together they are
-    /// read as often as was counted.
+    /// The copies of each rate. `writes_per_read` is the number of writes of a copy for each read
+    /// of it. All copies together are read as often as was counted.
     fn groups(&self, mixture: &[(f64, f64)], writes_per_read: f64, term: CopyTerm, seconds: f64) -> Vec<CopyGroup> {
         let own_share = ratio(self.written, self.recalled + self.written);
         let groups = mixture.iter().map(|(reads, share)| {

@@ -13,7 +13,7 @@ const LOWEST: f64 = 1.0 / 262_144.0;
 /// The number of rates. The highest is 64 in a second.
 const RATES: usize = 49;
 
-/// Each rate is so many times the one before.
+/// The ratio of each rate to the one before.
 const STEP: f64 = std::f64::consts::SQRT_2;
 
 /// Rounds of expectation and maximisation. Further rounds change each prediction by less than a

@@ -137,8 +137,8 @@ pub enum HolderInput {
     },
     /// A recall has arrived.
     Recalled(Recall),
-    /// Those of the copies in [`HolderEffect::SelectWanted`](super::HolderEffect::SelectWanted) that the
-    /// application wanted: ask for their next values.
+    /// Those of the copies in [`HolderEffect::SelectWanted`](super::HolderEffect::SelectWanted)
+    /// that the application wanted: ask for their next values.
     ReadNext(Vec<Object>),
     /// The cache has evicted a copy, or finds that it does not have the copy.
     Evicted {

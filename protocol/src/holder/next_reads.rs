@@ -47,8 +47,8 @@ impl OwnNextReads {
 }
 
 impl Holder {
-    /// Asks the cache which of the copies in these sets were read. It must come before the effect
-    /// that drops them.
+    /// Asks the cache which of the copies in these sets the application wanted. It must come before
+    /// the effect that drops them.
     pub(super) fn select_wanted(&mut self, sets: &[ObjectSet]) {
         let single = |set: &ObjectSet| match set {
             ObjectSet::One(object) => self.copies.get(object).map(|_| object.clone()),

@@ -109,15 +109,12 @@ impl VolumeCounters {
         counts.reads_not_modified += u64::from(validated == Some(true));
     }
 
-    /// A client reported reads that it answered from memory.
-    pub(super) fn note_cached_reads(&mut self, volume: &NodePath, reads: u64) {
+    /// A client reported reads that it answered from memory, and how soon after grants it read
+    /// again.
+    pub(super) fn note_cached_reads(&mut self, volume: &NodePath, reads: u64, gaps: &ReadGaps) {
         let counts = self.of(volume);
         counts.reads_from_memory = counts.reads_from_memory.saturating_add(reads);
-    }
-
-    /// A client reported how soon after grants it read again.
-    pub(super) fn note_read_gaps(&mut self, volume: &NodePath, gaps: &ReadGaps) {
-        self.of(volume).read_gaps.add_all(gaps);
+        counts.read_gaps.add_all(gaps);
     }
 
     /// A page of a list was answered.

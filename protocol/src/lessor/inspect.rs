@@ -165,8 +165,8 @@ impl Lessor {
         })
     }
 
-    /// Why the holder delays the consent, if it has said so. Its leases bound the wait, whatever it
-    /// says.
+    /// The reason why the holder delays its consent, if it has sent one. Its time is at most that
+    /// of its leases.
     fn delay(&self, holder: SessionId, wait: &ConsentWait, cx: &StepContext<'_>) -> Option<DelayReason> {
         Some(match self.recall_channels.get(&holder)?.delay(wait.stamp?, cx.now)? {
             DelayReason::InUse { at_most } => {

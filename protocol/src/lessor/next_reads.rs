@@ -88,7 +88,7 @@ impl NextReads {
         all.map(|(object, _)| object.clone()).filter(|object| set.contains(object)).counted().collect()
     }
 
-    /// Wakes the reads of the object that wait for no write any more. `first` is the first pending
+    /// Wakes the reads of the object whose writes have all ended. `first` is the first pending
     /// write of the object.
     fn wake(&mut self, object: &Object, first: Option<PendingWriteId>) {
         let Some(reads) = self.waiting.get_mut(object) else { return };
@@ -114,9 +114,9 @@ impl NextReads {
         self.woken.drain(..most).collect()
     }
 
-    /// A round has proven these reads.
-    pub(super) fn add_proven(&mut self, reads: Vec<WaitingRead>) {
-        self.proven.extend(reads);
+    /// A round has proven this read.
+    pub(super) fn add_proven(&mut self, read: WaitingRead) {
+        self.proven.push_back(read);
     }
 
     /// The next read to answer, when no other read is left.
@@ -195,7 +195,7 @@ impl Lessor {
         }
     }
 
-    /// Wakes the reads of these objects that wait for no pending write any more. Called when a
+    /// Wakes the reads of these objects whose writes have all ended. The lessor calls it when a
     /// write with this footprint has ended, or no longer has it.
     pub(super) fn resume_next_reads(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
         if self.next_reads.waiting.is_empty() {

@@ -4,7 +4,7 @@ use crate::{
     change::Changes,
     id::{Revision, SessionId},
     lease_policy::LeaseRequest,
-    message::{Answer, LIST_NODES_MAX, ListPage, ReadAnswer, Refusal},
+    message::{Answer, LIST_NODES_MAX, ListPage, ReadAnswer, ReadGaps, Refusal},
     object::{Content, Data, Object},
     path::NodePath,
     planted::Bug,
@@ -52,10 +52,12 @@ impl Lessor {
 
     pub(super) fn handle_proof(&mut self, round: u64, cx: &mut StepContext<'_>) {
         if round == self.round {
-            let all = std::mem::take(&mut self.round_reads);
-            let (next, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|read| read.target.is_next_read());
-            self.proven_reads.extend(others);
-            self.next_reads.add_proven(next);
+            for read in std::mem::take(&mut self.round_reads) {
+                match read.target.is_next_read() {
+                    true => self.next_reads.add_proven(read),
+                    false => self.proven_reads.push_back(read),
+                }
+            }
             self.answer_proven(cx);
             self.begin_round(cx);
         }
@@ -172,10 +174,15 @@ impl Lessor {
         }
     }
 
-    /// Counts reads that a client answered from memory.
-    pub(super) fn count_cached_reads(&mut self, volume: &NodePath, reads: u64, cx: &StepContext<'_>) {
+    /// Counts reads that a client answered from memory, and the gaps before its reads.
+    pub(super) fn count_cached_reads(
+        &mut self,
+        volume: &NodePath,
+        (reads, gaps): (u64, &ReadGaps),
+        cx: &StepContext<'_>,
+    ) {
         if let Some(record) = cx.state.volume(volume) {
-            self.counters.0.note_cached_reads(volume, reads);
+            self.counters.0.note_cached_reads(volume, reads, gaps);
             self.use_terms.note_saved(volume, &record.settings, reads, cx.now);
         }
     }

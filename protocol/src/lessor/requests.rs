@@ -67,10 +67,7 @@ impl Lessor {
             self.drop_older(session, &ObjectSet::One(returned.object), returned.stamp);
         }
         for CachedReads { volume, reads, gaps } in header.cached_reads {
-            if cx.state.volume(&volume).is_some() {
-                self.counters.0.note_read_gaps(&volume, &gaps);
-            }
-            self.count_cached_reads(&volume, reads, cx);
+            self.count_cached_reads(&volume, (reads, &gaps), cx);
         }
         // Renewals count from the arrival, not from the answer. They come after the consents,
         // because an unanswered recall limits them (S5).

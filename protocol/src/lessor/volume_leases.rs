@@ -8,7 +8,7 @@ use crate::{
     command::{LeaseKey, Outcome},
     id::{Incarnation, Revision, SessionId},
     lease_policy::OnWrite,
-    message::{AcquiredVolume, Answer, FirstRead, LastValid, ReadAnswer, Refusal, Revival},
+    message::{AcquiredVolume, Answer, FirstRead, LastValid, ReadAnswer, ReadGaps, Refusal, Revival},
     object::{Object, ObjectSet},
     path::NodePath,
     planted::Bug,
@@ -119,7 +119,7 @@ impl Lessor {
             let is_needed = answer.content.is_some() || !is_revived;
             match is_needed {
                 true => self.count_read(session, (object, *known, *lease), &answer, cx),
-                false => self.count_cached_reads(&answer.volume, 1, cx),
+                false => self.count_cached_reads(&answer.volume, (1, &ReadGaps::default()), cx),
             }
             Some((answer, is_needed))
         });

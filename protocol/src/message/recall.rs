@@ -25,8 +25,8 @@ pub struct Recall {
     /// The objects whose copies to drop.
     pub sets: Vec<ObjectSet>,
     /// True if a put, a delete or a transaction caused the recall, and all its volumes have
-    /// [`OnWrite::Update`](crate::lease_policy::OnWrite::Update). The client may ask for them with
-    /// [`Body::ReadNext`](super::Body::ReadNext).
+    /// [`OnWrite::Update`](crate::lease_policy::OnWrite::Update). The client may ask for the next
+    /// values with [`Body::ReadNext`](super::Body::ReadNext).
     pub updates: bool,
 }
 

@@ -20,7 +20,7 @@ const GHOST_LEASES_MAX: usize = 256;
 /// many.
 const UNREAD_MOST: Duration = Duration::from_secs(3600);
 
-/// After so many looks in a row with too few events, a sample is too sparse.
+/// After this many looks in a row with too few events, a sample is too sparse.
 const SPARSE_LOOKS: u32 = 30;
 
 /// A write of more sets counts as a write of the whole volume.
@@ -160,8 +160,8 @@ impl GhostLeases {
     }
 }
 
-/// Whether the hash of a copy ends with so many zero bits (FNV-1a, then a multiplication that mixes
-/// the high bits into the low ones).
+/// Whether the hash of a copy ends with at least `bits` zero bits (FNV-1a, then a multiplication
+/// that mixes the high bits into the low ones).
 fn is_in_sample(object: &Object, session: SessionId, bits: u32) -> bool {
     if bits == 0 {
         return true;

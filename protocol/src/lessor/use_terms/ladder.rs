@@ -5,7 +5,7 @@ use std::time::Duration;
 /// How many terms a ladder has.
 pub(super) const RUNGS: usize = 8;
 
-/// Each term is so many times as long as the one before.
+/// The ratio of each term to the one before.
 const STEP: u32 = 4;
 
 /// A few terms from the shortest to the longest. Each is four times as long as the one before, up
