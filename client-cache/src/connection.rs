@@ -16,7 +16,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use leasehold_protocol::{
     holder::SendId,
     id::Epoch,
-    message::{Recall, RecallReply, Refusal, Request, Response},
+    message::{Push, Recall, RecallReply, Refusal, Request, Response},
 };
 use leasehold_wire::{Callback, ClusterId, DialError, HandshakeError, LeaseholdClient, Role, client_connection};
 use tarpc::{
@@ -227,14 +227,18 @@ impl LeaderSearch {
     }
 }
 
-/// Handles recalls on the connection's own task. A recall waits only for the driver's lock, and the
-/// next request may depend on it.
+/// Handles recalls and pushes on the connection's own task. They wait only for the driver's lock,
+/// and the next request may depend on them.
 #[derive(Clone)]
-struct RecallService(Arc<Driver>);
+struct CallbackService(Arc<Driver>);
 
-impl Callback for RecallService {
+impl Callback for CallbackService {
     async fn recall(self, _: Context, recall: Recall) -> RecallReply {
         self.0.recalled(recall)
+    }
+
+    async fn push(self, _: Context, push: Push) {
+        self.0.pushed(push);
     }
 }
 
@@ -242,7 +246,7 @@ impl Callback for RecallService {
 async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
     let (leasehold, recalls, work) = client_connection(stream);
     let _work = AbortOnDropHandle::new(tokio::spawn(work));
-    let recalls = BaseChannel::with_defaults(recalls).execute(RecallService(Arc::clone(driver)).serve());
+    let recalls = BaseChannel::with_defaults(recalls).execute(CallbackService(Arc::clone(driver)).serve());
     let mut recalls = std::pin::pin!(recalls.for_each(|recall| recall));
     let mut calls = FuturesUnordered::new();
     let mut orders = driver.connected();

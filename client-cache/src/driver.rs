@@ -8,6 +8,7 @@
 mod housekeeping;
 mod key_leases;
 mod locks;
+mod step;
 mod waiting;
 mod watches;
 mod write_leases;
@@ -23,8 +24,8 @@ use leasehold_protocol::{
     holder::{self, Holder, HolderConfig, HolderEffect, HolderInput, ReadId, SendId, WatchId, WriteId},
     id::{LeaseId, LockId, SessionId},
     lease_policy::LeaseRequest,
-    message::{Answer, Body, Recall, RecallReply, Request, Response},
-    object::{Content, Object},
+    message::{Body, Push, Recall, RecallReply, Request, Response},
+    object::Object,
     path::NodePath,
     time::Instant,
 };
@@ -33,11 +34,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::waiting::WaitingCalls;
 pub(crate) use self::{
     key_leases::{KeyLeaseShared, KeyLeaseState},
     locks::LockCell,
     write_leases::WriteLeaseCell,
+};
+use self::{
+    step::{StepOrigin, drop_cause},
+    waiting::WaitingCalls,
 };
 use crate::{
     cache::Cache,
@@ -132,30 +136,6 @@ pub(crate) struct Driver {
     pub(crate) closed: CancellationToken,
     core: Mutex<DriverCore>,
     timer: Notify,
-}
-
-/// The state of one step: the kind of its input, and the results of its effects.
-#[derive(Debug, Default)]
-struct StepOrigin {
-    /// Whether a server answered.
-    is_answer: bool,
-    /// Why copies that the step drops go.
-    drop_cause: MissCause,
-    recall_reply: Option<RecallReply>,
-    /// The content that this step installed last. Usually a later effect answers reads with it.
-    installed: Option<(Arc<Content>, SharedContent)>,
-    /// The inputs that the effects produced, to be stepped next.
-    follow: VecDeque<HolderInput>,
-}
-
-impl StepOrigin {
-    /// The content for readers. If this step has installed it, they share it with the cache.
-    fn shared(&self, object: Object, content: Arc<Content>) -> SharedContent {
-        match &self.installed {
-            Some((installed, shared)) if Arc::ptr_eq(installed, &content) => shared.fetched(),
-            _ => SharedContent::new(object.path, content),
-        }
-    }
 }
 
 impl Driver {
@@ -285,6 +265,12 @@ impl Driver {
         self.step(&mut core, HolderInput::Recalled(recall)).unwrap_or(RecallReply::Ignored)
     }
 
+    /// Handles the push of a next value. The rules ignore one that the client no longer waits for.
+    pub(crate) fn pushed(&self, push: Push) {
+        let Push { send_id, response } = push;
+        self.answered(SendId(send_id), response);
+    }
+
     /// Makes the rules check whether the server is alive. Callers use it for late answers to
     /// requests that bypass the rules.
     pub(crate) fn probe(&self) {
@@ -339,7 +325,11 @@ impl Driver {
 
     fn execute(&self, core: &mut DriverCore, effect: HolderEffect, step: &mut StepOrigin) {
         match effect {
-            HolderEffect::Send { send_id, request } => self.send(core, send_id, request),
+            HolderEffect::Send { send_id, request } => {
+                if let Some(request) = step.attach_to_consent(send_id, request) {
+                    self.send(core, send_id, request);
+                }
+            }
             HolderEffect::Install { object, content, validity } => {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
                 let shared = self.cache.install(&object, Arc::clone(&content), &validity, volume);
@@ -360,7 +350,9 @@ impl Driver {
             }
             HolderEffect::DropAll => self.drop_all(core),
             HolderEffect::VolumeValidityChanged { volume, validity } => core.leases.set(&volume, validity),
-            HolderEffect::Consent(consent) => step.recall_reply = Some(RecallReply::Consented(consent)),
+            HolderEffect::Consent(consent) => {
+                step.recall_reply = Some(RecallReply::Consented { consent, pushes: Vec::new() });
+            }
             HolderEffect::ConsentDelayed(notice) => step.recall_reply = Some(RecallReply::Delayed(notice)),
             HolderEffect::Serve { reads, object, content, valid_until, .. } => {
                 core.serve(reads, &step.shared(object, content), true, valid_until);
@@ -478,20 +470,6 @@ impl DriverCore {
     fn serve(&mut self, reads: Vec<ReadId>, content: &SharedContent, from_server: bool, valid_until: Option<Instant>) {
         let outcome = || ReadOutcome::Content { content: content.clone(), from_server, valid_until };
         self.waiting.finish_reads(reads, outcome);
-    }
-}
-
-/// Why copies go that a step with this input drops. Inputs that write drop the copies that the
-/// write changes. A timeout drops only copies whose consent was delayed. Others drop copies whose
-/// lease had ended, or whose volume has changed.
-fn drop_cause(input: &HolderInput) -> MissCause {
-    match input {
-        HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,
-        HolderInput::Write { .. } => MissCause::Written,
-        HolderInput::Answered { response, .. } if matches!(response.result, Ok(Answer::Written { .. })) => {
-            MissCause::Written
-        }
-        _ => MissCause::Expired,
     }
 }
 

@@ -160,6 +160,7 @@ async fn value_of_a_write_reaches_a_reader_with_a_new_lease() {
         let asked = server.asked("Read");
         assert_eq!(&reader.get("/v/a").await.unwrap().unwrap().value[..], value.as_bytes());
         assert_eq!((server.asked("Read"), server.asked("ReadNext")), (asked, number));
+        assert_eq!(server.asked("Push"), number, "the consent has asked for it");
     }
     // Nobody reads the eleventh value, so the twelfth is not asked for.
     for value in ["11", "12"] {

@@ -143,10 +143,11 @@ pub enum OnWrite {
     /// the leader recalls the leases on all of them. It does not wait for their ends a second
     /// time.
     Wait,
-    /// As [`OnWrite::Recall`]. But a client that read a recalled copy asks for the new value when
-    /// it consents, and gets it with a new lease when the write has ended. So its next read is a
-    /// hit. Caches of processors call this *write-update*, and the other *write-invalidate*. Each
-    /// client that read its copy costs a request and an answer after each write.
+    /// As [`OnWrite::Recall`]. But a client that read a recalled copy asks with its consent for the
+    /// new value. When the write has ended, the server pushes it to the client with a new lease. So
+    /// the client's next read is a hit. Caches of processors call this *write-update*, and the
+    /// other *write-invalidate*. Each client that read its copy costs one message more after each
+    /// write, and one read less.
     Update,
 }
 

@@ -16,7 +16,9 @@ mod volume_stats;
 pub use bounds::*;
 pub use inspect::*;
 pub use read_gaps::ReadGaps;
-pub use recall::{Consent, DelayNotice, DelayReason, Recall, RecallReply};
+pub use recall::{
+    Consent, DelayNotice, DelayReason, PUSH_REQUESTS_MAX, PUSH_WAIT_MAX, Push, PushRequest, Recall, RecallReply,
+};
 pub use refusal::Refusal;
 pub use volume_leases::*;
 pub use volume_stats::{CachedReads, SpanCounts, VolumeCounts, VolumeStats, WaitCounts};
@@ -154,11 +156,12 @@ pub enum Body {
         lease: LeaseRequest,
     },
     /// A read of the value that the pending writes of the object leave, for the client's cache.
-    /// Sent after a recall that [offers](Recall::updates) it. The server answers as to
-    /// [`Body::Read`], when the writes have ended that are pending at the arrival. If the object is
-    /// under a write lease by then, the answer is [`Answer::ReadBlocked`], and the write lease is
-    /// not recalled. Lost: the next read of the application asks by itself. Twice: while the
-    /// earlier request waits, the later one replaces it ([`Refusal::Retry`]).
+    /// Sent after a recall that [offers](Recall::updates) it: usually with the consent, as a
+    /// [`PushRequest`]. The server answers as to [`Body::Read`], when the writes have ended that
+    /// are pending at the arrival. If the object is under a write lease by then, the answer is
+    /// [`Answer::ReadBlocked`], and the write lease is not recalled. Lost: the next read of the
+    /// application asks by itself. Twice: while the earlier request waits, the later one replaces
+    /// it ([`Refusal::Retry`]).
     ReadNext {
         /// The object.
         object: Object,

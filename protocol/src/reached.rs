@@ -213,6 +213,8 @@ bounds! {
     /// A bound of the holder, like all up to [`Bound::RetriesPerTerm`].
     Heartbeats: "HEARTBEATS_MAX",
     /// As above.
+    PushWait: "PUSH_WAIT_MAX",
+    /// As above.
     RemovalsRemembered: "REMOVALS_MAX",
     /// As above.
     SilenceMax: "SILENCE_MAX",
@@ -292,6 +294,7 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::Candidates, "lessor::recalls::tests::recall_of_sets_that_one_recall_includes_sends_nothing"),
     (Bound::AwaitLocksBytes, "holder::tests::locks::locks_with_long_paths_are_named_in_turn"),
     (Bound::Heartbeats, "holder::in_flight::tests::heartbeat_beyond_the_bound_abandons_the_oldest"),
+    (Bound::PushWait, "holder::tests::next_reads::next_value_is_awaited_for_a_limited_time"),
     (Bound::RemovalsRemembered, "holder::attachments::tests::removal_beyond_the_bound_forgets_the_earliest"),
     (Bound::Answers, "state::sessions::tests::window_forgets_answered_requests_and_is_bounded"),
     (Bound::History, "state::history::tests::history_is_bounded_and_reports_compacted_revisions"),
@@ -309,6 +312,7 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("PUT_BYTES_MAX", "what a put of a change takes beside its value at most: weighs changes"),
     ("DELETE_BYTES_MAX", "what a removal of a change takes at most: weighs changes"),
     ("OPERATION_SETS_MAX", "a part of DROPPED_SETS_MAX: no footprint is cut to it without naming the subtree"),
+    ("PUSH_REQUESTS_MAX", "the default of own_next_reads_max, so no reply of a sound client has more"),
     ("COUNTER_MAX", "a check of invariants: no counter comes near it"),
 ];
 

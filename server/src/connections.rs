@@ -9,39 +9,30 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use futures::{FutureExt, StreamExt};
-use leasehold_protocol::message::{
-    Answer as Done, Body, ClusterInfo, Consent, Inspect, Recall, RecallReply, Refusal, Request, Response,
-};
-use leasehold_wire::{CallbackClient, Leasehold, Role, accept_if, server_connection};
+use futures::StreamExt;
+use leasehold_protocol::message::{Answer as Done, Body, ClusterInfo, Inspect, Refusal, Request, Response};
+use leasehold_wire::{Leasehold, Role, accept_if, server_connection};
 use tarpc::{
     context,
     server::{BaseChannel, Channel},
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
 use crate::{
     admission::{Admission, Handshake},
+    callbacks::ClientCalls,
     core::{ConnectionId, RECALLS_WAITING_MAX, RecallSender, ServerCore, refusal_response},
     raft::{Replica, ReplicaInfo},
+    spawn::spawn_if_slow,
 };
-
-/// How long the server waits for the answer to one recall. Then it abandons that call, and the
-/// lessor sends the recall again at the session's next request. In any case, the write that waits
-/// for the consent proceeds when the volume lease has ended.
-const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The most recalls of one connection that are in flight. Each has a task. Further recalls wait in
-/// the queue.
-const RECALLS_OUT_MAX: usize = 1 << 12;
 
 /// The pause when the process has no file descriptor for another connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -107,13 +98,15 @@ impl Connections {
         let (recalls, to_recall) = mpsc::channel(RECALLS_WAITING_MAX);
         let mut ended = self.core.leaderships_ended();
         let _registered = RegisteredOn { id, core: Arc::clone(&self.core) };
+        let client_calls =
+            ClientCalls { id, core: Arc::clone(&self.core), client: callbacks, recalls: recalls.clone() };
         let service = ClientService { id, core: Arc::clone(&self.core), replica: self.replica.clone(), recalls };
         let calls = BaseChannel::with_defaults(requests).execute(service.serve()).for_each(spawn_if_slow);
         tokio::select! {
             // The driver has logged an unexpected end.
             _ = driver => {}
             () = calls => {}
-            () = send_recalls(Arc::clone(&self.core), id, callbacks, to_recall) => {}
+            () = client_calls.send_recalls(to_recall) => {}
             _ = ended.changed() => {}
         }
     }
@@ -128,47 +121,6 @@ struct RegisteredOn {
 impl Drop for RegisteredOn {
     fn drop(&mut self) {
         self.core.disconnected(self.id);
-    }
-}
-
-/// Answers a quick request in place. A request that has to wait gets a task of its own, so that a
-/// consent never waits behind a write.
-async fn spawn_if_slow(call: impl Future<Output = ()> + Send + 'static) {
-    let mut call = Box::pin(call);
-    if call.as_mut().now_or_never().is_none() {
-        tokio::spawn(call);
-    }
-}
-
-/// Sends recalls on the connection, and passes the consents to the core.
-async fn send_recalls(
-    core: Arc<ServerCore>,
-    id: ConnectionId,
-    callbacks: CallbackClient,
-    mut recalls: mpsc::Receiver<Recall>,
-) {
-    let room = Arc::new(Semaphore::new(RECALLS_OUT_MAX));
-    while let Some(recall) = recalls.recv().await {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-        let (core, callbacks) = (Arc::clone(&core), callbacks.clone());
-        // A recall is never answered at once, so this always spawns a task. The first poll has sent
-        // the recall by then, so recalls leave in order.
-        spawn_if_slow(async move {
-            let mut context = context::current();
-            context.deadline = Instant::now() + RECALL_TIMEOUT;
-            let asked = Consent { session: recall.session, stamp: recall.stamp };
-            match callbacks.recall(context, recall).await {
-                Ok(RecallReply::Consented(consent)) if consent == asked => core.consent(id, consent),
-                // The client will consent with a later request.
-                Ok(RecallReply::Delayed(notice)) if notice.consent() == asked => core.consent_delayed(id, notice),
-                // A reply that names another recall does not count.
-                Ok(_) => {}
-                // The lessor sends the recall again when it can, and does not depend on this call.
-                Err(_) => {}
-            }
-            drop(permit);
-        })
-        .await;
     }
 }
 

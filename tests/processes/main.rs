@@ -45,6 +45,7 @@ mod nemesis;
 mod network;
 mod partition;
 mod pause;
+mod pushes;
 mod quorum;
 mod reattach;
 mod rebuild;

@@ -5,6 +5,7 @@ use leasehold_protocol::{
     lease_policy::LeaseOffer,
     lease_policy::LeaseRequest,
     message::{AcquiredVolume, Answer, Lapse, Promise, ReadAnswer, Revival},
+    object::Content,
 };
 
 use super::*;

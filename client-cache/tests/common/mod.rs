@@ -19,7 +19,7 @@ use leasehold_protocol::{
     id::{RequestId, Revision, Sequence, SessionId},
     lessor::{Lessor, LessorBounds, LessorConfig, LessorEffect, LessorInput},
     limits::Limits,
-    message::{Answer, Body, ClusterInfo, Inspect, Recall, RecallReply, Refusal, Request, Response},
+    message::{Answer, Body, ClusterInfo, Inspect, Push, PushRequest, Recall, RecallReply, Refusal, Request, Response},
     object::ObjectSet,
     planted::Planted,
     state::State,
@@ -347,12 +347,26 @@ impl Shared {
                 let reply = callback.recall(context, recall).await;
                 let Some(shared) = Weak::upgrade(&shared) else { return };
                 match reply {
-                    Ok(RecallReply::Consented(consent)) => shared.step(LessorInput::Consent(consent)),
+                    Ok(RecallReply::Consented { consent, pushes }) => {
+                        shared.step(LessorInput::Consent(consent));
+                        pushes.into_iter().for_each(|request| shared.push(request, callback.clone()));
+                    }
                     Ok(RecallReply::Delayed(notice)) => shared.step(LessorInput::ConsentDelayed(notice)),
                     Ok(RecallReply::Ignored) | Err(_) => {}
                 }
             });
         }
+    }
+
+    fn push(self: &Arc<Self>, request: PushRequest, callback: CallbackClient) {
+        *self.rules.lock().asked.entry("Push").or_default() += 1;
+        let (send_id, request) = request.into_request();
+        let answer = Arc::clone(self).answer(request, callback.clone());
+        tokio::spawn(async move {
+            let response = answer.await;
+            // The client may have gone.
+            let _ = callback.push(tarpc::context::current(), Push { send_id, response }).await;
+        });
     }
 
     async fn keep_time(self: Arc<Self>) {

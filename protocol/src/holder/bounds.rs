@@ -1,6 +1,6 @@
 //! Bounds of a holder's queues and tables.
 
-use crate::state::State;
+use crate::{message::PUSH_REQUESTS_MAX, state::State};
 
 /// The bounds of one holder.
 ///
@@ -40,7 +40,7 @@ impl HolderBounds {
         volumes_max: 4096,
         returns_waiting_max: 4096,
         delayed_consents_max: 256,
-        own_next_reads_max: 256,
+        own_next_reads_max: PUSH_REQUESTS_MAX,
         writes_out_max: State::ANSWERS_MAX,
         flushes_out_max: 32,
         read_waits_max: 4,

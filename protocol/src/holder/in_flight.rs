@@ -76,6 +76,7 @@ pub(super) struct RequestsInFlight {
     /// and each step needs the oldest quick request.
     quick: BTreeSet<SendId>,
     watches: BTreeSet<SendId>,
+    next_reads: BTreeSet<SendId>,
 }
 
 impl RequestsInFlight {
@@ -85,9 +86,10 @@ impl RequestsInFlight {
         let send_id = SendId(self.last_id);
         if flight.purpose.may_grant() {
             self.granting.insert(send_id);
-            if !matches!(flight.purpose, Purpose::ReadNext(_)) {
-                self.operations.insert(send_id);
-            }
+            match flight.purpose {
+                Purpose::ReadNext(_) => self.next_reads.insert(send_id),
+                _ => self.operations.insert(send_id),
+            };
         }
         if flight.purpose == Purpose::Heartbeat {
             self.heartbeats.push_back(send_id);
@@ -115,6 +117,7 @@ impl RequestsInFlight {
         self.operations.remove(&send_id);
         self.quick.remove(&send_id);
         self.watches.remove(&send_id);
+        self.next_reads.remove(&send_id);
         if flight.purpose == Purpose::Heartbeat {
             self.heartbeats.retain(|other| *other != send_id);
         }
@@ -128,6 +131,7 @@ impl RequestsInFlight {
         self.heartbeats.clear();
         self.quick.clear();
         self.watches.clear();
+        self.next_reads.clear();
         std::mem::take(&mut self.live).into_values().map(|flight| flight.purpose).collect()
     }
 
@@ -149,6 +153,12 @@ impl RequestsInFlight {
     /// When the oldest watch was sent. The server answers it when its wait has passed.
     pub(super) fn oldest_watch(&self) -> Option<Instant> {
         self.sent(self.watches.first())
+    }
+
+    /// The oldest read of a next value, and when it was sent.
+    pub(super) fn oldest_next_read(&self) -> Option<(SendId, Instant)> {
+        let send_id = *self.next_reads.first()?;
+        self.sent(Some(&send_id)).map(|sent| (send_id, sent))
     }
 
     /// When the oldest write or read in flight was sent for which an operation waits.

@@ -236,6 +236,7 @@ impl Holder {
             self.flush_deadline(),
             self.clocks_deadline(),
             self.delayed_consents.deadline(),
+            self.next_reads_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -1,28 +1,33 @@
 //! Reads of the next value: in a volume that updates ([`OnWrite::Update`]), a client that gives up
-//! a copy for a write asks at once for the value that the write leaves. The answer brings it with a
-//! lease, when the write has ended. So the next read of the application is a hit.
+//! a copy for a write asks with its consent for the value that the write leaves. The server pushes
+//! it with a lease, when the write has ended. So the next read of the application is a hit.
 //!
 //! The client asks only for copies that its application wanted: a read had asked for the copy, or
 //! was answered from it. The cache knows which ([`HolderEffect::SelectWanted`]). So an object that
 //! nobody reads any longer costs one such request, and no more.
 //!
-//! No read of the application waits for such a request, and the holder never repeats it: without an
-//! answer, the next read of the application asks by itself. The answer is a grant like any other
-//! (S4 in `docs/PROTOCOL.md`): its term counts from the sending of the request, and a recall can
-//! overtake it.
+//! No read of the application waits for such a request, and the holder never repeats it. If no
+//! answer has come after [`PUSH_WAIT_MAX`], the holder abandons the request. Then the next read of
+//! the application asks by itself. The answer is a grant like any other (S4 in
+//! `docs/PROTOCOL.md`): its term counts from the sending of the request, and a recall can overtake
+//! it.
 //!
 //! [`OnWrite::Update`]: crate::lease_policy::OnWrite::Update
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    Holder, HolderEffect, copies::CachedCopy, in_flight::Purpose, object_leases::ArrivedGrant, session::LinkState,
+    Holder, HolderEffect,
+    copies::CachedCopy,
+    in_flight::{Purpose, RequestInFlight},
+    object_leases::ArrivedGrant,
+    session::LinkState,
     volume_leases::RenewalReason,
 };
 use crate::{
     id::Epoch,
     lease_policy::{LeaseOffer, LeaseRequest},
-    message::{Body, ReadAnswer},
+    message::{Body, PUSH_WAIT_MAX, ReadAnswer},
     object::{Object, ObjectSet},
     reached::{Bound, reached},
     time::Instant,
@@ -84,6 +89,24 @@ impl Holder {
                 // The lessor would promise from the arrival of the request. After a long wait, the
                 // promise would have ended.
                 self.send(Purpose::ReadNext(object), body, RenewalReason::NoRenewal, now);
+            }
+        }
+    }
+
+    /// When the holder abandons the oldest of these requests.
+    pub(super) fn next_reads_deadline(&self) -> Option<Instant> {
+        self.in_flight.oldest_next_read().map(|(_, sent)| sent.after(PUSH_WAIT_MAX))
+    }
+
+    /// Abandons the requests that have waited for too long.
+    pub(super) fn abandon_next_reads(&mut self, now: Instant) {
+        while let Some((send_id, sent)) = self.in_flight.oldest_next_read() {
+            if now < sent.after(PUSH_WAIT_MAX) {
+                break;
+            }
+            reached(Bound::PushWait);
+            if let Some(RequestInFlight { purpose: Purpose::ReadNext(object), .. }) = self.in_flight.end(send_id) {
+                self.next_reads.end(&object);
             }
         }
     }

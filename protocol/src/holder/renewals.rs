@@ -112,6 +112,7 @@ impl Holder {
 
     /// Handles [`HolderInput::Timeout`](super::HolderInput::Timeout).
     pub(super) fn timed_out(&mut self, now: Instant) {
+        self.abandon_next_reads(now);
         self.send_queue.wake(now);
         self.greet_again(now);
         if self.link == LinkState::Registered {

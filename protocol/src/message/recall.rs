@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Body, Request, RequestHeader, Response};
 use crate::{
     id::{SessionId, Stamp},
-    object::ObjectSet,
+    lease_policy::LeaseRequest,
+    object::{Object, ObjectSet},
 };
 
 /// From a server to a client that may have copies: the client drops them, and consents.
@@ -26,7 +28,7 @@ pub struct Recall {
     pub sets: Vec<ObjectSet>,
     /// True if a put, a delete or a transaction caused the recall, and all its volumes have
     /// [`OnWrite::Update`](crate::lease_policy::OnWrite::Update). The client may ask for the next
-    /// values with [`Body::ReadNext`](super::Body::ReadNext).
+    /// values with its consent: see [`PushRequest`].
     pub updates: bool,
 }
 
@@ -78,12 +80,75 @@ pub enum DelayReason {
 
 /// From a client to a server: the reply to a [`Recall`]. The session and the stamp in it are those
 /// of the recall. Lost or twice: see [`Recall`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RecallReply {
     /// The copies are dropped.
-    Consented(Consent),
+    Consented {
+        /// The consent.
+        consent: Consent,
+        /// The next values that the server shall push; at most [`PUSH_REQUESTS_MAX`].
+        pushes: Vec<PushRequest>,
+    },
     /// The consent comes later.
     Delayed(DelayNotice),
     /// The recall is for an earlier session of this client.
     Ignored,
 }
+
+/// From a client to a server, with a consent: push the next value of an object.
+///
+/// The server handles it like a request with [`Body::ReadNext`]. It sends the response as a
+/// [`Push`]. Lost: no push comes, and the client waits for it until [`PUSH_WAIT_MAX`]. Twice: see
+/// [`Body::ReadNext`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PushRequest {
+    /// The number of this sending. The push names it. A client uses each number once.
+    pub send_id: u64,
+    /// The header of the request.
+    pub header: RequestHeader,
+    /// The object.
+    pub object: Object,
+    /// As in [`Body::Read`].
+    pub lease: LeaseRequest,
+}
+
+impl PushRequest {
+    /// The push request for a request of the next value. `Err` returns any other request.
+    ///
+    /// # Errors
+    ///
+    /// The request, if its body is not [`Body::ReadNext`].
+    #[expect(clippy::result_large_err, reason = "the error is the argument")]
+    pub fn new(send_id: u64, request: Request) -> Result<Self, Request> {
+        match request {
+            Request { header, body: Body::ReadNext { object, lease } } => Ok(Self { send_id, header, object, lease }),
+            other => Err(other),
+        }
+    }
+
+    /// The number of the sending, and the request as the lessor handles it.
+    pub fn into_request(self) -> (u64, Request) {
+        let Self { send_id, header, object, lease } = self;
+        (send_id, Request { header, body: Body::ReadNext { object, lease } })
+    }
+}
+
+/// From a server to a client: the response to a [`PushRequest`]. After the write, it brings the
+/// new value and a lease on it.
+///
+/// A push needs no reply. Lost: the next read of the application asks. Twice: the client ignores
+/// the second.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Push {
+    /// The number of the push request.
+    pub send_id: u64,
+    /// The response, as to [`Body::ReadNext`].
+    pub response: Response,
+}
+
+/// The most push requests in the reply to one recall. If there are more, the server ignores all of
+/// them: the client breaks the protocol.
+pub const PUSH_REQUESTS_MAX: usize = 256;
+
+/// How long a client waits for a push. After that, the next read of the application asks.
+pub const PUSH_WAIT_MAX: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! The two services on a client's connection.
 
-use leasehold_protocol::message::{Recall, RecallReply, Request, Response};
+use leasehold_protocol::message::{Push, Recall, RecallReply, Request, Response};
 use tarpc::{ClientMessage, client};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -26,12 +26,14 @@ pub trait Leasehold {
 pub trait Callback {
     /// Recalls copies. If the call fails, the client may or may not have dropped them.
     async fn recall(recall: Recall) -> RecallReply;
+    /// Brings the next value of an object. If the call fails, the client may or may not have it.
+    async fn push(push: Push);
 }
 
 /// A server's transport for requests: for `BaseChannel::new`.
 pub type LeaseholdTransport = ChannelTransport<ClientMessage<LeaseholdRequest>, tarpc::Response<LeaseholdResponse>>;
 
-/// A client's transport for recalls: for `BaseChannel::new`.
+/// A client's transport for recalls and pushes: for `BaseChannel::new`.
 pub type CallbackTransport = ChannelTransport<ClientMessage<CallbackRequest>, tarpc::Response<CallbackResponse>>;
 
 /// The server's end of a connection whose other end is [`client_connection`].

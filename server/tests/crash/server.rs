@@ -10,7 +10,7 @@ use leasehold_protocol::{
     command::Write,
     id::{Epoch, Sequence, Stamp},
     lease_policy::LeaseRequest,
-    message::{Answer, Body, Consent, Recall, RecallReply, Refusal, Request, RequestHeader, Response},
+    message::{Answer, Body, Consent, Push, Recall, RecallReply, Refusal, Request, RequestHeader, Response},
     object::{Content, Object},
     path::NodePath as Node,
 };
@@ -60,7 +60,12 @@ struct HoldsNothing;
 
 impl Callback for HoldsNothing {
     async fn recall(self, _: Context, recall: Recall) -> RecallReply {
-        RecallReply::Consented(Consent { session: recall.session, stamp: recall.stamp })
+        let consent = Consent { session: recall.session, stamp: recall.stamp };
+        RecallReply::Consented { consent, pushes: Vec::new() }
+    }
+
+    async fn push(self, _: Context, push: Push) {
+        panic!("nobody asked for {push:?}");
     }
 }
 

@@ -19,8 +19,8 @@ use leasehold_protocol::{
     limits::LimitError,
     lock::{LockMode, LockStatus},
     message::{
-        self, Answer, Body, Consent, DelayReason, Inspect, KeepAliveResult, Lapse, NodesAfter, Promise, Recall,
-        RecallReply, Refusal, Request, Response, Revival,
+        self, Answer, Body, Consent, DelayReason, Inspect, KeepAliveResult, Lapse, NodesAfter, Promise, Push,
+        PushRequest, Recall, RecallReply, Refusal, Request, Response, Revival,
     },
     object::{Content, NodeOwner, ObjectKind, ObjectSet},
     path::{NodePath, PathError},
@@ -58,7 +58,7 @@ use serde_reflection::{Format, FormatHolder, Registry, Samples, Tracer, TracerCo
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The recorded marks, each for the version with these bytes.
-const WIRE: (u16, u64) = (9, 0x2935_60ac_4aab_be9c);
+const WIRE: (u16, u64) = (10, 0x1ea2_10f3_b6cb_baad);
 const LOG: (u8, u64) = (7, 0xb8fd_d3fc_ec62_c763);
 const STATE: (u8, u64) = (7, 0xb10a_9e44_e384_8a5c);
 const SNAPSHOT: (u8, u64) = (6, 0x1afb_b5e0_6f3e_40e5);
@@ -190,6 +190,7 @@ fn of_the_protocol() -> Registry {
         traced::<Lapse>,
         traced::<Recall>,
         traced::<Consent>,
+        traced::<PushRequest>,
         traced::<RecallReply>,
     ])
 }
@@ -231,12 +232,13 @@ fn response() -> Response {
 fn messages_change_with_the_protocol_version() {
     let protocol = text(
         &of_the_protocol(),
-        &["Request", "Answer", "Refusal", "Promise", "Lapse", "Recall", "RecallReply", "Proposal"],
+        &["Request", "Answer", "Refusal", "Promise", "Lapse", "Recall", "RecallReply", "PushRequest", "Proposal"],
     );
     let peers = of_peers();
     let names: Vec<&str> = peers.keys().map(String::as_str).collect();
-    let sample = postcard::to_allocvec(&response()).expect("encodes");
-    let all = [protocol.as_bytes(), text(&peers, &names).as_bytes(), &sample].concat();
+    let push = Push { send_id: 7, response: response() };
+    let samples = postcard::to_allocvec(&(response(), push)).expect("encodes");
+    let all = [protocol.as_bytes(), text(&peers, &names).as_bytes(), &samples].concat();
     expect("messages", PROTOCOL_VERSION, &all, WIRE);
 }
 

@@ -10,7 +10,9 @@ use bytes::BytesMut;
 use leasehold_protocol::{
     command::{Command, Outcome, Proposal, Write},
     id::{Epoch, Revision, SessionId},
-    message::{Answer, Consent, DelayNotice, DelayReason, Recall, RecallReply, Refusal, Request, Response},
+    message::{
+        Answer, Consent, DelayNotice, DelayReason, Push, PushRequest, Recall, RecallReply, Refusal, Request, Response,
+    },
     object::{Content, ObjectSet},
     volume::VolumeSettings,
 };
@@ -70,7 +72,13 @@ pub fn run(data: &[u8]) {
             for reason in [DelayReason::InUse { at_most }, DelayReason::Flushing] {
                 come_back(&RecallReply::Delayed(DelayNotice { session, stamp, reason }));
             }
-            come_back(&RecallReply::Consented(Consent { session, stamp }));
+            let request = draw.request(session, Epoch(1), 1, Revision(1));
+            let pushes = PushRequest::new(stamp.sequence, request).into_iter().collect();
+            come_back(&RecallReply::Consented { consent: Consent { session, stamp }, pushes });
+            let result = Err(Refusal::Retry);
+            let (promises, lapses) = (Vec::new(), Vec::new());
+            let response = Response { epoch: Epoch(1), promises, lapses, clocks: None, result };
+            come_back(&Push { send_id: stamp.sequence, response });
         }
         28 => come_back(&draw.settings()),
         29 => come_back(&draw.write(Revision(1))),

@@ -23,7 +23,8 @@ pub struct Counts {
     pub validations: u64,
     /// Recalls, and consents to them.
     pub recalls: u64,
-    /// Reads of data that was recalled, and their answers. Any cache has to fetch that.
+    /// Reads of data that was recalled, and their answers. Any cache has to fetch that. Also
+    /// pushes: one message each, because the consent asks for them.
     pub fetches: u64,
     /// Writes, and their answers: the same with any term.
     pub writes: u64,
@@ -65,7 +66,7 @@ impl Counts {
             Purpose::List => &mut self.lists,
             Purpose::Validation => &mut self.validations,
             Purpose::Recall => &mut self.recalls,
-            Purpose::Fetch => &mut self.fetches,
+            Purpose::Fetch | Purpose::Push => &mut self.fetches,
             Purpose::Write => &mut self.writes,
             Purpose::Opening => &mut self.openings,
         };
@@ -98,6 +99,8 @@ pub(crate) enum Purpose {
     Validation,
     Recall,
     Fetch,
+    /// A push of a next value. The request for it is part of a consent.
+    Push,
     Write,
     /// A session begins or ends.
     Opening,
@@ -114,7 +117,8 @@ impl Purpose {
             Body::Acquire { read: Some(_), .. } => Self::Fetch,
             Body::HolderReport(_) => Self::List,
             Body::Read { known: Some(_), .. } => Self::Validation,
-            Body::Read { known: None, .. } | Body::ReadNext { .. } => Self::Fetch,
+            Body::Read { known: None, .. } => Self::Fetch,
+            Body::ReadNext { .. } => Self::Push,
             Body::Write { .. } => Self::Write,
             Body::Open { .. } | Body::Register | Body::Close => Self::Opening,
             other => panic!("the model sends no such request: {other:?}"),

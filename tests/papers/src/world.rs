@@ -289,7 +289,9 @@ impl<O> World<O> {
             Event::Request { client, send_id, request } => {
                 self.requests += 1;
                 let (id, purpose) = (RequestId(self.requests), Purpose::of(&request));
-                self.count(purpose);
+                if !matches!(purpose, Purpose::Push) {
+                    self.count(purpose);
+                }
                 let input = self.server.receive(id, (client, send_id, purpose), client, request);
                 self.step_server(input);
             }
@@ -328,6 +330,7 @@ impl<O> World<O> {
 
     fn step_client(&mut self, place: usize, input: HolderInput) {
         let mut inputs = VecDeque::from([input]);
+        let mut has_consented = false;
         while let Some(input) = inputs.pop_front() {
             for effect in self.clients[place].shell.holder.step(input, self.now) {
                 if let HolderEffect::Install { object, .. } | HolderEffect::Revalidate { object, .. } = &effect {
@@ -351,10 +354,17 @@ impl<O> World<O> {
                         self.delayed(write.expect("it waits for ever").since, Counts::written);
                     }
                     ClientEvent::Effect(HolderEffect::Send { send_id, mut request }) => {
-                        self.clients[place].report_reads(&mut request, self.now);
+                        let is_push_request = matches!(request.body, Body::ReadNext { .. });
+                        assert!(has_consented || !is_push_request, "a request for a push is part of a consent");
+                        if !is_push_request {
+                            self.clients[place].report_reads(&mut request, self.now);
+                        }
                         self.later(DELAY, Event::Request { client: place, send_id, request });
                     }
-                    ClientEvent::Effect(HolderEffect::Consent(consent)) => self.later(DELAY, Event::Consent(consent)),
+                    ClientEvent::Effect(HolderEffect::Consent(consent)) => {
+                        has_consented = true;
+                        self.later(DELAY, Event::Consent(consent));
+                    }
                     ClientEvent::Effect(HolderEffect::Connection(news)) => {
                         assert!(!matches!(news, ConnectionNews::Expired { .. }), "{news:?}");
                     }

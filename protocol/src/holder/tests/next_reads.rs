@@ -1,6 +1,7 @@
 //! A client that gives up a copy asks for the value that the write leaves.
 
 use super::*;
+use crate::message::PUSH_WAIT_MAX;
 
 /// Recalls these sets, for a write in a volume that updates.
 fn updating(sequence: u64, number: u64, sets: Vec<ObjectSet>) -> Recall {
@@ -118,6 +119,19 @@ fn next_value_without_an_answer_is_not_asked_for_again() {
     client.step(HolderInput::Disconnected);
     let effects = client.step(HolderInput::ReadNext(vec![data("/a")]));
     assert_eq!(asks_next(&effects), [], "there is no leader to ask");
+}
+
+/// The reply to the recall was lost, so no push comes.
+#[test]
+fn next_value_is_awaited_for_a_limited_time() {
+    let (mut client, send_id) = asking();
+    assert_eq!(client.holder.next_reads_deadline(), Some(at(100).after(PUSH_WAIT_MAX)));
+    client.now = at(100).after(PUSH_WAIT_MAX);
+    client.timeout(&[]);
+    assert_eq!(client.holder.next_reads_deadline(), None);
+    let effects = client.answer(send_id, answer(Some(value(11)), Some(grant(4))));
+    assert!(!effects.iter().any(|effect| matches!(effect, HolderEffect::Install { .. })), "{effects:?}");
+    assert!(!client.may_serve("/a"), "the holder may have forgotten a later recall");
 }
 
 #[test]

@@ -58,7 +58,12 @@ struct TestClient;
 
 impl Callback for TestClient {
     async fn recall(self, _: Context, recall: Recall) -> RecallReply {
-        RecallReply::Consented(Consent { session: recall.session, stamp: recall.stamp })
+        let consent = Consent { session: recall.session, stamp: recall.stamp };
+        RecallReply::Consented { consent, pushes: Vec::new() }
+    }
+
+    async fn push(self, _: Context, push: Push) {
+        panic!("nobody asked for {push:?}");
     }
 }
 
@@ -103,7 +108,8 @@ fn recall(sequence: u64) -> Recall {
 
 /// What [`TestClient`] replies to that recall.
 fn consented(sequence: u64) -> RecallReply {
-    RecallReply::Consented(Consent { session: SessionId(1), stamp: Stamp { epoch: Epoch(1), sequence } })
+    let consent = Consent { session: SessionId(1), stamp: Stamp { epoch: Epoch(1), sequence } };
+    RecallReply::Consented { consent, pushes: Vec::new() }
 }
 
 async fn serve(transport: LeaseholdTransport, server: TestServer) {

@@ -1,0 +1,60 @@
+//! What one step of the rules gathers while the driver executes its effects.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use leasehold_protocol::{
+    holder::{HolderInput, SendId},
+    message::{Answer, PUSH_REQUESTS_MAX, PushRequest, RecallReply, Request},
+    object::{Content, Object},
+};
+
+use crate::{dropped_copies::MissCause, shared_content::SharedContent};
+
+/// The state of one step: the kind of its input, and the results of its effects.
+#[derive(Debug, Default)]
+pub(super) struct StepOrigin {
+    /// Whether a server answered.
+    pub(super) is_answer: bool,
+    /// Why copies that the step drops go.
+    pub(super) drop_cause: MissCause,
+    pub(super) recall_reply: Option<RecallReply>,
+    /// The content that this step installed last. Usually a later effect answers reads with it.
+    pub(super) installed: Option<(Arc<Content>, SharedContent)>,
+    /// The inputs that the effects produced, to be stepped next.
+    pub(super) follow: VecDeque<HolderInput>,
+}
+
+impl StepOrigin {
+    /// Adds a request for a next value to the consent of this step. Returns any other request,
+    /// which needs a message of its own.
+    pub(super) fn attach_to_consent(&mut self, send_id: SendId, request: Request) -> Option<Request> {
+        match &mut self.recall_reply {
+            Some(RecallReply::Consented { pushes, .. }) if pushes.len() < PUSH_REQUESTS_MAX => {
+                PushRequest::new(send_id.0, request).map(|push| pushes.push(push)).err()
+            }
+            _ => Some(request),
+        }
+    }
+
+    /// The content for readers. If this step has installed it, they share it with the cache.
+    pub(super) fn shared(&self, object: Object, content: Arc<Content>) -> SharedContent {
+        match &self.installed {
+            Some((installed, shared)) if Arc::ptr_eq(installed, &content) => shared.fetched(),
+            _ => SharedContent::new(object.path, content),
+        }
+    }
+}
+
+/// Why copies go that a step with this input drops. Inputs that write drop the copies that the
+/// write changes. A timeout drops only copies whose consent was delayed. Others drop copies whose
+/// lease had ended, or whose volume has changed.
+pub(super) fn drop_cause(input: &HolderInput) -> MissCause {
+    match input {
+        HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,
+        HolderInput::Write { .. } => MissCause::Written,
+        HolderInput::Answered { response, .. } if matches!(response.result, Ok(Answer::Written { .. })) => {
+            MissCause::Written
+        }
+        _ => MissCause::Expired,
+    }
+}

@@ -1,0 +1,108 @@
+//! The calls from the server to one client: recalls, and pushes of next values.
+//!
+//! The reply to a recall may ask for pushes. Each of these push requests is a request like any
+//! other, and the push is its response. This module does not know when the values are there: the
+//! lessor answers when the writes have ended.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use leasehold_protocol::message::{
+    Consent, PUSH_REQUESTS_MAX, PUSH_WAIT_MAX, Push, PushRequest, Recall, RecallReply, Refusal,
+};
+use leasehold_wire::CallbackClient;
+use tarpc::context::{self, Context};
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::{
+    core::{ConnectionId, RecallSender, ServerCore, refusal_response},
+    spawn::spawn_if_slow,
+};
+
+/// How long the server waits for the answer to one recall. Then it abandons that call, and the
+/// lessor sends the recall again at the session's next request. In any case, the write that waits
+/// for the consent proceeds when the volume lease has ended.
+const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most recalls of one connection that are in flight. Each has a task. Further recalls wait in
+/// the queue.
+const RECALLS_OUT_MAX: usize = 1 << 12;
+
+/// The most pushes of one connection that are in flight. Recalls share the channel, so a recall
+/// waits behind at most this many values.
+const PUSHES_OUT_MAX: usize = 32;
+
+/// The server's end of the calls to one client.
+#[derive(Clone)]
+pub(crate) struct ClientCalls {
+    pub(crate) id: ConnectionId,
+    pub(crate) core: Arc<ServerCore>,
+    pub(crate) client: CallbackClient,
+    pub(crate) recalls: RecallSender,
+}
+
+impl ClientCalls {
+    /// Sends recalls on the connection, and passes the consents to the core.
+    pub(crate) async fn send_recalls(self, mut recalls: mpsc::Receiver<Recall>) {
+        let recall_room = Arc::new(Semaphore::new(RECALLS_OUT_MAX));
+        let push_room = Arc::new(Semaphore::new(PUSHES_OUT_MAX));
+        while let Some(recall) = recalls.recv().await {
+            let Ok(permit) = Arc::clone(&recall_room).acquire_owned().await else { return };
+            let (calls, push_room) = (self.clone(), Arc::clone(&push_room));
+            // A recall is never answered at once, so this always spawns a task. The first poll has
+            // sent the recall by then, so recalls leave in order.
+            spawn_if_slow(async move {
+                let pushes = calls.recall(recall).await;
+                drop(permit);
+                for push in pushes {
+                    spawn_if_slow(calls.clone().push(push, Arc::clone(&push_room))).await;
+                }
+            })
+            .await;
+        }
+    }
+
+    /// Sends one recall, and passes on the consent. Returns the push requests in the reply.
+    async fn recall(&self, recall: Recall) -> Vec<PushRequest> {
+        let asked = Consent { session: recall.session, stamp: recall.stamp };
+        match self.client.recall(within(RECALL_TIMEOUT), recall).await {
+            Ok(RecallReply::Consented { consent, pushes }) if consent == asked => {
+                self.core.consent(self.id, consent);
+                if pushes.len() <= PUSH_REQUESTS_MAX {
+                    return pushes;
+                }
+                tracing::debug!(got = pushes.len(), most = PUSH_REQUESTS_MAX, "ignored the push requests of a consent");
+            }
+            // The client will consent with a later request.
+            Ok(RecallReply::Delayed(notice)) if notice.consent() == asked => self.core.consent_delayed(self.id, notice),
+            // A reply that names another recall does not count.
+            Ok(_) => {}
+            // The lessor sends the recall again when it can, and does not depend on this call.
+            Err(_) => {}
+        }
+        Vec::new()
+    }
+
+    /// Waits for the next value and pushes it. A refusal is pushed too, so that the client need not
+    /// wait.
+    async fn push(self, request: PushRequest, room: Arc<Semaphore>) {
+        let (send_id, request) = request.into_request();
+        let response = match self.core.request(request, self.id, &self.recalls).await {
+            Ok(response) => response,
+            // The core dropped the request because this replica no longer leads.
+            Err(_) => refusal_response(self.core.applied().0, Refusal::Retry),
+        };
+        let Ok(_permit) = room.acquire().await else { return };
+        // If the call fails, the connection has ended or the client has given up. The next read of
+        // the application asks.
+        let _ = self.client.push(within(PUSH_WAIT_MAX), Push { send_id, response }).await;
+    }
+}
+
+fn within(timeout: Duration) -> Context {
+    let mut context = context::current();
+    context.deadline = Instant::now() + timeout;
+    context
+}
