@@ -247,7 +247,9 @@ async fn serve(driver: &Arc<Driver>, stream: TcpStream) -> ConnectionEnd {
     let (leasehold, recalls, work) = client_connection(stream);
     let _work = AbortOnDropHandle::new(tokio::spawn(work));
     let recalls = BaseChannel::with_defaults(recalls).execute(CallbackService(Arc::clone(driver)).serve());
-    let mut recalls = std::pin::pin!(recalls.for_each(|recall| recall));
+    // A call is handled when it is first polled, so calls are handled in order. But the reply may
+    // have to wait for the network. Other calls do not wait for that.
+    let mut recalls = std::pin::pin!(recalls.for_each_concurrent(None, |call| call));
     let mut calls = FuturesUnordered::new();
     let mut orders = driver.connected();
     driver.connection.send_replace(Some(leasehold.clone()));

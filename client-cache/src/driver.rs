@@ -268,7 +268,8 @@ impl Driver {
     /// Handles the push of a next value. The rules ignore one that the client no longer waits for.
     pub(crate) fn pushed(&self, push: Push) {
         let Push { send_id, response } = push;
-        self.answered(SendId(send_id), response);
+        // A refusal says nothing about the server, because no call of the application waits for it.
+        self.step(&mut self.core.lock(), HolderInput::Answered { send_id: SendId(send_id), response });
     }
 
     /// Makes the rules check whether the server is alive. Callers use it for late answers to

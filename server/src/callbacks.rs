@@ -9,8 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_protocol::message::{
-    Consent, PUSH_REQUESTS_MAX, PUSH_WAIT_MAX, Push, PushRequest, Recall, RecallReply, Refusal,
+use leasehold_protocol::{
+    message::{
+        Answer, Consent, PUSH_REQUESTS_MAX, PUSH_WAIT_MAX, Push, PushRequest, Recall, RecallReply, Refusal, Response,
+    },
+    object::Content,
 };
 use leasehold_wire::CallbackClient;
 use tarpc::context::{self, Context};
@@ -30,9 +33,12 @@ const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// the queue.
 const RECALLS_OUT_MAX: usize = 1 << 12;
 
-/// The most pushes of one connection that are in flight. Recalls share the channel, so a recall
-/// waits behind at most this many values.
-const PUSHES_OUT_MAX: usize = 32;
+/// The most bytes of pushed contents of one connection that are in flight, unless one content alone
+/// is longer. Recalls use the same channel, so a recall waits behind at most this much.
+const PUSH_BYTES_OUT_MAX: u32 = 256 << 10;
+
+/// What a push takes beside its content, or instead of one.
+const PUSH_OVERHEAD_BYTES: usize = 256;
 
 /// The server's end of the calls to one client.
 #[derive(Clone)]
@@ -47,7 +53,7 @@ impl ClientCalls {
     /// Sends recalls on the connection, and passes the consents to the core.
     pub(crate) async fn send_recalls(self, mut recalls: mpsc::Receiver<Recall>) {
         let recall_room = Arc::new(Semaphore::new(RECALLS_OUT_MAX));
-        let push_room = Arc::new(Semaphore::new(PUSHES_OUT_MAX));
+        let push_room = Arc::new(Semaphore::new(PUSH_BYTES_OUT_MAX as usize));
         while let Some(recall) = recalls.recv().await {
             let Ok(permit) = Arc::clone(&recall_room).acquire_owned().await else { return };
             let (calls, push_room) = (self.clone(), Arc::clone(&push_room));
@@ -85,20 +91,33 @@ impl ClientCalls {
         Vec::new()
     }
 
-    /// Waits for the next value and pushes it. A refusal is pushed too, so that the client need not
-    /// wait.
+    /// Waits for the next value and pushes it, as long as the client waits for it. A refusal is
+    /// pushed too, so that the client need not wait.
     async fn push(self, request: PushRequest, room: Arc<Semaphore>) {
+        let until = tokio::time::Instant::now() + PUSH_WAIT_MAX;
         let (send_id, request) = request.into_request();
         let response = match self.core.request(request, self.id, &self.recalls).await {
             Ok(response) => response,
             // The core dropped the request because this replica no longer leads.
             Err(_) => refusal_response(self.core.applied().0, Refusal::Retry),
         };
-        let Ok(_permit) = room.acquire().await else { return };
-        // If the call fails, the connection has ended or the client has given up. The next read of
-        // the application asks.
-        let _ = self.client.push(within(PUSH_WAIT_MAX), Push { send_id, response }).await;
+        // If this fails, the connection has ended or the client has given up. The next read of the
+        // application asks.
+        let _ = tokio::time::timeout_at(until, async {
+            let _permit = room.acquire_many(push_bytes(&response)).await.ok()?;
+            self.client.push(within(PUSH_WAIT_MAX), Push { send_id, response }).await.ok()
+        })
+        .await;
     }
+}
+
+/// How much room a push of this response takes: all of it, if it needs more.
+fn push_bytes(response: &Response) -> u32 {
+    let content = match &response.result {
+        Ok(Answer::Read(answer)) => answer.content.as_ref().map_or(0, Content::weight),
+        _ => 0,
+    };
+    u32::try_from(content + PUSH_OVERHEAD_BYTES).map_or(PUSH_BYTES_OUT_MAX, |bytes| bytes.min(PUSH_BYTES_OUT_MAX))
 }
 
 fn within(timeout: Duration) -> Context {

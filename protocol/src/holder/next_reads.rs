@@ -14,10 +14,10 @@
 //!
 //! [`OnWrite::Update`]: crate::lease_policy::OnWrite::Update
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    Holder, HolderEffect,
+    Holder, HolderEffect, SendId,
     copies::CachedCopy,
     in_flight::{Purpose, RequestInFlight},
     object_leases::ArrivedGrant,
@@ -33,10 +33,10 @@ use crate::{
     time::Instant,
 };
 
-/// The objects with a `ReadNext` in flight.
+/// The objects with a `ReadNext` in flight, each with the latest sending.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnNextReads {
-    objects: BTreeSet<Object>,
+    objects: BTreeMap<Object, SendId>,
 }
 
 impl OwnNextReads {
@@ -75,21 +75,24 @@ impl Holder {
             if self.link != LinkState::Registered || !may_get_lease || self.copies.get(&object).is_some() {
                 continue;
             }
+            // The earlier request was lost, or its answer comes too late.
+            if let Some(earlier) = self.next_reads.objects.remove(&object) {
+                self.in_flight.end(earlier);
+            }
             if self.next_reads.objects.len() >= self.config.bounds.own_next_reads_max {
                 reached(Bound::OwnNextReads);
                 return;
             }
-            if self.next_reads.objects.insert(object.clone()) {
-                // The client comes back to the object.
-                let lease = match offer {
-                    LeaseOffer::Everybody => LeaseRequest::Returning,
-                    LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
-                };
-                let body = Body::ReadNext { object: object.clone(), lease };
-                // The lessor would promise from the arrival of the request. After a long wait, the
-                // promise would have ended.
-                self.send(Purpose::ReadNext(object), body, RenewalReason::NoRenewal, now);
-            }
+            // The client comes back to the object.
+            let lease = match offer {
+                LeaseOffer::Everybody => LeaseRequest::Returning,
+                LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
+            };
+            let body = Body::ReadNext { object: object.clone(), lease };
+            // The lessor would promise from the arrival of the request. After a long wait, the
+            // promise would have ended.
+            let send_id = self.send(Purpose::ReadNext(object.clone()), body, RenewalReason::NoRenewal, now);
+            self.next_reads.objects.insert(object, send_id);
         }
     }
 
@@ -135,13 +138,13 @@ impl Holder {
 
     /// Checks that exactly the listed objects have a request in flight, within the bound.
     pub(super) fn check_next_reads(&self) -> Result<(), String> {
-        let in_flight = self.in_flight.iter().filter_map(|(_, flight)| match &flight.purpose {
-            Purpose::ReadNext(object) => Some(object),
+        let in_flight = self.in_flight.iter().filter_map(|(send_id, flight)| match &flight.purpose {
+            Purpose::ReadNext(object) => Some((object, send_id)),
             _ => None,
         });
-        let in_flight: Vec<&Object> = in_flight.collect();
+        let in_flight: BTreeMap<&Object, &SendId> = in_flight.collect();
         let listed = &self.next_reads.objects;
-        if in_flight.len() != listed.len() || !in_flight.iter().all(|object| listed.contains(*object)) {
+        if in_flight != listed.iter().collect() {
             return Err(format!("the next values of {in_flight:?} are asked for, but {listed:?} are listed"));
         }
         if listed.len() > self.config.bounds.own_next_reads_max {

@@ -1,4 +1,5 @@
-//! Two channels over one connection: one for requests and responses, one for recalls and consents.
+//! Two channels over one connection: one for requests and responses, one for recalls, consents and
+//! pushes.
 //!
 //! Each frame begins with a tag. 0 and 1 are the channels. 2 gives the other side credit on a
 //! channel.
@@ -10,9 +11,10 @@
 //! requests, but no consents. A side that exceeds its credit breaks the protocol, and the
 //! connection ends.
 //!
-//! **Recalls go first.** Each batch of the writer has credit, then recalls or consents, then at
-//! least one frame of requests or responses. So neither channel starves. A recall waits for the
-//! batch being written, at most [`WRITE_BATCH_BYTES`] and one frame, and for bytes in the kernel.
+//! **Recalls go first.** Each batch of the writer has credit, then frames of the recalls' channel,
+//! then at least one frame of requests or responses. So neither channel starves. A recall waits for
+//! the batch being written, at most [`WRITE_BATCH_BYTES`] and one frame, for the pushes before it,
+//! which the server bounds, and for bytes in the kernel.
 //!
 //! **Writes are gathered.** The writer passes all ready frames, up to a batch, to the socket at
 //! once.
@@ -50,7 +52,7 @@ use crate::{
 /// The channel for requests from the client, and their responses.
 pub const REQUESTS: u8 = 0;
 
-/// The channel for recalls from the server, and their consents.
+/// The channel for recalls and pushes from the server, and their replies.
 pub const RECALLS: u8 = 1;
 
 /// The size of a batch. It is large enough that the cost of a write is negligible, and takes less
