@@ -210,7 +210,7 @@ bounds! {
     Candidates: "CANDIDATES_MAX",
     /// As above.
     ClockStep: "STEP_MAX",
-    /// A bound of the holder, like all up to [`Bound::RetriesPerTerm`].
+    /// A bound of the holder, like all up to [`Bound::AttemptsPerTerm`].
     Heartbeats: "HEARTBEATS_MAX",
     /// As above.
     RemovalsRemembered: "REMOVALS_MAX",
@@ -219,7 +219,7 @@ bounds! {
     /// As above.
     WaitMax: "WAIT_MAX",
     /// As above.
-    RetriesPerTerm: "RETRIES_PER_TERM_MAX",
+    AttemptsPerTerm: "ATTEMPTS_PER_TERM_MAX",
     /// A bound of the replicated [`State`](crate::state::State), like all that follow.
     Answers: "ANSWERS_MAX",
     /// As above.
