@@ -320,7 +320,7 @@ impl Holder {
         }
         let copy = grant.and_then(|grant| {
             let arrived = ArrivedGrant { grant: &grant, epoch, applied, sent };
-            self.judge(&object, arrived, now)
+            self.accept_grant(&object, arrived, now)
         });
         match content {
             Some(content) => {
