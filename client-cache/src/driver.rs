@@ -101,7 +101,7 @@ struct DriverCore {
     /// The key leases that this client renews.
     key_leases: HashMap<LeaseId, KeyLeaseShared>,
     /// For each registration: its node, and the token to cancel when the node's lease ends.
-    owner_leases: HashMap<u64, (NodePath, CancellationToken)>,
+    registration_leases: HashMap<u64, (NodePath, CancellationToken)>,
     /// The state of each lock, shared with its guard.
     locks: HashMap<LockId, (NodePath, LockCell)>,
     /// The channel for the changes of each watch.
@@ -173,7 +173,7 @@ impl Driver {
             waiting: WaitingCalls::default(),
             release_writes: HashMap::new(),
             key_leases: HashMap::new(),
-            owner_leases: HashMap::new(),
+            registration_leases: HashMap::new(),
             locks: HashMap::new(),
             watches: HashMap::new(),
             last_id: 0,
@@ -410,10 +410,10 @@ impl Driver {
                     refusal: refusal.map(Box::new),
                 });
             }
-            HolderEffect::AttachedNodesLost { nodes } => core.lose_owner_leases(|path| nodes.contains(path)),
+            HolderEffect::AttachedNodesLost { nodes } => core.lose_registration_leases(|path| nodes.contains(path)),
             HolderEffect::Connection(connection) => {
                 if let holder::ConnectionNews::Expired { .. } = connection {
-                    core.lose_owner_leases(|_| true);
+                    core.lose_registration_leases(|_| true);
                 }
                 self.status.changed(connection.into());
             }
@@ -423,7 +423,7 @@ impl Driver {
             HolderEffect::WatchLost { watch, error } => core.end_watch(watch, error),
             HolderEffect::Closed => {
                 core.key_leases.drain().for_each(|(_, keeper)| keeper.end());
-                core.lose_owner_leases(|_| true);
+                core.lose_registration_leases(|_| true);
                 self.status.changed(ConnectionState::Closed);
                 self.closed.cancel();
             }
