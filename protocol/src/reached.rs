@@ -64,7 +64,7 @@ bounds! {
     /// As above.
     SessionWatches: "session_watches_max",
     /// As above.
-    WatchLooks: "watch_looks_max",
+    WatchScan: "watch_scan_max",
     /// As above.
     WatchesAnswered: "watch_events_per_step",
     /// As above.
@@ -72,7 +72,7 @@ bounds! {
     /// As above.
     ExpiriesWaiting: "expiries_waiting_max",
     /// As above.
-    ExpiryLooks: "expiry_looks_per_step",
+    ExpiryScan: "expiry_scan_max",
     /// As above.
     PurgeLeases: "purge_leases_max",
     /// As above.
@@ -86,7 +86,7 @@ bounds! {
     /// As above.
     Scan: "scan_max",
     /// As above.
-    KeysBytes: "keys_bytes_max",
+    InspectionBytes: "inspection_bytes_max",
     /// As above.
     Departed: "departed_max",
     /// As above.

@@ -32,9 +32,9 @@ impl Lessor {
             Inspect::BlockedReads { path } => Some(Answer::BlockedReads(self.blocked_read_infos(path, cx))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, cx))),
             Inspect::VolumeStats { path } => Some(Answer::VolumeStats(self.volume_stats(path, cx).map(Box::new))),
-            Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), cx))),
-            Inspect::LeaseNamed { name, keys_after } => {
-                let info = |id| self.lease_info(id, keys_after.as_ref(), cx);
+            Inspect::Lease { id, nodes_after } => Some(Answer::Lease(self.lease_info(*id, nodes_after.as_ref(), cx))),
+            Inspect::LeaseNamed { name, nodes_after } => {
+                let info = |id| self.lease_info(id, nodes_after.as_ref(), cx);
                 Some(Answer::Lease(cx.state.lease_named(name).and_then(info)))
             }
             Inspect::Locks { path } => Some(Answer::LockInfos(self.lock_infos(path, cx))),

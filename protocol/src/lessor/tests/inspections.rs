@@ -15,7 +15,7 @@ const MANY: u64 = 100_000;
 /// The bounds of one answer, low enough that even few things exceed them.
 const ROWS_MAX: usize = 100;
 const PLACES_MAX: usize = 200;
-const KEYS_BYTES_MAX: usize = 800;
+const INSPECTION_BYTES_MAX: usize = 800;
 
 /// The most that a request examines besides.
 const ASIDE: u64 = 8;
@@ -41,7 +41,7 @@ impl World {
             renewals_per_second_max: 1 << 30,
             rows_max: ROWS_MAX,
             scan_max: PLACES_MAX,
-            keys_bytes_max: KEYS_BYTES_MAX,
+            inspection_bytes_max: INSPECTION_BYTES_MAX,
             ..LessorBounds::DEFAULT
         };
         let config = LessorConfig { bounds, ..config(self.lessor.config.attempt + 1) };
@@ -59,7 +59,7 @@ impl World {
             Answer::PendingWrites(rows) => rows.len(),
             Answer::BlockedReads(rows) => rows.len(),
             Answer::Volumes(rows) => rows.len(),
-            Answer::Lease(lease) => lease.expect("the node exists").keys.len(),
+            Answer::Lease(lease) => lease.expect("the node exists").nodes.len(),
             Answer::Leases(rows) => rows.len(),
             Answer::LockInfos(rows) => rows.len(),
             Answer::Services(page) => page.services.len(),
@@ -113,8 +113,8 @@ fn leases_beyond_one_answer_are_not_examined() {
 #[test]
 fn nodes_of_a_lease_beyond_one_answer_are_not_examined() {
     // It also examines the first node without room, and the node that the request names.
-    let fit = KEYS_BYTES_MAX / at(0).len();
-    for (keys_after, rows) in
+    let fit = INSPECTION_BYTES_MAX / at(0).len();
+    for (nodes_after, rows) in
         [(None, 0), (Some(NodesAfter::Nothing), fit), (Some(NodesAfter::Path(path(&at(FEW / 2)))), fit)]
     {
         assert_bounded(if rows == 0 { 0 } else { rows + 2 }, rows, |count| {
@@ -126,7 +126,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_examined() {
             let lease = world.state.lease(&LeaseKey::Key(LeaseId(1))).expect("it is granted");
             assert_eq!(world.state.attached_node_count(lease.incarnation) as u64, count);
             world.begin_anew();
-            world.inspected(Inspect::Lease { id: LeaseId(1), keys_after: keys_after.clone() })
+            world.inspected(Inspect::Lease { id: LeaseId(1), nodes_after: nodes_after.clone() })
         });
     }
 }
