@@ -257,7 +257,10 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::OwnNextReads, "holder::tests::next_reads::one_request_for_each_object_up_to_the_bound"),
     (Bound::NextReadsWaiting, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
     (Bound::SessionNextReads, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
-    (Bound::GhostLeases, "lessor::use_terms::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares"),
+    (
+        Bound::GhostLeases,
+        "lessor::terms_by_use::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares",
+    ),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
@@ -302,13 +305,18 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::SessionTermMax, "state::sessions::tests::session_term_grows_with_the_sessions_and_stays"),
 ];
 
-/// Constants that are named like bounds but never take effect: maximal lengths of encodings, and
-/// counts that nothing reaches.
+/// Constants that are named like bounds but never take effect: maximal lengths of encodings,
+/// counts that nothing reaches, and numbers that only decide something.
 pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("HEAD_BYTES_MAX", "a part of BYTES_MAX: what a command has beside its write and its covers"),
     ("PUT_BYTES_MAX", "what a put of a change takes beside its value at most: weighs changes"),
     ("DELETE_BYTES_MAX", "what a removal of a change takes at most: weighs changes"),
     ("OPERATION_SETS_MAX", "a part of DROPPED_SETS_MAX: no footprint is cut to it without naming the subtree"),
+    ("REPORTED_READS_MAX", "a count that no correct client reports"),
+    ("UNSAVED_PERCENT_MAX", "decides whether object terms get longer"),
+    ("UNREAD_MAX", "decides which ghost leases are forgotten first"),
+    ("COPIES_MAX", "where the search for a number of copies ends"),
+    ("CORRECTION_MAX", "how far an estimate is corrected by the counts"),
     ("COUNTER_MAX", "a check of invariants: no counter comes near it"),
 ];
 

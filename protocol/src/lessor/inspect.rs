@@ -115,7 +115,7 @@ impl Lessor {
             settings: volume.settings,
             generation: volume.generation,
             leases: self.object_leases.totals_in(path).tracks,
-            present_object_term: self.use_terms.present(path, &volume.settings).object_term(),
+            present_object_term: self.terms_by_use.present(path, &volume.settings).object_term(),
             used: cx.state.volume_use(path),
         };
         self.few(cx.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
@@ -128,7 +128,7 @@ impl Lessor {
         Some(VolumeStats {
             path: path.clone(),
             settings,
-            present_object_term: self.use_terms.present(path, &settings).object_term(),
+            present_object_term: self.terms_by_use.present(path, &settings).object_term(),
             counted_for,
             volume_leases: totals.tracks,
             object_leases: totals.entries,

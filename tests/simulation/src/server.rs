@@ -22,7 +22,7 @@ use crate::{
     invariants::{self, renewed_key_leases::RenewedKeyLeases, waits::Waits},
     judges::Judge,
     oracle::innermost,
-    profile::{MS, WAIT_MOST},
+    profile::{MS, WAIT_MAX},
     raft::{Payload, Raft},
     world::{Machine, World},
 };
@@ -141,12 +141,12 @@ impl World {
         let server = &self.servers[place];
         let Some(leading) = server.raft.leading() else { return };
         let clock = server.machine.clock.read(self.now);
-        let most = self.profile.commit_most();
+        let most = self.profile.commit_max();
         let is_late = |after: u64, most: u64| {
             let oldest = leading.appended.range(after + 1..).next();
             oldest.is_some_and(|(_, since)| self.now - since > most)
         };
-        let is_applied_late = is_late(server.applied, most + self.profile.apply * WAIT_MOST);
+        let is_applied_late = is_late(server.applied, most + self.profile.apply * WAIT_MAX);
         let is_hindered = is_late(server.raft.commit, most) || self.now < server.stalled_until + most;
         if is_applied_late && !is_hindered {
             self.tally.add("steps in which writes were not judged: entries were applied late");

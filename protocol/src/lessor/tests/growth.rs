@@ -34,7 +34,7 @@ impl Lessor {
         sizes.extend([
             ("channels", self.recall_channels.len()),
             ("volumes with counters", self.counters.0.size()),
-            ("volumes with terms by use", self.use_terms.size()),
+            ("volumes with terms by use", self.terms_by_use.size()),
             ("recalls", unanswered),
             ("recalls by set", by_set),
             ("recalls by time", by_sent),
