@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hit_looks_at_before_the_clock_is_half_a_cache_line() {
+    fn what_a_hit_reads_before_the_clock_is_half_a_cache_line() {
         assert_eq!(size_of::<(u64, CopySlot)>(), 32);
     }
 

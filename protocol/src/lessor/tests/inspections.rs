@@ -82,7 +82,7 @@ fn assert_bounded(visited_max: usize, rows: usize, inspected: impl Fn(u64) -> (u
     let [few, many] = [FEW, MANY].map(inspected);
     assert_eq!(few, many, "work and rows with {FEW} and with {MANY}");
     assert_eq!(many.1, rows);
-    assert!(many.0 <= visited_max as u64 + ASIDE, "{} looked at: expected at most {visited_max}", many.0);
+    assert!(many.0 <= visited_max as u64 + ASIDE, "{} visited: expected at most {visited_max}", many.0);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn services_beyond_one_answer_are_not_examined() {
 }
 
 #[test]
-fn services_look_at_each_remembered_change_once() {
+fn services_scan_each_remembered_change_once() {
     let services = Inspect::Services { path: path("/n"), after: None };
     let [few, many] = [FEW, MANY].map(|count| {
         let remembered = (FEW / 2) as usize;
@@ -189,8 +189,8 @@ fn services_look_at_each_remembered_change_once() {
     let most = FEW / 2;
     let (visited, rows) = few;
     // A change, its event, and its place among the nodes of the changes.
-    assert!(rows == ROWS_MAX && visited <= 3 * most + 2 * ROWS_MAX as u64, "{visited} looked at");
-    assert!(visited >= 2 * most, "{visited} looked at: each answer goes through the whole history");
+    assert!(rows == ROWS_MAX && visited <= 3 * most + 2 * ROWS_MAX as u64, "{visited} visited");
+    assert!(visited >= 2 * most, "{visited} visited: each answer goes through the whole history");
 }
 
 /// A world in which `count` sessions hold `/a`, or may hold it after a failover.
@@ -284,7 +284,7 @@ fn with_blocked_reads(count: u64) -> World {
 }
 
 #[test]
-fn reads_that_wait_beyond_one_answer_are_not_looked_at() {
+fn reads_that_wait_beyond_one_answer_are_not_examined() {
     for (at, places, rows) in [("/a", PLACES_MAX, 1), ("/", PLACES_MAX, 0), ("/b", 0, 0)] {
         assert_bounded(places, rows, |count| {
             with_blocked_reads(count).inspected(Inspect::BlockedReads { path: path(at) })
