@@ -345,9 +345,9 @@ impl Driver {
                 let shared = self.cache.install(&object, Arc::clone(&content), &validity, volume);
                 step.installed = Some((content, shared));
             }
-            HolderEffect::Revalidate { object, validity } => {
+            HolderEffect::CopyValidated { object, validity } => {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
-                if !self.cache.revalidate(&object, &validity, volume) {
+                if !self.cache.copy_validated(&object, &validity, volume) {
                     step.follow.push_back(HolderInput::Evicted { object, stamp: validity.stamp });
                 }
             }
@@ -369,7 +369,7 @@ impl Driver {
             {
                 Some(content) => {
                     if step.is_answer {
-                        count(&self.cache.counters.revalidations);
+                        count(&self.cache.counters.validations);
                     }
                     core.serve(reads, &content, step.is_answer, valid_until);
                 }
