@@ -19,7 +19,7 @@ use leasehold_client_cache::{Client, Compare, HandOverError, Leadership, LockErr
 use local::{Failure, LocalServer};
 use tokio::task::JoinHandle;
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -33,9 +33,9 @@ async fn main() -> Result<(), Failure> {
     let leader = leaders.next().await?;
     println!("{} leads, under token {}", String::from_utf8_lossy(&leader.value), leader.token);
     let second = stand(&two, &path, "host-2");
-    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let mut checks = tokio::time::interval(CHECK_EVERY);
     while first.candidates().await?.is_empty() {
-        looks.tick().await;
+        checks.tick().await;
     }
     let third = stand(&three, &path, "host-3");
 
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Failure> {
         if let Some(found) = candidates.into_iter().find(|candidate| candidate.name == "host-3") {
             break found.lock;
         }
-        looks.tick().await;
+        checks.tick().await;
     };
     let old = first.token();
     match first.hand_over(successor).await {

@@ -17,7 +17,7 @@ use local::{Failure, LocalServer};
 
 /// How long a service outlives a crash. All other settings are the defaults.
 const TERM: Duration = Duration::from_secs(4);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -80,9 +80,9 @@ async fn wait<F>(mut is_so: impl FnMut() -> F) -> Result<(), Failure>
 where
     F: Future<Output = Result<bool, Failure>>,
 {
-    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let mut checks = tokio::time::interval(CHECK_EVERY);
     while !is_so().await? {
-        looks.tick().await;
+        checks.tick().await;
     }
     Ok(())
 }

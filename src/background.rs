@@ -30,7 +30,7 @@ use crate::{
 
 /// How often to check that a registered node is still the one that was put. The read is answered
 /// from memory unless the node was changed.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 
 /// A task that continues after the answer.
 #[derive(Debug)]
@@ -135,9 +135,9 @@ impl RegisteredNode {
 
     /// Waits until the node is removed or replaced.
     async fn changed(&self, client: &Client) {
-        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut checks = tokio::time::interval(CHECK_EVERY);
         loop {
-            looks.tick().await;
+            checks.tick().await;
             // If no server answers, the lease decides how long the node certainly remains.
             let Ok(entry) = client.get(self.path()).await else { continue };
             if entry.is_none_or(|entry| entry.stat.modify_revision != self.revision()) {

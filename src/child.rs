@@ -36,8 +36,8 @@ const LEAD_MAX: Duration = Duration::from_millis(50);
 
 /// How often the owner asks how long the command may run. A client renews a lease at half its term,
 /// so an eighth of the remaining time is often enough.
-const LOOK_MIN: Duration = Duration::from_millis(5);
-const LOOK_MAX: Duration = Duration::from_millis(250);
+const ASK_EVERY_MIN: Duration = Duration::from_millis(5);
+const ASK_EVERY_MAX: Duration = Duration::from_millis(250);
 
 /// How often to check whether killed processes have ended. The kernel rarely takes longer.
 const GONE_EVERY: Duration = Duration::from_millis(1);
@@ -95,7 +95,7 @@ impl Child {
     /// it passes.
     pub(crate) async fn wait(&mut self, remaining: impl Fn() -> Duration) -> Result<ChildEnd, CommandFailure> {
         loop {
-            let look_after = self.feed(&remaining);
+            let ask_after = self.feed(&remaining);
             tokio::select! {
                 status = self.guard.wait() => {
                     let status = status.map_err(|error| CommandFailure::io("cannot wait for the command", &error))?;
@@ -113,7 +113,7 @@ impl Child {
                 }
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => self.feeder.send(FeedMessage::Terminate),
-                () = tokio::time::sleep(look_after) => {}
+                () = tokio::time::sleep(ask_after) => {}
             }
         }
     }
@@ -130,7 +130,7 @@ impl Child {
             self.fed_until = until;
             self.feeder.send(FeedMessage::Until(until.saturating_sub(LEAD_MAX.min(certain / 8))));
         }
-        (certain / 8).clamp(LOOK_MIN, LOOK_MAX)
+        (certain / 8).clamp(ASK_EVERY_MIN, ASK_EVERY_MAX)
     }
 
     /// Kills the command, its descendants and its guard, and waits until all have ended.

@@ -232,7 +232,12 @@ impl Cache {
 
     /// Makes the copy of the object usable again under this grant. Returns false if there is no
     /// copy.
-    pub(crate) fn revalidate(&self, object: &Object, validity: &CopyValidity, volume: Arc<VolumeLeaseCell>) -> bool {
+    pub(crate) fn copy_validated(
+        &self,
+        object: &Object,
+        validity: &CopyValidity,
+        volume: Arc<VolumeLeaseCell>,
+    ) -> bool {
         match self.of(object.kind).get_mut(&object.path.code()) {
             Some(mut copy) if copy.content.is_of(&object.path) => {
                 copy.until = validity.until;
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hit_looks_at_before_the_clock_is_half_a_cache_line() {
+    fn what_a_hit_reads_before_the_clock_is_half_a_cache_line() {
         assert_eq!(size_of::<(u64, CopySlot)>(), 32);
     }
 
@@ -361,7 +366,7 @@ mod tests {
         assert!(cache.hit(ObjectKind::Data, &object.path).is_none(), "the volume lease is over, or the copy waits");
         cell.set(later());
         assert!(cache.hit(ObjectKind::Data, &object.path).is_some());
-        assert!(cache.revalidate(&object, &validity(2, Instant::ZERO), cell));
+        assert!(cache.copy_validated(&object, &validity(2, Instant::ZERO), cell));
         assert!(cache.hit(ObjectKind::Data, &object.path).is_none(), "the object lease is over");
         assert!(cache.content(&object, stamp(1)).is_none() && cache.content(&object, stamp(2)).is_some());
         cache.remove(&object, MissCause::Recalled);
@@ -381,7 +386,7 @@ mod tests {
                 && cache.usable_until(ObjectKind::Data, &there.path).is_none()
         );
         assert!(cache.content(&there, stamp(1)).is_none());
-        assert!(!cache.revalidate(&there, &validity(2, later()), lease(later())));
+        assert!(!cache.copy_validated(&there, &validity(2, later()), lease(later())));
         cache.remove(&there, MissCause::Recalled);
         assert_eq!(cache.len(), 1, "it is not there's to remove");
     }

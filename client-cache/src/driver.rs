@@ -105,7 +105,7 @@ struct DriverCore {
     /// The key leases that this client renews.
     key_leases: HashMap<LeaseId, KeyLeaseShared>,
     /// For each registration: its node, and the token to cancel when the node's lease ends.
-    owner_leases: HashMap<u64, (NodePath, CancellationToken)>,
+    registration_leases: HashMap<u64, (NodePath, CancellationToken)>,
     /// The state of each lock, shared with its guard.
     locks: HashMap<LockId, (NodePath, LockCell)>,
     /// The channel for the changes of each watch.
@@ -153,7 +153,7 @@ impl Driver {
             waiting: WaitingCalls::default(),
             release_writes: HashMap::new(),
             key_leases: HashMap::new(),
-            owner_leases: HashMap::new(),
+            registration_leases: HashMap::new(),
             locks: HashMap::new(),
             watches: HashMap::new(),
             last_id: 0,
@@ -336,9 +336,9 @@ impl Driver {
                 let shared = self.cache.install(&object, Arc::clone(&content), &validity, volume);
                 step.installed = Some((content, shared));
             }
-            HolderEffect::Revalidate { object, validity } => {
+            HolderEffect::CopyValidated { object, validity } => {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
-                if !self.cache.revalidate(&object, &validity, volume) {
+                if !self.cache.copy_validated(&object, &validity, volume) {
                     step.follow.push_back(HolderInput::Evicted { object, stamp: validity.stamp });
                 }
             }
@@ -362,7 +362,7 @@ impl Driver {
             {
                 Some(content) => {
                     if step.is_answer {
-                        count(&self.cache.counters.revalidations);
+                        count(&self.cache.counters.validations);
                     }
                     core.serve(reads, &content, step.is_answer, valid_until);
                 }
@@ -403,10 +403,10 @@ impl Driver {
                     refusal: refusal.map(Box::new),
                 });
             }
-            HolderEffect::AttachedNodesLost { nodes } => core.lose_owner_leases(|path| nodes.contains(path)),
+            HolderEffect::AttachedNodesLost { nodes } => core.lose_registration_leases(|path| nodes.contains(path)),
             HolderEffect::Connection(connection) => {
                 if let holder::ConnectionNews::Expired { .. } = connection {
-                    core.lose_owner_leases(|_| true);
+                    core.lose_registration_leases(|_| true);
                 }
                 self.status.changed(connection.into());
             }
@@ -416,7 +416,7 @@ impl Driver {
             HolderEffect::WatchLost { watch, error } => core.end_watch(watch, error),
             HolderEffect::Closed => {
                 core.key_leases.drain().for_each(|(_, keeper)| keeper.end());
-                core.lose_owner_leases(|_| true);
+                core.lose_registration_leases(|_| true);
                 self.status.changed(ConnectionState::Closed);
                 self.closed.cancel();
             }

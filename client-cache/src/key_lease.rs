@@ -88,26 +88,26 @@ impl<'a> IntoFuture for GrantLeaseBuilder<'a> {
 pub struct LeaseInfoBuilder<'a> {
     client: &'a Client,
     lease: GivenLease,
-    with_keys: bool,
+    with_nodes: bool,
 }
 
 impl LeaseInfoBuilder<'_> {
     /// Also lists all attached nodes, in the order of paths. Many nodes come in several pages, each
     /// as of its own moment.
-    pub fn with_keys(mut self) -> Self {
-        self.with_keys = true;
+    pub fn with_nodes(mut self) -> Self {
+        self.with_nodes = true;
         self
     }
 
     async fn pages(self) -> Result<Option<LeaseInfo>, InspectError> {
         let (client, lease) = (self.client, self.lease?);
-        let first = self.with_keys.then_some(NodesAfter::Nothing);
+        let first = self.with_nodes.then_some(NodesAfter::Nothing);
         let Some(mut whole) = client.inspect_lease(lease, first).await? else { return Ok(None) };
-        while let Some(last) = whole.keys.last() {
+        while let Some(last) = whole.nodes.last() {
             // Another lease may have the name or the id by now.
             match client.inspect_lease(whole.id.into(), Some(NodesAfter::Path(last.clone()))).await? {
-                Some(page) if page.incarnation == whole.incarnation && !page.keys.is_empty() => {
-                    whole.keys.extend(page.keys);
+                Some(page) if page.incarnation == whole.incarnation && !page.nodes.is_empty() => {
+                    whole.nodes.extend(page.nodes);
                 }
                 _ => break,
             }
@@ -238,7 +238,8 @@ impl Client {
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     ///
-    /// let lease = client.keep_lease_alive(client.grant_lease(Duration::from_secs(30)).await?).await?;
+    /// let lease =
+    /// client.keep_lease_alive(client.grant_lease(Duration::from_secs(30)).await?).await?;
     /// println!("it lasts for {:?}", lease.remaining());
     /// # Ok(())
     /// # }
@@ -318,13 +319,13 @@ impl Client {
     }
 
     /// A key lease, with its remaining time by the leader's clock. `None` if there is no such
-    /// lease. [`LeaseInfoBuilder::with_keys`] also lists its nodes.
+    /// lease. [`LeaseInfoBuilder::with_nodes`] also lists its nodes.
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// # let id = leasehold_client_cache::LeaseId(7);
-    /// if let Some(lease) = client.lease(id).with_keys().await? {
-    ///     println!("{} nodes are attached", lease.keys.len());
+    /// if let Some(lease) = client.lease(id).with_nodes().await? {
+    ///     println!("{} nodes are attached", lease.nodes.len());
     /// }
     /// # Ok(())
     /// # }
@@ -334,19 +335,19 @@ impl Client {
     ///
     /// [`InspectError`].
     pub fn lease(&self, lease: impl TryInto<LeaseRef, Error: Into<LeaseNameError>>) -> LeaseInfoBuilder<'_> {
-        LeaseInfoBuilder { client: self, lease: given_lease(lease), with_keys: false }
+        LeaseInfoBuilder { client: self, lease: given_lease(lease), with_nodes: false }
     }
 
-    /// Asks the leader for a key lease. `keys_after`: where the list of its nodes begins, or `None`
-    /// without nodes.
+    /// Asks the leader for a key lease. `nodes_after`: where the list of its nodes begins, or
+    /// `None` without nodes.
     async fn inspect_lease(
         &self,
         lease: LeaseRef,
-        keys_after: Option<NodesAfter>,
+        nodes_after: Option<NodesAfter>,
     ) -> Result<Option<LeaseInfo>, InspectError> {
         let inspect = match lease {
-            LeaseRef::Id(id) => Inspect::Lease { id, keys_after },
-            LeaseRef::Name(name) => Inspect::LeaseNamed { name, keys_after },
+            LeaseRef::Id(id) => Inspect::Lease { id, nodes_after },
+            LeaseRef::Name(name) => Inspect::LeaseNamed { name, nodes_after },
         };
         match self.inspect(inspect).await? {
             Answer::Lease(lease) => Ok(lease),

@@ -109,8 +109,8 @@ impl Mirror {
 
     /// Reads the whole subtree as of one revision. The mirror does not change meanwhile, so use a
     /// [copy](Mirror::snapshot) for long work.
-    pub fn read<T>(&self, look: impl FnOnce(&Subtree) -> T) -> T {
-        look(&self.shared.snapshot.read())
+    pub fn read<T>(&self, visit: impl FnOnce(&Subtree) -> T) -> T {
+        visit(&self.shared.snapshot.read())
     }
 
     /// A copy of the whole subtree as of one revision. Values are shared, not copied.

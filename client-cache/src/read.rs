@@ -30,7 +30,8 @@ use crate::{
 ///
 /// ```
 /// # fn show(entry: leasehold_client_cache::NodeData) {
-/// println!("{} bytes, last changed at revision {}", entry.value.len(), entry.stat.modify_revision);
+/// println!("{} bytes, last changed at revision {}", entry.value.len(),
+/// entry.stat.modify_revision);
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl NodeStat {
 pub enum ReadSource {
     /// The cache, without a request.
     Memory,
-    /// A server. It may have confirmed only that the copy in memory is still valid.
+    /// A server. It may only have validated the copy in memory.
     Server,
 }
 
@@ -264,7 +265,8 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// if let Some(node) = client.get("/config/web/port").await? {
-    ///     println!("{} bytes, written at revision {}", node.value.len(), node.stat.modify_revision);
+    ///     println!("{} bytes, written at revision {}", node.value.len(),
+    ///     node.stat.modify_revision);
     /// }
     /// # Ok(())
     /// # }
@@ -282,7 +284,8 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// for name in client.children("/services").await?.iter().flat_map(|children| &children.names) {
+    /// for name in client.children("/services").await?.iter().flat_map(|children| &children.names)
+    /// {
     ///     println!("{name}");
     /// }
     /// # Ok(())

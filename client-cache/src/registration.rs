@@ -48,10 +48,10 @@ impl RegisterBuilder<'_> {
         let Self { client, path, value, replace, timeout } = self;
         let path = path?;
         // Watched before the put, so that this sees any end of the lease after the put.
-        let (number, lost) = client.driver().watch_owner_lease(&path);
-        let owner_lease = OwnerLease { driver: client.shared_driver(), number, lost };
+        let (number, lost) = client.driver().watch_registration_lease(&path);
+        let registration_lease = RegistrationLease { driver: client.shared_driver(), number, lost };
         let revision = client.create_attached(&path, value, replace, client.timeout(timeout)).await?.revision;
-        Ok(Registration { client: client.clone(), path, epoch: revision, revision, owner_lease })
+        Ok(Registration { client: client.clone(), path, epoch: revision, revision, registration_lease })
     }
 }
 
@@ -77,20 +77,20 @@ pub struct Registration {
     epoch: Revision,
     /// The revision of the last put of the node.
     revision: Revision,
-    owner_lease: OwnerLease,
+    registration_lease: RegistrationLease,
 }
 
 /// Watches the lease that a node is attached to.
 #[derive(Debug)]
-struct OwnerLease {
+struct RegistrationLease {
     driver: Arc<Driver>,
     number: u64,
     lost: CancellationToken,
 }
 
-impl Drop for OwnerLease {
+impl Drop for RegistrationLease {
     fn drop(&mut self) {
-        self.driver.forget_owner_lease(self.number);
+        self.driver.forget_registration_lease(self.number);
     }
 }
 
@@ -131,7 +131,11 @@ impl Registration {
 
     /// For how long the node's lease certainly lasts, even if no server answers.
     pub fn remaining(&self) -> Duration {
-        if self.owner_lease.lost.is_cancelled() { Duration::ZERO } else { self.client.volume_remaining(&self.path) }
+        if self.registration_lease.lost.is_cancelled() {
+            Duration::ZERO
+        } else {
+            self.client.volume_remaining(&self.path)
+        }
     }
 
     /// Cancelled when the node's lease has ended for good: a server says so, or the session has
@@ -142,7 +146,7 @@ impl Registration {
     /// [`Client::events`]), but the lease may still be renewed. This does not report that somebody
     /// removes or replaces the node: read the node for that.
     pub fn on_lost(&self) -> CancellationToken {
-        self.owner_lease.lost.clone()
+        self.registration_lease.lost.clone()
     }
 
     /// Removes the node, unless another session has it by now.

@@ -17,7 +17,7 @@ pub struct Stats {
     /// Read requests that were sent. Fewer than misses if reads shared a request.
     pub server_reads: u64,
     /// Copies that such a request found unmodified, and made usable again.
-    pub revalidations: u64,
+    pub validations: u64,
     /// Recalls that arrived.
     pub recalls: u64,
     /// Requests of any kind and consents that were sent.
@@ -35,7 +35,7 @@ pub(crate) struct Counters {
     pub(crate) stale_hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) server_reads: AtomicU64,
-    pub(crate) revalidations: AtomicU64,
+    pub(crate) validations: AtomicU64,
     pub(crate) recalls: AtomicU64,
     pub(crate) messages_sent: AtomicU64,
     pub(crate) evictions: AtomicU64,
@@ -50,7 +50,7 @@ impl Counters {
             stale_hits: self.stale_hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             server_reads: self.server_reads.load(Relaxed),
-            revalidations: self.revalidations.load(Relaxed),
+            validations: self.validations.load(Relaxed),
             recalls: self.recalls.load(Relaxed),
             messages_sent: self.messages_sent.load(Relaxed),
             evictions: self.evictions.load(Relaxed),

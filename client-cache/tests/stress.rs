@@ -38,7 +38,7 @@ const OUTAGES_MAX: usize = 30;
 /// How long a reader waits for a server. Then it reads the next node, which may be in memory.
 const READ_MAX: Duration = Duration::from_millis(20);
 /// How often the test polls.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const CHECK_EVERY: Duration = Duration::from_millis(1);
 /// The longest time for enough to happen.
 const ENOUGH_MAX: Duration = Duration::from_secs(60);
 
@@ -84,7 +84,7 @@ impl Happened<'_> {
         while !holds() && !self.is_over.load(SeqCst) {
             let stats: Vec<_> = self.clients.iter().map(Client::stats).collect();
             assert!(began.elapsed() < ENOUGH_MAX, "in vain: {what}: {} writes, {stats:?}", self.writes());
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(CHECK_EVERY);
         }
     }
 

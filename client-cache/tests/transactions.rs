@@ -50,9 +50,9 @@ async fn a_transaction_does_one_thing_or_the_other_and_says_why() {
     let failed = outcome.failed.unwrap();
     assert_eq!((failed.index, failed.found, outcome.results.len()), (0, None, 1));
     assert_eq!(&client.get(&c).await.unwrap().unwrap().value[..], b"three");
-    let only_looks = Transaction::new().when(Compare::exists(b.clone())).when(Compare::exists(a.clone()));
-    let looked = client.transaction(only_looks).await.unwrap();
-    assert_eq!((looked.revision, looked.failed.unwrap().index), (outcome.revision, 1));
+    let only_compares = Transaction::new().when(Compare::exists(b.clone())).when(Compare::exists(a.clone()));
+    let compared = client.transaction(only_compares).await.unwrap();
+    assert_eq!((compared.revision, compared.failed.unwrap().index), (outcome.revision, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

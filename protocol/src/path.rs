@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_a_path_validates_it() {
+    fn decoding_a_path_checks_it() {
         let bytes = postcard::to_allocvec("no/slash").expect("encodes");
         assert!(postcard::from_bytes::<NodePath>(&bytes).is_err());
     }

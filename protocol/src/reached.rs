@@ -64,7 +64,7 @@ bounds! {
     /// As above.
     SessionWatches: "session_watches_max",
     /// As above.
-    WatchLooks: "watch_looks_max",
+    WatchScan: "watch_scan_max",
     /// As above.
     WatchesAnswered: "watch_events_per_step",
     /// As above.
@@ -72,7 +72,7 @@ bounds! {
     /// As above.
     ExpiriesWaiting: "expiries_waiting_max",
     /// As above.
-    ExpiryLooks: "expiry_looks_per_step",
+    ExpiryScan: "expiry_scan_max",
     /// As above.
     PurgeLeases: "purge_leases_max",
     /// As above.
@@ -86,7 +86,7 @@ bounds! {
     /// As above.
     Scan: "scan_max",
     /// As above.
-    KeysBytes: "keys_bytes_max",
+    InspectionBytes: "inspection_bytes_max",
     /// As above.
     Departed: "departed_max",
     /// As above.
@@ -210,7 +210,7 @@ bounds! {
     Candidates: "CANDIDATES_MAX",
     /// As above.
     ClockStep: "STEP_MAX",
-    /// A bound of the holder, like all up to [`Bound::RetriesPerTerm`].
+    /// A bound of the holder, like all up to [`Bound::AttemptsPerTerm`].
     Heartbeats: "HEARTBEATS_MAX",
     /// As above.
     PushWait: "PUSH_WAIT_MAX",
@@ -221,7 +221,7 @@ bounds! {
     /// As above.
     WaitMax: "WAIT_MAX",
     /// As above.
-    RetriesPerTerm: "RETRIES_PER_TERM_MAX",
+    AttemptsPerTerm: "ATTEMPTS_PER_TERM_MAX",
     /// A bound of the replicated [`State`](crate::state::State), like all that follow.
     Answers: "ANSWERS_MAX",
     /// As above.
@@ -259,7 +259,10 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::OwnNextReads, "holder::tests::next_reads::one_request_for_each_object_up_to_the_bound"),
     (Bound::NextReadsWaiting, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
     (Bound::SessionNextReads, "lessor::tests::next_reads::next_reads_beyond_the_bounds_are_busy"),
-    (Bound::GhostLeases, "lessor::use_terms::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares"),
+    (
+        Bound::GhostLeases,
+        "lessor::terms_by_use::ghosts::tests::too_many_ghost_leases_become_a_sample_of_the_same_shares",
+    ),
     (Bound::ValueBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::ComponentBytes, "limits::tests::a_transaction_is_bounded_in_each_of_its_parts"),
     (Bound::PathBytes, "limits::tests::lengths_and_terms_beyond_their_limits_are_refused"),
@@ -305,14 +308,19 @@ pub const BY_TESTS_OF_RULES: &[(Bound, &str)] = &[
     (Bound::SessionTermMax, "state::sessions::tests::session_term_grows_with_the_sessions_and_stays"),
 ];
 
-/// Constants that are named like bounds but never take effect: maximal lengths of encodings, and
-/// counts that nothing reaches.
+/// Constants that are named like bounds but never take effect: maximal lengths of encodings,
+/// counts that nothing reaches, and numbers that only decide something.
 pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("HEAD_BYTES_MAX", "a part of BYTES_MAX: what a command has beside its write and its covers"),
     ("PUT_BYTES_MAX", "what a put of a change takes beside its value at most: weighs changes"),
     ("DELETE_BYTES_MAX", "what a removal of a change takes at most: weighs changes"),
     ("OPERATION_SETS_MAX", "a part of DROPPED_SETS_MAX: no footprint is cut to it without naming the subtree"),
     ("PUSH_REQUESTS_MAX", "the default of own_next_reads_max, so no reply of a sound client has more"),
+    ("REPORTED_READS_MAX", "a count that no correct client reports"),
+    ("UNSAVED_PERCENT_MAX", "decides whether object terms get longer"),
+    ("UNREAD_MAX", "decides which ghost leases are forgotten first"),
+    ("COPIES_MAX", "where the search for a number of copies ends"),
+    ("CORRECTION_MAX", "how far an estimate is corrected by the counts"),
     ("COUNTER_MAX", "a check of invariants: no counter comes near it"),
 ];
 

@@ -150,17 +150,17 @@ mod tests {
     /// The longest wait of any test, far beyond what the steps need.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Repeats `look` until it finds something.
-    async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-        let looking = async {
+    /// Repeats `check` until it finds something.
+    async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+        let checking = async {
             loop {
-                if let Some(found) = look().await {
+                if let Some(found) = check().await {
                     return found;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(DEADLINE, looking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+        tokio::time::timeout(DEADLINE, checking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
     }
 
     /// The configurations of two replicas.

@@ -67,9 +67,9 @@ pub(super) const OVERDUE: Signal = Signal::SIGALRM;
 /// How often the guard checks whether killed processes have ended. Often at first, to catch
 /// processes that fork over and over. Rarely later, as the rest is stuck in the kernel or belongs
 /// to another user.
-const LOOK_AT_FIRST: Duration = Duration::from_millis(1);
-const LOOK_LATER: Duration = Duration::from_millis(100);
-const LOOKS_AT_FIRST: u32 = 1000;
+const CHECK_EVERY_AT_FIRST: Duration = Duration::from_millis(1);
+const CHECK_EVERY_LATER: Duration = Duration::from_millis(100);
+const CHECKS_AT_FIRST: u32 = 1000;
 
 /// Guards a command until it ends or must be killed. Returns the command's status.
 pub(crate) fn run(feed: i32, question: i32, command: &[OsString]) -> Result<CliStatus, (CommandFailure, CliStatus)> {
@@ -248,10 +248,10 @@ impl Guard {
 
     /// Kills all descendants of the command and waits until they have ended.
     fn kill_all(&self) -> io::Result<()> {
-        let mut looks = 0;
+        let mut checks = 0;
         while !kill_once(&BTreeSet::new())? {
-            looks = LOOKS_AT_FIRST.min(looks + 1);
-            std::thread::sleep(if looks < LOOKS_AT_FIRST { LOOK_AT_FIRST } else { LOOK_LATER });
+            checks = CHECKS_AT_FIRST.min(checks + 1);
+            std::thread::sleep(if checks < CHECKS_AT_FIRST { CHECK_EVERY_AT_FIRST } else { CHECK_EVERY_LATER });
         }
         Ok(())
     }

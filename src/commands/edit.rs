@@ -38,8 +38,8 @@ use crate::{
     output::{Text, visible},
 };
 
-/// How often to look for a save. A file that has not changed between two looks is a whole save.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often to check for a save. A file that has not changed between two checks is a whole save.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// `edit PATH [-- COMMAND…]`
 #[derive(Debug, Args)]
@@ -164,32 +164,32 @@ struct WorkingCopy<'a> {
     /// Values sent since then that may have taken effect.
     sent: Vec<Value>,
     /// The state of the file at the last attempt to write it.
-    seen: Option<NodeLook>,
+    seen: Option<FileVersion>,
 }
 
 /// Differs after each save: modification time in seconds and nanoseconds, length, inode.
-type NodeLook = (i64, i64, u64, u64);
+type FileVersion = (i64, i64, u64, u64);
 
 impl WorkingCopy<'_> {
     /// Writes each save as soon as it is seen. Errors are not shown during the edit; `finish`
     /// reports what could not be written.
     async fn follow(&mut self) -> Infallible {
-        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut checks = tokio::time::interval(CHECK_EVERY);
         let mut last = None;
         loop {
-            looks.tick().await;
+            checks.tick().await;
             // Some editors remove the file before they rename the next one into its place.
-            let look =
+            let version =
                 fs::metadata(&self.file).ok().map(|file| (file.mtime(), file.mtime_nsec(), file.len(), file.ino()));
-            if look.is_some() && look == last && look != self.seen {
+            if version.is_some() && version == last && version != self.seen {
                 let is_late =
                     |failure: &CommandFailure| matches!(failure.status, CliStatus::Unavailable | CliStatus::Unknown);
                 // A refused value is not tried again before the file changes.
                 if !self.save().await.is_err_and(|failure| is_late(&failure)) {
-                    self.seen = look;
+                    self.seen = version;
                 }
             }
-            last = look;
+            last = version;
         }
     }
 

@@ -133,13 +133,13 @@ struct LeaseAnswer {
 }
 
 impl LeaseAnswer {
-    fn new(info: LeaseInfo, with_keys: bool) -> Self {
+    fn new(info: LeaseInfo, with_nodes: bool) -> Self {
         Self {
             id: hex(info.id),
             name: info.name,
             ttl_ms: duration::millis(info.ttl),
             remaining_ms: duration::millis(info.remaining),
-            keys: with_keys.then_some(info.keys),
+            keys: with_nodes.then_some(info.nodes),
             ttl: info.ttl,
             remaining: info.remaining,
         }
@@ -245,7 +245,7 @@ impl LeaseCommand {
             Self::Timetolive(TimeToLiveArgs { lease, keys }) => {
                 let lease = lease.required()?;
                 let info = client.lease(lease.clone());
-                let info = if keys { info.with_keys().await } else { info.await };
+                let info = if keys { info.with_nodes().await } else { info.await };
                 let info = info.map_err(|error| inspect_failure(&error))?;
                 boxed(
                     info.map(|info| LeaseAnswer::new(info, keys)).ok_or_else(|| CommandFailure::lease_not_found(lease)),
@@ -317,9 +317,9 @@ mod tests {
         assert_eq!(text(&granted), "lease 694d81417acd4754 granted with TTL(60s)\n");
         let renewed = KeepAliveAnswer::new(id, ttl, remaining);
         assert_eq!(text(&renewed), "lease 694d81417acd4754 keepalived with TTL(60)\n");
-        let keys = ["/a", "/b"].map(|key| NodePath::parse(key).expect("a valid path")).to_vec();
+        let nodes = ["/a", "/b"].map(|node| NodePath::parse(node).expect("a valid path")).to_vec();
         let (name, incarnation) = (Some(LeaseName::parse("server1Lease").expect("a name")), Default::default());
-        let info = LeaseInfo { id, name: name.clone(), incarnation, ttl, remaining, keys };
+        let info = LeaseInfo { id, name: name.clone(), incarnation, ttl, remaining, nodes };
         let line = "lease 694d81417acd4754 granted with TTL(60s), remaining(58s)";
         assert_eq!(text(&LeaseAnswer::new(info.clone(), false)), format!("{line}\n"));
         assert_eq!(text(&LeaseAnswer::new(info, true)), format!("{line}, attached keys([/a /b])\n"));
@@ -335,7 +335,7 @@ mod tests {
     fn a_term_below_a_second_is_not_cut_to_nothing() {
         let (id, ttl) = (LeaseId(1), Duration::from_millis(1_500));
         let (remaining, incarnation) = (Duration::from_millis(900), Default::default());
-        let info = LeaseInfo { id, name: None, incarnation, ttl, remaining, keys: Vec::new() };
+        let info = LeaseInfo { id, name: None, incarnation, ttl, remaining, nodes: Vec::new() };
         let line = "lease 0000000000000001 granted with TTL(1500ms), remaining(900ms)\n";
         assert_eq!(text(&LeaseAnswer::new(info, false)), line);
         let renewed = KeepAliveAnswer::new(id, ttl, ttl);

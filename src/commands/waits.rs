@@ -88,17 +88,17 @@ pub(crate) async fn write<T>(
     let client = context.client().await?;
     let Some(path) = paths.first() else { return write.await.map_err(|error| write_failure(&error)) };
     let mut write = pin!(write.into_future());
-    let mut looks = interval_at(Instant::now() + SILENCE, SILENCE);
+    let mut checks = interval_at(Instant::now() + SILENCE, SILENCE);
     let mut last: Option<(Blockers, Instant)> = None;
     let written = loop {
-        let look = async {
-            looks.tick().await;
+        let check = async {
+            checks.tick().await;
             blockers(client, paths).await
         };
         tokio::select! {
             biased;
             written = &mut write => break written,
-            found = look => {
+            found = check => {
                 if let (Some(found), None) = (&found, &last) {
                     Output::notice(&format!("{}: {found}", visible(path.as_str())));
                 }
@@ -172,17 +172,17 @@ pub(crate) async fn lock<T>(
     let client = context.client().await?;
     let owners = || async { Owners::of(client.session(), client.locks(path).await.ok()?) };
     let mut request = pin!(request.into_future());
-    let mut looks = interval_at(Instant::now() + SILENCE, SILENCE);
+    let mut checks = interval_at(Instant::now() + SILENCE, SILENCE);
     let mut is_told = false;
     let locked = loop {
-        let look = async {
-            looks.tick().await;
+        let check = async {
+            checks.tick().await;
             owners().await
         };
         tokio::select! {
             biased;
             locked = &mut request => break locked,
-            found = look, if !is_told => {
+            found = check, if !is_told => {
                 if let Some(found) = found {
                     Output::notice(&format!("{}: waiting for the lock; {found}", visible(path.as_str())));
                     is_told = true;

@@ -31,13 +31,13 @@ pub use self::{
 pub const SOON: Duration = Duration::from_secs(90);
 
 /// The time between two checks of a condition.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The most that one check adds to the time waited.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+const CHECK_MAX: Duration = Duration::from_secs(5);
 
 /// The result of one check: the value, or a text about the present state.
-pub trait Look {
+pub trait CheckResult {
     /// The value.
     type Found;
 
@@ -45,7 +45,7 @@ pub trait Look {
     fn found(self) -> Result<Self::Found, String>;
 }
 
-impl<T> Look for Option<T> {
+impl<T> CheckResult for Option<T> {
     type Found = T;
 
     fn found(self) -> Result<T, String> {
@@ -53,7 +53,7 @@ impl<T> Look for Option<T> {
     }
 }
 
-impl<T> Look for Result<T, String> {
+impl<T> CheckResult for Result<T, String> {
     type Found = T;
 
     fn found(self) -> Self {
@@ -61,8 +61,8 @@ impl<T> Look for Result<T, String> {
     }
 }
 
-/// The time waited. A check that took longer than [`LOOK_MAX`], perhaps because the machine
-/// stalled, counts as [`LOOK_MAX`].
+/// The time waited. A check that took longer than [`CHECK_MAX`], perhaps because the machine
+/// stalled, counts as [`CHECK_MAX`].
 struct Patience {
     waited: Duration,
     last: Instant,
@@ -76,7 +76,7 @@ impl Default for Patience {
 
 impl Patience {
     fn is_over(&mut self) -> bool {
-        self.waited += self.last.elapsed().min(LOOK_MAX);
+        self.waited += self.last.elapsed().min(CHECK_MAX);
         self.last = Instant::now();
         self.waited > SOON
     }
@@ -87,25 +87,25 @@ impl Patience {
 /// # Panics
 ///
 /// After [`SOON`]. The message has the condition and the last state.
-pub fn eventually<L: Look>(what: &str, mut look: impl FnMut() -> L) -> L::Found {
+pub fn eventually<C: CheckResult>(what: &str, mut check: impl FnMut() -> C) -> C::Found {
     let mut patience = Patience::default();
     loop {
-        match look().found() {
+        match check().found() {
             Ok(found) => return found,
             Err(instead) if patience.is_over() => panic!("waited {SOON:?} until {what}: {instead}"),
-            Err(_) => std::thread::sleep(LOOK_EVERY),
+            Err(_) => std::thread::sleep(CHECK_EVERY),
         }
     }
 }
 
 /// [`eventually`] for an asynchronous check, such as a request of a client in this process.
-pub async fn soon<L: Look, F: Future<Output = L>>(what: &str, mut look: impl FnMut() -> F) -> L::Found {
+pub async fn soon<C: CheckResult, F: Future<Output = C>>(what: &str, mut check: impl FnMut() -> F) -> C::Found {
     let mut patience = Patience::default();
     loop {
-        match look().await.found() {
+        match check().await.found() {
             Ok(found) => return found,
             Err(instead) if patience.is_over() => panic!("waited {SOON:?} until {what}: {instead}"),
-            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            Err(_) => tokio::time::sleep(CHECK_EVERY).await,
         }
     }
 }

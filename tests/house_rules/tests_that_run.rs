@@ -25,7 +25,7 @@ pub(crate) fn tests_that_run(root: &Path) -> BTreeSet<String> {
     let mut tests = BTreeSet::new();
     for source in tested_targets(root) {
         let folder = source.parent().expect("a file is in a folder").to_owned();
-        look(root, &source, &folder, &mut tests);
+        visit(root, &source, &folder, &mut tests);
     }
     tests
 }
@@ -44,7 +44,7 @@ fn tested_targets(root: &Path) -> Vec<PathBuf> {
 }
 
 /// Adds the tests of a file and of the modules that it declares, which are in `folder`.
-fn look(root: &Path, file: &Path, folder: &Path, tests: &mut BTreeSet<String>) {
+fn visit(root: &Path, file: &Path, folder: &Path, tests: &mut BTreeSet<String>) {
     let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let name = file.strip_prefix(root).unwrap_or(file).to_string_lossy().into_owned();
     let macros = macros_of_tests(&text);
@@ -78,7 +78,7 @@ fn look(root: &Path, file: &Path, folder: &Path, tests: &mut BTreeSet<String>) {
                 skipped_to = Some(format!("{indent}}}"));
             } else if code.ends_with(';') && is_met {
                 let (file, folder) = find(module, &attributes, file, folder);
-                look(root, &file, &folder, tests);
+                visit(root, &file, &folder, tests);
             }
         } else if let Some(function) = declared(code, "fn ").filter(|_| is_test && is_met && !is_ignored) {
             tests.insert(format!("{name}::{function}"));

@@ -83,10 +83,10 @@ async fn keep(task: Task) {
 }
 
 async fn until_lost(registration: &Registration, lock: &LockGuard, notes: &Notes) {
-    let mut looks = interval(PACE);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut checks = interval(PACE);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        looks.tick().await;
+        checks.tick().await;
         let at = boottime_ns();
         let left = [registration.remaining(), lock.remaining()].map(|left| left.as_nanos() as u64);
         notes.note(&Note::Left { at, registration: left[0], lock: left[1] });

@@ -74,7 +74,7 @@ impl Seen {
     }
 
     /// Checks that the remaining time is neither too short nor too long.
-    fn look(&mut self, cli: &Cli, changes: &Changes) -> Duration {
+    fn check(&mut self, cli: &Cli, changes: &Changes) -> Duration {
         let (remaining, at_least, (asked, answered)) = self.remaining(cli);
         assert!(remaining >= at_least, "{remaining:?} remain: expected at least {at_least:?} of {self:?}");
         // Without a leader, cluster time stood still. A new leader counts from the log's last time.
@@ -108,11 +108,11 @@ async fn remaining_lease_time_survives_ten_leaders_and_crash_of_all() {
     let began = boottime_ns();
     let hows = [How::Killed, How::Killed, How::Stopped].into_iter().cycle().take(10).chain([How::AllKilled]);
     for (number, how) in (1..).zip(hows) {
-        abandoned.look(&cli, &changes);
+        abandoned.check(&cli, &changes);
         renewed.renew(&cli);
-        renewed.look(&cli, &changes);
+        renewed.check(&cli, &changes);
         let outage = changes.change(how).await;
-        let remain = [abandoned.look(&cli, &changes), renewed.look(&cli, &changes)];
+        let remain = [abandoned.check(&cli, &changes), renewed.check(&cli, &changes)];
         if matches!(number, 1 | 2 | 3 | 10 | 11) {
             let (count, out) = changes.out(began, boottime_ns());
             let lived = Duration::from_nanos(boottime_ns() - abandoned.asked);

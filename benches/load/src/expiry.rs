@@ -54,7 +54,7 @@ const WRITERS: usize = 4;
 pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(120);
 
 /// How often to check whether leases or nodes remain.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// The number of nodes that are checked. They are spread over all.
 const SAMPLES: u64 = 500;
@@ -135,7 +135,7 @@ impl Bench<'_> {
         let (told, (before, gone)) = tokio::try_join!(watcher, timing)?;
         let meanwhile = writers.end().await?;
         while !client.admin().leases().await?.is_empty() {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
         let none = end.elapsed();
         close(vec![client]).await;
@@ -151,7 +151,7 @@ impl Bench<'_> {
         for number in samples(leases) {
             let path = self.node("many", number);
             while line.exists(&path).await? {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(CHECK_EVERY).await;
             }
         }
         line.close().await
@@ -162,7 +162,7 @@ impl Bench<'_> {
         for number in samples(leases) {
             let is_there = || client.lease(LeaseId(FIRST + number));
             while is_there().await?.is_some() {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(CHECK_EVERY).await;
             }
         }
         Ok(())

@@ -17,13 +17,13 @@ use crate::{
 };
 
 /// How often the memory is sampled.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 
 /// The memory is stable when this many samples in a row differ by less than a hundredth.
-const LOOKS: usize = 4;
+const SAMPLES: usize = 4;
 
 /// After this many samples the memory counts as stable.
-const LOOKS_MAX: usize = 40;
+const SAMPLES_MAX: usize = 40;
 
 /// Reads in flight while nodes are read without leases.
 const READS_AT_ONCE: usize = 64;
@@ -100,16 +100,16 @@ impl Bench<'_> {
     }
 
     async fn at_rest(&self, process: u32) -> Result<u64, LoadError> {
-        let mut looks: Vec<u64> = Vec::new();
+        let mut samples: Vec<u64> = Vec::new();
         loop {
-            looks.push(resident_bytes(process)?);
-            let last = &looks[looks.len().saturating_sub(LOOKS)..];
+            samples.push(resident_bytes(process)?);
+            let last = &samples[samples.len().saturating_sub(SAMPLES)..];
             let (least, most) = (last.iter().min().copied().unwrap_or(0), last.iter().max().copied().unwrap_or(0));
-            if (last.len() == LOOKS && most - least < most / 100) || looks.len() == LOOKS_MAX {
+            if (last.len() == SAMPLES && most - least < most / 100) || samples.len() == SAMPLES_MAX {
                 return Ok(most);
             }
             self.say(format_args!("the server has {} MiB in memory", most >> 20));
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(SAMPLE_EVERY).await;
         }
     }
 }

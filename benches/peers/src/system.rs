@@ -25,7 +25,7 @@ use crate::{
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often servers are asked for the leader.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// The length of all values.
 pub(crate) const VALUE_BYTES: usize = 256;
@@ -153,7 +153,7 @@ impl Cluster {
                     Err(error) => last = Some(error),
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
         bail!("no server led within {START_TIMEOUT:?}: {last:?}")
     }

@@ -9,9 +9,10 @@ use crate::clock;
 
 /// The timer reads the clock at least this often. Its sleep does not count the time for which the
 /// machine is suspended, so deadlines may be long past afterwards.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CLOCK_READ_EVERY: Duration = Duration::from_secs(1);
 
-/// The shortest time between two housekeepings of the cache. The longest is about [`LOOK_EVERY`].
+/// The shortest time between two housekeepings of the cache. The longest is about
+/// [`CLOCK_READ_EVERY`].
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(250);
 
 /// How many dropped objects or evictions the driver handles before it unlocks the core: some
@@ -44,7 +45,7 @@ impl Driver {
     fn set_timer(&self) -> Duration {
         let mut core = self.core.lock();
         let now = clock::now();
-        let latest = now.after(LOOK_EVERY);
+        let latest = now.after(CLOCK_READ_EVERY);
         core.timer_at = core.holder.next_deadline().map_or(latest, |deadline| deadline.min(latest));
         core.timer_at.since(now).max(SLEEP_MIN)
     }

@@ -77,16 +77,16 @@ impl Driver {
     }
 
     /// Returns a token that is cancelled when the node's lease ends, and a number for
-    /// [`Driver::forget_owner_lease`].
-    pub(crate) fn watch_owner_lease(&self, path: &NodePath) -> (u64, CancellationToken) {
+    /// [`Driver::forget_registration_lease`].
+    pub(crate) fn watch_registration_lease(&self, path: &NodePath) -> (u64, CancellationToken) {
         let mut core = self.core.lock();
         let (number, over) = (core.next_id(), CancellationToken::new());
-        core.owner_leases.insert(number, (path.clone(), over.clone()));
+        core.registration_leases.insert(number, (path.clone(), over.clone()));
         (number, over)
     }
 
-    pub(crate) fn forget_owner_lease(&self, number: u64) {
-        self.core.lock().owner_leases.remove(&number);
+    pub(crate) fn forget_registration_lease(&self, number: u64) {
+        self.core.lock().registration_leases.remove(&number);
     }
 }
 
@@ -98,8 +98,8 @@ impl DriverCore {
     }
 
     /// Notifies the handles of the nodes whose lease has ended.
-    pub(super) fn lose_owner_leases(&mut self, is_over: impl Fn(&NodePath) -> bool) {
-        for (_, (_, over)) in self.owner_leases.extract_if(|_, (path, _)| is_over(path)) {
+    pub(super) fn lose_registration_leases(&mut self, is_over: impl Fn(&NodePath) -> bool) {
+        for (_, (_, over)) in self.registration_leases.extract_if(|_, (path, _)| is_over(path)) {
             over.cancel();
         }
     }

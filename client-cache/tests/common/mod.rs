@@ -239,8 +239,8 @@ impl Server {
     }
 
     /// Reads the replicated state.
-    pub fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.shared.rules.lock().state)
+    pub fn with_state<T>(&self, visit: impl FnOnce(&State) -> T) -> T {
+        visit(&self.shared.rules.lock().state)
     }
 
     /// The number of requests of this kind so far, such as `"Read"`.

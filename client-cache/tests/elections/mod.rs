@@ -32,10 +32,10 @@ async fn until_in_line(client: &Client, count: usize) {
 }
 
 async fn until_so_many(client: &Client, at: &str, count: usize) {
-    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    let mut checks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while client.locks(at).await.unwrap().len() != count {
-            looks.tick().await;
+            checks.tick().await;
         }
     })
     .await;

@@ -199,10 +199,10 @@ async fn lost_permit_or_leadership_blocks_nobody_under_live_lease() {
     drop(within(other.semaphore("/s", 1).acquire()).await.unwrap());
     let leader = within(client.campaign("/e", "me")).await.unwrap();
     drop(stood_still(&proxy, leader, Leadership::on_lost).await);
-    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    let mut checks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while other.leader("/e").await.unwrap().is_some() {
-            looks.tick().await;
+            checks.tick().await;
         }
     })
     .await;

@@ -41,10 +41,10 @@ async fn counts(client: &Client) -> (usize, usize) {
 }
 
 async fn until_counts(client: &Client, expected: (usize, usize)) {
-    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    let mut checks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while counts(client).await != expected {
-            looks.tick().await;
+            checks.tick().await;
         }
     })
     .await;

@@ -10,10 +10,10 @@ use super::{TERM, exclusive, shared};
 use crate::common::{SHORT_TERM, Server, path, until, within};
 
 async fn until_async(mut holds: impl AsyncFnMut() -> bool) {
-    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    let mut checks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while !holds().await {
-            looks.tick().await;
+            checks.tick().await;
         }
     })
     .await;

@@ -182,9 +182,9 @@ async fn key_stays_attached_to_last_lease_across_leader_change() {
     client.put(&taken, "2").lease(one).await.unwrap();
     server.stop().await;
     server.lead();
-    let keys = |info: Option<LeaseInfo>| info.unwrap().keys;
-    assert_eq!(keys(client.lease(one).with_keys().await.unwrap()), slice::from_ref(&taken));
-    assert_eq!(keys(client.lease(other).with_keys().await.unwrap()), slice::from_ref(&moved));
+    let nodes = |info: Option<LeaseInfo>| info.unwrap().nodes;
+    assert_eq!(nodes(client.lease(one).with_nodes().await.unwrap()), slice::from_ref(&taken));
+    assert_eq!(nodes(client.lease(other).with_nodes().await.unwrap()), slice::from_ref(&moved));
     client.revoke_lease(one).await.unwrap();
     assert_eq!(client.get(&taken).await.unwrap(), None);
     assert!(client.get(&moved).await.unwrap().is_some() && client.get(&freed).await.unwrap().is_some());

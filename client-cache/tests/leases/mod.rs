@@ -24,10 +24,10 @@ const SLACK: Duration = Duration::from_secs(5);
 /// Attaches a node to the lease.
 /// Polls until `is_so` is true. Returns when the last request began.
 async fn asked_until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) -> Instant {
-    let mut looks = tokio::time::interval(Duration::from_millis(2));
+    let mut checks = tokio::time::interval(Duration::from_millis(2));
     within(async {
         loop {
-            looks.tick().await;
+            checks.tick().await;
             let asked = Instant::now();
             if is_so().await {
                 return asked;

@@ -56,9 +56,9 @@ async fn name_stands_for_its_lease_in_every_call() {
         let data = other.get(node).await.unwrap().expect("it was put");
         assert_eq!(data.stat.owner, Some(NodeOwner::Lease(id)), "{node}");
     }
-    let whole = other.lease(NAME).with_keys().await.unwrap().unwrap();
-    assert_eq!(whole.keys, ["/a", "/b", "/c"].map(path));
-    assert_eq!(other.lease(id).with_keys().await.unwrap().map(|lease| lease.keys), Some(whole.keys));
+    let whole = other.lease(NAME).with_nodes().await.unwrap().unwrap();
+    assert_eq!(whole.nodes, ["/a", "/b", "/c"].map(path));
+    assert_eq!(other.lease(id).with_nodes().await.unwrap().map(|lease| lease.nodes), Some(whole.nodes));
     let listed = other.admin().leases().await.unwrap();
     assert_eq!(listed.iter().map(|lease| (lease.id, lease.name.clone())).collect::<Vec<_>>(), [(id, Some(name()))]);
 
@@ -81,7 +81,7 @@ async fn name_is_free_once_its_lease_has_expired() {
     client.put("/a", "1").lease(NAME).await.unwrap();
     gone(&client, &path("/a")).await;
     client.grant_lease(MINUTE).name(NAME).await.unwrap();
-    assert_eq!(client.lease(NAME).with_keys().await.unwrap().unwrap().keys, [], "the new lease has no nodes");
+    assert_eq!(client.lease(NAME).with_nodes().await.unwrap().unwrap().nodes, [], "the new lease has no nodes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,10 +19,10 @@ const TERM: Duration = Duration::from_secs(10);
 
 /// Waits until a node has this many children.
 pub async fn until_children(client: &Client, at: &str, count: usize) {
-    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    let mut checks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while client.children(at).await.unwrap().map_or(0, |children| children.names.len()) != count {
-            looks.tick().await;
+            checks.tick().await;
         }
     })
     .await;

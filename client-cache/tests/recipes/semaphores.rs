@@ -198,9 +198,9 @@ struct Seen {
 
 impl Seen {
     /// Samples a permit this often. If the client is cut off meanwhile, until the permit has ended.
-    async fn use_up(&self, permit: &Permit, looks: usize, is_cut: &AtomicBool) {
+    async fn use_up(&self, permit: &Permit, samples: usize, is_cut: &AtomicBool) {
         let mut every = tokio::time::interval(Duration::from_millis(1));
-        let (mut span, mut left) = (None, looks);
+        let (mut span, mut left) = (None, samples);
         while left > 0 || is_cut.load(SeqCst) {
             let now = Instant::now();
             if permit.remaining().is_zero() {

@@ -158,7 +158,7 @@ impl Caller {
             "Admin::services" => drop(client.admin().services(&path).await),
             "Client::lease" => {
                 let lease = client.lease(self.draw.lease_ref());
-                drop(if self.draw.rng_bool() { lease.with_keys().await } else { lease.await });
+                drop(if self.draw.rng_bool() { lease.with_nodes().await } else { lease.await });
             }
             "Admin::leases" => drop(client.admin().leases().await),
             "Client::connection_state" => drop(client.connection_state()),

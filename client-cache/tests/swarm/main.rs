@@ -376,7 +376,7 @@ async fn agree(server: &Server, callers: &mut [Caller]) {
     }
     let sessions: BTreeSet<_> = callers.iter().filter_map(|caller| caller.client.session()).collect();
     eventually("what was dropped is released", async || {
-        server.look(|state| {
+        server.with_state(|state| {
             let mut holds = state.locks().filter(|(_, _, hold)| sessions.contains(&hold.session));
             holds.next().map(|(id, path, hold)| format!("{id:?} of {path}: {hold:?}"))
         })
@@ -394,13 +394,14 @@ async fn agree(server: &Server, callers: &mut [Caller]) {
 
 /// Something that a client counts as its own and the server does not have.
 fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
-    let is_held = |path: &_, id: LockId| server.look(|state| !matches!(state.lock_status(path, id), LockStatus::Ended));
+    let is_held =
+        |path: &_, id: LockId| server.with_state(|state| !matches!(state.lock_status(path, id), LockStatus::Ended));
     let holds = caller.held.holds.iter().filter(|hold| !hold.on_lost().is_cancelled());
     let mut holds = holds.filter(|hold| !is_held(hold.path(), hold.id()));
     let registered = caller.held.registrations.iter().filter(|registration| !registration.on_lost().is_cancelled());
     // Other callers may delete the node on purpose, but nobody else ends its lease.
     let mut registered = registered.filter(|registration| {
-        server.look(|state| {
+        server.with_state(|state| {
             let volume = state.volume_of(registration.path()).0;
             let key = |session| LeaseKey::Volume(session, volume.clone());
             caller.client.session().is_none_or(|session| state.lease(&key(session)).is_none())
@@ -409,7 +410,7 @@ fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
     let leases = caller.held.key_leases.iter().filter(|lease| !lease.on_lost().is_cancelled());
     let mut leases = leases.filter(|lease| {
         let key = LeaseKey::Key(lease.id());
-        server.look(|state| state.lease(&key).is_none())
+        server.with_state(|state| state.lease(&key).is_none())
     });
     holds
         .next()
@@ -423,12 +424,12 @@ fn held_by_client_only(server: &Server, caller: &Caller) -> Option<String> {
 async fn same_content(server: &Server, caller: &Caller, path: &leasehold_client_cache::NodePath, kind: ObjectKind) {
     let object = Object { path: path.clone(), kind };
     eventually("a client reads what the server has", async || {
-        let before = server.look(|state| state.content(&object));
+        let before = server.with_state(|state| state.content(&object));
         let found = match caller.client.read(path).kind(kind).await {
             Ok(read) => (*read.content).clone(),
             Err(error) => return Some(format!("{path}: {error}")),
         };
-        let after = server.look(|state| state.content(&object));
+        let after = server.with_state(|state| state.content(&object));
         (found != before || before != after).then(|| format!("{path}: read {found:?}, the server has {after:?}"))
     })
     .await;

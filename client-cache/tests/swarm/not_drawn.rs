@@ -23,7 +23,7 @@ pub const NOT_DRAWN: &[&str] = &[
     "GrantLeaseBuilder::id",
     "GrantLeaseBuilder::name",
     "GrantLeaseBuilder::timeout",
-    "LeaseInfoBuilder::with_keys",
+    "LeaseInfoBuilder::with_nodes",
     "LockBuilder::lock_delay",
     "LockBuilder::mode",
     "LockBuilder::shared",

@@ -282,10 +282,10 @@ async fn write_lease_refuses_attached_node_and_oversized_value() {
         matches!(error, WriteLeaseError::Write(WriteError::Refused(Refusal::Write(WriteRefusal::Attached { .. }))))
     };
     assert!(is_leased(&error), "{error:?}");
-    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    let mut checks = tokio::time::interval(Duration::from_millis(1));
     within(async {
         while !two.locks("/a").await.unwrap().is_empty() {
-            looks.tick().await;
+            checks.tick().await;
         }
     })
     .await;

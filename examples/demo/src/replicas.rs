@@ -18,7 +18,7 @@ use crate::{error::ReplicasError, launch::Launch, replica};
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often replicas are asked for the leader.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const CHECK_EVERY: Duration = Duration::from_millis(25);
 
 /// Time limit of one replica's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -93,7 +93,7 @@ impl Replicas {
                     return Ok(leader);
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
         Err(ReplicasError::NoLeader { within: START_TIMEOUT, logs: self.log_tails() })
     }
@@ -121,7 +121,7 @@ impl Replicas {
             if self.ask(id).await.is_some_and(|info| info.leader.is_some()) {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
         Err(ReplicasError::NotRejoined { id, within: START_TIMEOUT, logs: self.log_tails() })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{lease_policy::ObjectTerm, message::VolumeStats, time::DriftAllowance, volume::VolumeSettings};
 
-use super::{CopyTerm, CycleRates, LeaseCycle, Prediction, mixture::mixture, ratio};
+use super::{CopyTerm, CycleRates, LeaseCycle, Prediction, mixture::fit_read_rates, ratio};
 
 /// The fewest validations that tell the number of copies. With fewer, the mean number of leases
 /// tells it: then most leases last until they are recalled.
@@ -18,8 +18,8 @@ const VALIDATIONS_MIN: u64 = 100;
 const HALVINGS: usize = 60;
 
 /// Far fewer and far more copies than there can be.
-const COPIES_FEWEST: f64 = 1e-3;
-const COPIES_MOST: f64 = 1e12;
+const COPIES_MIN: f64 = 1e-3;
+const COPIES_MAX: f64 = 1e12;
 
 /// The fewest gaps that tell how popular the copies are. With fewer, all copies count as equally
 /// popular.
@@ -27,7 +27,7 @@ const GAPS_MIN: u64 = 100;
 
 /// The most by which the counted validations and fetches correct the groups of a mixture. A greater
 /// difference is of first reads.
-const TIMES_MOST: f64 = 2.0;
+const CORRECTION_MAX: f64 = 2.0;
 
 /// The copies of a volume, and how they are read and written. Rates are per second.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +69,7 @@ impl Estimate {
         let is_even = counts.read_gaps.count() < GAPS_MIN;
         let groups = match is_even {
             true => vec![counted.solve(term)],
-            false => counted.solve_uneven(&mixture(&counts.read_gaps), term, seconds),
+            false => counted.solve_uneven(&fit_read_rates(&counts.read_gaps), term, seconds),
         };
         let now = sum(&groups, term);
         let asking = per_second(counts.reads_leased) + per_second(counts.reads_unleased);
@@ -80,7 +80,7 @@ impl Estimate {
         let are_few = counted.validating.is_none() || counts.reads_validating < fetched;
         let asking_times = match is_even || are_few || by_formula <= 0.0 {
             true => 1.0,
-            false => (again / by_formula).clamp(1.0 / TIMES_MOST, TIMES_MOST),
+            false => (again / by_formula).clamp(1.0 / CORRECTION_MAX, CORRECTION_MAX),
         };
         let by_formula = asking_times * by_formula;
         Self {
@@ -168,10 +168,8 @@ impl CountedCopies {
     fn solve(&self, term: CopyTerm) -> CopyGroup {
         let rates = |copies: f64| self.cycle(copies, term).rates(term);
         let copies = match self.validating {
-            Some(counted) => root(COPIES_FEWEST, COPIES_MOST, |copies| copies * rates(copies).validations - counted),
-            None => {
-                root(self.leases.max(COPIES_FEWEST), COPIES_MOST, |copies| copies * rates(copies).held - self.leases)
-            }
+            Some(counted) => root(COPIES_MIN, COPIES_MAX, |copies| copies * rates(copies).validations - counted),
+            None => root(self.leases.max(COPIES_MIN), COPIES_MAX, |copies| copies * rates(copies).held - self.leases),
         };
         CopyGroup { copies, cycle: self.cycle(copies, term) }
     }
@@ -193,7 +191,7 @@ impl CountedCopies {
         // As if each copy always had a lease: the least rate.
         let least = ratio(by_writes, self.reads);
         let writes =
-            root(least, least * COPIES_MOST, |writes| ended(&self.groups(mixture, writes, term, seconds)) - by_writes);
+            root(least, least * COPIES_MAX, |writes| ended(&self.groups(mixture, writes, term, seconds)) - by_writes);
         self.groups(mixture, writes, term, seconds)
     }
 
@@ -232,7 +230,7 @@ impl CountedCopies {
         }
         // As if each copy always had a lease: the least rate.
         let least = by_writes / copies;
-        of(root(least, least * COPIES_MOST, |writes| copies * of(writes).rates(term).held * writes - by_writes))
+        of(root(least, least * COPIES_MAX, |writes| copies * of(writes).rates(term).held * writes - by_writes))
     }
 }
 

@@ -1,4 +1,5 @@
-//! How often copies are read: a mixture of rates that explains the measured gaps ([`mixture`]).
+//! How often copies are read: a mixture of rates that explains the measured gaps
+//! ([`fit_read_rates`]).
 //!
 //! If a client reads a copy at random times with some rate, the time from a grant to its next read
 //! is exponential with that rate. The gaps of many copies are a mixture of exponentials. Their
@@ -21,11 +22,11 @@ const STEP: f64 = std::f64::consts::SQRT_2;
 const ROUNDS: usize = 1000;
 
 /// Shares below this are left out.
-const SHARE_LEAST: f64 = 1e-6;
+const SHARE_MIN: f64 = 1e-6;
 
 /// The rates of reads per second, and the share of the gaps that each explains. Empty if there are
 /// no gaps.
-pub(super) fn mixture(gaps: &ReadGaps) -> Vec<(f64, f64)> {
+pub(super) fn fit_read_rates(gaps: &ReadGaps) -> Vec<(f64, f64)> {
     let total = gaps.classes.iter().map(|count| *count as f64).sum::<f64>();
     if total <= 0.0 {
         return Vec::new();
@@ -56,7 +57,7 @@ pub(super) fn mixture(gaps: &ReadGaps) -> Vec<(f64, f64)> {
         }
         shares = next;
     }
-    rates.into_iter().zip(shares).filter(|(_, share)| *share > SHARE_LEAST).collect()
+    rates.into_iter().zip(shares).filter(|(_, share)| *share > SHARE_MIN).collect()
 }
 
 #[cfg(test)]
@@ -77,13 +78,13 @@ mod tests {
     #[test]
     fn mixture_finds_the_rates_and_shares_of_its_parts() {
         for parts in [&[(1.0, 1.0)][..], &[(0.003, 0.7), (1.0, 0.3)], &[(0.001, 0.5), (0.05, 0.3), (8.0, 0.2)]] {
-            let found = mixture(&expected(parts));
+            let found = fit_read_rates(&expected(parts));
             for (rate, share) in parts {
                 let near = |found: &&(f64, f64)| found.0 > rate / 2.0 && found.0 < rate * 2.0;
                 let sum: f64 = found.iter().filter(near).map(|(_, share)| share).sum();
                 assert!((sum - share).abs() < 0.02, "{rate}: {sum} of {share} in {found:?}");
             }
         }
-        assert_eq!(mixture(&ReadGaps::default()), []);
+        assert_eq!(fit_read_rates(&ReadGaps::default()), []);
     }
 }

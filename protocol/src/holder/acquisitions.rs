@@ -90,15 +90,15 @@ impl Holder {
     pub(super) fn send_acquire(&mut self, top: &NodePath, now: Instant) {
         let Some(acquisition) = self.acquisitions.get(top) else { return };
         let is_sent = acquisition.is_sent;
-        let may_be_bound = self.writes.may_attach_in(top);
+        let may_have_dependents = self.writes.may_attach_in(top);
         let volume = self.volumes.learn(top);
         if !is_sent && volume.live(now).is_some() {
             return self.stop_acquiring(top);
         }
-        let is_bound = (volume.is_bound() || may_be_bound) && volume.lease.is_some();
+        let must_keep_lease = (volume.has_dependents() || may_have_dependents) && volume.lease.is_some();
         // The lease may still exist on the server, and may have nodes or locks, perhaps from a
         // write in flight. The client must not lose these, so it asks for a renewal first.
-        if is_bound && !is_sent {
+        if must_keep_lease && !is_sent {
             volume.is_used = true;
             self.heartbeat(RenewalReason::All, now);
             return self.wants_again(Purpose::Acquire(top.clone()), now);
@@ -106,7 +106,7 @@ impl Holder {
         // An earlier sending may have taken effect. So the client repeats the request, even if
         // another answer has brought a lease since. A lease with nodes or locks does not end,
         // because the server grants it again. But the client uses no copy under it meanwhile.
-        if !is_bound {
+        if !must_keep_lease {
             volume.end_lease();
         }
         let ended = volume.ended;
@@ -295,17 +295,17 @@ impl Holder {
     /// recalls the copies under a replaced lease (S2). A lease with nodes or locks does not end:
     /// the client serves nothing under it, and asks again. Returns whether there is such a lease.
     fn end_replaceable(&mut self, replaceable: Vec<NodePath>) -> bool {
-        let mut are_bound = false;
+        let mut have_dependents = false;
         for replaceable in replaceable {
             let Some(volume) = self.volumes.get_mut(&replaceable) else { continue };
-            if volume.is_bound() || self.writes.may_attach_in(&replaceable) {
-                are_bound |= volume.lease.is_some();
+            if volume.has_dependents() || self.writes.may_attach_in(&replaceable) {
+                have_dependents |= volume.lease.is_some();
             } else {
                 volume.end_lease();
                 self.holder_reports.remove(&replaceable);
             }
         }
-        are_bound
+        have_dependents
     }
 
     fn go_without_lease(&mut self, (objects, writes): (BTreeSet<Object>, BTreeSet<WriteId>)) {
@@ -337,8 +337,8 @@ impl Holder {
             // No volume is removed while a lease on it has nodes or locks. So the statement is
             // older than the volume, or the lease has ended and the answer to its next renewal says
             // so. A write in flight may add a node or a lock.
-            let is_bound = self.volumes.get(&believed).is_some_and(KnownVolume::is_bound);
-            if is_bound || self.writes.may_attach_in(&believed) {
+            let has_dependents = self.volumes.get(&believed).is_some_and(KnownVolume::has_dependents);
+            if has_dependents || self.writes.may_attach_in(&believed) {
                 return;
             }
             self.forget_volume(&believed);

@@ -97,7 +97,7 @@ impl Holder {
     fn consent_due(&self, now: Instant) -> Option<Instant> {
         // A lease with nodes or locks whose time has passed here may still exist at the servers,
         // and a promise may be on its way.
-        let is_late = |volume: &KnownVolume| volume.is_bound() && volume.live(now).is_none();
+        let is_late = |volume: &KnownVolume| volume.has_dependents() && volume.live(now).is_none();
         if self.volumes.iter().any(|(_, volume)| is_late(volume)) {
             return None;
         }

@@ -43,7 +43,7 @@ pub enum HolderEffect {
     /// Use the cache's copy of the object again, with this validity. If the cache no longer has the
     /// copy, it sends [`HolderInput::Evicted`](super::HolderInput::Evicted) with the stamp in
     /// `validity`.
-    Revalidate {
+    CopyValidated {
         /// The object of the copy.
         object: Object,
         /// The new validity.

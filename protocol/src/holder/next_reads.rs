@@ -126,7 +126,7 @@ impl Holder {
         self.next_reads.end(&object);
         let ReadAnswer { content, grant, applied, .. } = answer;
         let arrived = |grant| ArrivedGrant { grant, epoch, applied, sent };
-        let copy = grant.as_ref().and_then(|grant| self.judge(&object, arrived(grant), now));
+        let copy = grant.as_ref().and_then(|grant| self.accept_grant(&object, arrived(grant), now));
         let until = |copy: &CachedCopy| self.valid_until(&copy.validity, now);
         let present = self.copies.get(&object).and_then(until);
         // A read of the application may have got a lease that lasts for longer.

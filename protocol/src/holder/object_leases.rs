@@ -1,7 +1,7 @@
 //! Object leases: decides which copies to install, to refuse and to drop.
 //!
-//! `judge` implements S4. It accepts a grant only from the leader that the session has registered
-//! with, and only under the present volume lease. It refuses a grant that was overtaken
+//! `accept_grant` implements S4. It accepts a grant only from the leader that the session has
+//! registered with, and only under the present volume lease. It refuses a grant that was overtaken
 //! (`recalls.rs` remembers by what). A recall, a return, a write of this client (S2w) or a new
 //! incarnation of the volume lease can overtake a grant.
 
@@ -30,7 +30,12 @@ pub(super) struct ArrivedGrant<'a> {
 
 impl Holder {
     /// The copy to cache, if the grant may be cached (S4).
-    pub(super) fn judge(&mut self, object: &Object, arrived: ArrivedGrant<'_>, now: Instant) -> Option<CachedCopy> {
+    pub(super) fn accept_grant(
+        &mut self,
+        object: &Object,
+        arrived: ArrivedGrant<'_>,
+        now: Instant,
+    ) -> Option<CachedCopy> {
         let ArrivedGrant { grant, epoch, applied, sent } = arrived;
         if epoch != self.epoch || grant.stamp.epoch != self.epoch {
             return None;
@@ -56,8 +61,8 @@ impl Holder {
         Some(CachedCopy { validity: CopyValidity { stamp, volume, incarnation, until }, generation, modified: None })
     }
 
-    /// Installs a copy that `judge` accepted. Returns until when it is valid, if it may be used
-    /// now.
+    /// Installs a copy that `accept_grant` accepted. Returns until when it is valid, if it may be
+    /// used now.
     pub(super) fn install(
         &mut self,
         object: &Object,

@@ -11,10 +11,10 @@ use crate::{
 };
 
 /// Attempts to renew are at least a term divided by this apart, so that no client spins.
-const RETRIES_PER_TERM_MAX: u32 = 16;
+const ATTEMPTS_PER_TERM_MAX: u32 = 16;
 
 /// How often in a term a client checks whether an idle volume is in use again.
-const LOOKS_PER_TERM: u32 = 8;
+const IDLE_CHECKS_PER_TERM: u32 = 8;
 
 /// The shortest interval between repeated actions: a sixteenth of the shortest allowed term.
 const APART_MIN: Duration = Duration::from_micros(12_500);
@@ -30,7 +30,7 @@ pub(super) struct Pace {
     /// When to send a request just to renew.
     pub(super) due: Instant,
     /// A renewal was sent, and got no answer yet, or only a very short promise.
-    pub(super) is_wanted: bool,
+    pub(super) is_renewal_pending: bool,
 }
 
 impl Pace {
@@ -39,7 +39,7 @@ impl Pace {
     /// The first renewal comes up to a quarter of a term early, at a different time for each
     /// client. So clients that start together do not renew together.
     pub(super) fn new(sent: Instant, span: Duration, term: Duration, spread_permille: u16, now: Instant) -> Self {
-        let mut pace = Self { term, present_term: term, due: Instant::ZERO, is_wanted: false };
+        let mut pace = Self { term, present_term: term, due: Instant::ZERO, is_renewal_pending: false };
         let spread = (term / 4).saturating_mul(u32::from(spread_permille)) / 1000;
         pace.renewed(sent, span.saturating_sub(spread), term, now);
         pace
@@ -52,19 +52,19 @@ impl Pace {
         // The present `due` follows a longer term, so it does not count.
         let due = if term < self.term { Instant::ZERO } else { self.due };
         (self.term, self.present_term) = (term, term);
-        self.due = due.max(sent.after(interval)).max(now.after(self.part(RETRIES_PER_TERM_MAX)));
+        self.due = due.max(sent.after(interval)).max(now.after(self.part(ATTEMPTS_PER_TERM_MAX)));
         // A leader without a quorum promises less and less, up to the horizon. The lease then ends
         // before the client can ask again.
-        self.is_wanted = self.due >= sent.after(span - span / 8);
+        self.is_renewal_pending = self.due >= sent.after(span - span / 8);
     }
 
     /// Records a promise that ends before the lease does, which ends at `until`. If the term has
     /// become shorter, the next attempt comes when half of the new term remains, and is repeated by
     /// the new term. Otherwise the attempts go on as they were.
-    pub(super) fn promised_less(&mut self, until: Instant, term: Duration, now: Instant) {
+    pub(super) fn note_shorter_promise(&mut self, until: Instant, term: Duration, now: Instant) {
         self.present_term = term.min(self.term);
         if self.present_term < self.term {
-            let earliest = now.after(self.part(RETRIES_PER_TERM_MAX));
+            let earliest = now.after(self.part(ATTEMPTS_PER_TERM_MAX));
             self.due = self.due.min(until.before(self.present_term / 2).max(earliest));
         }
     }
@@ -72,18 +72,18 @@ impl Pace {
     /// Records that a renewal is sent for a lease that ends at `until`. Sets when to try again if
     /// no answer comes.
     pub(super) fn renewal_sent(&mut self, until: Instant, now: Instant) {
-        let (wait, wait_min) = (until.since(now) / 3, self.part(RETRIES_PER_TERM_MAX));
+        let (wait, wait_min) = (until.since(now) / 3, self.part(ATTEMPTS_PER_TERM_MAX));
         if wait < wait_min {
-            reached(Bound::RetriesPerTerm);
+            reached(Bound::AttemptsPerTerm);
         }
         let wait = wait.max(wait_min);
         self.due = self.due.max(now.after(wait));
-        self.is_wanted = true;
+        self.is_renewal_pending = true;
     }
 
     /// Records that the application does not use the volume: check again later.
     pub(super) fn idle(&mut self, now: Instant) {
-        self.due = now.after(self.part(LOOKS_PER_TERM));
+        self.due = now.after(self.part(IDLE_CHECKS_PER_TERM));
     }
 
     /// The present term divided by `per_term`, but at least [`APART_MIN`].
@@ -155,7 +155,7 @@ mod tests {
                 // Every third attempt is answered.
                 let promised = now.after(new);
                 match attempts % 3 {
-                    1 if promised < until => pace.promised_less(until, new, now),
+                    1 if promised < until => pace.note_shorter_promise(until, new, now),
                     1 => {
                         until = promised;
                         pace.renewed(now, new, new, now);

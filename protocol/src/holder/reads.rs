@@ -320,7 +320,7 @@ impl Holder {
         }
         let copy = grant.and_then(|grant| {
             let arrived = ArrivedGrant { grant: &grant, epoch, applied, sent };
-            self.judge(&object, arrived, now)
+            self.accept_grant(&object, arrived, now)
         });
         match content {
             Some(content) => {
@@ -331,7 +331,7 @@ impl Holder {
                     self.effects.push(HolderEffect::Serve { reads, object, content, applied, valid_until });
                 }
             }
-            None if self.still_has(&object, named) => self.revalidated(object, copy, now),
+            None if self.still_has(&object, named) => self.copy_validated(object, copy, now),
             // The copy was recalled, evicted or replaced: the answer validates nothing.
             None => {
                 self.read_set_back(&object);
@@ -364,12 +364,12 @@ impl Holder {
     }
 
     /// Handles an answer that the copy which the request named has not changed.
-    fn revalidated(&mut self, object: Object, copy: Option<CachedCopy>, now: Instant) {
+    fn copy_validated(&mut self, object: Object, copy: Option<CachedCopy>, now: Instant) {
         if let Some(copy) = copy {
             let modified = self.copies.get(&object).and_then(|old| old.modified);
             let validity = copy.validity.clone();
             self.copies.insert(&object, CachedCopy { modified, ..copy });
-            self.effects.push(HolderEffect::Revalidate { object: object.clone(), validity });
+            self.effects.push(HolderEffect::CopyValidated { object: object.clone(), validity });
         }
         let reads = self.end_fetch(&object, self.may_serve(&object, now));
         self.serve_cached(reads, &object, now);

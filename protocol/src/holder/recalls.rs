@@ -5,7 +5,7 @@
 //! delayed, and the recall arrives first. The client has no copy and consents. The write takes
 //! effect, and then the old value arrives with a lease. So the holder remembers a recall until
 //! every earlier request is answered or abandoned. Until then it caches no grant stamped at or
-//! before the recall: `judge` in `object_leases.rs` refuses it.
+//! before the recall: `accept_grant` in `object_leases.rs` refuses it.
 //!
 //! S5: recalls are numbered for each session and epoch without gaps. After a gap the holder does
 //! not know which objects the lost recalls named, and drops all copies.
@@ -158,7 +158,7 @@ impl Holder {
         let has_gap = self.recalls.has_gap(recall);
         let sets = if has_gap { &everything[..] } else { &recall.sets };
         let delayed = |reason| HolderEffect::ConsentDelayed(DelayNotice { session, stamp: recall.stamp, reason });
-        if self.defer_consent(recall.stamp, sets) {
+        if self.wait_for_flushes(recall.stamp, sets) {
             self.overtake(sets, recall.stamp);
             return self.effects.push(delayed(DelayReason::Flushing));
         }

@@ -49,7 +49,7 @@ impl Holder {
             lease.has_expired = until <= now;
             lease.pace.renewed(sent, promise.span, promise.term, now);
         } else {
-            lease.pace.promised_less(lease.until, promise.term, now);
+            lease.pace.note_shorter_promise(lease.until, promise.term, now);
         }
         let is_revived = was_late && until > now;
         let is_newer = promise.generation > lease.generation;
@@ -101,7 +101,7 @@ impl Holder {
 
     /// Ends leases and locks whose time has passed on this clock, even without a connection.
     pub(super) fn note_time(&mut self, now: Instant) {
-        let is_endangered = self.volumes.note_lapsed(self.link == LinkState::Registered, now);
+        let is_endangered = self.volumes.note_expired(self.link == LinkState::Registered, now);
         self.expire_key_leases(now);
         self.expire_locks(now);
         let has_session_expired = self.session.as_ref().is_some_and(|session| now >= session.until);

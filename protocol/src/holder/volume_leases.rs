@@ -111,31 +111,31 @@ impl KnownVolume {
         self.lease.as_ref().filter(|lease| now < lease.until)
     }
 
-    /// Whether the lease has attached nodes or locks.
-    pub(super) fn is_bound(&self) -> bool {
+    /// Whether nodes or locks depend on the lease.
+    pub(super) fn has_dependents(&self) -> bool {
         !self.attached.is_empty() || !self.locks.is_empty()
     }
 
     /// Whether the holder may send a request only to renew this lease.
     fn renews_ahead(&self, mode: RenewalMode) -> bool {
-        mode == RenewalMode::Ahead || self.is_bound()
+        mode == RenewalMode::Ahead || self.has_dependents()
     }
 
     /// Whether a request of the application may renew the lease.
     fn renews(&self, mode: RenewalMode) -> bool {
-        mode != RenewalMode::Never || self.is_bound()
+        mode != RenewalMode::Never || self.has_dependents()
     }
 
-    /// Whether the lease is needed: it is in use, or counted on.
+    /// Whether the lease is needed: it is in use, or its renewal is wanted.
     fn is_needed(&self, mode: RenewalMode) -> bool {
-        self.is_used || self.is_counted_on(mode)
+        self.is_used || self.is_renewal_wanted(mode)
     }
 
     /// Whether to ask for a renewal even if the lease has ended on this clock, because it may still
     /// exist on the server.
-    fn is_counted_on(&self, mode: RenewalMode) -> bool {
-        let is_awaited = self.lease.as_ref().is_some_and(|lease| lease.pace.is_wanted);
-        self.renews_ahead(mode) && (self.is_bound() || is_awaited)
+    fn is_renewal_wanted(&self, mode: RenewalMode) -> bool {
+        let is_renewal_pending = self.lease.as_ref().is_some_and(|lease| lease.pace.is_renewal_pending);
+        self.renews_ahead(mode) && (self.has_dependents() || is_renewal_pending)
     }
 }
 
@@ -203,14 +203,15 @@ impl KnownVolumes {
 
     /// Selects a volume to forget if too many are known. Its lease must have ended, and no write in
     /// flight may add a node or a lock to it.
-    pub(super) fn to_be_forgotten(&self, may_be_bound: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
+    pub(super) fn to_be_forgotten(&self, may_have_dependents: impl Fn(&NodePath) -> bool) -> Option<NodePath> {
         if self.map.len() < self.volumes_max {
             return None;
         }
         reached(Bound::Volumes);
-        let is_idle =
-            |volume: &KnownVolume| !volume.is_bound() && volume.lease.as_ref().is_none_or(|lease| lease.has_expired);
-        let is_idle = |top: &NodePath, volume| !top.is_root() && is_idle(volume) && !may_be_bound(top);
+        let is_idle = |volume: &KnownVolume| {
+            !volume.has_dependents() && volume.lease.as_ref().is_none_or(|lease| lease.has_expired)
+        };
+        let is_idle = |top: &NodePath, volume| !top.is_root() && is_idle(volume) && !may_have_dependents(top);
         self.map.iter().find(|(top, volume)| is_idle(top, volume)).map(|(top, _)| top.clone())
     }
 
@@ -245,13 +246,13 @@ impl KnownVolumes {
     }
 
     /// The renewals for a request. If the answer may be late (`is_quick` is false), later requests
-    /// repeat the renewals. `may_be_bound` says whether a write in flight may attach a node or a
-    /// lock to the lease.
+    /// repeat the renewals. `may_have_dependents` says whether a write in flight may attach a node
+    /// or a lock to the lease.
     pub(super) fn renewals(
         &mut self,
         reason: RenewalReason<'_>,
         is_quick: bool,
-        may_be_bound: impl Fn(&NodePath) -> bool,
+        may_have_dependents: impl Fn(&NodePath) -> bool,
         now: Instant,
     ) -> Vec<Renew> {
         let touched = match reason {
@@ -275,8 +276,8 @@ impl KnownVolumes {
                 _ => volume.renews(self.renewal),
             };
             let is_needed = is_touched || volume.is_needed(self.renewal);
-            // A lease that is renewed ahead needs no look at the writes.
-            let fits = (may_renew && is_needed) || (self.renewal != RenewalMode::Ahead && may_be_bound(top));
+            // A lease that is renewed ahead needs no check of the writes.
+            let fits = (may_renew && is_needed) || (self.renewal != RenewalMode::Ahead && may_have_dependents(top));
             chosen.extend(fits.then(|| (lease.pace.due, top.clone())));
         }
         // The chosen leases are not due when the next request is sent, so that renews the others.
@@ -301,14 +302,15 @@ impl KnownVolumes {
     pub(super) fn are_due(&mut self, now: Instant) -> bool {
         let mut due = false;
         for volume in self.map.values_mut() {
-            let (is_needed, is_counted_on) = (volume.is_needed(self.renewal), volume.is_counted_on(self.renewal));
+            let (is_needed, is_renewal_wanted) =
+                (volume.is_needed(self.renewal), volume.is_renewal_wanted(self.renewal));
             if !volume.renews_ahead(self.renewal) {
                 continue;
             }
             let Some(lease) = &mut volume.lease else { continue };
             // A lease that has ended on this clock, and whose end put the session in jeopardy, may
             // still exist on the server. Ask for it too.
-            let is_ended_for_good = now >= lease.until && !is_counted_on;
+            let is_ended_for_good = now >= lease.until && !is_renewal_wanted;
             if now < lease.pace.due || is_ended_for_good {
                 continue;
             }
@@ -323,14 +325,14 @@ impl KnownVolumes {
 
     /// Records leases whose time has passed since the last call. Returns whether one was needed: it
     /// had nodes or locks, its renewal was unanswered, or it was in use without a leader.
-    pub(super) fn note_lapsed(&mut self, has_leader: bool, now: Instant) -> bool {
+    pub(super) fn note_expired(&mut self, has_leader: bool, now: Instant) -> bool {
         let mut endangered = false;
         for volume in self.map.values_mut() {
-            let is_counted_on = volume.is_counted_on(self.renewal);
+            let is_renewal_wanted = volume.is_renewal_wanted(self.renewal);
             let Some(lease) = &mut volume.lease else { continue };
             if now >= lease.until && !lease.has_expired {
                 lease.has_expired = true;
-                endangered |= is_counted_on || (volume.is_used && !has_leader);
+                endangered |= is_renewal_wanted || (volume.is_used && !has_leader);
             }
         }
         endangered
@@ -343,7 +345,7 @@ impl KnownVolumes {
             match (has_leader, lease.has_expired) {
                 (true, false) if volume.renews_ahead(self.renewal) => Some(lease.pace.due.min(lease.until)),
                 (true, false) => Some(lease.until),
-                (true, true) => volume.is_counted_on(self.renewal).then_some(lease.pace.due),
+                (true, true) => volume.is_renewal_wanted(self.renewal).then_some(lease.pace.due),
                 (false, false) => Some(lease.until),
                 (false, true) => None,
             }
@@ -354,7 +356,7 @@ impl KnownVolumes {
     /// Whether a lease in use has ended on this clock and still waits for its renewal.
     pub(super) fn are_overdue(&self) -> bool {
         let has_expired = |volume: &&KnownVolume| volume.lease.as_ref().is_some_and(|lease| lease.has_expired);
-        self.map.values().filter(has_expired).any(|volume| volume.is_counted_on(self.renewal))
+        self.map.values().filter(has_expired).any(|volume| volume.is_renewal_wanted(self.renewal))
     }
 
     /// Whether some lease will hold at that time without another promise.

@@ -159,7 +159,7 @@ impl Holder {
     /// Ends the write leases whose data a recall names. Returns true if there are any: the consent
     /// then waits until they have ended. Write leases that are only requested do not count: the
     /// recall may be for an earlier write. If not, the servers ignore the consent and recall again.
-    pub(super) fn defer_consent(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
+    pub(super) fn wait_for_flushes(&mut self, stamp: Stamp, sets: &[ObjectSet]) -> bool {
         let is_write_leased = |id: &&LockId| {
             let own = self.locks.by_id.get(id);
             let is_open = |own: &&OwnLock| {

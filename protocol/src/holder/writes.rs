@@ -359,7 +359,7 @@ impl Holder {
         if let (Write::Put { path, value, .. }, Some(stat), Some(grant)) = (pending.write, written.stat, grant) {
             let object = Object::data(path);
             let arrival = ArrivedGrant { grant: &grant, epoch, applied, sent };
-            if let Some(copy) = self.judge(&object, arrival, now) {
+            if let Some(copy) = self.accept_grant(&object, arrival, now) {
                 let content = Arc::new(Content::Data(Some(Data { value, stat })));
                 self.install(&object, copy, &content, now);
             }

@@ -85,7 +85,7 @@ pub struct LessorBounds {
     pub session_watches_max: usize,
     /// The most changes and events that are examined for one answer to a watch. This takes
     /// milliseconds, and the lessor serves nothing else meanwhile.
-    pub watch_looks_max: usize,
+    pub watch_scan_max: usize,
     /// The most events that one step reports to watchers, and the most watchers that it answers.
     /// The last watcher's events may exceed it. Other requests are served between two steps.
     pub watch_events_per_step: usize,
@@ -99,7 +99,7 @@ pub struct LessorBounds {
     /// renewed at one moment are also examined at one moment, ended or not. During a long step the
     /// lessor serves nothing else, and the clamped clock falls behind (T4). A timer starts the next
     /// step.
-    pub expiry_looks_per_step: usize,
+    pub expiry_scan_max: usize,
     /// The most leases whose orphans one command removes: they share one round of consents.
     pub purge_leases_max: usize,
     /// The most purges that wait for consents or for the log at one time. One step begins at most
@@ -124,7 +124,7 @@ pub struct LessorBounds {
     /// requests wait meanwhile, and most nodes may yield no row: plain nodes, or purged ones.
     pub scan_max: usize,
     /// The most bytes of paths in one answer to an inspection, so that it stays well below a frame.
-    pub keys_bytes_max: usize,
+    pub inspection_bytes_max: usize,
     /// The number of ended leases whose last renewal is remembered, for inspection only.
     pub departed_max: usize,
 }
@@ -156,11 +156,11 @@ impl LessorBounds {
         list_bytes_max: 1 << 20,
         watches_max: 1 << 17,
         session_watches_max: 1 << 14,
-        watch_looks_max: 1 << 14,
+        watch_scan_max: 1 << 14,
         watch_events_per_step: 1 << 14,
         sweep_max: 4096,
         expiries_waiting_max: 2048,
-        expiry_looks_per_step: 4096,
+        expiry_scan_max: 4096,
         purge_leases_max: 512,
         purges_max: 8,
         purge_sets_max: 512,
@@ -169,7 +169,7 @@ impl LessorBounds {
         revival_bytes_max: 256 << 10,
         rows_max: 1024,
         scan_max: 1 << 14,
-        keys_bytes_max: 1 << 20,
+        inspection_bytes_max: 1 << 20,
         departed_max: 1024,
     };
 }

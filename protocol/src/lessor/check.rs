@@ -36,7 +36,7 @@ impl Lessor {
         self.object_leases.check()?;
         self.lease_limits_are_kept(state)?;
         self.counters.0.check(state)?;
-        self.use_terms.check(state)?;
+        self.terms_by_use.check(state)?;
         self.reads_wait_for_a_round()?;
         self.counts_match_requests_in_flight()?;
         self.commands_match_proposed_writes()?;

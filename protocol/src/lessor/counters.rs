@@ -93,7 +93,7 @@ impl VolumeCounters {
         self.volumes.get_mut(volume).map(|counted| &mut counted.counts)
     }
 
-    /// A read was answered. `validated` says whether the client's copy was confirmed, if it had
+    /// A read was answered. `validated` says whether it validated the client's copy, if it had
     /// one. `object_leases` is the number of object leases in the volume now.
     pub(super) fn note_read(
         &mut self,

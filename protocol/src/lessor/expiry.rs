@@ -48,15 +48,15 @@ impl Lessor {
             LeaseKey::Session(session) => state.leases_of(*session).all(|(key, _)| matches!(key, LeaseKey::Session(_))),
             LeaseKey::Volume(..) | LeaseKey::Key(_) | LeaseKey::LockDelay(_) => true,
         };
-        let mut scans_left = self.config.bounds.expiry_looks_per_step;
+        let mut leases_to_scan = self.config.bounds.expiry_scan_max;
         while self.proposal_queue.ends() < self.config.bounds.expiries_waiting_max
             && let Some((lease, incarnation, horizon)) =
-                self.lease_ends.next_expired(now, &mut scans_left, replicated, may_end, state.tick())
+                self.lease_ends.next_expired(now, &mut leases_to_scan, replicated, may_end, state.tick())
         {
             self.propose_expiry(lease, incarnation, horizon);
         }
-        if scans_left == 0 {
-            reached(Bound::ExpiryLooks);
+        if leases_to_scan == 0 {
+            reached(Bound::ExpiryScan);
         } else if self.proposal_queue.ends() >= self.config.bounds.expiries_waiting_max {
             reached(Bound::ExpiriesWaiting);
         }

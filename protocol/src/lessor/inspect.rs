@@ -32,9 +32,9 @@ impl Lessor {
             Inspect::BlockedReads { path } => Some(Answer::BlockedReads(self.blocked_read_infos(path, cx))),
             Inspect::Volumes { path } => Some(Answer::Volumes(self.volume_infos(path, cx))),
             Inspect::VolumeStats { path } => Some(Answer::VolumeStats(self.volume_stats(path, cx).map(Box::new))),
-            Inspect::Lease { id, keys_after } => Some(Answer::Lease(self.lease_info(*id, keys_after.as_ref(), cx))),
-            Inspect::LeaseNamed { name, keys_after } => {
-                let info = |id| self.lease_info(id, keys_after.as_ref(), cx);
+            Inspect::Lease { id, nodes_after } => Some(Answer::Lease(self.lease_info(*id, nodes_after.as_ref(), cx))),
+            Inspect::LeaseNamed { name, nodes_after } => {
+                let info = |id| self.lease_info(id, nodes_after.as_ref(), cx);
                 Some(Answer::Lease(cx.state.lease_named(name).and_then(info)))
             }
             Inspect::Locks { path } => Some(Answer::LockInfos(self.lock_infos(path, cx))),
@@ -115,7 +115,7 @@ impl Lessor {
             settings: volume.settings,
             generation: volume.generation,
             leases: self.object_leases.totals_in(path).tracks,
-            present_object_term: self.use_terms.present(path, &volume.settings).object_term(),
+            present_object_term: self.terms_by_use.present(path, &volume.settings).object_term(),
             used: cx.state.volume_use(path),
         };
         self.few(cx.state.volumes_below(path).map(|(path, volume)| info(path, volume)))
@@ -128,7 +128,7 @@ impl Lessor {
         Some(VolumeStats {
             path: path.clone(),
             settings,
-            present_object_term: self.use_terms.present(path, &settings).object_term(),
+            present_object_term: self.terms_by_use.present(path, &settings).object_term(),
             counted_for,
             volume_leases: totals.tracks,
             object_leases: totals.entries,

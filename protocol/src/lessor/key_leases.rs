@@ -46,17 +46,17 @@ impl Lessor {
         let is_live =
             self.lease_ends.get(&key).is_some_and(|end| !end.is_end_proposed || self.planted(Bug::EndingLeaseRenewed));
         let lease = found.filter(|_| is_live);
-        let promised = lease.and_then(|lease| {
+        let renewal = lease.and_then(|lease| {
             let (horizon, term) = (lease.horizon, lease.term());
-            let PromiseReach { span, .. } = self.reach(&key, horizon, term, cx.now, cx.now)?;
-            Some((span, RenewalPlan { horizon, term }))
+            let PromiseReach { span: promised_time, .. } = self.reach(&key, horizon, term, cx.now, cx.now)?;
+            Some((promised_time, RenewalPlan { horizon, term }))
         });
-        if let Some((span, plan)) = promised {
+        if let Some((promised_time, plan)) = renewal {
             let ending = self.clock.expiry_time();
-            self.lease_ends.renew(&key, ending, span, plan);
+            self.lease_ends.renew(&key, ending, promised_time, plan);
         }
-        let result = match (promised, found) {
-            (Some((span, _)), _) => KeepAliveResult::Renewed(span),
+        let result = match (renewal, found) {
+            (Some((promised_time, _)), _) => KeepAliveResult::Renewed(promised_time),
             (None, Some(_)) => KeepAliveResult::Unconfirmed,
             (None, None) => KeepAliveResult::NotFound,
         };
@@ -67,7 +67,7 @@ impl Lessor {
     pub(super) fn lease_info(
         &self,
         id: LeaseId,
-        keys_after: Option<&NodesAfter>,
+        nodes_after: Option<&NodesAfter>,
         cx: &StepContext<'_>,
     ) -> Option<LeaseInfo> {
         let lease = cx.state.lease(&LeaseKey::Key(id))?;
@@ -75,13 +75,13 @@ impl Lessor {
         let mut bytes = 0;
         let mut fits = |path: &&crate::path::NodePath| {
             bytes += path.as_str().len();
-            let fits = bytes <= self.config.bounds.keys_bytes_max;
+            let fits = bytes <= self.config.bounds.inspection_bytes_max;
             if !fits {
-                reached(Bound::KeysBytes);
+                reached(Bound::InspectionBytes);
             }
             fits
         };
-        info.keys = match keys_after {
+        info.nodes = match nodes_after {
             None => Vec::new(),
             Some(NodesAfter::Nothing) => {
                 cx.state.attached_nodes(lease.incarnation).take_while(&mut fits).cloned().collect()
@@ -103,6 +103,6 @@ impl Lessor {
         let end = self.lease_ends.get(&LeaseKey::Key(id)).filter(|end| end.incarnation == lease.incarnation);
         let remaining = end.map_or(Duration::ZERO, |end| end.ends_at.since(self.clock.expiry_time()));
         let (name, incarnation) = (lease.name.clone(), lease.incarnation);
-        LeaseInfo { id, name, incarnation, ttl: lease.term(), remaining, keys: Vec::new() }
+        LeaseInfo { id, name, incarnation, ttl: lease.term(), remaining, nodes: Vec::new() }
     }
 }

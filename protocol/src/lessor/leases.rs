@@ -341,14 +341,15 @@ impl LeaseEnds {
     }
 
     /// Returns the next lease whose end and margin have passed, with its incarnation and horizon.
-    /// Marks its end as proposed. `None` when exhausted, or when `scans_left` leases were examined.
+    /// Marks its end as proposed. `None` when exhausted, or when `leases_to_scan` leases were
+    /// scanned.
     ///
     /// `replicated` gives the replicated state's view of a lease. `may_end` says whether an expired
     /// lease may end now; if not, it is examined again after `retry_after`.
     pub(super) fn next_expired(
         &mut self,
         now: ClusterTime,
-        scans_left: &mut usize,
+        leases_to_scan: &mut usize,
         replicated: impl Fn(&LeaseKey) -> Option<ReplicatedLease>,
         may_end: impl Fn(&LeaseKey) -> bool,
         retry_after: Duration,
@@ -357,9 +358,9 @@ impl LeaseEnds {
         // `now.after(again)` is `now`, and the loop would find them again.
         let mut postponed = Vec::new();
         let mut found = None;
-        while found.is_none() && *scans_left > 0 && self.queue.first().is_some_and(|(time, _)| *time <= now) {
+        while found.is_none() && *leases_to_scan > 0 && self.queue.first().is_some_and(|(time, _)| *time <= now) {
             let Some((_, key)) = self.queue.pop_first() else { break };
-            *scans_left -= 1;
+            *leases_to_scan -= 1;
             let Some(ReplicatedLease { margin, horizon }) = replicated(&key) else {
                 self.take_out(&key);
                 continue;

@@ -51,9 +51,9 @@ mod renewals;
 mod requests;
 mod services;
 mod sessions;
+mod terms_by_use;
 #[cfg(test)]
 mod tests;
-mod use_terms;
 mod volume_leases;
 mod watches;
 mod write_leases;
@@ -88,7 +88,7 @@ use object_leases::ObjectLeases;
 use proposal_queue::ProposalQueue;
 use recalls::RecallChannel;
 use renewals::Renewals;
-use use_terms::UseTerms;
+use terms_by_use::TermsByUse;
 use volume_leases::AcquireRequest;
 use watches::WaitingWatches;
 use write_leases::BlockedReads;
@@ -238,7 +238,7 @@ pub struct Lessor {
     watches: WaitingWatches,
     drift_reports: DriftReports,
     /// The present object terms of volumes whose terms follow their use.
-    use_terms: UseTerms,
+    terms_by_use: TermsByUse,
     counters: Unhashed<VolumeCounters>,
 }
 
@@ -298,7 +298,7 @@ impl Lessor {
             renewals: Renewals::default(),
             watches: WaitingWatches::default(),
             drift_reports: DriftReports::default(),
-            use_terms: UseTerms::default(),
+            terms_by_use: TermsByUse::default(),
             counters: Unhashed(VolumeCounters::new(now)),
             config,
         }

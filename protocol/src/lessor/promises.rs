@@ -146,7 +146,7 @@ impl Lessor {
     ) -> Option<Grant> {
         let (volume, settings) = cx.state.volume_of(&object.path);
         let age = || cx.state.age(object, self.clock.expiry_time());
-        let term = self.use_terms.present(volume, &settings.settings).granted_term(request, age)?;
+        let term = self.terms_by_use.present(volume, &settings.settings).granted_term(request, age)?;
         let end = self.lease_ends.get(&LeaseKey::Volume(session, volume.clone()))?;
         let track = self.object_leases.track(volume, session)?;
         let is_changing = self.writes.changes_object(object) || self.is_removed(&object.path, cx.state);

@@ -12,7 +12,7 @@ use crate::{
     state::State,
 };
 
-use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead, use_terms::AnsweredRead};
+use super::{Lessor, LessorBounds, LessorEffect, ReadTarget, StepContext, WaitingRead, terms_by_use::AnsweredRead};
 
 impl Lessor {
     /// Lets a read wait for a quorum round that begins after its arrival. If a round is in flight,
@@ -120,7 +120,7 @@ impl Lessor {
             Ok(answer) if !target.is_next_read() => {
                 self.count_read(requester.session, (object, *known, request), answer, cx);
             }
-            Ok(answer) if answer.grant.is_some() => self.use_terms.note_found(&answer.volume),
+            Ok(answer) if answer.grant.is_some() => self.terms_by_use.note_lease_found_by_write(&answer.volume),
             Ok(_) | Err(_) => {}
         }
         self.reply(requester, answer.map(Answer::Read), cx);
@@ -152,7 +152,7 @@ impl Lessor {
         cx.read_bytes += content.as_ref().map_or(0, Content::weight);
         let grant = self.grant(session, object, request, cx);
         let (volume, settings) = cx.state.volume_of(&object.path);
-        let (volume, offer) = (volume.clone(), self.use_terms.present(volume, &settings.settings).offer());
+        let (volume, offer) = (volume.clone(), self.terms_by_use.present(volume, &settings.settings).offer());
         Ok(ReadAnswer { content, grant, volume, offer, applied: cx.state.revision() })
     }
 
@@ -170,7 +170,7 @@ impl Lessor {
         if let Some(record) = cx.state.volume(volume) {
             let wants_lease = record.settings.offer().is_open_to(request);
             let read = AnsweredRead { session, object, wants_lease, validated };
-            self.use_terms.note_read(volume, &record.settings, read, cx.now);
+            self.terms_by_use.note_read(volume, &record.settings, read, cx.now);
         }
     }
 
@@ -183,7 +183,7 @@ impl Lessor {
     ) {
         if let Some(record) = cx.state.volume(volume) {
             self.counters.0.note_cached_reads(volume, reads, gaps);
-            self.use_terms.note_saved(volume, &record.settings, reads, cx.now);
+            self.terms_by_use.note_reads_saved(volume, &record.settings, reads, cx.now);
         }
     }
 }

@@ -306,7 +306,7 @@ impl Lessor {
     pub(super) fn consent(&mut self, consent: Consent, cx: &mut StepContext<'_>) {
         let Consent { session, stamp } = consent;
         if let Some(write_leased) = self.write_leased_node(session, stamp, cx.state) {
-            return self.note_early(write_leased, consent, cx);
+            return self.note_early_consent(write_leased, consent, cx);
         }
         let Some(recall) = self.recall_channels.get_mut(&session).and_then(|channel| channel.consent(stamp)) else {
             return;

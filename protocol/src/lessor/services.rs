@@ -91,7 +91,7 @@ impl Lessor {
         for path in paths {
             bytes += path.as_str().len();
             if let Some(last) = services.last()
-                && (services.len() == bounds.rows_max || bytes > bounds.keys_bytes_max)
+                && (services.len() == bounds.rows_max || bytes > bounds.inspection_bytes_max)
             {
                 part.through = Some(last.path.clone());
                 break;

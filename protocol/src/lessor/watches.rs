@@ -228,7 +228,7 @@ impl Lessor {
             reached(Bound::ChangesBytes);
         }
         let bytes = watch.bytes_max.min(CHANGES_BYTES_MAX) as usize;
-        let bounds = ScanBounds { bytes, events: self.config.bounds.watch_looks_max };
+        let bounds = ScanBounds { bytes, events: self.config.bounds.watch_scan_max };
         let revision = cx.state.revision();
         match cx.state.scan_after(watch.after, &watch.watched, bounds) {
             HistoryScan::Compacted(oldest) => {

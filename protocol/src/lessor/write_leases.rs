@@ -43,7 +43,7 @@ pub(super) struct BlockedReads {
     /// of this write lease. A later write lease of the node is recalled anew.
     recalled: BTreeMap<NodePath, WriteLeaseId>,
     /// Consents that came before the write lease ended, by its node. They count when it ends.
-    early: BTreeSet<(NodePath, SessionId, Stamp)>,
+    early_consents: BTreeSet<(NodePath, SessionId, Stamp)>,
 }
 
 /// A blocked read.
@@ -143,7 +143,7 @@ impl BlockedReads {
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> [usize; 5] {
-        [self.reads.len(), self.by_session.len(), self.count, self.recalled.len(), self.early.len()]
+        [self.reads.len(), self.by_session.len(), self.count, self.recalled.len(), self.early_consents.len()]
     }
 
     /// Checks that each read waits for an existing write lease that was recalled.
@@ -256,10 +256,14 @@ impl Lessor {
     pub(super) fn unblock_reads(&mut self, paths: &BTreeSet<NodePath>, cx: &mut StepContext<'_>) {
         for path in paths {
             let of_node = (path.clone(), SessionId(0), Stamp::default())..;
-            let early =
-                self.blocked_reads.early.range(of_node).take_while(|(write_leased, ..)| write_leased == path).counted();
-            for (path, session, stamp) in early.cloned().collect::<Vec<_>>() {
-                self.blocked_reads.early.remove(&(path, session, stamp));
+            let early_consents = self
+                .blocked_reads
+                .early_consents
+                .range(of_node)
+                .take_while(|(write_leased, ..)| write_leased == path)
+                .counted();
+            for (path, session, stamp) in early_consents.cloned().collect::<Vec<_>>() {
+                self.blocked_reads.early_consents.remove(&(path, session, stamp));
                 // If the recall also names another write lease of the session, `consent` notes the
                 // consent again.
                 self.consent(Consent { session, stamp }, cx);
@@ -284,13 +288,13 @@ impl Lessor {
     ///
     /// The client may have consented because the recall arrived before the answer with the write
     /// lease. So the lessor sends the recall once more, at once.
-    pub(super) fn note_early(
+    pub(super) fn note_early_consent(
         &mut self,
         write_leased: NodePath,
         Consent { session, stamp }: Consent,
         cx: &mut StepContext<'_>,
     ) {
-        if self.blocked_reads.early.insert((write_leased, session, stamp))
+        if self.blocked_reads.early_consents.insert((write_leased, session, stamp))
             && let Some(channel) = self.recall_channels.get_mut(&session)
         {
             cx.effects.extend(channel.resend(stamp, cx.now).map(LessorEffect::Recall));

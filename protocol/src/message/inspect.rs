@@ -53,14 +53,14 @@ pub enum Inspect {
         /// The lease.
         id: LeaseId,
         /// Where the list of nodes begins. None: without nodes.
-        keys_after: Option<NodesAfter>,
+        nodes_after: Option<NodesAfter>,
     },
     /// Like [`Inspect::Lease`], for the key lease that has this name. From the leader.
     LeaseNamed {
         /// The name of the lease.
         name: LeaseName,
         /// Where the list of nodes begins. None: without nodes.
-        keys_after: Option<NodesAfter>,
+        nodes_after: Option<NodesAfter>,
     },
     /// The key leases in the order of their ids. From the leader.
     Leases {
@@ -180,7 +180,7 @@ pub struct LeaseInfo {
     pub remaining: Duration,
     /// Some of its attached nodes, in the order of paths. Empty after the last one, or if no nodes
     /// were requested.
-    pub keys: Vec<NodePath>,
+    pub nodes: Vec<NodePath>,
 }
 
 /// One session's lease on an object of a node.

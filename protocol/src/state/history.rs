@@ -190,7 +190,7 @@ impl State {
         for (revision, change) in entries {
             examined += 1 + change.events.as_ref().map_or(0, Vec::len);
             if found.through > after && examined > bounds.events {
-                reached(Bound::WatchLooks);
+                reached(Bound::WatchScan);
                 break;
             }
             if change.concerns(watched) {

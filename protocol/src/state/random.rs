@@ -131,8 +131,8 @@ fn random_proposal(random: &mut Random, state: &State) -> Proposal {
     Proposal { epoch, number: 1, time, commands }
 }
 
-/// Runs random entries, and calls `look` after each.
-fn runs(mut look: impl FnMut(&str, &mut Random, &State, &Proposal, &Applied, &Fixture)) {
+/// Runs random entries, and calls `check` after each.
+fn runs(mut check: impl FnMut(&str, &mut Random, &State, &Proposal, &Applied, &Fixture)) {
     for seed in 1..=SEEDS {
         let mut random = Random::new(seed);
         let mut fixture = Fixture::new();
@@ -141,7 +141,7 @@ fn runs(mut look: impl FnMut(&str, &mut Random, &State, &Proposal, &Applied, &Fi
             let proposal = random_proposal(&mut random, &before);
             let applied = fixture.apply(&proposal);
             let place = format!("seed {seed}, step {step}: {proposal:?}");
-            look(&place, &mut random, &before, &proposal, &applied, &fixture);
+            check(&place, &mut random, &before, &proposal, &applied, &fixture);
         }
     }
 }
@@ -418,16 +418,16 @@ fn narrow_watch_reports_the_matching_events_of_a_wide_one() {
             _ => Watched::Subtree(random.pick(&paths())),
         };
         let after = Revision(random.below(fixture.state.revision().0 + 1));
-        let look = |watched: &Watched| match fixture.state.scan_after(after, watched, bounds) {
+        let scan = |watched: &Watched| match fixture.state.scan_after(after, watched, bounds) {
             HistoryScan::Found(found) => found,
             HistoryScan::Compacted(oldest) => panic!("compacted up to {oldest}, {place}"),
         };
-        let mut all = look(&Watched::Subtree(NodePath::root()));
+        let mut all = scan(&Watched::Subtree(NodePath::root()));
         for change in &mut all.changes {
             change.events.retain(|event| watched.includes(&event.path));
         }
         all.changes.retain(|change| !change.events.is_empty());
-        assert_eq!(look(&watched), all, "{watched:?} after {after}, {place}");
+        assert_eq!(scan(&watched), all, "{watched:?} after {after}, {place}");
     });
 }
 

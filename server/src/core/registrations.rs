@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn end_among_many_connections_looks_at_its_own_sessions() {
+    fn end_among_many_connections_visits_its_own_sessions() {
         let visited = visited_beside(100_000);
         assert_eq!(visited, visited_beside(10));
         let most: Vec<usize> = visited.iter().map(|(_, visited)| *visited).collect();

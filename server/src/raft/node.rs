@@ -315,8 +315,8 @@ impl ReplicaNode {
     /// Publishes each change of leadership, and ends the replica when Raft has ended.
     async fn watch_raft(self: Arc<Self>, raft: Raft) {
         let mut metrics = raft.metrics();
-        let look_every = self.config.timings.election_min;
-        let mut quorum = Quorum::new(self.config.timings.election_max * 4, look_every, Instant::now());
+        let check_every = self.config.timings.election_min;
+        let mut quorum = Quorum::new(self.config.timings.election_max * 4, check_every, Instant::now());
         loop {
             let (leadership, ended) = {
                 let metrics = metrics.borrow_watched();
@@ -341,7 +341,7 @@ impl ReplicaNode {
             let ended = match ended {
                 Some(reason) => Some(reason),
                 // The metrics do not change during silence, so the timeout checks again.
-                None => match tokio::time::timeout(look_every, metrics.changed()).await {
+                None => match tokio::time::timeout(check_every, metrics.changed()).await {
                     Ok(changed) => changed.err().map(|_| "it is gone".to_owned()),
                     Err(_) => None,
                 },

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 /// The number of checks after which a silence is trusted. If this many are missing, the process was
 /// not awake.
-const LOOKS: u32 = 2;
+const CHECKS: u32 = 2;
 
 /// A replica's leadership, confirmed by its majority's answers.
 #[derive(Debug)]
@@ -24,30 +24,30 @@ pub(super) struct Quorum {
     /// The longest silence of the majority.
     silence_max: Duration,
     /// The longest interval between two checks, unless the process was not awake.
-    look_every: Duration,
+    check_every: Duration,
     /// The Raft term that this replica leads, and when that was first seen.
     led: Option<(u64, Instant)>,
     /// Whether a trusted silence has not ended yet.
     is_lost: bool,
     /// The time of the last check.
-    looked: Instant,
+    checked_at: Instant,
     /// Since when the process has certainly been awake.
     awake_since: Instant,
 }
 
 impl Quorum {
-    pub(super) fn new(silence_max: Duration, look_every: Duration, now: Instant) -> Self {
-        Self { silence_max, look_every, led: None, is_lost: false, looked: now, awake_since: now }
+    pub(super) fn new(silence_max: Duration, check_every: Duration, now: Instant) -> Self {
+        Self { silence_max, check_every, led: None, is_lost: false, checked_at: now, awake_since: now }
     }
 
     /// Whether this replica counts as leader. `term` is the Raft term that it leads, or `None`.
     /// `silence` is the age of the latest message that a majority has answered, or `None` if there
     /// is none.
     pub(super) fn leads(&mut self, term: Option<u64>, silence: Option<Duration>, now: Instant) -> bool {
-        if now.saturating_duration_since(self.looked) > self.look_every * LOOKS {
+        if now.saturating_duration_since(self.checked_at) > self.check_every * CHECKS {
             self.awake_since = now;
         }
-        self.looked = now;
+        self.checked_at = now;
         let Some(term) = term else {
             (self.led, self.is_lost) = (None, false);
             return false;
@@ -63,7 +63,7 @@ impl Quorum {
         self.led = Some((term, since));
         let led_for = now.saturating_duration_since(since);
         let is_silent = silence.map_or(led_for, |silence| silence.min(led_for)) > self.silence_max;
-        let was_awake = now.saturating_duration_since(self.awake_since) >= self.look_every * LOOKS;
+        let was_awake = now.saturating_duration_since(self.awake_since) >= self.check_every * CHECKS;
         self.is_lost = is_silent && (self.is_lost || was_awake);
         !self.is_lost
     }
@@ -74,74 +74,74 @@ mod tests {
     use super::*;
 
     const SILENCE_MAX: Duration = Duration::from_secs(1);
-    const LOOK_EVERY: Duration = Duration::from_millis(100);
+    const CHECK_EVERY: Duration = Duration::from_millis(100);
 
     fn ago(millis: u64) -> Option<Duration> {
         Some(Duration::from_millis(millis))
     }
 
     /// A quorum, driven by milliseconds since it was made.
-    struct Looks {
+    struct QuorumChecks {
         quorum: Quorum,
         began: Instant,
         last: u64,
     }
 
-    impl Looks {
+    impl QuorumChecks {
         fn new() -> Self {
             let began = Instant::now();
-            Self { quorum: Quorum::new(SILENCE_MAX, LOOK_EVERY, began), began, last: 0 }
+            Self { quorum: Quorum::new(SILENCE_MAX, CHECK_EVERY, began), began, last: 0 }
         }
 
-        fn look(&mut self, term: Option<u64>, silence: Option<Duration>, at: u64) -> bool {
+        fn check(&mut self, term: Option<u64>, silence: Option<Duration>, at: u64) -> bool {
             self.last = at;
             self.quorum.leads(term, silence, self.began + Duration::from_millis(at))
         }
 
-        /// Looks every 90 ms until `at`. Nothing new is heard, so the silence grows from the last
-        /// look.
+        /// Checks every 90 ms until `at`. Nothing new is heard, so the silence grows from the last
+        /// check.
         fn awake(&mut self, term: Option<u64>, silence: Option<Duration>, at: u64) -> bool {
             let from = self.last;
             let later = |at: u64| silence.map(|silence| silence + Duration::from_millis(at - from));
             for at in (from + 90..at).step_by(90) {
-                self.look(term, later(at), at);
+                self.check(term, later(at), at);
             }
-            self.look(term, later(at), at)
+            self.check(term, later(at), at)
         }
     }
 
     #[test]
     fn a_leader_leads_while_a_majority_answers() {
-        let mut looks = Looks::new();
-        assert!(!looks.look(None, None, 0), "it was not elected");
-        assert!(looks.look(Some(1), None, 0), "a majority has elected it");
-        assert!(looks.awake(Some(1), None, 1000));
-        assert!(!looks.awake(Some(1), None, 1001), "nobody has answered since");
-        assert!(looks.look(Some(1), ago(100), 1100), "they answer again");
-        assert!(looks.awake(Some(1), ago(100), 2000));
-        assert!(!looks.awake(Some(1), ago(1000), 2001));
-        assert!(!looks.look(None, ago(2), 2002), "another one is elected");
-        assert!(looks.look(Some(3), ago(1100), 2100), "it is elected anew");
-        assert!(looks.awake(Some(3), None, 3100));
-        assert!(!looks.awake(Some(3), None, 3101));
+        let mut checks = QuorumChecks::new();
+        assert!(!checks.check(None, None, 0), "it was not elected");
+        assert!(checks.check(Some(1), None, 0), "a majority has elected it");
+        assert!(checks.awake(Some(1), None, 1000));
+        assert!(!checks.awake(Some(1), None, 1001), "nobody has answered since");
+        assert!(checks.check(Some(1), ago(100), 1100), "they answer again");
+        assert!(checks.awake(Some(1), ago(100), 2000));
+        assert!(!checks.awake(Some(1), ago(1000), 2001));
+        assert!(!checks.check(None, ago(2), 2002), "another one is elected");
+        assert!(checks.check(Some(3), ago(1100), 2100), "it is elected anew");
+        assert!(checks.awake(Some(3), None, 3100));
+        assert!(!checks.awake(Some(3), None, 3101));
     }
 
     #[test]
-    fn paused_process_looks_again_before_trusting_silence() {
-        let mut looks = Looks::new();
-        assert!(looks.look(Some(1), ago(0), 0));
-        assert!(looks.awake(Some(1), ago(0), 500));
-        assert!(looks.look(Some(1), ago(3000), 3500), "it has not listened itself");
-        assert!(looks.look(Some(1), ago(3001), 3501), "nor for long enough");
-        assert!(looks.look(Some(1), ago(20), 3520), "they answer: nothing was lost but the time");
-        assert!(looks.awake(Some(1), ago(20), 4400));
-        assert!(!looks.awake(Some(1), ago(1000), 4450), "it was awake for all of that");
+    fn paused_process_checks_again_before_trusting_silence() {
+        let mut checks = QuorumChecks::new();
+        assert!(checks.check(Some(1), ago(0), 0));
+        assert!(checks.awake(Some(1), ago(0), 500));
+        assert!(checks.check(Some(1), ago(3000), 3500), "it has not listened itself");
+        assert!(checks.check(Some(1), ago(3001), 3501), "nor for long enough");
+        assert!(checks.check(Some(1), ago(20), 3520), "they answer: nothing was lost but the time");
+        assert!(checks.awake(Some(1), ago(20), 4400));
+        assert!(!checks.awake(Some(1), ago(1000), 4450), "it was awake for all of that");
 
-        assert!(looks.look(Some(1), ago(10), 4500), "they answer");
-        assert!(looks.look(Some(1), ago(3510), 8000), "it was away again");
-        assert!(looks.awake(Some(1), ago(3510), 8199));
-        assert!(!looks.awake(Some(1), ago(3709), 8200), "and nobody answers now that it listens");
-        assert!(!looks.look(Some(1), ago(9000), 14_000), "which another pause does not change");
-        assert!(looks.look(Some(2), None, 14_000), "it is elected anew");
+        assert!(checks.check(Some(1), ago(10), 4500), "they answer");
+        assert!(checks.check(Some(1), ago(3510), 8000), "it was away again");
+        assert!(checks.awake(Some(1), ago(3510), 8199));
+        assert!(!checks.awake(Some(1), ago(3709), 8200), "and nobody answers now that it listens");
+        assert!(!checks.check(Some(1), ago(9000), 14_000), "which another pause does not change");
+        assert!(checks.check(Some(2), None, 14_000), "it is elected anew");
     }
 }

@@ -33,7 +33,7 @@ impl Found {
 /// Opens the stores after a history of which `acknowledged` steps were acknowledged. Compares them,
 /// and continues from there.
 pub(crate) async fn judge(dir: &Path, steps: &[Step], acknowledged: usize, seed: u64) -> Result<(), String> {
-    let expected = look(dir, steps, acknowledged).await?;
+    let expected = found_content(dir, steps, acknowledged).await?;
     let Some(expected) = expected else { return Ok(()) };
     let mut stores = Stores::open(dir).map_err(|error| format!("opened once, not twice: {error}"))?;
     let mut before = expected.clone();
@@ -55,7 +55,7 @@ pub(crate) async fn judge(dir: &Path, steps: &[Step], acknowledged: usize, seed:
 }
 
 /// The content found; `None` if there is none, where that is allowed.
-async fn look(dir: &Path, steps: &[Step], acknowledged: usize) -> Result<Option<Expected>, String> {
+async fn found_content(dir: &Path, steps: &[Step], acknowledged: usize) -> Result<Option<Expected>, String> {
     let before = steps[..acknowledged].iter().fold(Expected::default(), |expected, step| expected.after(step));
     let possible = match steps.get(acknowledged) {
         Some(step) => before.during(step),

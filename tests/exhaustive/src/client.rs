@@ -38,14 +38,14 @@ pub(crate) enum Thread {
     Idle(usize),
     /// It has looked up a copy, and has not read the clock yet. Its next operation is the one at
     /// `next`.
-    Looked { next: usize, object: Object, begun: usize, content: Arc<Content>, copy: CopyLease, volume: Looked },
+    LookedUp { next: usize, object: Object, begun: usize, content: Arc<Content>, copy: CopyLease, volume: VolumeLookup },
     /// It waits for the read or the write of this number.
     Waits(usize, u64),
 }
 
 /// A volume's validity when a copy was looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Looked {
+pub(crate) struct VolumeLookup {
     path: NodePath,
     validity: VolumeValidity,
 }
@@ -77,7 +77,7 @@ impl Client {
 
     /// Whether a thread holds the mutex of a copy.
     pub(crate) fn is_locked(&self) -> bool {
-        self.threads.iter().any(|thread| matches!(thread, Thread::Looked { .. }))
+        self.threads.iter().any(|thread| matches!(thread, Thread::LookedUp { .. }))
     }
 }
 
@@ -135,10 +135,10 @@ impl Run<'_> {
             && let Some(copy) = client.shell.cache.copies.get(&object)
         {
             let path = copy.validity.volume.clone();
-            let volume = Looked { validity: client.shell.cache.volume(&path), path };
+            let volume = VolumeLookup { validity: client.shell.cache.volume(&path), path };
             let (content, copy) = (Arc::clone(&copy.content), copy.validity.lease());
-            let looked = Thread::Looked { next, object, begun, content, copy, volume };
-            self.at.clients[place].change().threads[thread] = looked;
+            let looked_up = Thread::LookedUp { next, object, begun, content, copy, volume };
+            self.at.clients[place].change().threads[thread] = looked_up;
             return;
         }
         match self.at.clients[place].change().shell.hit(&object, clock) {
@@ -149,8 +149,8 @@ impl Run<'_> {
 
     /// A thread that has looked up a copy reads the clock, and uses the copy if it may (S1).
     pub(crate) fn finish(&mut self, place: usize, thread: usize) {
-        let looked = self.at.clients[place].threads[thread].clone();
-        let Thread::Looked { next, object, begun, content, copy, volume } = looked else { return };
+        let looked_up = self.at.clients[place].threads[thread].clone();
+        let Thread::LookedUp { next, object, begun, content, copy, volume } = looked_up else { return };
         self.at.clients[place].change().threads[thread] = Thread::Idle(next);
         let (clock, client) = (self.client_clock(place), &self.at.clients[place]);
         let may_use = if client.shell.cache.asks_holder {
@@ -195,10 +195,10 @@ impl Run<'_> {
     /// The client notices that its connection is broken.
     pub(crate) fn notice(&mut self, place: usize) {
         self.step_holder(place, HolderInput::Disconnected);
-        self.look_for_leader(place);
+        self.find_leader(place);
     }
 
-    fn look_for_leader(&mut self, place: usize) {
+    fn find_leader(&mut self, place: usize) {
         if let Some(link) = self.at.clients[place].link.and_then(|id| self.at.link_mut(id)) {
             link.is_broken = true;
         }
@@ -273,9 +273,9 @@ impl Run<'_> {
                 }
             }
             HolderEffect::KeyLeaseRenewed { id, incarnation, .. } => self.key_lease_renewed(place, id, incarnation),
-            HolderEffect::FindLeader { .. } => self.look_for_leader(place),
+            HolderEffect::FindLeader { .. } => self.find_leader(place),
             HolderEffect::Closed => {
-                self.look_for_leader(place);
+                self.find_leader(place);
                 self.at.clients[place].change().seeks = false;
             }
             HolderEffect::Connection(_)

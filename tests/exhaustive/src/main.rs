@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         return refuse(&format!("there is no world {name}: without a name all are listed"));
     }
     if arguments.plant.as_deref() == Some("all") {
-        look_for_all(&arguments, worlds);
+        search_for_all(&arguments, worlds);
         return ExitCode::SUCCESS;
     }
     let bug = match arguments.plant.as_deref().map(bug_named) {
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
 }
 
 /// Prints for each mistake the first world that shows it, small worlds first.
-fn look_for_all(arguments: &Arguments, mut worlds: Vec<World>) {
+fn search_for_all(arguments: &Arguments, mut worlds: Vec<World>) {
     worlds.sort_by_key(|world| world.least);
     for bug in Bug::ALL {
         let search = Search { bug: Some(bug), threads: arguments.threads, most: arguments.most };

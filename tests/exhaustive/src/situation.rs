@@ -137,7 +137,7 @@ impl Situation {
     }
 
     fn actions_of_client(&self, world: &World, place: usize, client: &Client, actions: &mut Vec<Action>) {
-        if let Some(thread) = client.threads.iter().position(|thread| matches!(thread, Thread::Looked { .. })) {
+        if let Some(thread) = client.threads.iter().position(|thread| matches!(thread, Thread::LookedUp { .. })) {
             // The thread locks the copy. The client's rules cannot finish a step before the thread
             // has used it.
             return actions.push(Action::Finish { client: place, thread });

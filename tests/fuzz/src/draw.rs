@@ -443,13 +443,13 @@ impl<'a> Draw<'a> {
             17 | 18 => Body::HolderReport(self.held()),
             _ => Body::Inspect(match self.below(10) {
                 4 | 5 => {
-                    let keys_after = self.maybe(|draw| match draw.below(2) {
+                    let nodes_after = self.maybe(|draw| match draw.below(2) {
                         0 => NodesAfter::Nothing,
                         _ => NodesAfter::Path(draw.path()),
                     });
                     match self.maybe(Self::lease_name) {
-                        Some(name) => Inspect::LeaseNamed { name, keys_after },
-                        None => Inspect::Lease { id: self.lease_id(), keys_after },
+                        Some(name) => Inspect::LeaseNamed { name, nodes_after },
+                        None => Inspect::Lease { id: self.lease_id(), nodes_after },
                     }
                 }
                 7 => Inspect::Locks { path: self.path() },

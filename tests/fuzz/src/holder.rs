@@ -234,7 +234,7 @@ impl World {
             HolderEffect::Install { object, validity, .. } => {
                 self.cache.insert(object, validity.stamp);
             }
-            HolderEffect::Revalidate { object, validity } => {
+            HolderEffect::CopyValidated { object, validity } => {
                 assert!(self.cache.insert(object, validity.stamp).is_some(), "what is not there is validated");
             }
             HolderEffect::Drop(objects) => {

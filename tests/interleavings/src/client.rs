@@ -171,9 +171,9 @@ impl Client {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
                 self.cache.install(&object, content, &validity, volume);
             }
-            HolderEffect::Revalidate { object, validity } => {
+            HolderEffect::CopyValidated { object, validity } => {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
-                assert!(self.cache.revalidate(&object, &validity, volume), "no model evicts");
+                assert!(self.cache.copy_validated(&object, &validity, volume), "no model evicts");
             }
             HolderEffect::Drop(objects) => {
                 objects.iter().for_each(|object| self.cache.remove(object, MissCause::Recalled))

@@ -65,7 +65,7 @@ impl Cache {
             HolderEffect::Install { object, content, validity } => {
                 self.copies.insert(object, Copy { content, validity });
             }
-            HolderEffect::Revalidate { object, validity } => match self.copies.get_mut(&object) {
+            HolderEffect::CopyValidated { object, validity } => match self.copies.get_mut(&object) {
                 Some(copy) => copy.validity = validity,
                 None => return Some(HolderInput::Evicted { object, stamp: validity.stamp }),
             },

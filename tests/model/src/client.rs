@@ -198,7 +198,7 @@ impl ClientShell {
     pub fn carry_out(&mut self, effect: HolderEffect, inputs: &mut VecDeque<HolderInput>) -> ClientEvent {
         match effect {
             HolderEffect::Install { .. }
-            | HolderEffect::Revalidate { .. }
+            | HolderEffect::CopyValidated { .. }
             | HolderEffect::SelectWanted(_)
             | HolderEffect::Drop(_)
             | HolderEffect::DropAll

@@ -163,7 +163,7 @@ impl GridWorkload {
     }
 }
 
-/// What a leader counted between two looks, without the first reads of all files.
+/// What a leader counted between two checks, without the first reads of all files.
 fn between(earlier: &VolumeStats, later: VolumeStats) -> VolumeStats {
     let mut stats = later;
     stats.counted_for -= earlier.counted_for;

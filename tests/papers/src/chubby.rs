@@ -35,7 +35,7 @@ pub const REQUESTS: f64 = 1_500.0;
 /// The paper's share of KeepAlives among all requests.
 pub const KEEP_ALIVES: f64 = 0.93;
 /// Clients that the paper saw on one master.
-pub const MOST_CLIENTS: usize = 90_000;
+pub const CLIENTS_MAX: usize = 90_000;
 
 /// The shares of the paper's requests.
 const READS: f64 = 0.034;
@@ -286,7 +286,7 @@ pub fn row(run: &Run) -> String {
 
 /// The cell with as many clients as the paper saw on one master.
 pub fn many_sessions(seed: u64, measured: Duration) -> Run {
-    run(seed, Policy::ALL[1], MOST_CLIENTS, measured)
+    run(seed, Policy::ALL[1], CLIENTS_MAX, measured)
 }
 
 /// The processor time of the leader's rules, in a sentence.

@@ -333,7 +333,7 @@ impl<O> World<O> {
         let mut has_consented = false;
         while let Some(input) = inputs.pop_front() {
             for effect in self.clients[place].shell.holder.step(input, self.now) {
-                if let HolderEffect::Install { object, .. } | HolderEffect::Revalidate { object, .. } = &effect {
+                if let HolderEffect::Install { object, .. } | HolderEffect::CopyValidated { object, .. } = &effect {
                     self.clients[place].note_grant(object, self.now);
                 }
                 if let HolderEffect::SelectWanted(mut objects) = effect {

@@ -22,7 +22,7 @@ const SHORT: Duration = Duration::from_millis(500);
 const CROWD: usize = FILES / 2 + 32;
 
 /// How many puts go to a full disk between two checks whether its server has ended.
-const PUTS_PER_LOOK: usize = 10;
+const PUTS_PER_CHECK: usize = 10;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -216,7 +216,7 @@ impl Day {
         let mut shell = cli.shell_with(&["--timeout", "30s"]);
         let mut number = 0;
         let status = eventually("the server whose disk is full ends", || {
-            for _ in 0..PUTS_PER_LOOK {
+            for _ in 0..PUTS_PER_CHECK {
                 number += 1;
                 // Long enough to fill the rest of a page, and different each time. Another check
                 // covers its acknowledgement.

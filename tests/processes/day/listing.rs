@@ -34,12 +34,12 @@ pub(super) struct Seen {
     /// The state of each service in that answer.
     states: BTreeMap<String, String>,
     /// The results that are not judged yet.
-    pub(super) looked: Looked,
+    pub(super) checks: ServiceChecks,
 }
 
 /// Checks of services that are known to live.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct ServiceChecks {
     /// The number of checks that found the service.
     pub(super) fine: u64,
     /// The answers of the other checks.
@@ -84,8 +84,8 @@ impl Listing {
                     (seen.began, seen.states) = (began, states(services));
                     for (name, _) in before.iter().filter(|(name, life)| after.get(*name) == Some(life)) {
                         match seen.is_listed(name) {
-                            true => seen.looked.fine += 1,
-                            false => seen.looked.missing.push(format!("{name} lives, and is not listed: {answer}")),
+                            true => seen.checks.fine += 1,
+                            false => seen.checks.missing.push(format!("{name} lives, and is not listed: {answer}")),
                         }
                     }
                 }

@@ -327,9 +327,9 @@ impl Day {
         // The put in flight counts with the next ones.
         self.faulty.drain(..self.faulty.len().saturating_sub(1));
         self.judge.add_puts(&puts);
-        let looked = std::mem::take(&mut self.listing.seen().looked);
-        self.table.passed(CHECK_LISTED, looked.fine);
-        looked.missing.into_iter().for_each(|why| self.table.check(CHECK_LISTED, Err(why)));
+        let checks = std::mem::take(&mut self.listing.seen().checks);
+        self.table.passed(CHECK_LISTED, checks.fine);
+        checks.missing.into_iter().for_each(|why| self.table.check(CHECK_LISTED, Err(why)));
         self.take_ends();
         self.listing.seen().struck.clear();
     }

@@ -34,7 +34,7 @@ pub(super) const LOCK: &str = "/jobs/nightly";
 pub(super) const SERVICES: &str = "/services";
 
 /// How often the supervisor checks the programs.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long after its end a program is restarted.
 const RESTART_AFTER: Duration = Duration::from_millis(100);
@@ -74,7 +74,7 @@ impl Program {
         self.log.with_extension(format!("{}.log", self.started))
     }
 
-    fn look(&mut self) {
+    fn check(&mut self) {
         if let Some(status) = self.process.as_mut().and_then(Process::has_ended) {
             let text = fs::read_to_string(self.log()).unwrap_or_default();
             let words = text.lines().last().unwrap_or_default();
@@ -177,8 +177,8 @@ impl Programs {
         let (programs, told) = (all.clone(), Arc::clone(&stops));
         let thread = std::thread::spawn(move || {
             while !told.load(Relaxed) {
-                programs.lock().values_mut().for_each(Program::look);
-                std::thread::sleep(LOOK_EVERY);
+                programs.lock().values_mut().for_each(Program::check);
+                std::thread::sleep(CHECK_EVERY);
             }
         });
         let (directory, thread) = (directory.to_owned(), Some(thread));

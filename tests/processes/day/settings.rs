@@ -43,7 +43,7 @@ const WRITE_PACE: Duration = Duration::from_millis(40);
 const READ_PACE: Duration = Duration::from_millis(5);
 
 /// One of this many rounds may ask a server. The others read from memory only.
-const MEMORY_LOOKS: u64 = 10;
+const ROUNDS_PER_SERVER_READ: u64 = 10;
 
 /// The most time until reads of one number are noted.
 const NOTE_EVERY: Duration = Duration::from_millis(100);
@@ -105,14 +105,14 @@ pub(super) fn be_a_reader(task: Task) {
 async fn read(client: &Client, notes: &Notes) {
     let nodes: Vec<NodePath> = (0..NODES).map(|number| path(&node(number))).collect();
     let mut pending: BTreeMap<(usize, bool), Reads> = BTreeMap::new();
-    let (mut looks, mut noted) = (0, Instant::now());
+    let (mut rounds, mut noted) = (0, Instant::now());
     let mut pace = tokio::time::interval(READ_PACE);
     pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         pace.tick().await;
-        looks += 1;
+        rounds += 1;
         for (node, path) in nodes.iter().enumerate() {
-            let cached = looks % MEMORY_LOOKS != 0;
+            let cached = rounds % ROUNDS_PER_SERVER_READ != 0;
             let began = now_ns();
             let found = if cached { from_memory(client, path) } else { from_anywhere(client, path).await };
             let Some(number) = found else { continue };

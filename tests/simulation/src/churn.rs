@@ -248,7 +248,7 @@ impl World {
             1 => Inspect::PendingWrites { path },
             2 => Inspect::BlockedReads { path: top },
             3 => Inspect::Volumes { path: top },
-            4 => Inspect::Lease { id, keys_after: Some(NodesAfter::Nothing) },
+            4 => Inspect::Lease { id, nodes_after: Some(NodesAfter::Nothing) },
             5 => Inspect::Leases { after: None },
             6 => Inspect::Locks { path },
             _ => Inspect::Services { path: top, after: None },

@@ -109,11 +109,11 @@ impl World {
         client.unreported = UnreportedReads::default();
         (client.is_connecting, client.spins) = (false, 0);
         self.trace.say(self.now, || format!("client {place} begins"));
-        self.look_for_leader(place, None);
+        self.find_leader(place, None);
     }
 
     /// Gives up the connection, if there is one, and tries another server.
-    fn look_for_leader(&mut self, place: usize, hint: Option<usize>) {
+    fn find_leader(&mut self, place: usize, hint: Option<usize>) {
         if let Some(connection) = self.clients[place].connection.take() {
             self.connections[connection].is_broken = true;
         }
@@ -139,7 +139,7 @@ impl World {
         }
         client.is_connecting = false;
         if !self.servers[server].is_up || self.now < client.isolated_until {
-            return self.look_for_leader(place, None);
+            return self.find_leader(place, None);
         }
         client.connection = Some(self.connections.len());
         client.watches.asked_at = self.now;
@@ -151,7 +151,7 @@ impl World {
         let client = &mut self.clients[place];
         if client.life == life && client.connection == Some(connection) {
             self.step_holder(place, HolderInput::Disconnected);
-            self.look_for_leader(place, None);
+            self.find_leader(place, None);
         }
     }
 
@@ -218,10 +218,10 @@ impl World {
         if let Some(id) = self.clients[place].keeps_next.pop() {
             return self.keep(place, id);
         }
-        self.look_after_holder(place);
+        self.set_holder_timer(place);
     }
 
-    fn look_after_holder(&mut self, place: usize) {
+    fn set_holder_timer(&mut self, place: usize) {
         let late = self.rng.below(MS);
         let client = &mut self.clients[place];
         if let Some(deadline) = client.shell.holder.next_deadline().filter(|_| client.shell.is_open) {
@@ -266,7 +266,7 @@ impl World {
             HolderEffect::KeyLeaseRenewed { .. } => {}
             HolderEffect::KeyLeaseLost { .. } => self.tally.add("key leases reported lost"),
             HolderEffect::FindLeader { hint } => {
-                self.look_for_leader(place, hint.and_then(|hint| hint.parse().ok()));
+                self.find_leader(place, hint.and_then(|hint| hint.parse().ok()));
             }
             HolderEffect::Closed => self.closed(place),
             HolderEffect::ClockExcessChanged { excess } => self.clock_changed(place, excess),

@@ -145,7 +145,7 @@ pub(crate) struct Profile {
 
 /// The longest delay of one message, commit or application, as a multiple of its mean; see
 /// [`Rng::wait`].
-pub(crate) const WAIT_MOST: u64 = 5;
+pub(crate) const WAIT_MAX: u64 = 5;
 
 pub(crate) const MS: u64 = 1_000;
 
@@ -235,8 +235,8 @@ impl Profile {
 
     /// The longest time from appending an entry to its commit, while a quorum lives and nothing is
     /// slow or lost.
-    pub(crate) fn commit_most(&self) -> u64 {
-        (self.peer_delay * 2 + self.sync) * WAIT_MOST + 20 * MS
+    pub(crate) fn commit_max(&self) -> u64 {
+        (self.peer_delay * 2 + self.sync) * WAIT_MAX + 20 * MS
     }
 }
 

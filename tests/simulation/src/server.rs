@@ -22,7 +22,7 @@ use crate::{
     invariants::{self, renewed_key_leases::RenewedKeyLeases, waits::Waits},
     judges::Judge,
     oracle::innermost,
-    profile::{MS, WAIT_MOST},
+    profile::{MS, WAIT_MAX},
     raft::{Payload, Raft},
     world::{Machine, World},
 };
@@ -131,7 +131,7 @@ impl World {
         self.freeze(Host::Server(place));
         self.carry_out(place, events);
         self.watch_waits(place);
-        self.look_after_lessor(place);
+        self.schedule_lessor(place);
     }
 
     /// Checks that no write waits too long, while a quorum lives. A quorum lives while the leader's
@@ -141,12 +141,12 @@ impl World {
         let server = &self.servers[place];
         let Some(leading) = server.raft.leading() else { return };
         let clock = server.machine.clock.read(self.now);
-        let most = self.profile.commit_most();
+        let most = self.profile.commit_max();
         let is_late = |after: u64, most: u64| {
             let oldest = leading.appended.range(after + 1..).next();
             oldest.is_some_and(|(_, since)| self.now - since > most)
         };
-        let is_applied_late = is_late(server.applied, most + self.profile.apply * WAIT_MOST);
+        let is_applied_late = is_late(server.applied, most + self.profile.apply * WAIT_MAX);
         let is_hindered = is_late(server.raft.commit, most) || self.now < server.stalled_until + most;
         if is_applied_late && !is_hindered {
             self.tally.add("steps in which writes were not judged: entries were applied late");
@@ -165,7 +165,7 @@ impl World {
     }
 
     /// Schedules the lessor's deadline and its proposals.
-    fn look_after_lessor(&mut self, place: usize) {
+    fn schedule_lessor(&mut self, place: usize) {
         let late = self.rng.below(MS);
         let wait = self.rng.below(self.profile.sync / 2 + 1);
         let server = &mut self.servers[place];
@@ -196,7 +196,7 @@ impl World {
             match event {
                 ServerEvent::Answer(id, (connection, send_id, key), response) => {
                     self.servers[place].waits.end(id);
-                    self.look_at_answer(place, key, &response);
+                    self.record_answer(place, key, &response);
                     self.send_down(connection, Down::Response(send_id, response));
                 }
                 ServerEvent::Recall(to, recall) => {
@@ -210,7 +210,7 @@ impl World {
     }
 
     /// Records answers about key leases, and refusals of writes before they are proposed.
-    fn look_at_answer(&mut self, place: usize, key: WriteKey, response: &Response) {
+    fn record_answer(&mut self, place: usize, key: WriteKey, response: &Response) {
         let server = &mut self.servers[place];
         let clock = server.machine.clock.read(self.now);
         match &response.result {
@@ -424,7 +424,7 @@ impl World {
         server.heard = heard;
         server.shell.lead(config, &server.state, heard, clock);
         self.go_on_applying(place);
-        self.look_after_lessor(place);
+        self.schedule_lessor(place);
     }
 
     /// The server no longer leads, and knows it.

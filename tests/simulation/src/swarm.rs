@@ -200,11 +200,11 @@ fn bounds(rng: &mut Rng) -> LessorBounds {
     low(&mut bounds.list_bytes_max, &[1, 200]);
     low(&mut bounds.watches_max, &[2, 8]);
     low(&mut bounds.session_watches_max, &[1, 3]);
-    low(&mut bounds.watch_looks_max, &[1, 5]);
+    low(&mut bounds.watch_scan_max, &[1, 5]);
     low(&mut bounds.watch_events_per_step, &[1, 3]);
     low(&mut bounds.sweep_max, &[1, 4]);
     low(&mut bounds.expiries_waiting_max, &[1, 3]);
-    low(&mut bounds.expiry_looks_per_step, &[1, 3]);
+    low(&mut bounds.expiry_scan_max, &[1, 3]);
     low(&mut bounds.purge_leases_max, &[1, 2]);
     low(&mut bounds.purges_max, &[1, 2]);
     low(&mut bounds.purge_sets_max, &[1, 3]);
@@ -216,7 +216,7 @@ fn bounds(rng: &mut Rng) -> LessorBounds {
         bounds.revival_bytes_max = *rng.pick(&[1, 1, 20]);
     }
     if rng.chance(600) {
-        bounds.keys_bytes_max = *rng.pick(&[1, 10]);
+        bounds.inspection_bytes_max = *rng.pick(&[1, 10]);
     }
     // In a real server's proportion, so that even commands without content fit the shell's limit.
     if rng.chance(400) {

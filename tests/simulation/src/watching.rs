@@ -144,14 +144,14 @@ impl World {
 
     fn watch(&mut self, place: usize, watched: Watched, after: Option<Revision>, mirror: Option<Mirror>) {
         let bytes_max = *self.rng.pick(&[1, 200, CHANGES_BYTES_MAX]);
-        let (acknowledged, looks_are_few) = (self.oracle.acknowledged, self.looks_are_few());
+        let (acknowledged, watch_scans_are_short) = (self.oracle.acknowledged, self.watch_scans_are_short());
         let client = &mut self.clients[place];
         let watch = WatchId(client.shell.next_number());
         let open = OpenWatch {
             watched: watched.clone(),
             reported: after,
             acknowledged,
-            is_small: bytes_max < CHANGES_BYTES_MAX || looks_are_few,
+            is_small: bytes_max < CHANGES_BYTES_MAX || watch_scans_are_short,
             reported_when_asked: None,
             waits: true,
             reported_at: self.now,
@@ -163,8 +163,8 @@ impl World {
     }
 
     /// Whether leaders examine only a few changes for one answer, whatever the watcher takes.
-    fn looks_are_few(&self) -> bool {
-        self.swarm().is_some_and(|swarm| swarm.bounds.watch_looks_max < LessorBounds::DEFAULT.watch_looks_max)
+    fn watch_scans_are_short(&self) -> bool {
+        self.swarm().is_some_and(|swarm| swarm.bounds.watch_scan_max < LessorBounds::DEFAULT.watch_scan_max)
     }
 
     fn watch_more(&mut self, place: usize, watch: WatchId) {

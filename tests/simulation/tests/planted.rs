@@ -58,9 +58,9 @@ planted! {
 }
 
 #[test]
-fn every_planted_bug_is_looked_for() {
-    let looked_for = BY_SEEDS.iter().copied().chain(BY_RULE.iter().map(|(bug, _)| *bug));
-    let count = looked_for.clone().count();
-    assert_eq!(looked_for.collect::<BTreeSet<_>>(), BTreeSet::from(Bug::ALL));
+fn every_planted_bug_is_searched_for() {
+    let searched_for = BY_SEEDS.iter().copied().chain(BY_RULE.iter().map(|(bug, _)| *bug));
+    let count = searched_for.clone().count();
+    assert_eq!(searched_for.collect::<BTreeSet<_>>(), BTreeSet::from(Bug::ALL));
     assert_eq!(count, Bug::ALL.len(), "each is looked for once");
 }

@@ -144,7 +144,7 @@ fn a_lapsed_copy_is_validated_by_its_revision() {
     let granted = Grant { incarnation: Incarnation(2), ..grant(4) };
     let effects = client.answer(read, answer(None, Some(granted)));
     let validity = validity(4, 2, at(250));
-    let good = HolderEffect::Revalidate { object: data("/a"), validity };
+    let good = HolderEffect::CopyValidated { object: data("/a"), validity };
     assert_eq!(effects, [good, served_cached(&[5], "/a", 4, Some(at(160)))]);
     assert!(client.may_serve("/a"));
     client.now = at(250);

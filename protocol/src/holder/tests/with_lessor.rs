@@ -241,7 +241,7 @@ impl Pair {
             HolderEffect::Install { object, content, validity } => {
                 user.cache.insert(object, (content, validity));
             }
-            HolderEffect::Revalidate { object, validity } => {
+            HolderEffect::CopyValidated { object, validity } => {
                 user.cache.get_mut(&object).expect("never evicted").1 = validity
             }
             HolderEffect::SelectWanted(objects) => self.client(client, HolderInput::ReadNext(objects)),

@@ -24,7 +24,8 @@ fn many_simultaneous_ends_are_examined_in_batches() {
             ends.renew(&key(session), at(9), Duration::from_secs(10), OF);
         }
     }
-    let mut next = |looks| ends.next_expired(at(10), &mut { looks }, standing, |_| true, Duration::ZERO);
+    let mut next =
+        |leases_to_scan| ends.next_expired(at(10), &mut { leases_to_scan }, standing, |_| true, Duration::ZERO);
     assert_eq!(next(2), None, "both leases are renewed");
     assert_eq!(next(2), None);
     assert_eq!(next(2), Some((key(5), Incarnation(5), HORIZON)));

@@ -12,7 +12,7 @@ impl ObjectLeases {
         let mut entries: BTreeMap<Incarnation, usize> = BTreeMap::new();
         for (object, session, entry) in self.entries.iter() {
             let is_under_track = self.tracks.recorded_volume(entry.under).is_some();
-            if !is_under_track && !self.drops.covers(&object.path, session) {
+            if !is_under_track && !self.drops.includes(&object.path, session) {
                 return Err(format!("the lease of {session} on {object} is invalid, and no drop removes it"));
             }
             *entries.entry(entry.under).or_default() += 1;

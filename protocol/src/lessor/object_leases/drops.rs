@@ -1,6 +1,6 @@
 //! Pending drops: object leases that are invalid and still in memory.
 //!
-//! Owns the drops, and how far the removal of each has come. Guarantees that a drop covers all
+//! Owns the drops, and how far the removal of each has come. Guarantees that a drop includes all
 //! leases of its session at and below its top with stamps up to its own, until it is finished. Does
 //! not know the leases, nor the ends of volume leases.
 
@@ -17,7 +17,7 @@ pub(super) struct PendingDrop {
     /// Leases with stamps up to this are invalid. `None`: only leases whose volume lease has ended,
     /// or no longer records its object leases.
     pub(super) through: Option<u64>,
-    /// The next object to look at.
+    /// The next object to visit.
     pub(super) next: Option<Object>,
 }
 
@@ -72,8 +72,8 @@ impl PendingDrops {
         }
     }
 
-    /// Whether a drop of the session will look at this path.
-    pub(super) fn covers(&self, path: &NodePath, session: SessionId) -> bool {
+    /// Whether some drop of the session includes this path.
+    pub(super) fn includes(&self, path: &NodePath, session: SessionId) -> bool {
         let mut tops = std::iter::once(path.clone()).chain(path.ancestors());
         tops.any(|top| self.dropping.contains_key(&(session, top)))
     }

@@ -135,7 +135,7 @@ impl SubtreeSums {
         }
         let found = self.below.iter().flat_map(|(top, holders)| holders.iter().map(move |of| (top.as_str(), of)));
         let found = found.map(|(top, ((session, under), below))| ((top, *session, *under), *below));
-        let is_bound = |(key, found): (_, SubtreeCopies)| {
+        let is_upper_bound = |(key, found): (_, SubtreeCopies)| {
             let expected = expected.get(&key);
             expected.is_some_and(|expected| {
                 (found.count, found.expires_at >= expected.expires_at, found.newest >= expected.newest)
@@ -143,7 +143,7 @@ impl SubtreeSums {
             })
         };
         let count: usize = self.below.values().map(BTreeMap::len).sum();
-        if count != expected.len() || !found.into_iter().all(is_bound) {
+        if count != expected.len() || !found.into_iter().all(is_upper_bound) {
             return Err("the sums below the nodes do not match the leases".to_owned());
         }
         Ok(())

@@ -152,7 +152,7 @@ fn too_many_objects_make_a_session_covering_at_once() {
 }
 
 #[test]
-fn subtree_holders_are_found_without_a_look_at_each_object() {
+fn subtree_holders_are_found_without_visiting_each_object() {
     let state = State::new(VolumeSettings::DEFAULT);
     let holdings = many(&state);
     crate::work::take_visited();

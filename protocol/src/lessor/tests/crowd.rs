@@ -63,7 +63,7 @@ impl Crowd {
             session_watches_max: many,
             renewals_per_second_max: 1 << 30,
             sweep_max: 16,
-            expiry_looks_per_step: 16,
+            expiry_scan_max: 16,
             purge_leases_max: 16,
             ..LessorBounds::DEFAULT
         }
@@ -302,8 +302,8 @@ impl Crowd {
             ("volume stats", Inspect::VolumeStats { path: top() }),
             ("locks", Inspect::Locks { path: path("/quiet/a") }),
             ("read waits", Inspect::BlockedReads { path: path("/quiet/a") }),
-            ("lease", Inspect::Lease { id: LeaseId(1), keys_after: None }),
-            ("lease and its nodes", Inspect::Lease { id: LeaseId(2000), keys_after: Some(NodesAfter::Nothing) }),
+            ("lease", Inspect::Lease { id: LeaseId(1), nodes_after: None }),
+            ("lease and its nodes", Inspect::Lease { id: LeaseId(2000), nodes_after: Some(NodesAfter::Nothing) }),
             ("leases", Inspect::Leases { after: None }),
         ] {
             self.probe(&format!("inspect {name}"), SessionId(0), Body::Inspect(inspect));

@@ -25,7 +25,7 @@ impl Lessor {
         let [unanswered, by_set, by_sent] =
             recalls.fold([0; 3], |sum: [usize; 3], one| std::array::from_fn(|place| sum[place] + one[place]));
         let [awaiting, awaiting_by_path] = self.awaited_locks.sizes();
-        let [blocking_nodes, blocked_by_session, blocked, recalled, early] = self.blocked_reads.sizes();
+        let [blocking_nodes, blocked_by_session, blocked, recalled, early_consents] = self.blocked_reads.sizes();
         let [watches, by_node, by_subtree, by_session, by_time, woken] = self.watches.sizes();
         let [outbox, lengths, bytes, ends] = self.proposal_queue.sizes();
         let [marks, beyond] = self.drift_reports.sizes();
@@ -34,7 +34,7 @@ impl Lessor {
         sizes.extend([
             ("channels", self.recall_channels.len()),
             ("volumes with counters", self.counters.0.size()),
-            ("volumes with terms by use", self.use_terms.size()),
+            ("volumes with terms by use", self.terms_by_use.size()),
             ("recalls", unanswered),
             ("recalls by set", by_set),
             ("recalls by time", by_sent),
@@ -46,7 +46,7 @@ impl Lessor {
             ("nodes that reads wait for", blocking_nodes),
             ("reads that wait, by session", blocked_by_session),
             ("recalled write leases", recalled),
-            ("early consents", early),
+            ("early consents", early_consents),
             ("objects whose next value is read", next_reads),
             ("reads of next values, by session", next_by_session),
             ("woken reads of next values", woken_next + proven_next),

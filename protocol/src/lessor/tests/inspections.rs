@@ -15,7 +15,7 @@ const MANY: u64 = 100_000;
 /// The bounds of one answer, low enough that even few things exceed them.
 const ROWS_MAX: usize = 100;
 const PLACES_MAX: usize = 200;
-const KEYS_BYTES_MAX: usize = 800;
+const INSPECTION_BYTES_MAX: usize = 800;
 
 /// The most that a request examines besides.
 const ASIDE: u64 = 8;
@@ -41,7 +41,7 @@ impl World {
             renewals_per_second_max: 1 << 30,
             rows_max: ROWS_MAX,
             scan_max: PLACES_MAX,
-            keys_bytes_max: KEYS_BYTES_MAX,
+            inspection_bytes_max: INSPECTION_BYTES_MAX,
             ..LessorBounds::DEFAULT
         };
         let config = LessorConfig { bounds, ..config(self.lessor.config.attempt + 1) };
@@ -59,7 +59,7 @@ impl World {
             Answer::PendingWrites(rows) => rows.len(),
             Answer::BlockedReads(rows) => rows.len(),
             Answer::Volumes(rows) => rows.len(),
-            Answer::Lease(lease) => lease.expect("the node exists").keys.len(),
+            Answer::Lease(lease) => lease.expect("the node exists").nodes.len(),
             Answer::Leases(rows) => rows.len(),
             Answer::LockInfos(rows) => rows.len(),
             Answer::Services(page) => page.services.len(),
@@ -82,7 +82,7 @@ fn assert_bounded(visited_max: usize, rows: usize, inspected: impl Fn(u64) -> (u
     let [few, many] = [FEW, MANY].map(inspected);
     assert_eq!(few, many, "work and rows with {FEW} and with {MANY}");
     assert_eq!(many.1, rows);
-    assert!(many.0 <= visited_max as u64 + ASIDE, "{} looked at: expected at most {visited_max}", many.0);
+    assert!(many.0 <= visited_max as u64 + ASIDE, "{} visited: expected at most {visited_max}", many.0);
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn leases_beyond_one_answer_are_not_examined() {
 #[test]
 fn nodes_of_a_lease_beyond_one_answer_are_not_examined() {
     // It also examines the first node without room, and the node that the request names.
-    let fit = KEYS_BYTES_MAX / at(0).len();
-    for (keys_after, rows) in
+    let fit = INSPECTION_BYTES_MAX / at(0).len();
+    for (nodes_after, rows) in
         [(None, 0), (Some(NodesAfter::Nothing), fit), (Some(NodesAfter::Path(path(&at(FEW / 2)))), fit)]
     {
         assert_bounded(if rows == 0 { 0 } else { rows + 2 }, rows, |count| {
@@ -126,7 +126,7 @@ fn nodes_of_a_lease_beyond_one_answer_are_not_examined() {
             let lease = world.state.lease(&LeaseKey::Key(LeaseId(1))).expect("it is granted");
             assert_eq!(world.state.attached_node_count(lease.incarnation) as u64, count);
             world.begin_anew();
-            world.inspected(Inspect::Lease { id: LeaseId(1), keys_after: keys_after.clone() })
+            world.inspected(Inspect::Lease { id: LeaseId(1), nodes_after: nodes_after.clone() })
         });
     }
 }
@@ -179,7 +179,7 @@ fn services_beyond_one_answer_are_not_examined() {
 }
 
 #[test]
-fn services_look_at_each_remembered_change_once() {
+fn services_scan_each_remembered_change_once() {
     let services = Inspect::Services { path: path("/n"), after: None };
     let [few, many] = [FEW, MANY].map(|count| {
         let remembered = (FEW / 2) as usize;
@@ -189,8 +189,8 @@ fn services_look_at_each_remembered_change_once() {
     let most = FEW / 2;
     let (visited, rows) = few;
     // A change, its event, and its place among the nodes of the changes.
-    assert!(rows == ROWS_MAX && visited <= 3 * most + 2 * ROWS_MAX as u64, "{visited} looked at");
-    assert!(visited >= 2 * most, "{visited} looked at: each answer goes through the whole history");
+    assert!(rows == ROWS_MAX && visited <= 3 * most + 2 * ROWS_MAX as u64, "{visited} visited");
+    assert!(visited >= 2 * most, "{visited} visited: each answer goes through the whole history");
 }
 
 /// A world in which `count` sessions hold `/a`, or may hold it after a failover.
@@ -284,7 +284,7 @@ fn with_blocked_reads(count: u64) -> World {
 }
 
 #[test]
-fn reads_that_wait_beyond_one_answer_are_not_looked_at() {
+fn reads_that_wait_beyond_one_answer_are_not_examined() {
     for (at, places, rows) in [("/a", PLACES_MAX, 1), ("/", PLACES_MAX, 0), ("/b", 0, 0)] {
         assert_bounded(places, rows, |count| {
             with_blocked_reads(count).inspected(Inspect::BlockedReads { path: path(at) })

@@ -39,15 +39,15 @@ impl World {
         )
     }
 
-    fn lease_info(&mut self, id: u64, keys_after: Option<NodesAfter>) -> Option<LeaseInfo> {
-        match self.inspect(Inspect::Lease { id: LeaseId(id), keys_after }) {
+    fn lease_info(&mut self, id: u64, nodes_after: Option<NodesAfter>) -> Option<LeaseInfo> {
+        match self.inspect(Inspect::Lease { id: LeaseId(id), nodes_after }) {
             Answer::Lease(info) => info,
             other => panic!("a lease: {other:?}"),
         }
     }
 
-    fn keys(&mut self, after: Option<NodesAfter>) -> Vec<NodePath> {
-        self.lease_info(1, after).expect("the lease exists").keys
+    fn nodes(&mut self, after: Option<NodesAfter>) -> Vec<NodePath> {
+        self.lease_info(1, after).expect("the lease exists").nodes
     }
 }
 
@@ -57,7 +57,7 @@ fn key_lease_info_has_ttl_and_remaining_time() {
     assert_eq!(world.lease_info(3, None), None);
     world.pass(TTL / 2);
     let info = world.lease_info(1, None).expect("the lease exists");
-    assert_eq!((info.id, info.ttl, &info.keys[..]), (LeaseId(1), TTL, &[][..]));
+    assert_eq!((info.id, info.ttl, &info.nodes[..]), (LeaseId(1), TTL, &[][..]));
     assert!(info.remaining > Duration::ZERO && info.remaining <= TTL / 2 + TTL / 4, "{info:?}");
 }
 
@@ -67,7 +67,7 @@ fn key_lease_info_by_name_is_that_of_its_present_lease() {
     let session = world.session();
     let name = || LeaseName::parse("server1Lease").expect("a name");
     let by_name = |world: &mut World| match world
-        .inspect(Inspect::LeaseNamed { name: name(), keys_after: Some(NodesAfter::Nothing) })
+        .inspect(Inspect::LeaseNamed { name: name(), nodes_after: Some(NodesAfter::Nothing) })
     {
         Answer::Lease(info) => info,
         other => panic!("a lease: {other:?}"),
@@ -79,7 +79,7 @@ fn key_lease_info_by_name_is_that_of_its_present_lease() {
     world.write(session, Write::Put { path: path("/d"), value, condition: Condition::Any, attach });
     world.commit();
     let info = by_name(&mut world).expect("granted");
-    assert_eq!((info.id, &info.name, &info.keys[..]), (LeaseId(3), &Some(name()), &[path("/d")][..]));
+    assert_eq!((info.id, &info.name, &info.nodes[..]), (LeaseId(3), &Some(name()), &[path("/d")][..]));
     assert_eq!(world.lease_info(3, Some(NodesAfter::Nothing)), Some(info), "by id it is the same");
     assert_eq!(world.lease_info(1, None).expect("granted").name, None);
     world.write(session, Write::RevokeLeaseNamed { name: name() });
@@ -90,12 +90,12 @@ fn key_lease_info_by_name_is_that_of_its_present_lease() {
 #[test]
 fn nodes_of_a_key_lease_are_listed_in_parts() {
     let mut world = world();
-    assert_eq!(world.keys(Some(NodesAfter::Nothing)), ["/a", "/b", "/c"].map(path));
-    assert_eq!(world.keys(Some(NodesAfter::Path(path("/a")))), ["/b", "/c"].map(path));
-    world.lessor.config.bounds.keys_bytes_max = 4;
-    assert_eq!(world.keys(Some(NodesAfter::Nothing)), ["/a", "/b"].map(path));
-    assert_eq!(world.keys(Some(NodesAfter::Path(path("/b")))), [path("/c")]);
-    assert_eq!(world.keys(Some(NodesAfter::Path(path("/c")))), []);
+    assert_eq!(world.nodes(Some(NodesAfter::Nothing)), ["/a", "/b", "/c"].map(path));
+    assert_eq!(world.nodes(Some(NodesAfter::Path(path("/a")))), ["/b", "/c"].map(path));
+    world.lessor.config.bounds.inspection_bytes_max = 4;
+    assert_eq!(world.nodes(Some(NodesAfter::Nothing)), ["/a", "/b"].map(path));
+    assert_eq!(world.nodes(Some(NodesAfter::Path(path("/b")))), [path("/c")]);
+    assert_eq!(world.nodes(Some(NodesAfter::Path(path("/c")))), []);
 }
 
 #[test]

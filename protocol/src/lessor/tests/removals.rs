@@ -398,16 +398,15 @@ fn leases_ending_together_do_not_delay_writes() {
 fn leases_ending_together_are_examined_over_several_steps() {
     let mut world = World::new();
     let session = world.session();
-    let grants =
-        (1..=LessorBounds::DEFAULT.expiry_looks_per_step as u64 + 1).map(Sequence).map(|sequence| Command::Write {
-            session,
-            sequence,
-            unanswered_from: sequence,
-            write: Write::GrantLease { id: None, name: None, ttl: TTL },
-            consented: Vec::new(),
-            intended: IntendedLeases::default(),
-            attached_through: world.state.revision(),
-        });
+    let grants = (1..=LessorBounds::DEFAULT.expiry_scan_max as u64 + 1).map(Sequence).map(|sequence| Command::Write {
+        session,
+        sequence,
+        unanswered_from: sequence,
+        write: Write::GrantLease { id: None, name: None, ttl: TTL },
+        consented: Vec::new(),
+        intended: IntendedLeases::default(),
+        attached_through: world.state.revision(),
+    });
     let (epoch, time) = (world.state.epoch(), world.state.cluster_time());
     let granted = Proposal { epoch, number: 0, time, commands: grants.collect() };
     world.index += 1;
@@ -427,7 +426,7 @@ fn leases_ending_together_are_examined_over_several_steps() {
     let next = world.lessor.next_deadline(world.now).since(world.now);
     assert_eq!(next, MILLI, "one lease is not examined yet");
     assert_eq!(go_on(&mut world, MILLI), margin - MILLI);
-    assert_eq!(world.state.key_leases_after(None).count(), LessorBounds::DEFAULT.expiry_looks_per_step + 1);
+    assert_eq!(world.state.key_leases_after(None).count(), LessorBounds::DEFAULT.expiry_scan_max + 1);
     world.pass(TTL);
     assert_eq!(world.state.key_leases_after(None).count(), 0);
 }

@@ -274,7 +274,7 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
     let (mut world, session) = with_a_lease();
     let long = format!("/s{}", format!("/{}", "x".repeat(199)).repeat(19));
     let name = |number: usize| format!("{long}/{number:05}");
-    let count = LessorBounds::DEFAULT.keys_bytes_max / long.len() + 20;
+    let count = LessorBounds::DEFAULT.inspection_bytes_max / long.len() + 20;
     for number in 0..count {
         world.attaches(session, &name(number), Attach::Lease(KEY));
         if number % 2 == 0 {
@@ -286,7 +286,7 @@ fn an_answer_about_long_paths_ends_before_it_is_too_large() {
     let page = world.services_page("/s", None);
     let bytes = page.services.iter().map(|service| service.path.as_str().len()).sum::<usize>();
     assert!(
-        bytes <= LessorBounds::DEFAULT.keys_bytes_max && bytes > LessorBounds::DEFAULT.keys_bytes_max / 2,
+        bytes <= LessorBounds::DEFAULT.inspection_bytes_max && bytes > LessorBounds::DEFAULT.inspection_bytes_max / 2,
         "{bytes}"
     );
     let (all, answers) = world.all_services("/s");

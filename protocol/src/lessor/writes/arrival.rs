@@ -1,4 +1,4 @@
-//! The path of a write from its arrival to the log. The lessor validates it (S12), recognizes
+//! The path of a write from its arrival to the log. The lessor checks it (S12), recognizes
 //! repetitions (S9), queues it (S3), and proposes it when no wait is left (S2).
 
 use std::collections::BTreeMap;

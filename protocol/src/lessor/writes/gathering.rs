@@ -141,7 +141,7 @@ impl Lessor {
         self.claim_from_coverings(&changed, &mut plans);
         let writer = plans.writer.as_ref().map(|writer| writer.session);
         for (volume, sets) in &changed.by_volume {
-            self.use_terms.note_write(volume, sets.iter(), writer, cx.now);
+            self.terms_by_use.note_write(volume, sets.iter(), writer, cx.now);
         }
         for (holder, plan) in plans.by_session {
             self.recall(write_id, holder, plan, cx);
@@ -327,7 +327,7 @@ impl Lessor {
         let RecallPlan { sets, leases, expires_at, is_bounded_by_volume, needs_recall } = plan;
         let Some(epoch) = self.epoch else { return };
         let expires_at = expires_at.filter(|_| !is_bounded_by_volume);
-        leases.keys().for_each(|volume| self.use_terms.note_found(volume));
+        leases.keys().for_each(|volume| self.terms_by_use.note_lease_found_by_write(volume));
         if !needs_recall {
             return self.writes.wait(write_id, holder, ConsentWait { stamp: None, leases, expires_at });
         }

@@ -68,7 +68,7 @@ impl Lessor {
                 self.reset_volume_copies(path, cx.state);
                 self.check_lease_limit(path, cx.state);
                 self.counters.0.volume_changed(path, cx.state, cx.now);
-                self.use_terms.volume_changed(path);
+                self.terms_by_use.volume_changed(path);
             }
         }
         self.answer_write(request, &result, cx);

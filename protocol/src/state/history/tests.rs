@@ -215,28 +215,28 @@ fn history_scan_stops_between_changes_and_continues() {
     for at in ["/a/b", "/a/c", "/d", "/a/b"] {
         fixture.put(session, at, "value");
     }
-    let looks = |watched: Watched, bounds: ScanBounds| {
-        let (mut after, mut looks) = (Revision(0), Vec::new());
+    let scans = |watched: Watched, bounds: ScanBounds| {
+        let (mut after, mut scans) = (Revision(0), Vec::new());
         while after < fixture.state.revision() {
             let HistoryScan::Found(found) = fixture.state.scan_after(after, &watched, bounds) else { panic!("known") };
             after = found.through;
-            looks.push((found.changes.iter().map(|change| change.events.len()).collect::<Vec<_>>(), after.0));
+            scans.push((found.changes.iter().map(|change| change.events.len()).collect::<Vec<_>>(), after.0));
         }
-        looks
+        scans
     };
     let little = ScanBounds { bytes: 1, ..UNBOUNDED };
     let ones = vec![(vec![2], 1), (vec![1], 2), (vec![1], 3), (vec![1], 4)];
-    assert_eq!(looks(everything_below(), little), ones, "one change at least, and whole");
-    assert_eq!(looks(Watched::Node(path("/d")), little), [(vec![1], 4)], "unwatched events have no weight");
+    assert_eq!(scans(everything_below(), little), ones, "one change at least, and whole");
+    assert_eq!(scans(Watched::Node(path("/d")), little), [(vec![1], 4)], "unwatched events have no weight");
     let short = ScanBounds { events: 1, ..UNBOUNDED };
-    assert_eq!(looks(Watched::Node(path("/d")), short), [(vec![], 1), (vec![], 2), (vec![1], 3), (vec![], 4)]);
+    assert_eq!(scans(Watched::Node(path("/d")), short), [(vec![], 1), (vec![], 2), (vec![1], 3), (vec![], 4)]);
     let four = ScanBounds { events: 4, ..UNBOUNDED };
     assert_eq!(
-        looks(Watched::Node(path("/d")), four),
+        scans(Watched::Node(path("/d")), four),
         [(vec![], 1), (vec![1], 3), (vec![], 4)],
         "a change counts as examined"
     );
-    assert_eq!(looks(everything_below(), UNBOUNDED), [(vec![2, 1, 1, 1], 4)]);
+    assert_eq!(scans(everything_below(), UNBOUNDED), [(vec![2, 1, 1, 1], 4)]);
     let events = fixture.state.events_after(Revision(1)).expect("known").filter_map(|(_, events)| events);
     let two = events.take(2).map(|events| CHANGE_BYTES + weight_of(events)).sum();
     for (bytes, expected) in [(two, 2), (two - 1, 1)] {
@@ -258,10 +258,10 @@ fn watch_of_compacted_revision_is_refused() {
     for at in ["/a", "/b", "/c", "/d"] {
         fixture.put(session, at, "");
     }
-    let look = |after| fixture.state.scan_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
-    assert_eq!((look(0), look(1)), (HistoryScan::Compacted(Revision(2)), HistoryScan::Compacted(Revision(2))));
+    let scan = |after| fixture.state.scan_after(Revision(after), &Watched::Node(path("/none")), UNBOUNDED);
+    assert_eq!((scan(0), scan(1)), (HistoryScan::Compacted(Revision(2)), HistoryScan::Compacted(Revision(2))));
     let nothing = |through| HistoryScan::Found(Changes { changes: vec![], through: Revision(through) });
-    assert_eq!((look(2), look(4), look(9)), (nothing(4), nothing(4), nothing(9)), "the revision may be in the future");
+    assert_eq!((scan(2), scan(4), scan(9)), (nothing(4), nothing(4), nothing(9)), "the revision may be in the future");
     assert_eq!(State::from_rows(fixture.state.rows()), Ok(fixture.state.clone()), "the bound of the history is stored");
 }
 
@@ -299,17 +299,17 @@ fn watch_of_change_without_events_is_compacted() {
     put_heavy(&mut fixture, "/a/x", 9);
     fixture.rows = fixture.state.rows().collect();
     fixture.put(session, "/b", "2");
-    let look = |after, watched| fixture.state.scan_after(Revision(after), &watched, UNBOUNDED);
-    let HistoryScan::Found(found) = look(0, everything_below()) else { panic!("the first change is in the history") };
+    let scan = |after, watched| fixture.state.scan_after(Revision(after), &watched, UNBOUNDED);
+    let HistoryScan::Found(found) = scan(0, everything_below()) else { panic!("the first change is in the history") };
     assert_eq!((found.changes.len(), found.through), (1, Revision(1)), "earlier changes come first");
-    assert_eq!(look(1, everything_below()), HistoryScan::Compacted(Revision(2)));
-    assert_eq!(look(1, Watched::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
+    assert_eq!(scan(1, everything_below()), HistoryScan::Compacted(Revision(2)));
+    assert_eq!(scan(1, Watched::Node(path("/a/x"))), HistoryScan::Compacted(Revision(2)));
     let subtree = HistoryEntry { sets: vec![subtree("/a")], events: None };
     for (at, concerns) in [("/a/x/y", true), ("/a", true), ("/b", false)] {
         let watched = [Watched::Node(path(at)), Watched::Subtree(path(at))];
         assert_eq!(watched.map(|watched| subtree.concerns(&watched)), [concerns; 2], "{at}");
     }
-    let HistoryScan::Found(found) = look(0, Watched::Node(path("/b"))) else {
+    let HistoryScan::Found(found) = scan(0, Watched::Node(path("/b"))) else {
         panic!("the change concerns other nodes")
     };
     assert_eq!((found.changes.len(), found.through), (2, Revision(3)));

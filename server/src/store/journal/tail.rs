@@ -58,8 +58,8 @@ impl JournalTail<'_> {
                 continue;
             };
             if !found.is_whole(self.bytes, at) {
-                let looked_at = 1 + found.items + found.end.map_or(0, |end| end - at);
-                let Some(left) = in_vain.checked_sub(looked_at) else { return Some(at) };
+                let examined = 1 + found.items + found.end.map_or(0, |end| end - at);
+                let Some(left) = in_vain.checked_sub(examined) else { return Some(at) };
                 in_vain = left;
                 at += 1;
                 continue;

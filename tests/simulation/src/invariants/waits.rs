@@ -23,7 +23,7 @@ use leasehold_protocol::{
     volume::{TICK_MAX, TICKS_PER_TERM},
 };
 
-use crate::profile::{Profile, WAIT_MOST};
+use crate::profile::{Profile, WAIT_MAX};
 
 /// Writes that a leader has received and not answered.
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ impl Waits {
 /// The longest wait of a write.
 fn bound(profile: &Profile) -> Duration {
     let ticks = (profile.term_max() / TICKS_PER_TERM).min(TICK_MAX) * 3;
-    let hops = Duration::from_micros((profile.commit_most() + profile.apply * WAIT_MOST) * 4);
+    let hops = Duration::from_micros((profile.commit_max() + profile.apply * WAIT_MAX) * 4);
     let steps = Duration::from_millis(250);
     let lease = profile.term_max() + profile.margin_max() + ticks;
     lease + profile.drift.over(lease) * 2 + hops + steps

@@ -63,7 +63,7 @@ impl World {
     }
 
     /// A non-member that has caught up becomes a member.
-    pub(crate) fn look_at_members(&mut self, server: usize) {
+    pub(crate) fn admit_caught_up(&mut self, server: usize) {
         let raft = &self.servers[server].raft;
         let (members, since) = raft.members();
         let has_begun = raft.term_at(raft.commit) == Some(raft.term);

@@ -96,7 +96,7 @@ impl World {
         if let Some(leading) = stored.raft.leading_mut() {
             leading.beat += 1;
             self.replicate(server);
-            self.look_at_members(server);
+            self.admit_caught_up(server);
             let after = self.profile.election / 3;
             self.after(after, Event::Beat { server, boot, term });
         }

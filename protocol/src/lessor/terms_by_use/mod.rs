@@ -9,12 +9,13 @@
 //!
 //! - *Granting:* reads get leases of one term, a rung of a [ladder](Ladder). The leader sees what
 //!   these leases save and cost. It also sees which reads a longer term would save.
-//! - *Asking:* no read gets a lease, so the leader sees all reads and writes, apart from reads
-//!   under leases from before. It notes the leases that each rung would grant ([`GhostLeases`]),
-//!   and counts what they would save and cost.
+//! - *Not granting:* no read gets a lease, so the leader sees all reads and writes, apart from
+//!   reads under leases from before. It notes the leases that each rung would grant
+//!   ([`GhostLeases`]), and counts what they would save and cost.
 //!
 //! Both phases count what other terms would do. So a decision depends little on the present term.
-//! The counts are recent: each look with enough events halves them, and each new term begins anew.
+//! The counts are recent: each decision with enough events halves them, and each new term begins
+//! anew.
 //!
 //! No lease is longer than the upper bound of the settings. So all waits that assume the longest
 //! term stay right (S2, T3). The terms are this leader's alone. A new leader begins with the
@@ -41,52 +42,59 @@ use ghosts::GhostLeases;
 use ladder::Ladder;
 
 /// The fewest counted events for a decision.
-const EVENTS_FEWEST: u64 = 32;
+const EVENTS_MIN: u64 = 32;
 
-/// The longest time between two looks at the counts of a volume in use.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The longest time between two decisions about a volume in use.
+const DECIDE_EVERY: Duration = Duration::from_secs(10);
 
 /// A report counts at most so many reads. A correct client reports at most once a second.
-const REPORTED_READS_MOST: u64 = 1 << 20;
+const REPORTED_READS_MAX: u64 = 1 << 20;
 
 /// What the leases of one term saved and cost, and what others would.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct GrantingCounts {
     /// Reads from memory.
-    saved: u64,
+    reads_saved: u64,
     /// Sessions with leases that a write found, and next values that came with a lease. Each costs
     /// as much as one read saves.
-    found: u64,
+    leases_found_by_writes: u64,
     /// Reads that validated an unchanged copy. A longer term would have saved them.
-    unchanged: u64,
+    reads_of_unchanged_copies: u64,
     /// Reads of a copy that had changed since its lease ended. With a longer term, the write would
     /// have found the lease.
-    changed: u64,
+    reads_of_changed_copies: u64,
 }
 
 impl GrantingCounts {
     fn halve(&mut self) {
-        let Self { saved, found, unchanged, changed } = self;
-        [saved, found, unchanged, changed].into_iter().for_each(|count| *count /= 2);
+        let Self { reads_saved, leases_found_by_writes, reads_of_unchanged_copies, reads_of_changed_copies } = self;
+        [reads_saved, leases_found_by_writes, reads_of_unchanged_copies, reads_of_changed_copies]
+            .into_iter()
+            .for_each(|count| *count /= 2);
     }
 
     fn all(&self) -> u64 {
-        let Self { saved, found, unchanged, changed } = *self;
-        [saved, found, unchanged, changed].into_iter().fold(0, u64::saturating_add)
+        let Self { reads_saved, leases_found_by_writes, reads_of_unchanged_copies, reads_of_changed_copies } = *self;
+        [reads_saved, leases_found_by_writes, reads_of_unchanged_copies, reads_of_changed_copies]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 
     /// The decision, after leases of `term` have been granted for `granted_for`.
     fn decision(&self, term: Duration, granted_for: Duration) -> Decision {
-        let Self { saved, found, unchanged, changed } = *self;
-        let copies = u128::from(saved) + u128::from(unchanged);
-        let share_unsaved = |percent: u128| u128::from(unchanged) * 100 > copies * percent;
-        if self.all() < EVENTS_FEWEST {
+        let Self { reads_saved, leases_found_by_writes, reads_of_unchanged_copies, reads_of_changed_copies } = *self;
+        let copies = u128::from(reads_saved) + u128::from(reads_of_unchanged_copies);
+        let share_unsaved = |percent: u128| u128::from(reads_of_unchanged_copies) * 100 > copies * percent;
+        if self.all() < EVENTS_MIN {
             Decision::Wait
-        } else if found > saved {
-            Decision::Ask
-        } else if unchanged > changed && share_unsaved(UNSAVED_MOST) && granted_for >= term {
+        } else if leases_found_by_writes > reads_saved {
+            Decision::StopGranting
+        } else if reads_of_unchanged_copies > reads_of_changed_copies
+            && share_unsaved(UNSAVED_PERCENT_MAX)
+            && granted_for >= term
+        {
             Decision::Lengthen
-        } else if copies > 0 && !share_unsaved(UNSAVED_LEAST) && granted_for >= term.saturating_mul(2) {
+        } else if copies > 0 && !share_unsaved(UNSAVED_PERCENT_MIN) && granted_for >= term.saturating_mul(2) {
             Decision::Shorten
         } else {
             Decision::Keep
@@ -96,12 +104,12 @@ impl GrantingCounts {
 
 /// A longer term follows if more than this percentage of the reads of unchanged copies were
 /// requests. So the term saves nine tenths of what an infinite one saves.
-const UNSAVED_MOST: u128 = 10;
+const UNSAVED_PERCENT_MAX: u128 = 10;
 
 /// A shorter term follows if the present one leaves at most this share of them, in percent. A term
-/// of a quarter leaves about four times as much. That is less than [`UNSAVED_MOST`], so no longer
-/// term follows again.
-const UNSAVED_LEAST: u128 = 2;
+/// of a quarter leaves about four times as much. That is less than [`UNSAVED_PERCENT_MAX`], so no
+/// longer term follows again.
+const UNSAVED_PERCENT_MIN: u128 = 2;
 
 /// What follows from the counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,46 +120,46 @@ enum Decision {
     Lengthen,
     Shorten,
     /// Leases do not pay: grant none.
-    Ask,
+    StopGranting,
 }
 
 /// The phase of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Phase {
     Granting { rung: usize, counts: GrantingCounts },
-    Asking(GhostLeases),
+    NotGranting(GhostLeases),
 }
 
 /// The present term of one volume, and the counts that it follows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct UseTerm {
+struct TermByUse {
     ladder: Ladder,
     phase: Phase,
     /// When the present phase or term began.
     since: Instant,
-    looked_at: Instant,
+    decided_at: Instant,
 }
 
-impl UseTerm {
+impl TermByUse {
     fn new(ladder: Ladder, now: Instant) -> Self {
         let phase = Phase::Granting { rung: 0, counts: GrantingCounts::default() };
-        Self { ladder, phase, since: now, looked_at: now }
+        Self { ladder, phase, since: now, decided_at: now }
     }
 
     /// The present term; `None` if reads get no lease.
     fn term(&self) -> Option<Duration> {
         match self.phase {
             Phase::Granting { rung, .. } => Some(self.ladder.term(rung)),
-            Phase::Asking(_) => None,
+            Phase::NotGranting(_) => None,
         }
     }
 
-    /// Looks at the counts from time to time, and decides.
-    fn look(&mut self, now: Instant) {
-        if now.since(self.looked_at) < self.ladder.term(0).min(LOOK_EVERY) {
+    /// From time to time, decides by the counts.
+    fn decide(&mut self, now: Instant) {
+        if now.since(self.decided_at) < self.ladder.term(0).min(DECIDE_EVERY) {
             return;
         }
-        self.looked_at = now;
+        self.decided_at = now;
         let granted_for = now.since(self.since);
         let next = match &mut self.phase {
             Phase::Granting { rung, counts } => {
@@ -160,12 +168,12 @@ impl UseTerm {
                     Decision::Keep => None,
                     Decision::Lengthen => self.ladder.above(*rung),
                     Decision::Shorten => rung.checked_sub(1),
-                    Decision::Ask => return self.begin(Phase::Asking(GhostLeases::default()), now),
+                    Decision::StopGranting => return self.begin(Phase::NotGranting(GhostLeases::default()), now),
                 };
                 counts.halve();
                 next
             }
-            Phase::Asking(ghosts) => ghosts.look(EVENTS_FEWEST),
+            Phase::NotGranting(ghosts) => ghosts.paying_rung(EVENTS_MIN),
         };
         if let Some(rung) = next {
             self.begin(Phase::Granting { rung, counts: GrantingCounts::default() }, now);
@@ -181,8 +189,8 @@ impl UseTerm {
 /// The present terms of all volumes whose terms follow their use. They are bounded by these
 /// volumes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct UseTerms {
-    volumes: BTreeMap<NodePath, UseTerm>,
+pub(super) struct TermsByUse {
+    volumes: BTreeMap<NodePath, TermByUse>,
 }
 
 /// A read that was answered.
@@ -192,16 +200,16 @@ pub(super) struct AnsweredRead<'a> {
     pub(super) object: &'a Object,
     /// Whether the read may get a lease, if the volume grants any.
     pub(super) wants_lease: bool,
-    /// Whether the client's copy was confirmed, if it had one.
+    /// Whether the answer validated the client's copy, if it had one.
     pub(super) validated: Option<bool>,
 }
 
-impl UseTerms {
+impl TermsByUse {
     /// The settings as they hold at present: if the object term follows the use, it is replaced by
     /// the present one.
     pub(super) fn present(&self, volume: &NodePath, settings: &VolumeSettings) -> VolumeSettings {
         let ObjectTerm::ByUse { least, .. } = settings.object_term() else { return *settings };
-        let term = self.volumes.get(volume).map_or(Some(least), UseTerm::term);
+        let term = self.volumes.get(volume).map_or(Some(least), TermByUse::term);
         settings.with_present_term(term)
     }
 
@@ -216,32 +224,32 @@ impl UseTerms {
         let Some(followed) = self.of(volume, settings, now) else { return };
         match &mut followed.phase {
             Phase::Granting { counts, .. } if read.wants_lease => match read.validated {
-                Some(true) => counts.unchanged = counts.unchanged.saturating_add(1),
-                Some(false) => counts.changed = counts.changed.saturating_add(1),
+                Some(true) => counts.reads_of_unchanged_copies = counts.reads_of_unchanged_copies.saturating_add(1),
+                Some(false) => counts.reads_of_changed_copies = counts.reads_of_changed_copies.saturating_add(1),
                 None => {}
             },
-            Phase::Asking(ghosts) if read.wants_lease => {
+            Phase::NotGranting(ghosts) if read.wants_lease => {
                 ghosts.note_read(read.object, read.session, &followed.ladder, now);
             }
-            Phase::Granting { .. } | Phase::Asking(_) => {}
+            Phase::Granting { .. } | Phase::NotGranting(_) => {}
         }
-        followed.look(now);
+        followed.decide(now);
     }
 
     /// A client reported reads from memory.
-    pub(super) fn note_saved(&mut self, volume: &NodePath, settings: &VolumeSettings, reads: u64, now: Instant) {
+    pub(super) fn note_reads_saved(&mut self, volume: &NodePath, settings: &VolumeSettings, reads: u64, now: Instant) {
         let Some(followed) = self.of(volume, settings, now) else { return };
         if let Phase::Granting { counts, .. } = &mut followed.phase {
-            counts.saved = counts.saved.saturating_add(reads.min(REPORTED_READS_MOST));
+            counts.reads_saved = counts.reads_saved.saturating_add(reads.min(REPORTED_READS_MAX));
         }
-        followed.look(now);
+        followed.decide(now);
     }
 
     /// A write found leases of a session in the volume, or a lease came with a next value: each
     /// costs two messages.
-    pub(super) fn note_found(&mut self, volume: &NodePath) {
-        if let Some(UseTerm { phase: Phase::Granting { counts, .. }, .. }) = self.volumes.get_mut(volume) {
-            counts.found = counts.found.saturating_add(1);
+    pub(super) fn note_lease_found_by_write(&mut self, volume: &NodePath) {
+        if let Some(TermByUse { phase: Phase::Granting { counts, .. }, .. }) = self.volumes.get_mut(volume) {
+            counts.leases_found_by_writes = counts.leases_found_by_writes.saturating_add(1);
         }
     }
 
@@ -254,10 +262,10 @@ impl UseTerms {
         now: Instant,
     ) {
         let Some(followed) = self.volumes.get_mut(volume) else { return };
-        if let Phase::Asking(ghosts) = &mut followed.phase {
+        if let Phase::NotGranting(ghosts) = &mut followed.phase {
             ghosts.note_write(sets, writer, &followed.ladder, now);
         }
-        followed.look(now);
+        followed.decide(now);
     }
 
     /// A volume was created, changed or removed: its use is counted anew.
@@ -266,10 +274,10 @@ impl UseTerms {
     }
 
     /// The entry of a volume, if its term follows its use.
-    fn of(&mut self, volume: &NodePath, settings: &VolumeSettings, now: Instant) -> Option<&mut UseTerm> {
+    fn of(&mut self, volume: &NodePath, settings: &VolumeSettings, now: Instant) -> Option<&mut TermByUse> {
         let ObjectTerm::ByUse { least, most } = settings.object_term() else { return None };
         let entry = self.volumes.entry(volume.clone());
-        Some(entry.or_insert_with(|| UseTerm::new(Ladder::new(least, most), now)))
+        Some(entry.or_insert_with(|| TermByUse::new(Ladder::new(least, most), now)))
     }
 
     /// The number of volumes.
@@ -288,7 +296,7 @@ impl UseTerms {
             if let Some(term) = followed.term().filter(|term| *term < least || *term > most) {
                 return Err(format!("{volume} has object leases of {term:?}, beyond {least:?} to {most:?}"));
             }
-            if let Phase::Asking(ghosts) = &followed.phase {
+            if let Phase::NotGranting(ghosts) = &followed.phase {
                 ghosts.check().map_err(|problem| format!("{volume}: {problem}"))?;
             }
         }
@@ -302,37 +310,38 @@ mod tests {
 
     const TERM: Duration = Duration::from_secs(40);
 
-    fn decision(saved: u64, found: u64, unchanged: u64, changed: u64) -> Decision {
-        GrantingCounts { saved, found, unchanged, changed }.decision(TERM, 2 * TERM)
+    fn decision(counts: [u64; 4]) -> Decision {
+        let [reads_saved, leases_found_by_writes, reads_of_unchanged_copies, reads_of_changed_copies] = counts;
+        GrantingCounts { reads_saved, leases_found_by_writes, reads_of_unchanged_copies, reads_of_changed_copies }
+            .decision(TERM, 2 * TERM)
     }
 
     #[test]
     fn decision_weighs_saved_reads_against_found_leases() {
         for (counts, expected) in [
-            ((20, 11, 0, 0), Decision::Wait),
-            ((50, 51, 0, 0), Decision::Ask),
-            ((50, 50, 4, 0), Decision::Keep),
-            ((50, 50, 6, 0), Decision::Lengthen),
-            ((50, 50, 6, 6), Decision::Keep),
-            ((0, 0, 50, 49), Decision::Lengthen),
-            ((0, 0, 50, 50), Decision::Keep),
-            ((98, 0, 2, 0), Decision::Shorten),
-            ((97, 0, 3, 0), Decision::Keep),
-            ((0, 0, 0, 50), Decision::Keep),
-            ((u64::MAX, u64::MAX, u64::MAX, u64::MAX), Decision::Keep),
+            ([20, 11, 0, 0], Decision::Wait),
+            ([50, 51, 0, 0], Decision::StopGranting),
+            ([50, 50, 4, 0], Decision::Keep),
+            ([50, 50, 6, 0], Decision::Lengthen),
+            ([50, 50, 6, 6], Decision::Keep),
+            ([0, 0, 50, 49], Decision::Lengthen),
+            ([0, 0, 50, 50], Decision::Keep),
+            ([98, 0, 2, 0], Decision::Shorten),
+            ([97, 0, 3, 0], Decision::Keep),
+            ([0, 0, 0, 50], Decision::Keep),
+            ([u64::MAX; 4], Decision::Keep),
         ] {
-            let (saved, found, unchanged, changed) = counts;
-            assert_eq!(decision(saved, found, unchanged, changed), expected, "{counts:?}");
+            assert_eq!(decision(counts), expected, "{counts:?}");
         }
     }
 
     /// The counts show the present term only after leases of it could have ended.
     #[test]
     fn term_changes_only_after_its_leases_could_end() {
-        let lengthen = GrantingCounts { saved: 50, unchanged: 50, ..GrantingCounts::default() };
+        let lengthen = GrantingCounts { reads_saved: 50, reads_of_unchanged_copies: 50, ..GrantingCounts::default() };
         assert_eq!(lengthen.decision(TERM, TERM / 2), Decision::Keep);
         assert_eq!(lengthen.decision(TERM, TERM), Decision::Lengthen);
-        let shorten = GrantingCounts { saved: 50, ..GrantingCounts::default() };
+        let shorten = GrantingCounts { reads_saved: 50, ..GrantingCounts::default() };
         assert_eq!(shorten.decision(TERM, TERM), Decision::Keep);
         assert_eq!(shorten.decision(TERM, 2 * TERM), Decision::Shorten);
     }

@@ -18,10 +18,10 @@ const GHOST_LEASES_MAX: usize = 256;
 
 /// A ghost lease whose shortest rung was not granted for so long is forgotten, if there are too
 /// many.
-const UNREAD_MOST: Duration = Duration::from_secs(3600);
+const UNREAD_MAX: Duration = Duration::from_secs(3600);
 
-/// After this many looks in a row with too few events, a sample is too sparse.
-const SPARSE_LOOKS: u32 = 30;
+/// After this many checks in a row with too few events, a sample is too sparse.
+const SPARSE_CHECKS: u32 = 30;
 
 /// A write of more sets counts as a write of the whole volume.
 const SETS_SEARCHED: usize = 64;
@@ -30,9 +30,9 @@ const SETS_SEARCHED: usize = 64;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct GhostCounts {
     /// Reads that would have come from memory.
-    saved: u64,
+    reads_saved: u64,
     /// Leases that a write would have found.
-    found: u64,
+    leases_found_by_writes: u64,
 }
 
 /// The leases that the reads of a volume would have with each term of its ladder.
@@ -47,8 +47,8 @@ pub(super) struct GhostLeases {
     leases: BTreeMap<(Object, SessionId), [Instant; RUNGS]>,
     counts: [GhostCounts; RUNGS],
     sampled_bits: u32,
-    /// How many looks in a row have found too few events.
-    sparse_looks: u32,
+    /// How many checks in a row have found too few events.
+    sparse_checks: u32,
 }
 
 impl GhostLeases {
@@ -62,7 +62,7 @@ impl GhostLeases {
             Some(granted) => {
                 for (rung, granted) in granted.iter_mut().enumerate() {
                     match now < granted.after(ladder.term(rung)) {
-                        true => self.counts[rung].saved += 1,
+                        true => self.counts[rung].reads_saved += 1,
                         false => *granted = now,
                     }
                 }
@@ -103,7 +103,7 @@ impl GhostLeases {
         };
         for key in found.into_iter().filter(|(_, session)| Some(*session) != writer) {
             for (rung, granted) in self.leases.remove(&key).into_iter().flatten().enumerate() {
-                self.counts[rung].found += u64::from(now < granted.after(ladder.term(rung)));
+                self.counts[rung].leases_found_by_writes += u64::from(now < granted.after(ladder.term(rung)));
             }
         }
     }
@@ -111,24 +111,24 @@ impl GhostLeases {
     /// The shortest rung with nine tenths of the highest profit: the reads saved, less the leases
     /// found. `None` if no rung saves clearly more than it costs, or if there were fewer events.
     /// Halves the counts if there were enough.
-    pub(super) fn look(&mut self, events_fewest: u64) -> Option<usize> {
+    pub(super) fn paying_rung(&mut self, events_min: u64) -> Option<usize> {
         let last = self.counts[RUNGS - 1];
-        if last.saved + last.found < events_fewest {
-            self.sparse_looks += 1;
-            if self.sampled_bits > 0 && self.sparse_looks >= SPARSE_LOOKS {
+        if last.reads_saved + last.leases_found_by_writes < events_min {
+            self.sparse_checks += 1;
+            if self.sampled_bits > 0 && self.sparse_checks >= SPARSE_CHECKS {
                 *self = Self::default();
             }
             return None;
         }
-        self.sparse_looks = 0;
-        let profit = |counts: &GhostCounts| counts.saved.saturating_sub(counts.found);
+        self.sparse_checks = 0;
+        let profit = |counts: &GhostCounts| counts.reads_saved.saturating_sub(counts.leases_found_by_writes);
         let best = self.counts.iter().map(profit).max().unwrap_or_default();
         // Clearly more, so that granting does not end at once.
-        let pays = |counts: &GhostCounts| counts.saved * 4 > counts.found * 5;
+        let pays = |counts: &GhostCounts| counts.reads_saved * 4 > counts.leases_found_by_writes * 5;
         let chosen = self.counts.iter().position(|counts| pays(counts) && profit(counts) * 10 >= best * 9);
         for counts in &mut self.counts {
-            counts.saved /= 2;
-            counts.found /= 2;
+            counts.reads_saved /= 2;
+            counts.leases_found_by_writes /= 2;
         }
         chosen
     }
@@ -146,7 +146,7 @@ impl GhostLeases {
             return;
         }
         reached(Bound::GhostLeases);
-        let is_read = |granted: &[Instant; RUNGS]| now < granted[0].after(UNREAD_MOST);
+        let is_read = |granted: &[Instant; RUNGS]| now < granted[0].after(UNREAD_MAX);
         self.leases.retain(|_, granted| is_read(granted));
         while self.leases.len() > GHOST_LEASES_MAX {
             self.sampled_bits += 1;
@@ -201,12 +201,16 @@ mod tests {
         ghosts.note_read(&object(1), writer, &ladder, at(5));
         let sets = [ObjectSet::One(object(1))];
         ghosts.note_write(sets.iter(), Some(writer), &ladder, at(7));
-        assert_eq!(ghosts.counts[0], GhostCounts { saved: 0, found: 0 });
-        assert_eq!(ghosts.counts[1], GhostCounts { saved: 1, found: 1 }, "the writer's is not counted");
+        assert_eq!(ghosts.counts[0], GhostCounts { reads_saved: 0, leases_found_by_writes: 0 });
+        assert_eq!(
+            ghosts.counts[1],
+            GhostCounts { reads_saved: 1, leases_found_by_writes: 1 },
+            "the writer's is not counted"
+        );
         ghosts.note_read(&object(1), reader, &ladder, at(7));
-        assert_eq!(ghosts.counts[1].saved, 1, "the write ended the lease");
+        assert_eq!(ghosts.counts[1].reads_saved, 1, "the write ended the lease");
         ghosts.note_write(vec![ObjectSet::One(object(2)); SETS_SEARCHED + 1].iter(), None, &ladder, at(8));
-        assert_eq!(ghosts.counts[1].found, 3, "of so many sets, any could include the object");
+        assert_eq!(ghosts.counts[1].leases_found_by_writes, 3, "of so many sets, any could include the object");
     }
 
     /// One copy is read twice in a second. The others are written before they are read again, five
@@ -226,10 +230,10 @@ mod tests {
                 _ => {}
             }
         }
-        let counts = ghosts.counts.map(|counts| (counts.saved, counts.found));
+        let counts = ghosts.counts.map(|counts| (counts.reads_saved, counts.leases_found_by_writes));
         assert_eq!(counts[..3], [(300, 0), (525, 0), (581, 600)]);
-        assert_eq!(ghosts.look(1), Some(1), "a term of 4 s");
-        assert_eq!(ghosts.look(10_000), None, "too few events");
+        assert_eq!(ghosts.paying_rung(1), Some(1), "a term of 4 s");
+        assert_eq!(ghosts.paying_rung(10_000), None, "too few events");
     }
 
     /// After one session has read very many objects, others read a few.
@@ -242,9 +246,9 @@ mod tests {
         }
         let hot = object(100 * GHOST_LEASES_MAX + 1);
         let mut decided = None;
-        for look in 1..=2 * SPARSE_LOOKS {
-            (0..40).for_each(|_| ghosts.note_read(&hot, SessionId(2), &ladder, at(10 * look)));
-            decided = decided.or(ghosts.look(32));
+        for check in 1..=2 * SPARSE_CHECKS {
+            (0..40).for_each(|_| ghosts.note_read(&hot, SessionId(2), &ladder, at(10 * check)));
+            decided = decided.or(ghosts.paying_rung(32));
         }
         assert!(decided.is_some(), "the hot object is counted again");
     }
@@ -254,7 +258,7 @@ mod tests {
         let ladder = Ladder::new(SECOND, SECOND);
         let mut ghosts = GhostLeases::default();
         let copies = 40 * GHOST_LEASES_MAX;
-        let mut found = 0;
+        let mut written = 0;
         for number in 0..copies {
             ghosts.note_read(&object(number), SessionId(1), &ladder, at(0));
             ghosts.check().expect("a bounded sample");
@@ -264,12 +268,12 @@ mod tests {
             if number % 4 == 0 {
                 let sets = [ObjectSet::One(object(number))];
                 ghosts.note_write(sets.iter(), None, &ladder, at(0));
-                found += 1;
+                written += 1;
             }
         }
-        let GhostCounts { saved, found: counted } = ghosts.counts[0];
-        assert!(saved > 100 && saved <= GHOST_LEASES_MAX as u64, "{saved} of {copies}");
-        let share = counted as f64 / saved as f64;
-        assert!((0.15..0.35).contains(&share), "{counted} of {saved}, and {found} of {copies}");
+        let GhostCounts { reads_saved, leases_found_by_writes } = ghosts.counts[0];
+        assert!(reads_saved > 100 && reads_saved <= GHOST_LEASES_MAX as u64, "{reads_saved} of {copies}");
+        let share = leases_found_by_writes as f64 / reads_saved as f64;
+        assert!((0.15..0.35).contains(&share), "{leases_found_by_writes} of {reads_saved}, and {written} of {copies}");
     }
 }

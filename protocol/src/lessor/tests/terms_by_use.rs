@@ -20,7 +20,7 @@ impl World {
     fn present_term(&self) -> ObjectTerm {
         let root = NodePath::root();
         let settings = self.state.volume(&root).expect("the root").settings;
-        self.lessor.use_terms.present(&root, &settings).object_term()
+        self.lessor.terms_by_use.present(&root, &settings).object_term()
     }
 
     fn read_known(&mut self, session: SessionId, object: Object) -> ReadAnswer {
