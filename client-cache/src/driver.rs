@@ -1,9 +1,9 @@
 //! The shell around the rules: executes the effects of the [`Holder`], and decides nothing.
 //!
 //! Each step and its effects run in order under one lock, [`Driver::core`]. So the driver drops a
-//! copy before it sends the consent. Checking the epoch, installing a copy and registering are each
-//! one atomic step (S4 in docs/PROTOCOL.md). No task awaits under the lock, and readers of cached
-//! copies do not take it.
+//! copy before it sends the consent. Checking a grant's epoch and installing its copy are one
+//! atomic step together, and registering is another (S4 in docs/PROTOCOL.md). No task awaits under
+//! the lock, and readers of cached copies do not take it.
 
 mod housekeeping;
 mod key_leases;
@@ -40,7 +40,7 @@ pub(crate) use self::{
     write_leases::WriteLeaseCell,
 };
 use self::{
-    step::{StepOrigin, drop_cause},
+    step::{DriverStep, drop_cause},
     waiting::WaitingCalls,
 };
 use crate::{
@@ -268,7 +268,8 @@ impl Driver {
     /// Handles the push of a next value. The rules ignore one that the client no longer waits for.
     pub(crate) fn pushed(&self, push: Push) {
         let Push { send_id, response } = push;
-        // A refusal says nothing about the server, because no call of the application waits for it.
+        // A refused push does not change the status, because no call of the application waits for
+        // it.
         self.step(&mut self.core.lock(), HolderInput::Answered { send_id: SendId(send_id), response });
     }
 
@@ -295,7 +296,8 @@ impl Driver {
     }
 
     /// Counts a read that needed a server, in the volume of the path as known now. `gap` is the
-    /// time since the first grant that no read had followed.
+    /// time from the grant of the lost copy to this read; if several grants came without a read
+    /// between them, from the first. `None` if a read had followed.
     pub(crate) fn count_miss(&self, path: &NodePath, cause: MissCause, gap: Option<Duration>) {
         let volume = self.core.lock().holder.volume_of(path);
         self.cache_counters.miss(&volume, cause, gap);
@@ -304,7 +306,7 @@ impl Driver {
     /// Runs a step of the rules, and executes its effects in order. Returns the reply to a recall
     /// among them.
     fn step(&self, core: &mut DriverCore, input: HolderInput) -> Option<RecallReply> {
-        let mut step = StepOrigin::default();
+        let mut step = DriverStep::default();
         let mut next = Some(input);
         while let Some(input) = next {
             step.is_answer = matches!(input, HolderInput::Answered { .. });
@@ -316,15 +318,15 @@ impl Driver {
             }
             if step.installed.take().is_some() {
                 let evicted = std::iter::from_fn(|| self.cache.evict_next()).take(EVICTIONS_PER_INSTALLATION);
-                step.follow.extend(evicted.map(|(object, stamp)| HolderInput::Evicted { object, stamp }));
+                step.follow_ups.extend(evicted.map(|(object, stamp)| HolderInput::Evicted { object, stamp }));
             }
-            next = step.follow.pop_front();
+            next = step.follow_ups.pop_front();
         }
         self.wind_timer(core);
         step.recall_reply
     }
 
-    fn execute(&self, core: &mut DriverCore, effect: HolderEffect, step: &mut StepOrigin) {
+    fn execute(&self, core: &mut DriverCore, effect: HolderEffect, step: &mut DriverStep) {
         match effect {
             HolderEffect::Send { send_id, request } => {
                 if let Some(request) = step.attach_to_consent(send_id, request) {
@@ -339,11 +341,11 @@ impl Driver {
             HolderEffect::CopyValidated { object, validity } => {
                 let volume = core.leases.cell(&validity.volume, validity.incarnation);
                 if !self.cache.copy_validated(&object, &validity, volume) {
-                    step.follow.push_back(HolderInput::Evicted { object, stamp: validity.stamp });
+                    step.follow_ups.push_back(HolderInput::Evicted { object, stamp: validity.stamp });
                 }
             }
             HolderEffect::SelectWanted(objects) => {
-                step.follow.extend(self.cache.wanted_of(objects).map(HolderInput::ReadNext));
+                step.follow_ups.extend(self.cache.wanted_of(objects).map(HolderInput::ReadNext));
             }
             HolderEffect::Drop(objects) => {
                 objects.iter().for_each(|object| self.cache.remove(object, step.drop_cause));
@@ -352,7 +354,7 @@ impl Driver {
             HolderEffect::DropAll => self.drop_all(core),
             HolderEffect::VolumeValidityChanged { volume, validity } => core.leases.set(&volume, validity),
             HolderEffect::Consent(consent) => {
-                step.recall_reply = Some(RecallReply::Consented { consent, pushes: Vec::new() });
+                step.recall_reply = Some(RecallReply::Consented { consent, push_requests: Vec::new() });
             }
             HolderEffect::ConsentDelayed(notice) => step.recall_reply = Some(RecallReply::Delayed(notice)),
             HolderEffect::Serve { reads, object, content, valid_until, .. } => {
@@ -367,7 +369,7 @@ impl Driver {
                     core.serve(reads, &content, step.is_answer, valid_until);
                 }
                 None => {
-                    step.follow.push_back(HolderInput::Evicted { object, stamp });
+                    step.follow_ups.push_back(HolderInput::Evicted { object, stamp });
                     core.waiting.finish_reads(reads, || ReadOutcome::CopyEvicted);
                 }
             },

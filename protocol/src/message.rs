@@ -328,7 +328,8 @@ pub enum Answer {
     Read(ReadAnswer),
     /// To [`Body::Read`]: another session has the data under a write lease, and the leader has
     /// recalled it (like NFSv4's `NFS4ERR_DELAY`). The client continues with [`Body::AwaitRead`],
-    /// for which it does not count the server as silent.
+    /// for which it does not count the server as silent. To [`Body::ReadNext`]: the same, but the
+    /// leader has recalled nothing, and the client waits no longer.
     ReadBlocked,
     /// To [`Body::Write`]: the write took effect.
     Written {

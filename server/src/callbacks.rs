@@ -34,10 +34,11 @@ const RECALL_TIMEOUT: Duration = Duration::from_secs(10);
 const RECALLS_OUT_MAX: usize = 1 << 12;
 
 /// The most bytes of pushed contents of one connection that are in flight, unless one content alone
-/// is longer. Recalls use the same channel, so a recall waits behind at most this much.
+/// is longer. Recalls use the same channel, so a recall waits behind at most this much, or behind
+/// one longer content.
 const PUSH_BYTES_OUT_MAX: u32 = 256 << 10;
 
-/// What a push takes beside its content, or instead of one.
+/// What a push counts in addition to its content, if it has one.
 const PUSH_OVERHEAD_BYTES: usize = 256;
 
 /// The server's end of the calls to one client.
@@ -57,13 +58,13 @@ impl ClientCalls {
         while let Some(recall) = recalls.recv().await {
             let Ok(permit) = Arc::clone(&recall_room).acquire_owned().await else { return };
             let (calls, push_room) = (self.clone(), Arc::clone(&push_room));
-            // A recall is never answered at once, so this always spawns a task. The first poll has
-            // sent the recall by then, so recalls leave in order.
+            // `spawn_if_slow` polls once here, and that sends the recall. So recalls leave in order.
+            // The reply never comes in that poll, so a task waits for it.
             spawn_if_slow(async move {
-                let pushes = calls.recall(recall).await;
+                let push_requests = calls.recall(recall).await;
                 drop(permit);
-                for push in pushes {
-                    spawn_if_slow(calls.clone().push(push, Arc::clone(&push_room))).await;
+                for request in push_requests {
+                    spawn_if_slow(calls.clone().answer_push_request(request, Arc::clone(&push_room))).await;
                 }
             })
             .await;
@@ -74,12 +75,16 @@ impl ClientCalls {
     async fn recall(&self, recall: Recall) -> Vec<PushRequest> {
         let asked = Consent { session: recall.session, stamp: recall.stamp };
         match self.client.recall(within(RECALL_TIMEOUT), recall).await {
-            Ok(RecallReply::Consented { consent, pushes }) if consent == asked => {
+            Ok(RecallReply::Consented { consent, push_requests }) if consent == asked => {
                 self.core.consent(self.id, consent);
-                if pushes.len() <= PUSH_REQUESTS_MAX {
-                    return pushes;
+                if push_requests.len() <= PUSH_REQUESTS_MAX {
+                    return push_requests;
                 }
-                tracing::debug!(got = pushes.len(), most = PUSH_REQUESTS_MAX, "ignored the push requests of a consent");
+                tracing::debug!(
+                    got = push_requests.len(),
+                    most = PUSH_REQUESTS_MAX,
+                    "ignored the push requests of a consent"
+                );
             }
             // The client will consent with a later request.
             Ok(RecallReply::Delayed(notice)) if notice.consent() == asked => self.core.consent_delayed(self.id, notice),
@@ -91,9 +96,9 @@ impl ClientCalls {
         Vec::new()
     }
 
-    /// Waits for the next value and pushes it, as long as the client waits for it. A refusal is
-    /// pushed too, so that the client need not wait.
-    async fn push(self, request: PushRequest, room: Arc<Semaphore>) {
+    /// Waits for the answer to a push request, and pushes it, if not more than [`PUSH_WAIT_MAX`]
+    /// has passed since the request. A refusal is pushed too, so that the client need not wait.
+    async fn answer_push_request(self, request: PushRequest, room: Arc<Semaphore>) {
         let until = tokio::time::Instant::now() + PUSH_WAIT_MAX;
         let (send_id, request) = request.into_request();
         let response = match self.core.request(request, self.id, &self.recalls).await {
@@ -111,7 +116,7 @@ impl ClientCalls {
     }
 }
 
-/// How much room a push of this response takes: all of it, if it needs more.
+/// How much of [`PUSH_BYTES_OUT_MAX`] a push of this response takes: at most all.
 fn push_bytes(response: &Response) -> u32 {
     let content = match &response.result {
         Ok(Answer::Read(answer)) => answer.content.as_ref().map_or(0, Content::weight),

@@ -77,7 +77,7 @@ impl Connections {
     }
 
     async fn serve(self, id: ConnectionId, stream: TcpStream, from: SocketAddr, handshake: Handshake) {
-        // The span names a refused peer in the log.
+        // The span adds the remote address to the lines that the handshake logs.
         let handshaking = accept_if(stream, self.replica.cluster(), |role| self.admission.admit(role))
             .instrument(tracing::info_span!("handshake", %from));
         let admitted = tokio::select! {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod advice;
 mod bad_input;
 mod benches;
 mod edits;

@@ -12,7 +12,7 @@ use leasehold_protocol::{
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Driver, DriverCore, StepOrigin, WriteOutcome, write_leases::WriteLeaseCell};
+use super::{Driver, DriverCore, DriverStep, WriteOutcome, write_leases::WriteLeaseCell};
 use crate::clock;
 
 /// The state of a lock, shared by the guard and the driver.
@@ -66,7 +66,7 @@ impl Driver {
     }
 
     /// Marks locks as lost. The servers may still count them, so this also releases them.
-    pub(super) fn lose_locks(&self, core: &mut DriverCore, ids: Vec<LockId>, step: &mut StepOrigin) {
+    pub(super) fn lose_locks(&self, core: &mut DriverCore, ids: Vec<LockId>, step: &mut DriverStep) {
         for lock in ids {
             let Some((path, cell)) = core.locks.remove(&lock) else { continue };
             let write = WriteId(core.next_id());
@@ -74,7 +74,7 @@ impl Driver {
             // then find this release, and wait for it.
             core.release_writes.insert(write, self.pending_releases.begin(&path));
             cell.end();
-            step.follow.push_back(HolderInput::Write { write, change: Write::Unlock { path, lock } });
+            step.follow_ups.push_back(HolderInput::Write { write, change: Write::Unlock { path, lock } });
         }
     }
 }

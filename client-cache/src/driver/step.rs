@@ -10,27 +10,27 @@ use leasehold_protocol::{
 
 use crate::{dropped_copies::MissCause, shared_content::SharedContent};
 
-/// The state of one step: the kind of its input, and the results of its effects.
+/// The context of one step: the kind of its input, and the results of its effects.
 #[derive(Debug, Default)]
-pub(super) struct StepOrigin {
+pub(super) struct DriverStep {
     /// Whether a server answered.
     pub(super) is_answer: bool,
-    /// Why copies that the step drops go.
+    /// Why the step drops copies.
     pub(super) drop_cause: MissCause,
     pub(super) recall_reply: Option<RecallReply>,
     /// The content that this step installed last. Usually a later effect answers reads with it.
     pub(super) installed: Option<(Arc<Content>, SharedContent)>,
     /// The inputs that the effects produced, to be stepped next.
-    pub(super) follow: VecDeque<HolderInput>,
+    pub(super) follow_ups: VecDeque<HolderInput>,
 }
 
-impl StepOrigin {
+impl DriverStep {
     /// Adds a request for a next value to the consent of this step. Returns any other request,
     /// which needs a message of its own.
     pub(super) fn attach_to_consent(&mut self, send_id: SendId, request: Request) -> Option<Request> {
         match &mut self.recall_reply {
-            Some(RecallReply::Consented { pushes, .. }) if pushes.len() < PUSH_REQUESTS_MAX => {
-                PushRequest::new(send_id.0, request).map(|push| pushes.push(push)).err()
+            Some(RecallReply::Consented { push_requests, .. }) if push_requests.len() < PUSH_REQUESTS_MAX => {
+                PushRequest::from_request(send_id.0, request).map(|request| push_requests.push(request)).err()
             }
             _ => Some(request),
         }
@@ -45,9 +45,10 @@ impl StepOrigin {
     }
 }
 
-/// Why copies go that a step with this input drops. Inputs that write drop the copies that the
-/// write changes. A timeout drops only copies whose consent was delayed. Others drop copies whose
-/// lease had ended, or whose volume has changed.
+/// Why a step with this input drops copies. Inputs that write drop the copies that the write
+/// changes. A timeout drops only copies whose consent was delayed. Other inputs drop copies whose
+/// lease had ended, or whose volume has changed. They can end a delayed consent too: its copies
+/// count among those.
 pub(super) fn drop_cause(input: &HolderInput) -> MissCause {
     match input {
         HolderInput::Recalled(_) | HolderInput::Timeout { .. } => MissCause::Recalled,

@@ -347,9 +347,9 @@ impl Shared {
                 let reply = callback.recall(context, recall).await;
                 let Some(shared) = Weak::upgrade(&shared) else { return };
                 match reply {
-                    Ok(RecallReply::Consented { consent, pushes }) => {
+                    Ok(RecallReply::Consented { consent, push_requests }) => {
                         shared.step(LessorInput::Consent(consent));
-                        pushes.into_iter().for_each(|request| shared.push(request, callback.clone()));
+                        push_requests.into_iter().for_each(|request| shared.push(request, callback.clone()));
                     }
                     Ok(RecallReply::Delayed(notice)) => shared.step(LessorInput::ConsentDelayed(notice)),
                     Ok(RecallReply::Ignored) | Err(_) => {}

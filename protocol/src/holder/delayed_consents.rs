@@ -9,7 +9,8 @@
 //! (S5). So the delay is at most half of what remains of the session's shortest lease.
 //!
 //! The holder consents at once in these cases: it has no usable copy; the recall names a subtree;
-//! the numbers of recalls have a gap; a write of this client is unanswered; or consents for
+//! the numbers of recalls have a gap; a write of this client is unanswered; a volume lease with
+//! nodes or locks has ended by this clock; or consents for
 //! [`HolderBounds::delayed_consents_max`](super::HolderBounds::delayed_consents_max) objects are
 //! delayed already.
 //!

@@ -49,10 +49,10 @@ pub enum HolderEffect {
         /// The new validity.
         validity: CopyValidity,
     },
-    /// Find out which of these copies the application wanted: those that its reads asked for, and
-    /// those that answered a read since they were installed. Give their objects to
-    /// [`HolderInput::ReadNext`](super::HolderInput::ReadNext) after this step. The next effect drops
-    /// the copies.
+    /// Find out which of these copies the application wanted. A copy is wanted if a read asked for
+    /// it, or was answered from it, since its lease was granted. Give their objects to
+    /// [`HolderInput::ReadNext`](super::HolderInput::ReadNext) after this step. The next effect
+    /// drops the copies.
     SelectWanted(Vec<Object>),
     /// Drop the copies of these objects, and serve no read from them from now on. The cache has no
     /// copies that the holder does not know of.

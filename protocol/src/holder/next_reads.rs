@@ -83,14 +83,14 @@ impl Holder {
                 reached(Bound::OwnNextReads);
                 return;
             }
-            // The client comes back to the object.
+            // It had a copy, so it asks as a reader that comes back, for the whole object term.
             let lease = match offer {
                 LeaseOffer::Everybody => LeaseRequest::Returning,
                 LeaseOffer::OnRequest | LeaseOffer::Nobody => LeaseRequest::Explicit,
             };
             let body = Body::ReadNext { object: object.clone(), lease };
-            // The lessor would promise from the arrival of the request. After a long wait, the
-            // promise would have ended.
+            // The request renews nothing: a promise counts from the arrival of the request, and the
+            // answer may come after its end.
             let send_id = self.send(Purpose::ReadNext(object.clone()), body, RenewalReason::NoRenewal, now);
             self.next_reads.objects.insert(object, send_id);
         }

@@ -1,9 +1,9 @@
 //! Object leases: decides which copies to install, to refuse and to drop.
 //!
 //! `accept_grant` implements S4. It accepts a grant only from the leader that the session has
-//! registered with, and only under the present volume lease. It refuses a grant that was overtaken
-//! (`recalls.rs` remembers by what). A recall, a return, a write of this client (S2w) or a new
-//! incarnation of the volume lease can overtake a grant.
+//! registered with, and only under the present volume lease. It refuses a grant that was overtaken.
+//! A recall, a return or a write of this client (S2w) can overtake a grant: `recalls.rs` remembers
+//! these. So can a new incarnation of the volume lease: its stamp tells.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct ArrivedGrant<'a> {
     pub(super) epoch: Epoch,
     /// The revision that the server had applied.
     pub(super) applied: Revision,
-    /// The time before the request was sent.
+    /// A clock reading from just before the request was sent.
     pub(super) sent: Instant,
 }
 
@@ -84,8 +84,8 @@ impl Holder {
         }
     }
 
-    /// Handles an eviction by the cache. If the server may still count the copy as leased, the next
-    /// request returns it (S2).
+    /// Handles an eviction by the cache. If the object lease still holds on this clock, the next
+    /// request returns the copy (S2).
     ///
     /// A return counts as a recall (S4). The server forgets all grants of the object up to this
     /// one. One of them may still be in flight. If the holder cached it, nobody would recall that

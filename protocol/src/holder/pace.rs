@@ -10,7 +10,8 @@ use crate::{
     time::Instant,
 };
 
-/// Attempts to renew are at least a term divided by this apart, so that no client spins.
+/// The time between two attempts to renew is at least the term divided by this, so that no client
+/// spins.
 const ATTEMPTS_PER_TERM_MAX: u32 = 16;
 
 /// How often in a term a client checks whether an idle volume is in use again.
@@ -24,8 +25,8 @@ const APART_MIN: Duration = Duration::from_micros(12_500);
 pub(super) struct Pace {
     /// The term with which the lease was last renewed.
     pub(super) term: Duration,
-    /// The term that the last answer named. It is shorter than `term` after an answer that named a
-    /// shorter term, and promised less than the lease has.
+    /// The term that the last answer named. If that is shorter, `term` stays the longer one as long
+    /// as the lease ends later than the answer promised.
     present_term: Duration,
     /// When to send a request just to renew.
     pub(super) due: Instant,
@@ -49,18 +50,19 @@ impl Pace {
     pub(super) fn renewed(&mut self, sent: Instant, span: Duration, term: Duration, now: Instant) {
         // After a promise of less than half of a term, renew again soon.
         let interval = span.saturating_sub(term / 2).max(span / 8);
-        // The present `due` follows a longer term, so it does not count.
+        // If the term has become shorter, the present `due` does not count: the longer term set it.
         let due = if term < self.term { Instant::ZERO } else { self.due };
         (self.term, self.present_term) = (term, term);
         self.due = due.max(sent.after(interval)).max(now.after(self.part(ATTEMPTS_PER_TERM_MAX)));
-        // A leader without a quorum promises less and less, up to the horizon. The lease then ends
-        // before the client can ask again.
+        // Without a quorum, the leader's promises get shorter. If the lease would end before the
+        // next attempt, or soon after, the renewal counts as unanswered. So the client asks again
+        // even if the volume is idle.
         self.is_renewal_pending = self.due >= sent.after(span - span / 8);
     }
 
-    /// Records a promise that ends before the lease does, which ends at `until`. If the term has
-    /// become shorter, the next attempt comes when half of the new term remains, and is repeated by
-    /// the new term. Otherwise the attempts go on as they were.
+    /// Records a promise that ends before the lease. The lease ends at `until`. If the term has
+    /// become shorter, the next attempt comes when half of the new term remains at the latest, and
+    /// the new term sets the time between further attempts. Otherwise nothing changes.
     pub(super) fn note_shorter_promise(&mut self, until: Instant, term: Duration, now: Instant) {
         self.present_term = term.min(self.term);
         if self.present_term < self.term {

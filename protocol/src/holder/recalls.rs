@@ -64,7 +64,7 @@ impl RecallMemory {
     }
 
     /// Counts a recall. Returns whether earlier recalls are missing.
-    pub(super) fn has_gap(&mut self, recall: &Recall) -> bool {
+    pub(super) fn count_recall(&mut self, recall: &Recall) -> bool {
         self.begin_epoch(recall.stamp.epoch);
         if recall.stamp.epoch < self.epoch {
             return false;
@@ -155,7 +155,7 @@ impl Holder {
         self.heard_at = self.heard_at.max(now);
         self.stamp_seen = self.stamp_seen.max(recall.stamp);
         let everything = [ObjectSet::Subtree(NodePath::root())];
-        let has_gap = self.recalls.has_gap(recall);
+        let has_gap = self.recalls.count_recall(recall);
         let sets = if has_gap { &everything[..] } else { &recall.sets };
         let delayed = |reason| HolderEffect::ConsentDelayed(DelayNotice { session, stamp: recall.stamp, reason });
         if self.wait_for_flushes(recall.stamp, sets) {
@@ -252,7 +252,7 @@ mod tests {
         };
         let mut recalls = RecallMemory::new(&HolderBounds::DEFAULT);
         let mut gaps = |epoch, numbers: &[u64]| {
-            numbers.iter().map(|number| recalls.has_gap(&recall(epoch, *number))).collect::<Vec<_>>()
+            numbers.iter().map(|number| recalls.count_recall(&recall(epoch, *number))).collect::<Vec<_>>()
         };
         assert_eq!(gaps(1, &[1, 2, 4, 5, 5]), [false, false, true, false, false], "a repeated recall is no gap");
         assert_eq!(gaps(2, &[2, 3]), [true, false], "recall 1 of the epoch is missing");

@@ -30,8 +30,8 @@ use crate::{
     time::Instant,
 };
 
-/// The holder flushes a dirty value when less than the lease's term divided by this remains,
-/// because the renewal is late then.
+/// The holder flushes a dirty value when the rest of the lease is shorter than its term divided by
+/// this: the renewal is late then.
 const LATE_PART: u32 = 3;
 
 /// The write leases of the session.
@@ -141,8 +141,9 @@ impl Holder {
 
     /// Handles the answer to a request for a write lease. Without data, there is no write lease.
     ///
-    /// If a recall of the data has overtaken the answer, the write lease ends at once. The servers
-    /// do not count the consent that the holder has already sent.
+    /// If a recall of the data has overtaken the answer, the write lease ends at once. The holder
+    /// has already consented to that recall. The servers ignore that consent, and wait for the end
+    /// of the write lease.
     pub(super) fn handle_write_lease_answer(&mut self, id: LockId, data: Option<Data>, stamp: Stamp) {
         let Some(write_lease) = self.write_lease_mut(id) else { return };
         let Some(Data { value, stat }) = data else { return self.end_write_lease(id) };
@@ -264,7 +265,7 @@ impl Holder {
                     false => self.notify_write_lease(id),
                 }
             }
-            // A later flush follows if it is still needed, or the session has expired.
+            // Either the session has expired, or a later flush follows if it is still needed.
             Err(WriteFailure::NotSent) => {}
             Err(WriteFailure::OutcomeUnknown) => write_lease.is_outcome_unknown |= has_value,
             Err(WriteFailure::Refused(refusal)) => {

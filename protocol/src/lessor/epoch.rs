@@ -2,7 +2,8 @@
 //!
 //! A new leader knows which volume leases exist, because these are in the replicated state. It does
 //! not know which copies its clients have. So each session with a volume lease is a covering holder
-//! of that volume, until its holder report arrives.
+//! of that volume, until its holder report arrives or the leases of all copies that the report may
+//! name have ended.
 
 use std::collections::BTreeSet;
 

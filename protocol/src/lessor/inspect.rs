@@ -19,7 +19,7 @@ use crate::{
 
 use super::{
     Lessor, Requester, StepContext,
-    expiry::margin,
+    lease_ends::margin,
     object_leases::CopyTracking,
     writes::{ConsentWait, PendingWrite},
 };

@@ -1,5 +1,5 @@
 //! Key leases. The log grants and revokes them, as for any write. The leader renews them in its
-//! memory (T3, T5, T6). Their ends are proposed in `expiry.rs`, like those of all leases.
+//! memory (T3, T5, T6). Their ends are proposed in `lease_ends.rs`, like those of all leases.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use crate::{
 use super::{Lessor, Requester, StepContext, leases::RenewalPlan, promises::PromiseReach, renewals::RenewalAnswer};
 
 impl Lessor {
-    /// The grant of a key lease is committed. Nothing is promised yet.
+    /// The grant of a key lease is committed. Nothing is promised yet, so its end is now, or its
+    /// horizon if that has passed already. The promise with the answer moves the end.
     pub(super) fn key_lease_granted(&mut self, written: &Written, cx: &StepContext<'_>) {
         let Some(GrantedKeyLease { id, incarnation }) = written.lease else { return };
         let key = LeaseKey::Key(id);

@@ -31,11 +31,11 @@ mod counters;
 mod drift;
 mod effect;
 mod epoch;
-mod expiry;
 mod holder_reports;
 mod input;
 mod inspect;
 mod key_leases;
+mod lease_ends;
 mod lease_limits;
 mod leases;
 mod load;
@@ -96,8 +96,8 @@ use writes::{PendingWriteId, PendingWrites};
 
 pub use bounds::LessorBounds;
 pub use effect::LessorEffect;
-pub use expiry::key_lease_margin;
 pub use input::LessorInput;
+pub use lease_ends::key_lease_margin;
 
 /// The configuration of a lessor, fixed for its life.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -71,7 +71,7 @@ impl NextReads {
         removed
     }
 
-    /// The objects in the set that reads wait for.
+    /// Those objects of the set that have waiting reads.
     fn objects_in(&self, set: &ObjectSet) -> Vec<Object> {
         let (first, last) = match set {
             ObjectSet::One(object) => (object.clone(), object.clone()),
@@ -88,8 +88,8 @@ impl NextReads {
         all.map(|(object, _)| object.clone()).filter(|object| set.contains(object)).counted().collect()
     }
 
-    /// Wakes the reads of the object whose writes have all ended. `first` is the first pending
-    /// write of the object.
+    /// Wakes those reads of the object that wait for no pending write any more. `first` is the
+    /// first pending write of the object.
     fn wake(&mut self, object: &Object, first: Option<PendingWriteId>) {
         let Some(reads) = self.waiting.get_mut(object) else { return };
         let later = first.map(|first| reads.split_off(&(first, SessionId(0)))).unwrap_or_default();
@@ -103,7 +103,8 @@ impl NextReads {
         }
     }
 
-    /// Whether a quorum round may begin for woken reads. One part of them is proven at a time.
+    /// Whether a quorum round may begin for woken reads: there are some, and all of the last round
+    /// are answered.
     pub(super) fn are_ready(&self) -> bool {
         self.proven.is_empty() && !self.woken.is_empty()
     }
@@ -166,7 +167,7 @@ impl NextReads {
 }
 
 impl Lessor {
-    /// Handles a read of the next value. It is refused as busy beyond the bounds: the client does
+    /// Handles a read of the next value. Beyond the bounds it is refused as busy. The client does
     /// not repeat it.
     pub(super) fn read_next(&mut self, mut read: WaitingRead, object: Object, cx: &mut StepContext<'_>) {
         if let Err(error) = self.config.limits.check_path(&object.path) {
@@ -195,8 +196,8 @@ impl Lessor {
         }
     }
 
-    /// Wakes the reads of these objects whose writes have all ended. The lessor calls it when a
-    /// write with this footprint has ended, or no longer has it.
+    /// Wakes those reads of these objects that wait for no pending write any more. The lessor calls
+    /// it when a write with this footprint has ended, or has another footprint now.
     pub(super) fn resume_next_reads(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
         if self.next_reads.waiting.is_empty() {
             return;

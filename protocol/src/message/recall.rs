@@ -87,7 +87,7 @@ pub enum RecallReply {
         /// The consent.
         consent: Consent,
         /// The next values that the server shall push; at most [`PUSH_REQUESTS_MAX`].
-        pushes: Vec<PushRequest>,
+        push_requests: Vec<PushRequest>,
     },
     /// The consent comes later.
     Delayed(DelayNotice),
@@ -113,13 +113,13 @@ pub struct PushRequest {
 }
 
 impl PushRequest {
-    /// The push request for a request of the next value. `Err` returns any other request.
+    /// Makes a push request of a request with [`Body::ReadNext`].
     ///
     /// # Errors
     ///
-    /// The request, if its body is not [`Body::ReadNext`].
+    /// Gives any other request back.
     #[expect(clippy::result_large_err, reason = "the error is the argument")]
-    pub fn new(send_id: u64, request: Request) -> Result<Self, Request> {
+    pub fn from_request(send_id: u64, request: Request) -> Result<Self, Request> {
         match request {
             Request { header, body: Body::ReadNext { object, lease } } => Ok(Self { send_id, header, object, lease }),
             other => Err(other),
@@ -133,11 +133,11 @@ impl PushRequest {
     }
 }
 
-/// From a server to a client: the response to a [`PushRequest`]. After the write, it brings the
-/// new value and a lease on it.
+/// From a server to a client: the response to a [`PushRequest`]. Usually it brings the new value
+/// and a lease on it.
 ///
-/// A push needs no reply. Lost: the next read of the application asks. Twice: the client ignores
-/// the second.
+/// The reply to a push is empty. Lost: the next read of the application asks. Twice: the client
+/// ignores the second.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Push {
     /// The number of the push request.

@@ -61,7 +61,7 @@ struct HoldsNothing;
 impl Callback for HoldsNothing {
     async fn recall(self, _: Context, recall: Recall) -> RecallReply {
         let consent = Consent { session: recall.session, stamp: recall.stamp };
-        RecallReply::Consented { consent, pushes: Vec::new() }
+        RecallReply::Consented { consent, push_requests: Vec::new() }
     }
 
     async fn push(self, _: Context, push: Push) {

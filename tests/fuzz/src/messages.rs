@@ -73,8 +73,8 @@ pub fn run(data: &[u8]) {
                 come_back(&RecallReply::Delayed(DelayNotice { session, stamp, reason }));
             }
             let request = draw.request(session, Epoch(1), 1, Revision(1));
-            let pushes = PushRequest::new(stamp.sequence, request).into_iter().collect();
-            come_back(&RecallReply::Consented { consent: Consent { session, stamp }, pushes });
+            let push_requests = PushRequest::from_request(stamp.sequence, request).into_iter().collect();
+            come_back(&RecallReply::Consented { consent: Consent { session, stamp }, push_requests });
             let result = Err(Refusal::Retry);
             let (promises, lapses) = (Vec::new(), Vec::new());
             let response = Response { epoch: Epoch(1), promises, lapses, clocks: None, result };

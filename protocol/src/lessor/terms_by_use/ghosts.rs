@@ -16,8 +16,8 @@ use super::ladder::{Ladder, RUNGS};
 /// The most ghost leases of a volume. If there would be more, a sample of the copies is counted.
 const GHOST_LEASES_MAX: usize = 256;
 
-/// A ghost lease whose shortest rung was not granted for so long is forgotten, if there are too
-/// many.
+/// If there are too many ghost leases, those whose shortest term was last granted longer ago than
+/// this are forgotten.
 const UNREAD_MAX: Duration = Duration::from_secs(3600);
 
 /// After this many checks in a row with too few events, a sample is too sparse.
@@ -37,10 +37,10 @@ struct GhostCounts {
 
 /// The leases that the reads of a volume would have with each term of its ladder.
 ///
-/// With n bits, it counts about one copy of 2^n: those whose hash ends with n zero bits. It begins
-/// with n = 0. When there are too many copies, it adds a bit. If a sample has too few events for
-/// long, counting begins anew with all copies: the copies that filled the table may no longer be
-/// used.
+/// A copy here is an object and a session that reads it. With n bits, about one in 2^n copies is
+/// counted: those whose hash ends with n zero bits. It begins with n = 0. When there are too many
+/// copies, it adds a bit. If a sample has too few events for long, counting begins anew with all
+/// copies: the copies that filled the table may no longer be used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct GhostLeases {
     /// For each copy, when the lease of each rung was last granted.
@@ -108,9 +108,9 @@ impl GhostLeases {
         }
     }
 
-    /// The shortest rung with nine tenths of the highest profit: the reads saved, less the leases
-    /// found. `None` if no rung saves clearly more than it costs, or if there were fewer events.
-    /// Halves the counts if there were enough.
+    /// Profit is the reads saved, less the leases found. This is the shortest rung that saves
+    /// clearly more than it costs and has at least nine tenths of the highest profit. `None` if
+    /// there is none, or if there were fewer events. Halves the counts if there were enough.
     pub(super) fn paying_rung(&mut self, events_min: u64) -> Option<usize> {
         let last = self.counts[RUNGS - 1];
         if last.reads_saved + last.leases_found_by_writes < events_min {

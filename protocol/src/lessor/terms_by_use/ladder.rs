@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-/// How many terms a ladder has.
-pub(super) const RUNGS: usize = 8;
+/// How many terms a ladder has: enough for the shortest and the longest object term that a volume
+/// may have.
+pub(super) const RUNGS: usize = 15;
 
 /// The ratio of each term to the one before.
 const STEP: u32 = 4;
 
-/// A few terms from the shortest to the longest. Each is four times as long as the one before, up
-/// to the longest; the last is the longest.
+/// The terms from the shortest to the longest. Each is four times as long as the one before, but at
+/// most the longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Ladder {
     least: Duration,
@@ -21,7 +22,7 @@ impl Ladder {
         Self { least, most }
     }
 
-    /// The term of a rung below [`RUNGS`].
+    /// The term of this rung, from 0 to [`RUNGS`] - 1.
     pub(super) fn term(&self, rung: usize) -> Duration {
         if rung + 1 >= RUNGS {
             return self.most;
@@ -29,7 +30,7 @@ impl Ladder {
         self.least.saturating_mul(STEP.pow(u32::try_from(rung).unwrap_or(0))).min(self.most)
     }
 
-    /// The next longer term, if there is one.
+    /// The next higher rung, if its term is longer.
     pub(super) fn above(&self, rung: usize) -> Option<usize> {
         (self.term(rung) < self.most).then_some(rung + 1)
     }
@@ -38,6 +39,7 @@ impl Ladder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::VolumeSettings;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,14 @@ mod tests {
         assert_eq!(rising(10, 24 * 3600), [10, 40, 160, 640, 2560, 10_240, 40_960, 86_400]);
         assert_eq!(rising(10, 50), [10, 40, 50]);
         assert_eq!(rising(10, 10), [10]);
-        assert_eq!(rising(1, 1 << 20), [1, 4, 16, 64, 256, 1024, 4096, 1 << 20], "the last is the longest");
+    }
+
+    #[test]
+    fn each_step_is_at_most_four_even_between_the_limits() {
+        let (least, most) = (VolumeSettings::TERM_MIN, VolumeSettings::OBJECT_TERM_MAX);
+        let ladder = Ladder::new(least, most);
+        let terms: Vec<Duration> = (0..RUNGS).map(|rung| ladder.term(rung)).collect();
+        assert!(terms.windows(2).all(|pair| pair[1] <= pair[0] * STEP), "{terms:?}");
+        assert_eq!((terms[0], terms[RUNGS - 1]), (least, most));
     }
 }

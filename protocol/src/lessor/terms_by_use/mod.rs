@@ -106,9 +106,9 @@ impl GrantingCounts {
 /// requests. So the term saves nine tenths of what an infinite one saves.
 const UNSAVED_PERCENT_MAX: u128 = 10;
 
-/// A shorter term follows if the present one leaves at most this share of them, in percent. A term
-/// of a quarter leaves about four times as much. That is less than [`UNSAVED_PERCENT_MAX`], so no
-/// longer term follows again.
+/// A shorter term follows if at most this percentage of the reads of unchanged copies were
+/// requests. A term of a quarter leaves about four times as many. That is less than
+/// [`UNSAVED_PERCENT_MAX`], so no longer term follows again.
 const UNSAVED_PERCENT_MIN: u128 = 2;
 
 /// What follows from the counts.
@@ -127,7 +127,7 @@ enum Decision {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Phase {
     Granting { rung: usize, counts: GrantingCounts },
-    NotGranting(GhostLeases),
+    NotGranting(Box<GhostLeases>),
 }
 
 /// The present term of one volume, and the counts that it follows.
@@ -168,7 +168,7 @@ impl TermByUse {
                     Decision::Keep => None,
                     Decision::Lengthen => self.ladder.above(*rung),
                     Decision::Shorten => rung.checked_sub(1),
-                    Decision::StopGranting => return self.begin(Phase::NotGranting(GhostLeases::default()), now),
+                    Decision::StopGranting => return self.begin(Phase::NotGranting(Box::default()), now),
                 };
                 counts.halve();
                 next
@@ -245,8 +245,8 @@ impl TermsByUse {
         followed.decide(now);
     }
 
-    /// A write found leases of a session in the volume, or a lease came with a next value: each
-    /// costs two messages.
+    /// A write found leases of a session in the volume, or a lease came with a next value. Each
+    /// costs two messages: a recall and a consent, or a push and its empty reply.
     pub(super) fn note_lease_found_by_write(&mut self, volume: &NodePath) {
         if let Some(TermByUse { phase: Phase::Granting { counts, .. }, .. }) = self.volumes.get_mut(volume) {
             counts.leases_found_by_writes = counts.leases_found_by_writes.saturating_add(1);

@@ -59,7 +59,7 @@ struct TestClient;
 impl Callback for TestClient {
     async fn recall(self, _: Context, recall: Recall) -> RecallReply {
         let consent = Consent { session: recall.session, stamp: recall.stamp };
-        RecallReply::Consented { consent, pushes: Vec::new() }
+        RecallReply::Consented { consent, push_requests: Vec::new() }
     }
 
     async fn push(self, _: Context, push: Push) {
@@ -109,7 +109,7 @@ fn recall(sequence: u64) -> Recall {
 /// What [`TestClient`] replies to that recall.
 fn consented(sequence: u64) -> RecallReply {
     let consent = Consent { session: SessionId(1), stamp: Stamp { epoch: Epoch(1), sequence } };
-    RecallReply::Consented { consent, pushes: Vec::new() }
+    RecallReply::Consented { consent, push_requests: Vec::new() }
 }
 
 async fn serve(transport: LeaseholdTransport, server: TestServer) {

@@ -128,7 +128,7 @@ impl Lessor {
                     self.propose_expiry(key, incarnation, lease.horizon);
                 }
             }
-            // Another incarnation has taken its place.
+            // The lease has ended already, or another incarnation has taken its place.
             _ => {}
         }
     }
