@@ -16,6 +16,17 @@ use super::ladder::{Ladder, RUNGS};
 /// The most ghost leases of a volume. If there would be more, a sample of the copies is counted.
 const GHOST_LEASES_MAX: usize = 256;
 
+/// The volumes share this number of ghost leases: some 30 MB.
+const GHOST_LEASES_OF_ALL: usize = 1 << 16;
+
+/// But each has at least this number. With fewer, the events of a sample would be too few.
+const GHOST_LEASES_MIN: usize = 16;
+
+/// The most ghost leases of each of so many volumes. It changes only at powers of two.
+pub(super) fn ghost_leases_of_each(volumes: usize) -> usize {
+    (GHOST_LEASES_OF_ALL / volumes.next_power_of_two()).clamp(GHOST_LEASES_MIN, GHOST_LEASES_MAX)
+}
+
 /// If there are too many ghost leases, those whose shortest term was last granted longer ago than
 /// this are forgotten.
 const UNREAD_MAX: Duration = Duration::from_secs(3600);
@@ -41,8 +52,10 @@ struct GhostCounts {
 /// counted: those whose hash ends with n zero bits. It begins with n = 0. When there are too many
 /// copies, it adds a bit. If a sample has too few events for long, counting begins anew with all
 /// copies: the copies that filled the table may no longer be used.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct GhostLeases {
+    /// The bound of `leases`.
+    most: usize,
     /// For each copy, when the lease of each rung was last granted.
     leases: BTreeMap<(Object, SessionId), [Instant; RUNGS]>,
     counts: [GhostCounts; RUNGS],
@@ -52,6 +65,18 @@ pub(super) struct GhostLeases {
 }
 
 impl GhostLeases {
+    /// Counts all copies, as long as there are at most so many.
+    pub(super) fn new(most: usize) -> Self {
+        let counts = [GhostCounts::default(); RUNGS];
+        Self { most, leases: BTreeMap::new(), counts, sampled_bits: 0, sparse_checks: 0 }
+    }
+
+    /// Makes the bound lower.
+    pub(super) fn shrink_to(&mut self, most: usize, now: Instant) {
+        self.most = most;
+        self.keep_bound(now);
+    }
+
     /// A session read an object.
     pub(super) fn note_read(&mut self, object: &Object, session: SessionId, ladder: &Ladder, now: Instant) {
         if !self.is_sampled(object, session) {
@@ -116,7 +141,7 @@ impl GhostLeases {
         if last.reads_saved + last.leases_found_by_writes < events_min {
             self.sparse_checks += 1;
             if self.sampled_bits > 0 && self.sparse_checks >= SPARSE_CHECKS {
-                *self = Self::default();
+                *self = Self::new(self.most);
             }
             return None;
         }
@@ -133,22 +158,27 @@ impl GhostLeases {
         chosen
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
     /// The bound of this table.
     pub(super) fn check(&self) -> Result<(), String> {
         match self.leases.len() {
-            few if few <= GHOST_LEASES_MAX => Ok(()),
-            many => Err(format!("{many} ghost leases: expected at most {GHOST_LEASES_MAX}")),
+            few if few <= self.most => Ok(()),
+            many => Err(format!("{many} ghost leases: expected at most {}", self.most)),
         }
     }
 
     fn keep_bound(&mut self, now: Instant) {
-        if self.leases.len() <= GHOST_LEASES_MAX {
+        if self.leases.len() <= self.most {
             return;
         }
         reached(Bound::GhostLeases);
         let is_read = |granted: &[Instant; RUNGS]| now < granted[0].after(UNREAD_MAX);
         self.leases.retain(|_, granted| is_read(granted));
-        while self.leases.len() > GHOST_LEASES_MAX {
+        while self.leases.len() > self.most {
             self.sampled_bits += 1;
             let bits = self.sampled_bits;
             self.leases.retain(|(object, session), _| is_in_sample(object, *session, bits));
@@ -192,7 +222,7 @@ mod tests {
     #[test]
     fn ghost_leases_save_and_cost_what_real_ones_would() {
         let ladder = Ladder::new(SECOND, SECOND * 4);
-        let mut ghosts = GhostLeases::default();
+        let mut ghosts = GhostLeases::new(GHOST_LEASES_MAX);
         let (reader, writer) = (SessionId(1), SessionId(2));
         // Granted at 0; a lease of 1 s has ended at 2, and one of 4 s at 5.
         for seconds in [0, 2, 5] {
@@ -218,7 +248,7 @@ mod tests {
     #[test]
     fn ghost_leases_find_the_term_that_pays_for_popular_copies() {
         let ladder = Ladder::new(SECOND, SECOND * 1000);
-        let mut ghosts = GhostLeases::default();
+        let mut ghosts = GhostLeases::new(GHOST_LEASES_MAX);
         let reader = SessionId(1);
         let others: Vec<_> = (1..=20).map(object).collect();
         let written: Vec<_> = others.iter().cloned().map(ObjectSet::One).collect();
@@ -240,7 +270,7 @@ mod tests {
     #[test]
     fn sparse_sample_gives_way_to_all_copies() {
         let ladder = Ladder::new(SECOND, SECOND * 4);
-        let mut ghosts = GhostLeases::default();
+        let mut ghosts = GhostLeases::new(GHOST_LEASES_MAX);
         for number in 0..100 * GHOST_LEASES_MAX {
             ghosts.note_read(&object(number), SessionId(1), &ladder, at(0));
         }
@@ -256,7 +286,7 @@ mod tests {
     #[test]
     fn too_many_ghost_leases_become_a_sample_of_the_same_shares() {
         let ladder = Ladder::new(SECOND, SECOND);
-        let mut ghosts = GhostLeases::default();
+        let mut ghosts = GhostLeases::new(GHOST_LEASES_MAX);
         let copies = 40 * GHOST_LEASES_MAX;
         let mut written = 0;
         for number in 0..copies {

@@ -36,9 +36,10 @@ use crate::{
     state::State,
     time::Instant,
     volume::VolumeSettings,
+    work::CountVisits,
 };
 
-use ghosts::GhostLeases;
+use ghosts::{GhostLeases, ghost_leases_of_each};
 use ladder::Ladder;
 
 /// The fewest counted events for a decision.
@@ -138,12 +139,14 @@ struct TermByUse {
     /// When the present phase or term began.
     since: Instant,
     decided_at: Instant,
+    /// The most ghost leases of the volume.
+    ghosts_max: usize,
 }
 
 impl TermByUse {
-    fn new(ladder: Ladder, now: Instant) -> Self {
+    fn new(ladder: Ladder, ghosts_max: usize, now: Instant) -> Self {
         let phase = Phase::Granting { rung: 0, counts: GrantingCounts::default() };
-        Self { ladder, phase, since: now, decided_at: now }
+        Self { ladder, phase, since: now, decided_at: now, ghosts_max }
     }
 
     /// The present term; `None` if reads get no lease.
@@ -168,7 +171,10 @@ impl TermByUse {
                     Decision::Keep => None,
                     Decision::Lengthen => self.ladder.above(*rung),
                     Decision::Shorten => rung.checked_sub(1),
-                    Decision::StopGranting => return self.begin(Phase::NotGranting(Box::default()), now),
+                    Decision::StopGranting => {
+                        let ghosts = GhostLeases::new(self.ghosts_max);
+                        return self.begin(Phase::NotGranting(Box::new(ghosts)), now);
+                    }
                 };
                 counts.halve();
                 next
@@ -187,7 +193,7 @@ impl TermByUse {
 }
 
 /// The present terms of all volumes whose terms follow their use. They are bounded by these
-/// volumes.
+/// volumes, which share the room for ghost leases.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct TermsByUse {
     volumes: BTreeMap<NodePath, TermByUse>,
@@ -276,8 +282,25 @@ impl TermsByUse {
     /// The entry of a volume, if its term follows its use.
     fn of(&mut self, volume: &NodePath, settings: &VolumeSettings, now: Instant) -> Option<&mut TermByUse> {
         let ObjectTerm::ByUse { least, most } = settings.object_term() else { return None };
-        let entry = self.volumes.entry(volume.clone());
-        Some(entry.or_insert_with(|| TermByUse::new(Ladder::new(least, most), now)))
+        if !self.volumes.contains_key(volume) {
+            let ghosts_max = self.share_ghosts(now);
+            self.volumes.insert(volume.clone(), TermByUse::new(Ladder::new(least, most), ghosts_max, now));
+        }
+        self.volumes.get_mut(volume)
+    }
+
+    /// Makes room for the ghost leases of one volume more. Returns the most of each volume.
+    fn share_ghosts(&mut self, now: Instant) -> usize {
+        let most = ghost_leases_of_each(self.volumes.len() + 1);
+        if most < ghost_leases_of_each(self.volumes.len()) {
+            for followed in self.volumes.values_mut().counted() {
+                followed.ghosts_max = most;
+                if let Phase::NotGranting(ghosts) = &mut followed.phase {
+                    ghosts.shrink_to(most, now);
+                }
+            }
+        }
+        most
     }
 
     /// The number of volumes.
@@ -307,6 +330,7 @@ impl TermsByUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease_policy::{GrantPolicy, OnWrite};
 
     const TERM: Duration = Duration::from_secs(40);
 
@@ -333,6 +357,33 @@ mod tests {
         ] {
             assert_eq!(decision(counts), expected, "{counts:?}");
         }
+    }
+
+    #[test]
+    fn many_volumes_share_the_ghost_leases() {
+        let second = Duration::from_secs(1);
+        let by_use = ObjectTerm::ByUse { least: second, most: 60 * second };
+        let settings = VolumeSettings::DEFAULT.with_policy(by_use, OnWrite::Recall, GrantPolicy::All).expect("valid");
+        let objects: Vec<Object> =
+            (0..300).map(|name| Object::data(NodePath::parse(&format!("/{name}")).expect("valid"))).collect();
+        let mut terms = TermsByUse::default();
+        for number in 0..600 {
+            let volume = NodePath::parse(&format!("/v{number}")).expect("valid");
+            let followed = terms.of(&volume, &settings, Instant::ZERO).expect("its term follows its use");
+            followed.phase = Phase::NotGranting(Box::new(GhostLeases::new(followed.ghosts_max)));
+            for object in &objects {
+                let read = AnsweredRead { session: SessionId(1), object, wants_lease: true, validated: None };
+                terms.note_read(&volume, &settings, read, Instant::ZERO);
+            }
+        }
+        let counts = terms.volumes.values().map(|followed| match &followed.phase {
+            Phase::NotGranting(ghosts) => ghosts.check().map(|()| ghosts.len()).expect("within its bound"),
+            Phase::Granting { .. } => 0,
+        });
+        let counts: Vec<usize> = counts.collect();
+        assert!(counts.iter().sum::<usize>() <= 1 << 16, "{counts:?}");
+        assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+        assert_eq!([1, 256, 257, 4096, 100_000].map(ghost_leases_of_each), [256, 256, 128, 16, 16]);
     }
 
     /// The counts show the present term only after leases of it could have ended.
