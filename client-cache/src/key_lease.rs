@@ -238,8 +238,7 @@ impl Client {
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     ///
-    /// let lease =
-    /// client.keep_lease_alive(client.grant_lease(Duration::from_secs(30)).await?).await?;
+    /// let lease = client.keep_lease_alive(client.grant_lease(Duration::from_secs(30)).await?).await?;
     /// println!("it lasts for {:?}", lease.remaining());
     /// # Ok(())
     /// # }

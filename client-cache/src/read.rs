@@ -30,8 +30,7 @@ use crate::{
 ///
 /// ```
 /// # fn show(entry: leasehold_client_cache::NodeData) {
-/// println!("{} bytes, last changed at revision {}", entry.value.len(),
-/// entry.stat.modify_revision);
+/// println!("{} bytes, last changed at revision {}", entry.value.len(), entry.stat.modify_revision);
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -265,8 +264,7 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// if let Some(node) = client.get("/config/web/port").await? {
-    ///     println!("{} bytes, written at revision {}", node.value.len(),
-    ///     node.stat.modify_revision);
+    ///     println!("{} bytes, written at revision {}", node.value.len(), node.stat.modify_revision);
     /// }
     /// # Ok(())
     /// # }
@@ -284,8 +282,7 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold_client_cache::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// for name in client.children("/services").await?.iter().flat_map(|children| &children.names)
-    /// {
+    /// for name in client.children("/services").await?.iter().flat_map(|children| &children.names) {
     ///     println!("{name}");
     /// }
     /// # Ok(())

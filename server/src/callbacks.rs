@@ -130,3 +130,31 @@ fn within(timeout: Duration) -> Context {
     context.deadline = Instant::now() + timeout;
     context
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_protocol::{
+        id::{Epoch, Revision},
+        lease_policy::LeaseOffer,
+        message::ReadAnswer,
+        object::Children,
+        path::NodePath,
+    };
+
+    use super::*;
+
+    /// A push that needs more room than there is gets all of it. Otherwise it would wait in vain.
+    #[test]
+    fn push_of_long_content_takes_all_room_and_no_more() {
+        let push_bytes_of = |names: usize| {
+            let names = (0..names).map(|number| format!("{number:0>64}")).collect();
+            let content = Content::Children(Some(Children { names, version: 1, modify_revision: Revision(1) }));
+            let (volume, offer) = (NodePath::root(), LeaseOffer::Everybody);
+            let answer = ReadAnswer { content: Some(content), grant: None, volume, offer, applied: Revision(1) };
+            push_bytes(&Response { result: Ok(Answer::Read(answer)), ..refusal_response(Epoch(1), Refusal::Retry) })
+        };
+        assert_eq!(push_bytes(&refusal_response(Epoch(1), Refusal::Retry)), PUSH_OVERHEAD_BYTES as u32);
+        assert!((6_400..PUSH_BYTES_OUT_MAX).contains(&push_bytes_of(100)));
+        assert_eq!(push_bytes_of(10_000), PUSH_BYTES_OUT_MAX);
+    }
+}

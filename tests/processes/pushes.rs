@@ -44,7 +44,7 @@ async fn values_of_writes_are_pushed_to_their_readers() {
     }
     assert_eq!(readers.each_ref().map(|reader| reader.stats().server_reads), asked, "no read asked a server");
 
-    // Pushes that were promised by the old leader do not come. The next reads ask.
+    // After a change of leader, reads get the new value.
     cluster.kill(cluster.leader());
     writer.put(&node, "last").await.expect("the other two are a quorum");
     for reader in &readers {

@@ -50,9 +50,9 @@ pub enum HolderEffect {
         validity: CopyValidity,
     },
     /// Find out which of these copies the application wanted. A copy is wanted if a read asked for
-    /// it, or was answered from it, since its lease was granted. Give their objects to
-    /// [`HolderInput::ReadNext`](super::HolderInput::ReadNext) after this step. The next effect
-    /// drops the copies.
+    /// it since it was installed, or was answered from it since its lease was granted. Give their
+    /// objects to [`HolderInput::ReadNext`](super::HolderInput::ReadNext) after this step. The next
+    /// effect drops the copies.
     SelectWanted(Vec<Object>),
     /// Drop the copies of these objects, and serve no read from them from now on. The cache has no
     /// copies that the holder does not know of.

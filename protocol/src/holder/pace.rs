@@ -62,7 +62,8 @@ impl Pace {
 
     /// Records a promise that ends before the lease. The lease ends at `until`. If the term has
     /// become shorter, the next attempt comes when half of the new term remains at the latest, and
-    /// the new term sets the time between further attempts. Otherwise nothing changes.
+    /// the new term sets the time between further attempts. Otherwise the next attempt stays when
+    /// it was.
     pub(super) fn note_shorter_promise(&mut self, until: Instant, term: Duration, now: Instant) {
         self.present_term = term.min(self.term);
         if self.present_term < self.term {

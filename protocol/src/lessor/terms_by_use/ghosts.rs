@@ -16,10 +16,10 @@ use super::ladder::{Ladder, RUNGS};
 /// The most ghost leases of a volume. If there would be more, a sample of the copies is counted.
 const GHOST_LEASES_MAX: usize = 256;
 
-/// The volumes share this number of ghost leases: some 30 MB.
+/// Up to 4,096 volumes share this number of ghost leases: some 30 MB.
 const GHOST_LEASES_OF_ALL: usize = 1 << 16;
 
-/// But each has at least this number. With fewer, the events of a sample would be too few.
+/// But each volume may have this number. With fewer, a sample would have too few events.
 const GHOST_LEASES_MIN: usize = 16;
 
 /// The most ghost leases of each of so many volumes. It changes only at powers of two.
