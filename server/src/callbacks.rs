@@ -106,8 +106,8 @@ impl ClientCalls {
             // The core dropped the request because this replica no longer leads.
             Err(_) => refusal_response(self.core.applied().0, Refusal::Retry),
         };
-        // If this fails, the connection has ended or the client has given up. The next read of the
-        // application asks.
+        // This fails if the connection has ended or the client has given up. Then the next read of
+        // the application asks the server.
         let _ = tokio::time::timeout_at(until, async {
             let _permit = room.acquire_many(push_bytes(&response)).await.ok()?;
             self.client.push(within(PUSH_WAIT_MAX), Push { send_id, response }).await.ok()

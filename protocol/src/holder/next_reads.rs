@@ -142,9 +142,10 @@ impl Holder {
             Purpose::ReadNext(object) => Some((object, send_id)),
             _ => None,
         });
-        let in_flight: BTreeMap<&Object, &SendId> = in_flight.collect();
+        let mut in_flight: Vec<(&Object, &SendId)> = in_flight.collect();
+        in_flight.sort();
         let listed = &self.next_reads.objects;
-        if in_flight != listed.iter().collect() {
+        if !in_flight.iter().copied().eq(listed) {
             return Err(format!("the next values of {in_flight:?} are asked for, but {listed:?} are listed"));
         }
         if listed.len() > self.config.bounds.own_next_reads_max {

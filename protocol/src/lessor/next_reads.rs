@@ -88,7 +88,7 @@ impl NextReads {
         all.map(|(object, _)| object.clone()).filter(|object| set.contains(object)).counted().collect()
     }
 
-    /// Wakes those reads of the object that wait for no pending write any more. `first` is the
+    /// Wakes each read of the object if all writes that it waits for have ended. `first` is the
     /// first pending write of the object.
     fn wake(&mut self, object: &Object, first: Option<PendingWriteId>) {
         let Some(reads) = self.waiting.get_mut(object) else { return };
@@ -196,8 +196,8 @@ impl Lessor {
         }
     }
 
-    /// Wakes those reads of these objects that wait for no pending write any more. The lessor calls
-    /// it when a write with this footprint has ended, or has another footprint now.
+    /// Wakes each read of these objects if all writes that it waits for have ended. The lessor
+    /// calls it when a write with this footprint has ended, or has another footprint now.
     pub(super) fn resume_next_reads(&mut self, footprint: &[ObjectSet], cx: &mut StepContext<'_>) {
         if self.next_reads.waiting.is_empty() {
             return;

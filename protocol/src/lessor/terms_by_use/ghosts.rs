@@ -16,13 +16,13 @@ use super::ladder::{Ladder, RUNGS};
 /// The most ghost leases of a volume. If there would be more, a sample of the copies is counted.
 const GHOST_LEASES_MAX: usize = 256;
 
-/// Up to 4,096 volumes share this number of ghost leases: some 30 MB.
+/// Up to 4,096 volumes share this number of ghost leases.
 const GHOST_LEASES_OF_ALL: usize = 1 << 16;
 
 /// But each volume may have this number. With fewer, a sample would have too few events.
 const GHOST_LEASES_MIN: usize = 16;
 
-/// The most ghost leases of each of so many volumes. It changes only at powers of two.
+/// The bound of each volume, if there are `volumes` of them. It changes only at powers of two.
 pub(super) fn ghost_leases_of_each(volumes: usize) -> usize {
     (GHOST_LEASES_OF_ALL / volumes.next_power_of_two()).clamp(GHOST_LEASES_MIN, GHOST_LEASES_MAX)
 }
@@ -65,7 +65,7 @@ pub(super) struct GhostLeases {
 }
 
 impl GhostLeases {
-    /// Counts all copies, as long as there are at most so many.
+    /// Begins without a sample: all copies are counted. `most` is the bound of the table.
     pub(super) fn new(most: usize) -> Self {
         let counts = [GhostCounts::default(); RUNGS];
         Self { most, leases: BTreeMap::new(), counts, sampled_bits: 0, sparse_checks: 0 }
